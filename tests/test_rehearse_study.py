@@ -1,5 +1,8 @@
 """Presets and searches by rehearsals: which card, which settings, and what is said where nothing can be tried."""
 
+import json
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +10,12 @@ from test_rehearse import ran
 
 from helpers import cli
 from helpers.commands import rehearse as command
-from helpers.load.rehearse import rehearse
+from helpers.commands import trial as commands
+from helpers.load import targets
+from helpers.load.rehearse import build, rehearse, study
+from helpers.load.remedies import fix_study
+from helpers.look.bundle import open_box
+from helpers.settings.audit import load
 
 
 def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypatch, tmp_path):
@@ -61,3 +69,101 @@ def test_presets_named_by_an_option_that_stands_there_twice_are_all_tried():
         parser.parse_args(words.split()).against == "cuda-no-cache cuda-gc cuda-roundup-4".split()
     )
     assert parser.parse_args(["rehearse", "--", "python"]).against == []
+
+
+@pytest.fixture
+def rehearsed(monkeypatch):
+    """What was run, by card and settings; expandable segments save a tenth, and bfloat16 lets it pass."""
+    seen = []
+
+    def run(words, card, out, *, conf, **how):
+        seen.append((card.words, conf, how["limits"].seconds))
+        fits, own = "train.py" not in words or conf == "", {"peak_reserved_bytes": 100 << 20}
+        if "expandable" in conf:
+            own = {"peak_reserved_bytes": 90 << 20}
+        if any('"precision": "bfloat16"' in word for word in words):
+            own = {"exit_code": 1, "error": "RuntimeError: no", "ooms": 0}
+        return ran(card.total_bytes, fits=fits, trust=("of it", "always"), **own)
+
+    monkeypatch.setattr(study, "rehearse", run)
+    monkeypatch.setattr(build, "tools", lambda: None)
+    monkeypatch.setattr(build, "find", lambda *_: (build.Torch(Path("/t"), "2", True), Path("/t")))
+    return seen
+
+
+def trial(capsys, *words):
+    code = cli.main(["trial", *words])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out.startswith("[") else out, err
+
+
+def test_trial_rehearses_the_remedies_for_a_card_that_is_not_there_and_stays_a_prediction(
+    rehearsed, capsys
+):
+    code, rows, err = trial(capsys, "--gpu", "4090", "--json", "expandable", "bf16", "shard")
+    kept = {row["remedy"]: row for row in rows}
+    assert code == 0 and {row["verdict"] for row in rows} == {"predicted"}
+    assert kept["expandable"]["effect"] == "helps" and round(kept["expandable"]["saves"], 2) == 0.1
+    assert "measured by the real allocator" in kept["expandable"]["measured"]
+    assert kept["expandable"]["by"] == "rehearsal" and "RTX 4090" in kept["expandable"]["measured"]
+    # What failed anew keeps what its recorded rehearsal says, and tells of the failure.
+    assert "ended with 1: RuntimeError: no" in kept["bf16"]["measured"] and kept["shard"]["argued"]
+    assert {one[0] for one in rehearsed} == {"NVIDIA GeForce RTX 4090, 23.64 GiB"}
+    assert len(rehearsed) == 3 and err.count("\n") == 2  # they share their control
+
+
+def test_trial_rehearses_every_remedy_of_a_box_on_its_own_card(rehearsed, capsys):
+    code, rows, _ = trial(capsys, "--box", "cuda-24gb-tuning", "--json")
+    wanted = fix_study(open_box("cuda-24gb-tuning")).rows
+    assert code == 0 and [row["remedy"] for row in rows] == [row.remedy for row in wanted]
+    by = [row["by"] for row in rows if "measured by the real allocator" in row["measured"]]
+    assert len(by) > 25 and set(by) == {"rehearsal", "audit"}
+    assert all("held by others" in words for words, *_ in rehearsed)
+
+
+def test_trial_rehearses_a_command_under_presets_and_leaves_out_what_only_a_real_card_shows(
+    rehearsed, capsys, monkeypatch
+):
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    sets = ["cuda-expandable", "rocm-expandable", "cpu-one-arena"]
+    more = [word for name in sets for word in ("--preset", name)]
+    given = ["--gpu", "4090", *more, "--seconds", "9", "--", "python", "train.py"]
+    code, out, _ = trial(capsys, *given)
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 1 and "harms" in lines["cuda-expandable"] and "rehearsal" in out
+    assert "not for this box" in lines["rocm-expandable"] and "untested" in lines["cpu-one-arena"]
+    assert "a prediction" not in out and "no trial" in out and "of it" in out
+    assert [one[1:] for one in rehearsed] == [("", 9.0), ("expandable_segments:True", 9.0)]
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["training", "--preset", "cuda-expandable"], "acts on a GPU, and this box has no GPU"),
+        ([], "no --preset"),
+        (["--gpu", "5000"], "expected one of t4"),
+        (["--gpu", "4090", "magic"], "remedy 'magic'"),
+        (["--gpu", "4090", "--goal", "time"], "--goal time"),
+        (["--box", "cpu-only"], "no GPU memory"),
+    ],
+)
+def test_trial_without_a_gpu_or_a_card_that_is_known_is_one_line(words, says, capsys, monkeypatch):
+    monkeypatch.setattr(targets, "free_targets", lambda _: ([], "this box has no GPU"))
+    code, out, err = trial(capsys, *words)
+    assert code == 2 and says in err and err.count("\n") == 1 and not out
+    assert "--gpu" in err or "remedy" in err or "expected memory" in err
+
+
+def test_trial_without_a_torch_to_rehearse_under_says_how_to_get_one(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "own_torch", lambda python: (None, "cp311"))
+    code, _, err = trial(capsys, "--gpu", "4090", "bf16")
+    assert code == 2 and "rehearse --setup" in err and err.count("\n") == 1
+
+
+def test_on_a_gpu_presets_are_tried_there(monkeypatch):
+    card = targets.Target("0000:03:00.0", "CUDA_VISIBLE_DEVICES", "0", "cuda:0")
+    monkeypatch.setattr(targets, "free_targets", lambda _: ([card], ""))
+    assert commands._target([load("cuda-expandable")]) == card
+    assert commands._target([load("cpu-one-arena")]) == targets.CPU

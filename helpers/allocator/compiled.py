@@ -87,9 +87,7 @@ def _kernel(sources: int) -> Any:
 
 
 _NUMBERS = (trace, text)  # modules of which the others take numbers alone
-_SOURCES = zlib.crc32(
-    b"".join(Path(str(module.__file__)).read_bytes() for module in (*MODULES, *_NUMBERS))
-)
+_SOURCES = zlib.crc32(b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS)))
 advance = _kernel(_SOURCES)
 _ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)
 for _array in _ARRAYS:

@@ -511,9 +511,7 @@ class _Change:
             mine = [one for one in near.tolist() if not self.kept[one]]
             length, run = self._repeats(mine), list[int]()
             for one in mine:
-                first, last, here = (
-                    stack[each] for each in ((run or mine)[0], (run or mine)[-1], one)
-                )
+                first, last, here = (stack[e] for e in ((run or mine)[0], (run or mine)[-1], one))
                 again = called[here] == called[first] != called[last]
                 again |= not (loops[here] or own[here]) and here == first != last
                 if run and (len(run) == length if length else again):
@@ -603,18 +601,14 @@ def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[L
 
     def passes(edit: Edit) -> str | None:
         made, _, _ = prepared(edited(trace, edit, asked).trace, card)
-        return next(
-            (one for one in confs if replay(made, one, card, **how).first_oom is None), None
-        )
+        return next((r for r in confs if replay(made, r, card, **how).first_oom is None), None)
 
     live = asked.alive(max(int(origin[first]) - 1, 0)) & (asked.at >= 0) & ~asked.backward
     sums, found = asked.by_site(live), []
     order = [at for at in np.argsort(-sums).tolist() if asked.sites[at].own][:MOST_LINES]
     for at in (at for at in order if sums[at] >= HELD * sums[order[0]]):
         name, _, file, line, _ = asked.sites[at]
-        inner = [
-            trace.frames[one][0] for one in set(asked.stack[live & (asked.site == at)].tolist())
-        ]
+        inner = [trace.frames[r][0] for r in set(asked.stack[live & (asked.site == at)].tolist())]
         state = any(one.startswith(KEPT) and "_call_impl" not in one for one in inner)
         most = not state and passes(Edit(file, line, "/", CHUNKS[-1])) is not None
         edits = [Edit(file, line, "/", n) for n in CHUNKS] if most else []

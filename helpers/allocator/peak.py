@@ -104,12 +104,8 @@ def _changed(
     new = []
     for name, lines in sources[1].items():
         same = SequenceMatcher(None, sources[0].get(name, ()), lines, autojunk=False)
-        kept = {
-            at for _, start, size in same.get_matching_blocks() for at in range(start, start + size)
-        }
-        new += [
-            f"{name}:{at + 1}" for at, text in enumerate(lines) if at not in kept and text.strip()
-        ]
+        kept = {at for _, s, size in same.get_matching_blocks() for at in range(s, s + size)}
+        new += [f"{name}:{at + 1}" for at, t in enumerate(lines) if at not in kept and t.strip()]
     sites = np.array([site.name in rose for site in found.sites])
     stacks = set(found.stack[found.alive(found.peak) & sites[found.site]].tolist()) - {-1}
     frames = {one.partition(" ")[0] for stack in stacks for one in found.trace.frames[stack]}

@@ -208,9 +208,7 @@ def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
         return None, ""
     top = passing[0]
     about_as_good = 1.5 * top.slow_calls + max(10, top.events // 100)
-    alike = [
-        row for row in passing if row.retries == top.retries and row.slow_calls <= about_as_good
-    ]
+    alike = [r for r in passing if r.retries == top.retries and r.slow_calls <= about_as_good]
     best = min(alike, key=lambda row: row.settings.count(":"))  # the fewest keys
     default = next((row for row in passing if not row.settings), None)
     if default is None:

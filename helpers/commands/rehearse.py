@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import sys
 import tempfile
 import time
@@ -184,14 +182,10 @@ def _cards() -> str:
 
 def _torch(given: Given, command: list[str], place: Path) -> Torch:
     """The torch to rehearse under, installed where that was agreed to. Raises NotReady."""
-    from helpers.load.record import under
     from helpers.load.rehearse import build
-    from helpers.load.targets import torch_interpreter
 
     build.tools()
-    first = given.torch_python or under("", command)[0]
-    runs = os.path.basename(first).startswith("python") and shutil.which(first)
-    python = first if runs else torch_interpreter()
+    python = build.interpreter(command, given.torch_python)
     found, where = build.find(python, given.torch, place)
     if found is None:
         line = f"{python} has no CUDA build of torch {given.torch}".rstrip()
@@ -253,27 +247,17 @@ def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
     from helpers.commands.batch import peaks, share
     from helpers.load.record import under
     from helpers.load.rehearse import commits
-    from helpers.load.rehearse.rehearse import STOPPED
 
-    ended: list[int] = []
     allowed, out, ref = share(given.allow), _out(given, "rehearsal"), given.against_commit
     words = under(given.torch_python, command)
 
     def one(words: list[str], at: Path) -> Rehearsal:
-        done = run(words, card, at, python="", log=at.with_suffix(".log"))
-        ended.append(done.exit_code)
-        return done
+        return run(words, card, at, python="", log=at.with_suffix(".log"))
 
-    try:
-        with commits.checked_out(ref, OUTPUTS) as (commit, folder):
-            before = commits.rehearsed(one, words, folder, out.with_stem(f"{out.stem}-{commit}"))
-            after = commits.rehearsed(one, words, Path.cwd(), out)
-            both = commits.sources(folder), commits.sources(Path.cwd())
-    except commits.CommitError:
-        if STOPPED not in ended:
-            raise
-        _tell(["ended by SIGTERM, so nothing was compared"], sys.stderr)
-        return STOPPED
+    with commits.checked_out(ref, OUTPUTS) as (commit, folder):
+        before = commits.rehearsed(one, words, folder, out.with_stem(f"{out.stem}-{commit}"))
+        after = commits.rehearsed(one, words, Path.cwd(), out)
+        both = commits.sources(folder), commits.sources(Path.cwd())
     names = f"{ref} ({commit}): {before}", f"as it is now: {after}"
     return peaks((before, after), allowed, given.json, both, names)
 

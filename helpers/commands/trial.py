@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +14,21 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import OUTPUTS, WrongUse, may_write, say
 
 if TYPE_CHECKING:
+    from helpers.load.targets import Target
     from helpers.load.trial import Workload
+    from helpers.settings.audit import Preset
+
+THERE = "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that is not there"
 
 
 def trial(arguments: argparse.Namespace) -> int:
     """A workload under presets, each trial a process beside a control: does it help here?
 
-    [workload ...]: a built-in, such as training:batch=8, or -- and a command
+    [workload ...]: a built-in, such as training:batch=8, or -- and a command; without presets names of remedies
     --preset P ...: of env/presets, or a .env file; may be given again
     --repeats N <int> = 5: trials of each (default: 5)
+    --gpu CARD: rehearse on a card that is not there, such as 4090; without presets each remedy that is for it
+    --box B: the same on the largest card of that box or bundle, with what others hold there
     --goal {memory,time} = memory: what it should save (default: memory)
     --seconds S <float> = 120: the most that one trial may take
     --host-memory SIZE: the most memory of a trial's processes
@@ -28,7 +36,7 @@ def trial(arguments: argparse.Namespace) -> int:
     --torch-python PATH: the interpreter that owns torch
     --out FOLDER: where records are kept (default: outputs/trials)
     --seed N <int> = 0: of the order and the data
-    Example: trial training:batch=8 --preset cuda-expandable
+    Example: trial churn --preset cuda-expandable --gpu 4090
     """
     from helpers.load.remedies import preset_trials
     from helpers.load.targets import torch_interpreter
@@ -41,20 +49,77 @@ def trial(arguments: argparse.Namespace) -> int:
         outcome = record.outcome if record else "refused"
         print(f"{planned.arm.name}, repeat {planned.repeat}: {outcome}", file=sys.stderr)
 
-    wanted = _workload(arguments)
+    if arguments.gpu or arguments.box:
+        return _rehearsed(arguments)
     if not arguments.preset:
-        raise WrongUse("trial: no --preset; expected one or more to try beside the control")
+        raise WrongUse(f"trial: no --preset; expected one or more beside a control, or {THERE}")
+    wanted = _workload(arguments)
     host = parse_size(arguments.host_memory) if arguments.host_memory else None
     how = {name: getattr(arguments, name) for name in ("goal", "repeats", "seed")}
     how["limits"] = Limits(seconds=arguments.seconds, host_bytes=host)
     how["python"] = arguments.torch_python or torch_interpreter()
     how["out"] = may_write(Path(arguments.out) if arguments.out else OUTPUTS / "trials")
     presets = [load(name) for name in arguments.preset]
+    how["target"] = _target(presets)
     rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
     cells = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]
     shown = Shown("", ["preset", "verdict", "why"], cells, widest=None)
     say(arguments, rows, shown, "\n".join(remarks))
     return int(any(row["verdict"] == "harmful" for row in rows))
+
+
+def _target(presets: Sequence[Preset]) -> Target:
+    """What trials of these presets load: the CPU where no setting acts on a GPU, else the first GPU that nobody uses."""
+    from helpers.load.targets import CPU, free_targets
+    from helpers.load.trial import DROPPED
+    from helpers.look.bundle import open_box
+    from helpers.settings.table import HOST_NAMES
+
+    acting = [one.name for one in presets if one.environ.keys() & (DROPPED - {*HOST_NAMES})]
+    free, why = free_targets(open_box("live")) if acting else ([CPU], "")
+    if why:
+        raise WrongUse(f"trial: {acting[0]} acts on a GPU, and {why}; expected {THERE}")
+    return free[0]
+
+
+def _rehearsed(given: argparse.Namespace) -> int:
+    """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
+    from helpers.load.rehearse import build, study
+    from helpers.load.rehearse.devices import device
+    from helpers.load.rehearse.rehearse import Limits
+    from helpers.load.remedies import Remedy, chosen, fix_study
+    from helpers.load.trial import DROPPED
+    from helpers.look.bundle import open_box
+    from helpers.settings.audit import load
+    from helpers.tell.fixes import counted, ranked
+    from helpers.tell.shown import Shown, percent
+
+    if given.goal == "time":
+        raise WrongUse("trial: --goal time; a card that is not there takes none: expected memory")
+    bundle = open_box(given.box) if given.box else None
+    card = device(given.gpu, bundle=bundle)
+    work = _workload(given) if given.preset else None
+    words, own = ((), work.command) if work else (given.workload, ())
+    of = [Remedy(load(p).name, p, "predicted", preset=p, work=work) for p in given.preset]
+    for name in DROPPED & os.environ.keys():  # as in a trial: only the presets' settings act
+        del os.environ[name]
+    found = fix_study(bundle or card, words, of=of)
+    made, rows = dict[str, None](), {row.remedy: row for row in found.rows}
+    python = build.interpreter(own, given.torch_python)
+    tried, limits = study.left(found.rows, of or chosen(words)), Limits(seconds=given.seconds)
+    for name, *both in study.rehearsed_arms(tried, card, python=python, limits=limits):
+        rows[name] = study.measured(rows[name], *both)
+        trust = [line for one in both for line in one.trust[0 if own else -1 :]]
+        made |= dict.fromkeys([both[0].label, *trust])
+        print(f"{name}: {rows[name].measured}", file=sys.stderr)
+    found = replace(found, rows=tuple(rows.values()))
+    saved = {row.remedy: percent(row.saved) if row.saved else "-" for row in found.rows}
+    cells = [[row.says, row.effect, saved[row.remedy], row.by, row.why] for row in ranked(found)]
+    shown = Shown("", ["tried", "on this card", "saves", "by", "why"], cells, widest=None)
+    note = f"{counted(found)} on {card.words}: predicted by one rehearsal each, and no trial"
+    shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in found.rows]
+    say(given, shapes, shown, note, *made)
+    return int(bool(work) and any(row.effect == "harms" for row in found.rows))
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

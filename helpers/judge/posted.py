@@ -271,9 +271,7 @@ class PostedProcess:
 
 def processes(evidence: CaseEvidence) -> tuple[PostedProcess, ...]:
     """Every process row of the posted tools."""
-    return tuple(
-        row for source, text in evidence.tools for row in _rows(source, text[:LONGEST_TEXT])
-    )
+    return tuple(r for source, text in evidence.tools for r in _rows(source, text[:LONGEST_TEXT]))
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:

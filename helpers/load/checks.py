@@ -300,9 +300,7 @@ class _Run:
 
         target, peaks = self.target, (peak("reserved"), peak("allocated"))
         about = (name, target.pci, target.peer, target.device, state, says)
-        texts: dict[str, Any] = {
-            key: told.get(key, "") for key in ("message", "last_words", "stacks")
-        }
+        texts: dict[str, Any] = {k: told.get(k, "") for k in ("message", "last_words", "stacks")}
         measured = told.get("seconds", 0.0), *peaks, told.get("max_error")
         figures = told.get("figures") or {}
         result = CheckResult(*about, *measured, **texts, figures=figures)

@@ -182,9 +182,7 @@ _COUNTED = "oom host_memory asserts restarts exhausted recycled crashes profiles
 def _lasted(times: Sequence[tuple[bytes, bytes]]) -> float | None:
     """Seconds from the first to the last of some days and times of day; None where there is no such span."""
     try:
-        begin, end = (
-            datetime.fromisoformat(b" ".join(one).decode()) for one in (times[0], times[-1])
-        )
+        begin, end = (datetime.fromisoformat(b" ".join(t).decode()) for t in (times[0], times[-1]))
     except (ValueError, LookupError):
         return None
     return (end - begin).total_seconds() if end > begin else None

@@ -139,9 +139,7 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     saves is told and not held against it; a cost without the gain is harm.
     """
     arms = (control, treated)
-    memory, time = (
-        effect(what, *((arm.measured or {}).get(what, ()) for arm in arms)) for what in LEAST
-    )
+    memory, time = (effect(w, *((arm.measured or {}).get(w, ()) for arm in arms)) for w in LEAST)
     same = same_answer(control.losses, treated.losses, answer) if answer else None
     decided = _by_outcomes(control, treated, same)
     if decided is None and same is False:

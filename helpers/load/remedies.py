@@ -24,12 +24,13 @@ from helpers.load import effect, fixplan
 from helpers.load.claims import claims
 from helpers.load.effect import LEAST, Comparison, Effect, compare
 from helpers.load.fixplan import Arm, FixPlan, Pair, Ran
+from helpers.load.rehearse.devices import Device
 from helpers.load.study import study
 from helpers.load.targets import CPU, free_targets, largest_pool, torch_interpreter
 from helpers.load.trial import SECONDS, TrialRecord, Workload, workload
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.framework import framework
-from helpers.look.gpus import gpus
+from helpers.look.gpus import Gpu, gpus
 from helpers.settings.audit import Preset, findings, load
 from helpers.settings.table import CONF_NAMES, HOST_NAMES, VersionError
 from helpers.settings.text import SettingsError
@@ -71,12 +72,13 @@ class Remedy:
     why: str = ""
     unrehearsed: str = ""
     claims: tuple[str, ...] = ()
+    work: Workload | None = None
 
     def pair(self, tells: float = 1.0) -> Pair:
-        """The trials that decide it: the workload without it, and with it. Raises ValueError where there is no such work."""
-        preset, seconds = load(self.preset), SECONDS[self.workload]
-        control = workload(self.workload, **self.control)
-        treated = workload(self.workload, **{**self.control, **self.change})
+        """The trials that decide it: the workload (or ``work``) without it, and with it. Raises ValueError where there is none."""
+        preset, seconds = load(self.preset), SECONDS.get(self.workload, 10.0)
+        control = self.work or workload(self.workload, **self.control)
+        treated = self.work or workload(self.workload, **{**self.control, **self.change})
         under = f" under {preset.name}" if preset.environ else ""
         with_it = Arm(treated.words + under, treated, preset, seconds)
         without = Arm(control.words, control, seconds=seconds)
@@ -118,6 +120,7 @@ class FixRow:
     saves: float | None = None
     why: str = ""
     rehearsed: bool = False
+    audited: bool = False
 
     @property
     def effect(self) -> str:
@@ -261,7 +264,12 @@ def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Pr
         control, treated = (_replay_of(path, capacity_bytes, torch, build) for path in paths)
     except ValueError as error:
         return Prediction(unknown, f"not rehearsed because {error}")
-    told = _replayed(control, treated, capacity_bytes, 0)
+    return beside_control(control, treated, capacity_bytes)
+
+
+def beside_control(control: Any, treated: Any, card_bytes: int) -> Prediction:
+    """What two rehearsals on such a card come to, whose ``passes``, ``peak_reserved_high_bytes`` and ``flags`` are a Replay's."""
+    told = _replayed(control, treated, card_bytes, 0)
     why = re.sub("(the )?default settings", "its control", told.why)
     return replace(told, why=f"rehearsed: {why}", rehearsed=True)
 
@@ -290,9 +298,7 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
     return Prediction(status, first or "no table of settings knows it")
 
 
-def _replayed(
-    control: Replay, treated: Replay, capacity_bytes: int, needs_bytes: int
-) -> Prediction:
+def _replayed(control: Replay, treated: Replay, card_bytes: int, needs_bytes: int) -> Prediction:
     """What the replay of both says: a danger first, then who passes, then the peaks."""
     peaks = [row.peak_reserved_high_bytes for row in (control, treated)]
     ratio = peaks[1] / max(1, peaks[0])
@@ -307,12 +313,13 @@ def _replayed(
     elif control.passes and not treated.passes:
         verdict, why = "harmful", "it runs out, the default settings pass"
     elif not treated.passes:
-        why = f"both run out, and {show_bytes(needs_bytes)} more are needed"
+        more = f", and {show_bytes(needs_bytes)} more are needed"
+        why = "both run out" + more * bool(needs_bytes)
     elif min(ratio, 1 / ratio) <= 1 - LEAST["memory"]:
         verdict = "helps" if ratio < 1 else "harmful"
     with_it, without = show_bytes(peaks[1]), show_bytes(peaks[0])
     both = f"peak reserved {with_it}, with default settings {without}"
-    told = f"{why}: on {show_bytes(capacity_bytes)} {both}"
+    told = f"{why}: on {show_bytes(card_bytes)} {both}"
     return Prediction(verdict, told, saves=1 - ratio if treated.passes else None)
 
 
@@ -408,7 +415,7 @@ def fix_table(
         known = guess or Prediction(one.verdict, one.why)
         why = noted if nothing and noted else known.why
         row = replace(row, guess=known.verdict, saves=known.saves, why=why)
-        row = replace(row, rehearsed=known.rehearsed)
+        row = replace(row, rehearsed=known.rehearsed, audited=known.audited)
         if not recorded:
             row = replace(row, measured=(not_tried or {}).get(one.id, "not tried"))
             if pair and ran:
@@ -478,9 +485,10 @@ def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
 
 
 def fix_study(
-    bundle: Bundle,
+    bundle: Bundle | Device,
     names: Sequence[str] = (),
     *,
+    of: Sequence[Remedy] = (),
     trace: str = "growing-loop",
     capacity: str = "",
     repeats: int = 3,
@@ -489,37 +497,37 @@ def fix_study(
 ) -> FixStudy:
     """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above 0, try what fits that time.
 
-    ``names`` are remedies, those for other boxes too; without any they are all that are for this box. Raises ValueError
-    (fixplan.BudgetError) in one line.
+    ``names`` are remedies, those for other boxes too; without any they are all that are for this box, or those of ``of``, which
+    no file has. A Device is a card that is in no box. Raises ValueError (fixplan.BudgetError) in one line.
     """
-    size, torch, build = box_of(bundle, capacity)
-    listed = gpus(bundle)
+    if isinstance(bundle, Device):
+        size, torch, build = bundle.total_bytes, "2.14.1", bundle.vendor
+        listed: Sequence[Gpu] = ()
+        recorded, kinds = True, ["gpu", {"rocm": "AMD", "cuda": "NVIDIA"}[build]]
+    else:
+        (size, torch, build), listed = box_of(bundle, capacity), gpus(bundle)
+        recorded = not is_this_box(bundle)
+        kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
     gfx = next((gpu.indices["gfx"] for gpu in listed if gpu.indices.get("gfx")), "")
-    kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
     kinds += ["APUs"] * any(gpu.integrated for gpu in listed)
-    places = [(one, elsewhere(one, build, kinds)) for one in chosen(names)]
-    wanted = [one for one, other in places if names or not other]
-    others = Counter(other for _, other in places if other and not names)
+    places = [(one, elsewhere(one, build, kinds)) for one in of or chosen(names)]
+    wanted = [one for one, other in places if names or of or not other]
+    others = Counter(other for _, other in places if other and not (names or of))
     requests: Trace = study(trace, capacity=str(size)).trace
     guessed = [one for one in wanted if one.how != "argued"]
     guesses = {one.id: predict(one, size, requests, torch, build, gfx) for one in guessed}
-    recorded = not is_this_box(bundle)
-    target = CPU if recorded else next(iter(free_targets(bundle)[0]), CPU)
+    free = [] if recorded or isinstance(bundle, Device) else free_targets(bundle)[0]
+    target = next(iter(free), CPU)
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
     plan, ran, why = None, None, "the box is recorded, so nothing can be tried on it"
     if not recorded:
         why = "no time budget was given" if tried else "no remedy chosen can be tried here"
     if not recorded and budget_s > 0 and tried:
         run = partial(fixplan.run, python=torch_interpreter(), out=OUT, target=target)
-        of: dict[str, Any] = {"repeats": repeats, "budget_s": budget_s, "seed": seed}
-        plan, ran = fixplan.within(tried, run=run, **of)
+        how: dict[str, Any] = {"repeats": repeats, "budget_s": budget_s, "seed": seed}
+        plan, ran = fixplan.within(tried, run=run, **how)
         why, not_tried = "", {**not_tried, **plan.left_out}
-    rows = fix_table(
-        wanted,
-        recorded=recorded,
-        predictions=guesses,
-        tried=plan.pairs if plan else (),
-        ran=ran,
-        not_tried=not_tried,
-    )
+    told: dict[str, Any] = {"tried": plan.pairs if plan else (), "ran": ran}
+    told |= {"not_tried": not_tried, "predictions": guesses}
+    rows = fix_table(wanted, recorded=recorded, **told)
     return FixStudy(tuple(rows), size, torch, build, recorded, plan, ran, why, others)

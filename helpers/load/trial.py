@@ -207,9 +207,7 @@ def what_runs(workload: Workload, python: str, target: Target) -> list[str]:
         words = (part for word in workload.command for part in (word, word.partition("=")[2]))
         named = [Path(word) for word in words if os.path.isfile(word)]
         near = {Path.cwd(), *(path.parent.resolve() for path in named if path.suffix in SOURCES)}
-        near |= {
-            Path(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place
-        }
+        near |= {Path(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p}
         found += [_content(Path(python)), *map(_content, named)]
         for folder in sorted(near):
             found += [f"{path.relative_to(folder)} {_content(path)}" for path in _sources(folder)]

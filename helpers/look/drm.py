@@ -131,9 +131,7 @@ def parse_fdinfo(text: str) -> Fdinfo:
         else:
             words[name or card or pasid] = value[:64]
     driver = words.get("driver", "amdgpu" if "pdev" in words and regions else "")
-    best = (
-        (name, [sizes[kind] for kind in _KINDS if kind in sizes]) for name, sizes in regions.items()
-    )
+    best = ((name, [sizes[k] for k in _KINDS if k in sizes]) for name, sizes in regions.items())
     held = {name: sizes[0] for name, sizes in sorted(best) if sizes}
     address = pci_address(words.get("pdev", ""))
     return Fdinfo(driver, address, words.get("client-id", ""), words.get("pasid", ""), held)

@@ -262,9 +262,7 @@ def _agents(origin: str, source: str, text: str) -> list[Figure]:
 def _columns(row: _Row, blank: Figure, text: str) -> Iterator[Figure]:
     """A CSV table: the column whose head begins with the row's name; each line is a device."""
     lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()[: 4 * MOST]]
-    heads = (
-        [at for at, c in enumerate(cells) if c.lower().startswith(row.column)] for cells in lines
-    )
+    heads = ([at for at, c in enumerate(r) if c.lower().startswith(row.column)] for r in lines)
     places = ((line, at[0]) for line, at in enumerate(heads) if at and len(lines[line]) > 1)
     head, at = next(places, (len(lines), 0))
     _, what, pool = row.fields[0]

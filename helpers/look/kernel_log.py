@@ -201,9 +201,7 @@ def _when(when: float | str | None, source: str, item: str) -> Reading:
 def _event(
     message: str, lower: str, when: Reading, boot: int, source: str, number: int
 ) -> Event | None:
-    hits = (
-        (line, line.pattern.search(message)) for line in _rules().values() if line.literal in lower
-    )
+    hits = ((r, r.pattern.search(message)) for r in _rules().values() if r.literal in lower)
     line, match = next((hit for hit in hits if hit[1]), (None, None))
     if line is None or match is None:
         return None

@@ -112,9 +112,7 @@ class Sampler:
         folder, files = f"{self.proc}/{pid}", {}
         self.refused.discard(pid)
         try:
-            opened = {
-                name: os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd")
-            }
+            opened = {n: os.readlink(f"{folder}/fd/{n}") for n in os.listdir(f"{folder}/fd")}
         except PermissionError:
             self.refused.add(pid)
             return

@@ -113,9 +113,7 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
     steps = in_order(steps) if plan.order == "danger" else steps
     width = max(3, len(str(len(steps) - 1)))  # ids sort as the runs do
     numbers = [f"{number:0{width}d}" for number in range(len(steps))]
-    named = [
-        replace(one, run_id=f"{at}-{one.run_id}") for at, one in zip(numbers, steps, strict=True)
-    ]
+    named = [replace(r, run_id=f"{at}-{r.run_id}") for at, r in zip(numbers, steps, strict=True)]
     total_s = plan.limits.total_s or DEFAULT_LIMITS.total_s or 0
     return CheckedPlan(plan, text, _digest(text), tuple(named), total_s)
 

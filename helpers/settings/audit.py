@@ -67,9 +67,7 @@ def audit(
 
 
 def _findings(facts: table.Facts) -> list[table.Finding]:
-    found = [
-        f for name in facts.environ if name not in table.CONF_NAMES for f in _variable(name, facts)
-    ]
+    found = [f for n in facts.environ if n not in table.CONF_NAMES for f in _variable(n, facts)]
     return found + _conf(facts)
 
 
@@ -119,14 +117,10 @@ def _behaviours(
     torch: tuple[int, ...], rocm: tuple[int, ...], build: str
 ) -> tuple[table.Behaviour, ...]:
     """What may be running: one release and build, or every one that is possible where they are not known."""
-    known = (
-        [torch] if torch else [(2, minor) for minor in range(table.OLDEST[1], table.NEWEST[1] + 1)]
-    )
+    known = [torch] if torch else [(2, m) for m in range(table.OLDEST[1], table.NEWEST[1] + 1)]
     builds = {"cuda": "cuda", "rocm": "rocm" + ".".join(map(str, rocm))}
     builds = {build: builds[build]} if build in builds else builds
-    return tuple(
-        table.nearest(".".join(map(str, one)), of) for one in known for of in builds.values()
-    )
+    return tuple(table.nearest(".".join(map(str, v)), of) for v in known for of in builds.values())
 
 
 def _conf(facts: table.Facts) -> list[table.Finding]:

@@ -65,9 +65,7 @@ def _claims(what: str, kind: str, rows: Sequence[tuple[str, Claim]]) -> Shown:
 def preset_table(name: str) -> Shown:
     """What the settings of a case do, on the build and the chip that its preset names."""
     preset = load(name)
-    rows = [
-        [one.name, one.value, one.verdict.replace("_", " "), one.says] for one in findings(preset)
-    ]
+    rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in findings(preset)]
     title = f"Settings on torch {', '.join(filter(None, preset.checked))}"
     return Shown(title, ["setting", "value", "verdict", "why"], rows, widest=None)
 

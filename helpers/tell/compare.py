@@ -192,9 +192,7 @@ def _batches(a: Path, b: Path) -> Comparison:
         rest_b = [run for key, run in after.items() if key not in before]
     alone = [tuple(map(_title, rest, rest)) for rest in (rest_a, rest_b)]
     unread = (*left.unreadable, *right.unreadable)
-    boxes = tuple(
-        ", ".join(sorted({run.box for run in side.runs} - {""})) for side in (left, right)
-    )
+    boxes = tuple(", ".join(sorted({r.box for r in side.runs} - {""})) for side in (left, right))
     only_a, only_b = alone
     why = _explained(matched, a, b)
     return Comparison("batch", str(a), str(b), tuple(pairs), only_a, only_b, unread, boxes, **why)
@@ -373,9 +371,7 @@ def as_text(found: Comparison) -> str:
     lines += [f"What could explain a new failure, of {line}" for line in found.blind]
     pairs = (*found.builds, *found.pairs)
     for kind, heading in TITLES.items():
-        rows = [
-            (one.title, *map(_line, filter(lambda c: c.kind == kind, one.moved))) for one in pairs
-        ]
+        rows = [(r.title, *map(_line, filter(lambda c: c.kind == kind, r.moved))) for r in pairs]
         lines += _grouped(heading, rows)
     lines += _grouped("What did not move", [(one.title, _still(one.same)) for one in pairs])
     rest = {"Only in A": found.only_a, "Only in B": found.only_b, "Not readable": found.unreadable}

@@ -54,9 +54,7 @@ def message_table(evidence: CaseEvidence) -> Shown:
     """Every number that the messages of a text name, in bytes, with what its printed digits leave open."""
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
-        named = [
-            (one.name.replace("_", " "), getattr(message, one.name)) for one in fields(message)
-        ]
+        named = [(f.name.replace("_", " "), getattr(message, f.name)) for f in fields(message)]
         named += [("another process", other) for other in message.others]
         numbers = [
             [number, _kind(message), name, q.text, q.bytes, f"+- {q.precision_bytes}"]
@@ -71,9 +69,7 @@ def message_table(evidence: CaseEvidence) -> Shown:
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
     """What of a text or a log could not be used; that it names nothing is not said under a verdict that was made from it."""
-    from_text = any(
-        row.reading.source in TEXT_SOURCES for row in (*verdict.evidence, *verdict.against)
-    )
+    from_text = any(r.reading.source in TEXT_SOURCES for r in (*verdict.evidence, *verdict.against))
     parts = evidence.unused.split("; ") if evidence.unused else []
     parts = [part for part in parts if part != NOTHING_KNOWN or not from_text]
     cut = not_whole(evidence.bundle) if evidence.bundle is not None else ""

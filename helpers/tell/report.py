@@ -524,9 +524,7 @@ def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, s
     """Where the evidence of the box lies: captured by the batch, recorded, or a path that a parameter names; or why nowhere."""
     captured = [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
     captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
-    named = [
-        place for box in boxes if box not in ("", "live") for place in (RECORDED / box, Path(box))
-    ]
+    named = [p for box in boxes if box not in ("", "live") for p in (RECORDED / box, Path(box))]
     why = "no evidence bundle of this box lies beside it"
     for place in [*captured[-1:], *(place for place in named if place.exists())]:
         try:

@@ -47,9 +47,7 @@ def rows(verdict: Verdict) -> list[Evidence]:
 
 def why(verdict: Verdict) -> list[Evidence]:
     """The three pieces of evidence to look at first: sizes, each once, then the rest in their order."""
-    sizes = {
-        row.reading.value: row for row in reversed(rows(verdict)) if row.reading.unit == "bytes"
-    }
+    sizes = {r.reading.value: r for r in reversed(rows(verdict)) if r.reading.unit == "bytes"}
     first = [row for row in rows(verdict) if row in sizes.values()]
     return [*first, *(row for row in rows(verdict) if row.reading.unit != "bytes")][:MOST_WHY]
 

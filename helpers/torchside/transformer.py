@@ -251,9 +251,7 @@ def compared(run: Run, spec: Row, gradients: dict[str, torch.Tensor]) -> tuple[s
     pairs = slopes + [(one, other["ends"][name]) for name, one in ends.items()]
     if run.losses == other["losses"] and all(torch.equal(one, two) for one, two in pairs):
         return "bitwise", 0.0
-    errors = [
-        float((one - two).abs().max() / two.abs().max().clamp_min(1e-30)) for one, two in slopes
-    ]
+    errors = [float((a - b).abs().max() / b.abs().max().clamp_min(1e-30)) for a, b in slopes]
     far = [
         loss
         for loss, there in zip(run.losses, other["losses"])  # noqa: B905 -- Python 3.9 has no strict

@@ -69,9 +69,7 @@ class Work:
 
     def buffers(self, size: int) -> list[Any]:
         """Of ``size`` trades: index, points (float64 to divide in, of float prices alone), volumes (where they are converted)."""
-        return [
-            kind and self.torch.empty(size, dtype=kind, device=self.device) for kind in self.kinds
-        ]
+        return [k and self.torch.empty(size, dtype=k, device=self.device) for k in self.kinds]
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
         return [(a, min(self.trades, a + size)) for a in range(0, self.trades, size)]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.child import watch
-from helpers.load.targets import torch_files
+from helpers.load.targets import torch_files, torch_interpreter
 from helpers.look import files
 
 HERE = Path(__file__).resolve().parent
@@ -87,6 +87,13 @@ def own_torch(python: str) -> tuple[Torch | None, str]:
         why = "it does not run; expected a Python; give one with --torch-python"
         raise NotReady(f"{python}: {why}")
     return read(Path(origin).parents[1], own=True) if origin.endswith("__init__.py") else None, tag
+
+
+def interpreter(command: Sequence[str], python: str = "") -> str:
+    """The Python whose torch a command uses: the one given, else the one that it names, else the one that owns torch."""
+    first = python or "".join(command[:1])
+    named = os.path.basename(first).startswith("python") and shutil.which(first)
+    return first if named else torch_interpreter()
 
 
 def read(folder: Path, own: bool = False) -> Torch | None:

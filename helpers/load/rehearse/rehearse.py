@@ -189,10 +189,9 @@ def rehearse(
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
     done = record([*before, *argv], out, max_events=DEFAULT_EVENTS, term_s=TERM_S)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))]
-    forked = len([*folder.glob("*.forked")])  # some of them end without a word of their own
     for row in told:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
-        row["forked"] = forked
+        row["forked"] = len([*folder.glob("*.forked")])  # some end without a word of their own
     conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
     found = _found(done, told, device, torch, conf, limits)
     path = folder / "record.json"
@@ -291,7 +290,9 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
     with contextlib.suppress(TraceError):
         if done.trace is not None and streams:
             seen = snapshot.load(done.trace)
-            streams = len({event.stream for event in seen.events if event.action == "alloc"})
+            streams = (
+                len({e.stream for e in seen.events if e.action == "alloc"}) or 1
+            )  # no cache: 0
             last = next((event for event in reversed(seen.events) if event.action == "oom"), None)
             frames = seen.frames[last.frame] if last is not None and last.frame >= 0 else ()
     kept = [one for row in done.processes for one in row["snapshots"] if one["reason"] == "oom"]
@@ -339,9 +340,8 @@ def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) 
     counts["managed"] >>= 20
     forks = sum(row["forks"] for row in told)
     counts |= {"streams": streams * (streams > 1), "forks": forks, "several": using * (using > 1)}
+    counts["forked"] = max(row.get("forked", 0) for row in told)
     lines += [sentences[what].format(many=many) for what, many in counts.items() if many]
-    forked = max((row.get("forked", 0) for row in told), default=0)
-    lines[:0] = [sentences["forked"].format(many=forked)] if forked else []
     lines += [] if streams else [sentences["stopped"]]
     rocm = WORDS["rocm"] if device.vendor == "rocm" else ()
     lines += [f"a CUDA build stands in for ROCm: {line}" for line in rocm]

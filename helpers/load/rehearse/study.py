@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
@@ -24,8 +26,8 @@ from helpers.load.fixplan import Arm
 from helpers.load.record import RecordError
 from helpers.load.rehearse import build
 from helpers.load.rehearse.devices import Device, device
-from helpers.load.rehearse.rehearse import STOPPED, Rehearsal, rehearse
-from helpers.load.remedies import FixRow, Remedy
+from helpers.load.rehearse.rehearse import STOPPED, UNLIMITED, Limits, Rehearsal, rehearse
+from helpers.load.remedies import FixRow, Remedy, beside_control
 from helpers.load.targets import Target, torch_interpreter
 from helpers.load.trial import Workload, argv
 from helpers.look import files
@@ -34,7 +36,7 @@ from helpers.settings.table import CONF_NAMES
 from helpers.units import halved, show_bytes
 
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
-ALLOCATOR = {*CONF_NAMES, "PYTORCH_NO_CUDA_MEMORY_CACHING"}
+ALLOCATOR = {*CONF_NAMES, *build.WORDS["decides"]}
 HEADER = ["what", "card", "outcome", "peak reserved", "retries"]
 
 
@@ -157,21 +159,23 @@ def command(wanted: Workload, python: str, seed: int = 0) -> list[str]:
 class _Bench:
     """Rehearsals of workloads under the torch that is there, in a scratch folder that goes. Raises NotReady."""
 
-    def __init__(self, folder: str):
+    def __init__(self, folder: str, python: str = "", limits: Limits = UNLIMITED):
         build.tools()
-        self.folder, self.python = Path(folder), torch_interpreter()
+        self.folder, self.python = Path(folder), python or torch_interpreter()
         torch, _ = build.find(self.python, "", build.cache())
         if torch is None:
             how = f"run: python3 -m helpers rehearse --setup ({build.SIZE_WORDS})"
             raise build.NotReady(f"no CUDA build of torch is set up for rehearsals; {how}")
-        self.run = partial(rehearse, torch=torch, cache=build.cache(), log=self.folder / "log")
+        self.run: Callable[..., Rehearsal] = partial(rehearse, torch=torch, limits=limits)
+        self.run = partial(self.run, cache=build.cache(), log=self.folder / "log")
 
     def rehearse(
         self, work: Workload, card: Device, conf: str | None, extra: Mapping[str, str]
     ) -> Rehearsal:
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
-        done = self.run(command(work, self.python), card, out, conf=conf, extra=extra)
-        log = files.text("", str(self.folder / "log"))
+        own = self.python if work.command else ""
+        done = self.run(command(work, self.python), card, out, conf=conf, extra=extra, python=own)
+        log = "" if own else files.text("", str(self.folder / "log"))
         refused = next((row for row in map(json_row, log.splitlines()) if "why" in row), None)
         return replace(done, exit_code=1, error=str(refused["why"])) if refused else done
 
@@ -200,21 +204,21 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
     """
     tried = [one for one in wanted if one.how != "argued" and one.needs != "cpu"]
     pairs = [one.pair() for one in tried if not one.unrehearsed]
-    found = {pair.name: (pair.control, pair.treated) for pair in pairs}
-    sets = {name: both[1].preset.environ for name, both in found.items()}
-    return {name: found[name] for name, own in sets.items() if not own or ALLOCATOR & own.keys()}
+    sets = [(of, of.treated.preset) for of in pairs]
+    acts = [of for of, own in sets if not own.environ or own.unknown or ALLOCATOR & {*own.environ}]
+    return {of.name: (of.control, of.treated) for of in acts}
 
 
 def rehearsed_arms(
-    wanted: Mapping[str, tuple[Arm, Arm]], card: Device, seconds: float = math.inf
+    wanted: Mapping[str, tuple[Arm, Arm]], card: Device, seconds: float = math.inf, **how: Any
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
     """Each pair rehearsed on that card, an arm that several share once; none begins after so many ``seconds``.
 
-    The traces are gone when the next one is asked for. Raises NotReady and RecordError.
+    The traces are gone when the next one is asked for. ``how``: python, and limits of each. Raises NotReady and RecordError.
     """
     until, done = time.monotonic() + seconds, dict[str, Rehearsal]()
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-        bench = _Bench(folder)
+        bench = _Bench(folder, **how)
         for name, both in wanted.items():
             if time.monotonic() > until:
                 return
@@ -225,23 +229,44 @@ def rehearsed_arms(
             yield name, done[both[0].name], done[both[1].name]
 
 
+def left(rows: Sequence[FixRow], wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
+    """The arms of those remedies that are for the table's box, as far as no trial has measured them."""
+    untried = (row for row in rows if row.memory is None)
+    names = {row.remedy for row in untried if "not for this box" not in row.predicted}
+    return {name: both for name, both in arms(wanted).items() if name in names}
+
+
 def measured_rows(
     rows: Sequence[FixRow], wanted: Sequence[Remedy], card: Device, seconds: float = math.inf
 ) -> list[FixRow]:
-    """The fix table with its measured column filled by the real allocator: each remedy that can be rehearsed on that card.
+    """The fix table with what the real allocator showed of each remedy that can be rehearsed on that card.
 
     What a trial measured stays; what the ``seconds`` did not suffice for says so.
     """
-    untried = (row for row in rows if row.memory is None)
-    left = {row.remedy for row in untried if "not for this box" not in row.predicted}
-    tried = arms([one for one in wanted if one.id in left])
+    tried, found = left(rows, wanted), {row.remedy: row for row in rows}
     words = dict.fromkeys(tried, f"not rehearsed because its {seconds:.0f} s were over")
     try:
         for name, *both in rehearsed_arms(tried, card, seconds):
-            words[name] = measured_words(*both)
+            found[name], words[name] = measured(found[name], *both), measured_words(*both)
     except (build.NotReady, RecordError) as error:
         words = dict.fromkeys(tried, f"not rehearsed because {error}")
-    return [replace(row, measured=words.get(row.remedy, row.measured)) for row in rows]
+    found |= {name: replace(found[name], measured=why) for name, why in words.items()}
+    return list(found.values())
+
+
+def measured(row: FixRow, *both: Rehearsal) -> FixRow:
+    """A row with what two rehearsals, the control's first, showed: unless an audit settled it, its effect too, as ``predicted``."""
+    row = replace(row, measured=measured_words(*both))
+    ends = [
+        SimpleNamespace(passes=one.fits, peak_reserved_high_bytes=one.peak_reserved_bytes, flags=())
+        for one in both
+        if (one.fits or one.ooms) and not one.between and one.peak_reserved_bytes
+    ]
+    if row.audited or len(ends) < len(both) or both[0].stopped != both[1].stopped:
+        return replace(row, why=row.measured if row.verdict == "not_enough_evidence" else row.why)
+    told = beside_control(ends[0], ends[1], both[0].device.total_bytes)
+    row = replace(row, guess=told.verdict, saves=told.saves, why=told.why)
+    return replace(row, verdict="predicted", rehearsed=True)
 
 
 def measured_words(control: Rehearsal, treated: Rehearsal) -> str:

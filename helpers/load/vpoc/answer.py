@@ -117,9 +117,7 @@ def expectations(store: Store, free: Free) -> list[list[Any]]:
 def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Verdict:
     """What blows up, what to use, and with which chunk. ``measured``: rows of study.strategies."""
     model = "memory model of the strategies"
-    one_hot, flat = (
-        planner.predicted_bytes(name, shape, shape.trades) for name in ("one_hot", "flat")
-    )
+    one_hot, flat = (planner.predicted_bytes(n, shape, shape.trades) for n in ("one_hot", "flat"))
     hot_says = "one-hot over all trades at once, for that result"
     figures = [
         ("free", free.bytes, free.says, "what may be taken"),

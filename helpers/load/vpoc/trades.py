@@ -73,9 +73,7 @@ def off_grid(prices: Array, tick: float) -> str:
     off = _off(prices, tick)
     if not off.any():
         return ""
-    shown = ", ".join(
-        f"{price:g}" for price in list(dict.fromkeys(prices[off][:1000].tolist()))[:3]
-    )
+    shown = ", ".join(f"{p:g}" for p in list(dict.fromkeys(prices[off][:1000].tolist()))[:3])
     many = f"{int(off.sum())} of {prices.size} prices are off the {tick:g} grid ({shown})"
     return f"{many}: each counts at its nearest tick"
 
