@@ -12,6 +12,7 @@ from helpers import cli
 from helpers.commands import rehearse as command
 from helpers.commands import trial as commands
 from helpers.load import targets
+from helpers.load.record import RecordError, record
 from helpers.load.rehearse import build, rehearse, study
 from helpers.load.remedies import fix_study
 from helpers.look.bundle import open_box
@@ -167,3 +168,14 @@ def test_on_a_gpu_presets_are_tried_there(monkeypatch):
     monkeypatch.setattr(targets, "free_targets", lambda _: ([card], ""))
     assert commands._target([load("cuda-expandable")]) == card
     assert commands._target([load("cpu-one-arena")]) == targets.CPU
+
+
+def test_a_rehearsal_that_kept_no_trace_may_be_tried_again_under_its_name(tmp_path):
+    folder = tmp_path / "run.record"
+    folder.mkdir()
+    for name in ("record.json", "rehearsal_1.told", "1.missing"):
+        (folder / name).write_text("{}")
+    assert record([os.path.realpath("/bin/true")], tmp_path / "run.pickle").exit_code == 0
+    (folder / "1-oom.pickle").write_text("")
+    with pytest.raises(RecordError, match="is there already"):
+        record(["/bin/true"], tmp_path / "run.pickle")

@@ -79,7 +79,8 @@ def record(
     if max_events < 1 or (hang_after_s is not None and hang_after_s <= 0):
         numbers = f"--max-events {max_events}, --hang-after {hang_after_s}"
         raise RecordError(f"{numbers}: expected numbers above zero")
-    if [path.name for path in folder.glob("*")] == ["record.json"]:
+    kept = {path.suffix for path in folder.glob("*")} & {".pickle", ".jsonl", ".stacks"}
+    if (folder / "record.json").is_file() and not kept:
         shutil.rmtree(folder)  # of a recording that kept nothing, so that it can be tried again
     for path in (out, out.with_suffix(".pickle"), out.with_suffix(".jsonl"), folder):
         if path.exists():
