@@ -144,6 +144,7 @@ sys.exit(recording.exit_code)
     before = sum(row["size"] for row in rows[: header["live_before"]])
     assert closed(rows) == header["net_bytes"] + before
     assert header["net_bytes"] == header["profiler_net_bytes"]
+    assert any("`rehearse` takes the GPU's" in note for note in header["notes"])
     assert any(f"ends after {STEPS} optimizer steps" in note for note in header["notes"])
     # Each allocation lies in the lines of the program that asked for it, the backward pass in the line that called it.
     frames = [row["frames"] for row in rows if row["op"] == "alloc" and "frames" in row]

