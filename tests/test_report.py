@@ -212,6 +212,17 @@ def test_the_failing_cell_is_found_by_its_number_where_papermill_marked_none():
     assert last["last_words"] == "last words of nobody" and not last["code"]
 
 
+def test_no_fold_for_code_is_empty():
+    """An empty cell has nothing to fold away, and what the kernel wrote after the last cell is not of a cell. Since 2026-11-27."""
+    notebook = new_notebook(cells=[code("a = 1"), code(" "), code("", printed("said\n"))])
+    shown = str(notebook_html(notebook, Room(ROOM), "last words of nobody"))
+    folded = re.findall('<details class="code">(.*?)</details>', shown, re.DOTALL)
+    assert [re.sub("<[^>]*>", " ", one).split() for one in folded] == [["Code", "a", "=", "1"]]
+    assert "said" in shown and "last words of nobody" in shown
+    alone = str(notebook_html(new_notebook(), Room(ROOM), "last words of nobody", known=set()))
+    assert "After the last cell" in alone and "Code" not in alone
+
+
 HOSTILE_NOTEBOOK = Path(__file__).parent / "notebooks" / "shows_hostile_outputs.ipynb"
 DEEP = """\
 #### deep

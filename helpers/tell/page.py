@@ -191,7 +191,8 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
             now.prose += piece["whole"] if now.title or own else piece["prose"]
             now.title = now.title or own or piece["lead"] or name
             continue
-        passed, wanted = True, known is None or piece["state"] or piece["last_words"]
+        passed, code = True, known is None and piece["code"]
+        wanted = code or piece["state"] or piece["last_words"]
         outputs = piece["outputs"]
         if known is not None and not piece["state"]:
             new = (out for out in outputs if not out["again"] and _is_new(out, known))
@@ -304,8 +305,8 @@ def _code_cell(source: str, state: str) -> dict[str, Any]:
     coloured = pygments.highlight(
         source, PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
     )
-    code = Markup(coloured) if source else ""
-    about = {"code": code, "source": source, "state": state, "label": "Code"}
+    code = Markup(coloured) if source.strip() else ""
+    about = {"code": code, "source": source, "state": state, "label": "After the last cell"}
     return {**about, "outputs": [], "last_words": ""}
 
 
