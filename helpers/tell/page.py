@@ -191,8 +191,8 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
             now.prose += piece["whole"] if now.title or own else piece["prose"]
             now.title = now.title or own or piece["lead"] or name
             continue
-        passed, code = True, known is None and piece["code"]
-        wanted = code or piece["state"] or piece["last_words"]
+        shown = piece["code"] if known is None else ""
+        passed, wanted = True, shown or piece["state"] or piece["last_words"]
         outputs = piece["outputs"]
         if known is not None and not piece["state"]:
             new = (out for out in outputs if not out["again"] and _is_new(out, known))
@@ -305,9 +305,8 @@ def _code_cell(source: str, state: str) -> dict[str, Any]:
     coloured = pygments.highlight(
         source, PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
     )
-    code = Markup(coloured) if source.strip() else ""
-    about = {"code": code, "source": source, "state": state, "label": "After the last cell"}
-    return {**about, "outputs": [], "last_words": ""}
+    about = {"code": Markup(coloured) if source.strip() else "", "source": source, "state": state}
+    return {**about, "label": "After the last cell", "outputs": [], "last_words": ""}
 
 
 def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] | None:
