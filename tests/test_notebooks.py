@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from helpers.look.bundle import RECORDED, BundleWriter, open_bundle, recorded_names
 from helpers.run.batch import run_plan
 from helpers.shapes import VERDICT_MIME
+from helpers.tell import shown
 from helpers.tell.report import machine_line
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -248,3 +249,16 @@ def test_every_notebook_answers_on_every_recorded_box(tmp_path):
     assert {(run.notebook, run.box) for run in result.runs} == expected
     assert [(run.run_id, run.cause) for run in result.runs if run.state != "answered"] == []
     assert all(run.figures and run.verdict for run in result.runs)
+
+
+def test_the_line_of_several_checks_counts_them_and_that_of_one_says_it():
+    """Folded, 01 said "cpu enumeration passed torch works on the CPU 0.00" of nine checks. Since 2026-11-27."""
+    path = ROOT / "notebooks" / "01_hardware_probe.ipynb"
+    (source,) = [cell.source for cell in cells(path, "code") if "check_rows(" in cell.source]
+    head = ["GPU", "check", "state", "says"]
+    rows = [["cpu", "alone", "not run", "no GPU"], *[["cpu", "network", "passed", "equal"]] * 2]
+    given = dict.fromkeys("bundle checks gpu ladder pairs torch_python".split())
+    for kept, says in ((rows, "1 not run, 2 passed"), (rows[:1], "cpu alone not run no GPU")):
+        names = given | {"check_rows": lambda *_, kept=kept, **__: [head, *kept], "shown": shown}
+        exec(source.replace("shown.Shown(", "view = shown.Shown("), names)
+        assert names["view"].says == says

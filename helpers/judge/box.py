@@ -129,7 +129,7 @@ def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
         return
     yield _row("unattributed", rest, says)
     for spot in gpu.blind_spots:
-        yield _row("blind-spot", seen(spot, "text", place), "So a holder may be there unseen")
+        yield _row("blind-spot", seen(spot, "text", place), "The holder may be hidden from here")
     if not gpu.blind_spots:
         yield _row("all-processes-seen", seen("all", "text", place), "Every process was looked at")
 
