@@ -201,10 +201,12 @@ def test_a_record_that_cannot_be_read_is_left_alone_and_its_run_not_started(tmp_
 def test_what_still_works_for_a_run_whose_record_cannot_be_read_is_ended(tmp_path):
     path, batch, run_id = begun(tmp_path)
     (batch / run_id / "run.json").write_bytes(b"")
-    words = [sys.executable, "-c", "input()", "--one", str((batch / run_id).resolve())]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as working:
+    says = "print(flush=True); input()"  # its command line can be read once it has said something
+    words = [sys.executable, "-c", says, "--one", str((batch / run_id).resolve())]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as working:
+        assert working.stdout.readline()
         go(path, resume=batch)
-        assert working.wait(5) == -signal.SIGKILL
+        assert working.wait(60) == -signal.SIGKILL
 
 
 def test_another_box_than_that_of_the_batch_is_refused_and_nothing_written(tmp_path):
@@ -231,7 +233,7 @@ def test_a_runner_that_outlived_its_batch_is_ended_before_its_run_is_judged(tmp_
     with subprocess.Popen(words) as working:
         change(batch, run_id, pid=working.pid)
         assert states(go(path, resume=batch)) == ["answered"] * 4
-        assert working.wait(5) == -signal.SIGKILL
+        assert working.wait(60) == -signal.SIGKILL
 
 
 def test_a_process_that_works_in_the_folder_this_is_a_copy_of_is_let_alone(tmp_path):

@@ -128,7 +128,7 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
         toy.alloc(int(place.read_text().split()[-1]) * MIB, frames(1))
         assert not out.exists() and not how["log"].exists()
         how["log"].write_text(str(out.write_bytes(pickle.dumps(toy.snapshot()))))
-        return SimpleNamespace(trace=out, fits=True, ooms=0)
+        return SimpleNamespace(trace=out, fits=True, ooms=0, exit_code=0)
 
     given = build.Torch(Path("/t"), "2", True)
     for name, answer in (("tools", None), ("find", (given, Path("/t"))), ("build", None)):

@@ -469,7 +469,8 @@ def within(text: str, columns: int = 0) -> str:
     out, most = [], columns or shutil.get_terminal_size().columns
     for line in text.split("\n"):
         lead = line[: len(line) - len(line.lstrip())]
-        fits = columns_of(line) <= most or line.count(" ", len(lead)) < 2
+        one = line.count(" ", len(lead)) < 2 or ": /" in line[:20]  # a path may have blanks
+        fits = one or columns_of(line) <= most
         out += [line] if fits else wrapped(line.strip(), lead, lead + "  ", most)
     return "\n".join(out)
 
