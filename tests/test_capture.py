@@ -182,6 +182,34 @@ def test_a_reader_that_is_left_early_leaves_no_child():
     assert set(psutil.Process().children()) <= children
 
 
+def test_what_several_processes_read_is_whole_and_in_order_whatever_becomes_of_one(monkeypatch):
+    here, keys = os.getpid(), ["a", "b", "c", "d", "die", "e", "f"]
+
+    def read(key):
+        if key == "die" and os.getpid() != here:
+            os._exit(1)
+        return key, os.getpid()
+
+    monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(guard.threading, "active_count", lambda: 1)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    got = guard.spread(keys, read, 3 * guard.SHARE_CHARACTERS)
+    assert [key for key, _ in got] == keys
+    assert here not in {pid for _, pid in got[2::3]}
+    assert {pid for _, pid in [*got[::3], *got[1::3]]} == {here}, (
+        "what a dead child owes is read here"
+    )
+    assert guard.spread(keys, read, 1) == [(key, here) for key in keys], "too little for a child"
+
+    def no_fork():
+        raise BlockingIOError
+
+    monkeypatch.setattr(guard.os, "fork", no_fork)
+    assert guard.spread(keys, read, 10**9) == [(key, here) for key in keys]
+    monkeypatch.setattr(guard.threading, "active_count", lambda: 2)
+    assert guard.spread(keys, read, 10**9) == [(key, here) for key in keys]
+
+
 def test_nothing_to_read_forks_nothing():
     assert list(guard.each([], odd_read)) == []
 

@@ -37,7 +37,7 @@ from helpers.look.access import looks_secret
 from helpers.tell.redact import second_scan
 from helpers.tell.redact_box import learn_live
 from helpers.tell.redact_known import KINDS, STRETCHES, TABLE, WRITING, Known
-from helpers.tell.redact_patterns import DETECTORS, Detector, Page, View, detected
+from helpers.tell.redact_patterns import DETECTORS, Detector, Page, View, detected, named
 from helpers.tell.redact_text import Replaced, learn, redact_data, redact_notebook, redact_text
 
 MADE = secrets()
@@ -103,7 +103,7 @@ def tried(detector):
     """Texts made from a detector's own pattern, of which it finds a value: all its alternatives that can be made so."""
     for text in examples(detector.pattern.pattern, detector.pattern.flags & re.IGNORECASE):
         text = f"{detector.near[0] if 'page' in detector.flags else ''}\n{text}\n"
-        found = [span for span in detected(text, Known(), [detector])[1] if not span.joined]
+        found = [span for span in named(detected(text, [detector]), Known())[1] if not span.joined]
         if found:
             yield text, found
 
@@ -203,7 +203,7 @@ def test_every_row_has_an_example_or_a_shape():
 @pytest.mark.parametrize("detector", BY_EXAMPLE, ids=lambda row: f"{row.kind}: {row.what}")
 def test_each_detector_finds_the_values_of_its_own_example_and_nothing_else(detector):
     text, values, around = marked(detector.example)
-    found = [span for span in detected(text, Known(), [detector])[1] if not span.joined]
+    found = [span for span in named(detected(text, [detector]), Known())[1] if not span.joined]
     assert values and [text[span.start : span.end] for span in found] == values
     assert {span.kind for span in found} == {detector.kind} <= set(KINDS)
     assert detector.source and detector.near == tuple(word.lower() for word in detector.near)

@@ -1,17 +1,21 @@
 """Bundles and folders without what must not leave: names, contents, manifest; what cannot be read for sure is refused."""
 
 import json
+import os
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
 from redact_plants import known_besides, png, secrets, told, told_again, tree
 
+from helpers.look import guard
 from helpers.look.archive import BundleError, read_files
 from helpers.look.bundle import BundleWriter, open_bundle
-from helpers.tell.redact import RedactError, redact_bundle, redact_files
+from helpers.tell.redact import RedactError, redact_bundle, redact_files, second_scan
 from helpers.tell.redact_box import known_values, learn_live
 from helpers.tell.redact_known import COMMON, TABLE, Known
+from helpers.tell.redact_patterns import DETECTORS
 from helpers.tell.redact_text import learn, redact_text
 
 MADE = secrets(5)
@@ -146,6 +150,30 @@ def test_pictures_lose_their_words_and_keep_their_pixels(known):
     assert b"IDAT" in clean["a.png"]
     with pytest.raises(RedactError):
         redact_files({"a.png": png(words)[:60]}, known)
+
+
+def test_a_file_reads_the_same_and_is_scanned_the_same_however_many_processes_look(monkeypatch):
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": [f"{row.example}\n", f"as {row.kind}"]}
+        for row in DETECTORS
+    ]
+    cells = [{"cell_type": "code", "metadata": {}, "source": "", "outputs": outputs}]
+    files = {"n.ipynb": json.dumps({"metadata": {}, "cells": cells}).encode(), "a.log": b"as root"}
+    texts = {f"{at}.log": row.example for at, row in enumerate(DETECTORS)}
+    forks, fork = [], os.fork
+    monkeypatch.setattr(guard.os, "fork", lambda: forks.append(0) or fork())
+    monkeypatch.setattr(guard.threading, "active_count", lambda: 1)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(guard, "SHARE_CHARACTERS", 100)
+    seen = []
+    for count in (1, 3):
+        monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _, n=count: set(range(n)))
+        new, replaced = redact_files(files, Known())
+        finds = second_scan(texts)
+        told = [(find, find.value, find.read) for find in finds]
+        seen.append((new, list(replaced.counts.items()), replaced.notes, told))
+        assert len(forks) == 2 * (count - 1)
+    assert seen[0] == seen[1] and len(seen[0][1]) > 50 and seen[0][3]
 
 
 def test_files_of_a_run_share_their_names(known):

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import marshal
 import os
+import pickle
 import select
 import shutil
 import signal
 import struct
+import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -28,6 +31,7 @@ READ_LIMIT_S = 5.0
 GROUP_LIMIT = 2
 LOST_LIMIT = 8
 GRACE_S = 1.0
+SHARE_CHARACTERS, MOST_SHARES, SHARE_LIMIT_S = 250_000, 8, 600.0
 
 Key = TypeVar("Key")
 
@@ -73,6 +77,29 @@ def each(
         hung = f"hung for {limit_s:g} s"
         yield keys[at], None, hung if end == "hung" else "the process that read it died"
         at += 1
+
+
+def spread(keys: Sequence[Key], read: Callable[[Key], Any], size: int) -> list[Any]:
+    """``read`` of each key, in order, by a process for each processor and each SHARE_CHARACTERS of ``size``, this one among them.
+
+    A result is made of what pickle carries. What no child answers is read here; all is where threads or torch make a fork unsafe.
+    """
+    count = min(len(os.sched_getaffinity(0)), max(1, size // SHARE_CHARACTERS), MOST_SHARES)
+    count = 1 if threading.active_count() > 1 or "torch" in sys.modules else count
+    results, children = [None] * len(keys), {}
+    with contextlib.suppress(OSError):  # no process is left
+        for at in range(1, count):
+            children[at] = _fork([keys[at::count]], lambda some: pickle.dumps([*map(read, some)]))
+    try:
+        for at in range(count):
+            frame = next(_frames(children[at][1], SHARE_LIMIT_S))[0] if at in children else None
+            there = frame and frame[0]
+            results[at::count] = pickle.loads(there) if there else [*map(read, keys[at::count])]
+    finally:
+        for pid, pipe in children.values():
+            os.close(pipe)
+            _end(pid)
+    return results
 
 
 def _fork(keys: Sequence[Key], read: Callable[[Key], Any]) -> tuple[int, int]:

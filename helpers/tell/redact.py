@@ -17,32 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look.archive import BundleError, check_target, read_files, write_files
+from helpers.look.guard import spread
 
+from . import redact_known as facts
 from .redact_box import learn_bundle_files
-from .redact_known import (
-    BEFORE,
-    PACKED,
-    PSEUDONYM,
-    TABLE,
-    WRITING,
-    Known,
-    Stretches,
-    decoded_base64,
-    is_evidence,
-    lower,
-    occurrences,
-)
-from .redact_patterns import View, views
-from .redact_text import (
-    BINARY,
-    Replaced,
-    learn,
-    learn_data,
-    redact_data,
-    redact_notebook,
-    replace,
-    without_words,
-)
+from .redact_known import TABLE, WRITING, Known
+from .redact_patterns import View, detected, views
+from .redact_text import BINARY, Replaced, learn, learn_data, redact_data, redact_notebook, replace
 
 _CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 _ALLOWED = [re.compile(row["pattern"]) for row in TABLE["allowed"]]
@@ -90,14 +71,17 @@ def redact_files(
 ) -> tuple[dict[str, bytes], Replaced]:
     """Files by name with pseudonyms in names and contents; a manifest gets the new names, sizes and digests."""
     learn_bundle_files(files, known)
+    contents: list[Any] = []
     for name, raw in files.items():
-        learn(name, known)
         text, _ = _text(raw)
-        data = _json(name, text)
-        if data is not None:
-            learn_data(data, known)
-        elif text is not None:
-            learn(text, known)
+        contents += [name, text if (data := _json(name, text)) is None else data]
+    met: list[str] = []
+    for one in contents:
+        learn_data(one, Known(), lambda text, _: met.extend(WRITING["part"].findall(text)))
+    parts = sorted(set(met) - known.read.keys(), key=len, reverse=True)
+    ahead = dict(zip(parts, spread(parts, detected, sum(map(len, parts))), strict=True))
+    for one in contents:
+        learn_data(one, known, partial(learn, ahead=ahead))
     new: dict[str, bytes] = {}
     names, unsure, replaced = {}, [], Replaced()
     for name, raw in files.items():
@@ -122,7 +106,7 @@ def redact_files(
 def _content(
     name: str, clean: str, raw: bytes, known: Known, replaced: Replaced, allow_binary: bool
 ) -> bytes:
-    picture = without_words(raw)
+    picture = facts.without_words(raw)
     if picture is not None:
         replaced.notes.append(f"{clean}: words drawn in it were not read")
         return picture
@@ -149,7 +133,7 @@ def _content(
 
 def _text(raw: bytes) -> tuple[str | None, str]:
     """The text of a file and its encoding; None where it is none. Text cut by NULs, as /proc has it, is text."""
-    if raw.startswith(PACKED):
+    if raw.startswith(facts.PACKED):
         return None, ""
     for encoding in ("utf-16",) if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8", "latin-1"):
         try:
@@ -241,7 +225,6 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         from detect_secrets.settings import default_settings
     except ImportError:
         return "second scan not run because detect-secrets is not installed"
-    finds = []
     with default_settings():
         kinds: Any = get_mapping_from_secret_type_to_class()
         plugins = [one() for one in kinds.values()]
@@ -251,21 +234,26 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         shaped = [one for one in plugins if one not in of_lines]
         # Views of a text share most lines: each is asked about once.
         suspects = cache(lambda line, joined: [*_suspects(line, shaped if joined else plugins)])
-        for name, text in texts.items():
-            seen = set()
-            packed = View(text).reread(
-                "base64",
-                lambda run: inner if isinstance(inner := decoded_base64(run[0]), str) else None,
-            )
-            for way, view in (*views(text), ("base64", packed)):
-                for start, end, kind in _places(way == "joined", view.text, suspects):
-                    find = (view.place(start), view.place(end - 1, True), kind)
-                    read, before = view.text[start:end], view.text[max(0, start - BEFORE) : start]
-                    if find not in seen and not _is_allowed(read, before):
-                        line = 1 + text.count("\n", 0, find[0])
-                        finds.append(Find(f"{name} line {line}: {kind}"))
-                        finds[-1].value, finds[-1].read = text[find[0] : find[1]], read
-                    seen.add(find)
+        size = sum(map(len, texts.values()))
+        each = spread([*texts.items()], lambda named: _finds(*named, suspects), size)
+        return [find for finds in each for find in finds]
+
+
+def _finds(name: str, text: str, suspects: Any) -> list[Find]:
+    finds, seen = [], set()
+    packed = View(text).reread(
+        "base64",
+        lambda run: inner if isinstance(inner := facts.decoded_base64(run[0]), str) else None,
+    )
+    for way, view in (*views(text), ("base64", packed)):
+        for start, end, kind in _places(way == "joined", view.text, suspects):
+            find = (view.place(start), view.place(end - 1, True), kind)
+            read, before = view.text[start:end], view.text[max(0, start - facts.BEFORE) : start]
+            if find not in seen and not _is_allowed(read, before):
+                line = 1 + text.count("\n", 0, find[0])
+                finds.append(Find(f"{name} line {line}: {kind}"))
+                finds[-1].value, finds[-1].read = text[find[0] : find[1]], read
+            seen.add(find)
     return finds
 
 
@@ -275,9 +263,9 @@ def _places(joined: bool, text: str, suspects: Any) -> Iterator[tuple[int, int, 
         text = _TAGS.sub(
             lambda tag: _BLANK.sub(" ", tag[0]) if "\n" in tag[0] else " " * len(tag[0]), text
         )
-    low = lower(text)
-    spots = [at for word in _WORTH_A_LOOK for at in occurrences(word, low)]
-    spots += [start for start, _ in Stretches(text).of("worth_a_look")]
+    low = facts.lower(text)
+    spots = [at for word in _WORTH_A_LOOK for at in facts.occurrences(word, low)]
+    spots += [start for start, _ in facts.Stretches(text).of("worth_a_look")]
     if joined:
         looked = {one.span() for one in _RUN.finditer(text)}
     else:
@@ -313,7 +301,13 @@ def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
 def _is_allowed(value: str, before: str) -> bool:
     """Whether a reason of redact.yaml lets a value pass, by its own shape and by what stands before it."""
     before = before.rpartition("\n")[2]
-    inner = decoded_base64(value)  # what it holds is looked at by itself
-    ours = PSEUDONYM.search(inner if isinstance(inner, str) else value) or PSEUDONYM.search(value)
+    inner = facts.decoded_base64(value)  # what it holds is looked at by itself
+    ours = facts.PSEUDONYM.search(
+        inner if isinstance(inner, str) else value
+    ) or facts.PSEUDONYM.search(value)
     ours = ours or WRITING["symbol"].fullmatch(value)
-    return bool(ours) or is_evidence(value, before) or any(row.fullmatch(value) for row in _ALLOWED)
+    return (
+        bool(ours)
+        or facts.is_evidence(value, before)
+        or any(row.fullmatch(value) for row in _ALLOWED)
+    )

@@ -11,6 +11,7 @@ import binascii
 import ipaddress
 import os
 import re
+import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -545,6 +546,7 @@ def is_card(value: str) -> bool:
 
 _MOST_UNPACKED = 1 << 20
 ZIPPED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
+_PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 PACKED = (
     *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
@@ -674,3 +676,24 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 free = kind in _TEXTS and part and part["name"] != "token" and not none
                 if free or (kind and tells and WRITING["of_cell"].fullmatch(value)):
                     yield kind, value, at
+
+
+def without_words(raw: bytes) -> bytes | None:
+    """A PNG without comments, EXIF, XMP, profiles, times and tails; None where it is no whole one.
+
+    What draws it stays as it is. Words drawn in its pixels are not read.
+    """
+    if not raw.startswith(PNG):
+        return None
+    kept, at = [PNG], len(PNG)
+    while at + 12 <= len(raw):
+        size, kind = struct.unpack(">I4s", raw[at : at + 8])
+        chunk = raw[at : at + 12 + size]
+        at += 12 + size
+        if at > len(raw) or int.from_bytes(chunk[-4:], "big") != zlib.crc32(chunk[4:-4]):
+            return None
+        if kind in _PNG_KEPT:
+            kept.append(chunk)
+        if kind == b"IEND":
+            return b"".join(kept)
+    return None

@@ -15,30 +15,17 @@ import unicodedata
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from string import ascii_letters, digits
+from types import SimpleNamespace
 from typing import Any
 
 from helpers.grammar import data
 
 from . import redact_known as facts
-from .redact_known import (
-    BEFORE,
-    LOGINS,
-    PSEUDONYM,
-    STRETCHES,
-    TABLE,
-    WRITING,
-    Known,
-    Span,
-    Stretches,
-    Words,
-    filled,
-    lower,
-    names_nobody,
-    occurrences,
-)
+from .redact_known import BEFORE, PSEUDONYM, TABLE, WRITING, Known, Span, filled, names_nobody
 
 JOINT = "\n\x1e\n"
 """Stands between the items of a list of texts while they are read as one."""
@@ -68,7 +55,7 @@ class View:
         if way == "numbered":
             begins = self.stretches.numbered()
             yield from filter(None, (pattern.match(text, at) for at in begins))
-        elif way not in STRETCHES:
+        elif way not in facts.STRETCHES:
             yield from pattern.finditer(text)
         else:
             for start, end in self.stretches.of(way):
@@ -77,9 +64,12 @@ class View:
                         break
                     yield match
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "stretches"}
+
     @cached_property
-    def stretches(self) -> Stretches:
-        return Stretches(self.text)
+    def stretches(self) -> facts.Stretches:
+        return facts.Stretches(self.text)
 
     def reread(self, way: str, read: Read, before: str = "") -> View:
         """The view in which all that is written in a way, with what of ``before`` stands before it, reads as ``read`` says.
@@ -283,7 +273,7 @@ class Page:
 
     def __init__(self, view: View):
         self.view, self.text = view, view.text
-        self.low = lower(view.text).replace("\t", " ")
+        self.low = facts.lower(view.text).replace("\t", " ")
         likely = _HINTS.likely(self.low)  # which says nothing of a word of two signs
         self.words = frozenset(one for one in likely if len(one) > 2 or one in self.low)
         self._lines: dict[str, list[Line]] = {}
@@ -358,7 +348,7 @@ class Detector:
         """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate asks for, or near them."""
         words = sorted(self.hints & page.words, key=self.near.index)
         if "at-hint" in self.flags:
-            places = (at for word in words for at in occurrences(word, page.low))
+            places = (at for word in words for at in facts.occurrences(word, page.low))
             yield from filter(None, map(partial(self.pattern.match, page.text), places))
             return
         low, each = page.low, [*map(page.lines_with, words)]
@@ -416,13 +406,18 @@ def _of_token(row: dict[str, str]) -> dict[str, str]:
 DETECTORS = [
     Detector(row) for row in (*TABLE["detectors"], *map(_of_token, data("look/secrets")["tokens"]))
 ]
-_HINTS = Words(sorted({word for detector in DETECTORS for word in detector.near}))
+_HINTS = facts.Words(sorted({word for detector in DETECTORS for word in detector.near}))
 
 
-def detected(
-    text: str, known: Known, detectors: Iterable[Detector] = DETECTORS
-) -> tuple[list[tuple[str, View]], list[Span]]:
-    """A text in each of its views, and every value that a detector finds in them, at its place in the text."""
+def detected(text: str, detectors: Iterable[Detector] = DETECTORS) -> tuple[Any, ...]:
+    """A text in each of its views, every value found in it, and the questions to Known whose numbers are their names so far."""
+    asked: list[Any] = []
+
+    def ask(how: str, *what: Any, **more: bool) -> str:
+        asked.append((how, what, more))
+        return str(len(asked) - 1)
+
+    known: Any = SimpleNamespace(found=partial(ask, "found"), name=partial(ask, "name"))
     each = list(views(text))
     runs = each[0][1].found("base64") if detectors is DETECTORS else ()
     held = [run.span() for run in runs if facts.decoded_base64(run.group())]
@@ -440,7 +435,15 @@ def detected(
         if detectors is DETECTORS:
             more = (_over_lines if over else _unknown)(text, view, known, held)
             found += [placed(one, view, name) for one in more]
-    return each, found
+    return each, found, asked
+
+
+def named(found: tuple[Any, ...], known: Known) -> tuple[list[tuple[str, View]], list[Span]]:
+    """The views of a text, and the spans ``detected`` in it by the pseudonyms of their values."""
+    each, spans, asked = found
+    names = [getattr(known, how)(*what, **more) for how, what, more in asked]
+    told = ((names[int(span.name)], span) for span in spans)
+    return each, [replace(span, name=name) for name, span in told if name]
 
 
 Found = Iterator[tuple[str, int, int]]
@@ -449,7 +452,7 @@ Found = Iterator[tuple[str, int, int]]
 
 def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
     """What is not known to be evidence: addresses with a name in them, folders, words with numbers, random runs."""
-    low = lower(view.text)
+    low = facts.lower(view.text)
     for way, read in {**_READERS, "random_run": _random}.items():
         lowered = way in ("dotted", "told")
         for match in WRITING[way].finditer(low) if lowered else view.found(way):
@@ -544,7 +547,7 @@ def _served(host: str) -> bool:
 
 def _private(address: str) -> bool:
     host = re.split(r"[:/?#\\]", address, maxsplit=1)[0]
-    known = facts.is_public(address) or host.lower() in LOGINS or names_nobody("host", host)
+    known = facts.is_public(address) or host.lower() in facts.LOGINS or names_nobody("host", host)
     return bool(host) and not known
 
 

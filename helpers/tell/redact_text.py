@@ -6,18 +6,16 @@ import base64
 import copy
 import hashlib
 import re
-import struct
-import zlib
 from bisect import bisect
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import redact_known as facts
 from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
-from .redact_patterns import JOINT, PAGE, View, detected, placed, runs
+from .redact_patterns import JOINT, PAGE, View, detected, named, placed, runs
 
-_PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
 _NAMED = re.compile(TABLE["named"], re.IGNORECASE)
 BINARY = re.compile(
     r"(?:image|audio|video|font)/(?!svg)|application/(?:pdf|octet-stream|zip|gzip|x-tar|vnd\.apache\.parquet)"
@@ -32,6 +30,7 @@ _DEPTH, _WHOLE, _ANSWER = 6, 36, 4096
 _COUNT = re.compile(r"[\d.,]+\w{0,4}")
 _LINES_LEAST = 5
 """A known value cut by the end of a line is looked for from this length on."""
+Look = Callable[[str, Known], None]
 LEFT_OUT = "left out: what it holds cannot be read for sure"
 
 
@@ -70,11 +69,14 @@ def redact_text(
     return replace(text, known, replaced, where)
 
 
-def learn(text: str, known: Known) -> None:
-    """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own."""
+def learn(text: str, known: Known, ahead: Mapping[str, Any] = {}) -> None:
+    """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own.
+
+    ``ahead``: what is ``detected`` in some parts of texts.
+    """
     for part in WRITING["part"].findall(text):
         if part not in known.read:
-            known.read[part] = detected(part, known)
+            known.read[part] = named(ahead.get(part) or detected(part), known)
             for match in View(part).found("base64"):
                 inner = facts.decoded_base64(match.group())
                 if isinstance(inner, str):
@@ -99,7 +101,7 @@ def replace(
 
 def _replaced(text: str, known: Known, replaced: Replaced, where: str, again: int = 3) -> str:
     """The text with pseudonyms; where one had to wait for another that it overlaps, ``again`` with what is near."""
-    each, values = known.read.pop(text, None) or detected(text, known)
+    each, values = known.read.pop(text, None) or named(detected(text), known)
     for name, view in each:
         spans = known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
         values = values + [placed(span, view, name) for span in spans]
@@ -201,7 +203,7 @@ def _payload(text: str, known: Known, replaced: Replaced, where: str, depth: int
             return text
         plain = facts.base64_bytes(text) == inner.encode("utf-8", "replace")
         return _encoded(clean.encode(), text) if plain else _name_of(text, known)
-    picture = without_words(inner)
+    picture = facts.without_words(inner)
     if picture is None:
         replaced.counts["payload", where] += 1
         return _name_of(text, known)
@@ -248,9 +250,9 @@ def redact_data(
     return _Walk(known, replaced, allow_binary).data(data, where)
 
 
-def learn_data(data: Any, known: Known, key: str = "") -> None:
-    """Remember what texts, keys and names before values tell."""
-    _Walk(known).item(key, data, "")
+def learn_data(data: Any, known: Known, look: Look = learn) -> None:
+    """Remember what texts, keys and names before values tell; each text by ``look``."""
+    _Walk(known, look).item("", data, "")
 
 
 def _is_column(value: dict[Any, Any] | list[Any]) -> bool:
@@ -263,17 +265,18 @@ def _is_column(value: dict[Any, Any] | list[Any]) -> bool:
 
 
 class _Walk:
-    """Goes through data, replaces, and counts under the place where it is; without ``replaced`` it only learns."""
+    """Goes through data, replaces, and counts under the place where it is; with a way to learn it only learns."""
 
-    def __init__(self, known: Known, replaced: Replaced | None = None, allow_binary: bool = False):
-        self.known, self.learns, self.allow_binary = known, replaced is None, allow_binary
-        self.replaced = replaced or Replaced()
+    def __init__(self, known: Known, way: Replaced | Look = learn, allow_binary: bool = False):
+        self.known, self.way, self.allow_binary = known, way, allow_binary
+        self.learns = not isinstance(way, Replaced)
+        self.replaced = way if isinstance(way, Replaced) else Replaced()
         self._done: dict[str, tuple[str, Replaced]] = {}
 
     def text(self, text: str, where: str) -> str:
         """A record names the same file a hundred thousand times: each text is read once."""
-        if self.learns:
-            learn(text, self.known)
+        if not isinstance(self.way, Replaced):
+            self.way(text, self.known)
             return text
         if text not in self._done:
             own = Replaced()
@@ -387,7 +390,7 @@ class _Walk:
         """Base64 content without metadata, or None where it must not stay."""
         encoded = "".join(content) if isinstance(content, list) else str(content)
         raw = facts.base64_bytes(encoded) or b""
-        clean = without_words(raw)
+        clean = facts.without_words(raw)
         if clean is None and kind == "a buffer" and isinstance(facts.decoded_base64(encoded), str):
             return self.text(encoded, where)
         if (clean is None or marked) and not self.allow_binary:
@@ -395,24 +398,3 @@ class _Walk:
             return None
         self.replaced.notes.append(f"{where}: {kind} kept: words drawn in it were not read")
         return encoded if clean in (None, raw) else base64.b64encode(clean).decode() + "\n"
-
-
-def without_words(raw: bytes) -> bytes | None:
-    """A PNG without comments, EXIF, XMP, profiles, times and tails; None where it is no whole one.
-
-    What draws it stays as it is. Words drawn in its pixels are not read.
-    """
-    if not raw.startswith(facts.PNG):
-        return None
-    kept, at = [facts.PNG], len(facts.PNG)
-    while at + 12 <= len(raw):
-        size, kind = struct.unpack(">I4s", raw[at : at + 8])
-        chunk = raw[at : at + 12 + size]
-        at += 12 + size
-        if at > len(raw) or int.from_bytes(chunk[-4:], "big") != zlib.crc32(chunk[4:-4]):
-            return None
-        if kind in _PNG_KEPT:
-            kept.append(chunk)
-        if kind == b"IEND":
-            return b"".join(kept)
-    return None

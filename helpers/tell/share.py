@@ -25,7 +25,6 @@ from helpers.look.files import whole
 from helpers.run.kernel import last_words
 from helpers.run.notebook import (
     INJECTED,
-    NBFORMAT,
     PARAMETERS,
     NotebookError,
     VerdictError,
@@ -193,7 +192,7 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
 def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> dict[str, Any]:
     """What the page begins with: the case for somebody who was not there, from a redacted verdict and its notebook."""
     bundle = open_bundle(about.bundle) if about.bundle else None
-    nb = nbformat.read(notebook, NBFORMAT) if notebook else nbformat.v4.new_notebook()
+    nb = nbformat.v4.reads(notebook.read_bytes()) if notebook else nbformat.v4.new_notebook()
     outputs = (out for c in cells(nb, Room(report.PAGE_BYTES)) for out in c.get("outputs", ()))
     cause, sure, machine = about_cause(verdict), "cannot-tell", report.machine_line(nb)
     met, still_open = [cause["plain"], cause["ask"], machine], []
@@ -285,7 +284,7 @@ def _notebook(path: Path) -> Subject:
     raw, wrong = _cut(path)
     if not raw:
         raise ShareError(wrong[0].replace(f"{path.parent}/", ""))
-    nb = nbformat.reads(raw.decode(), as_version=NBFORMAT)
+    nb = nbformat.v4.reads(raw.decode())
     tagged = (c for c in nb.cells if {INJECTED, PARAMETERS} & set(c.metadata.get("tags", [])))
     boxes = [box[1] for cell in tagged if (box := _BOX.search(cell.source))]
     bundle, why = bundle_of(boxes[-1:], None)
@@ -323,7 +322,7 @@ def _cut(path: Path) -> tuple[bytes, list[str]]:
 def _notebook_page(folder: Path, name: str) -> str:
     """The page of a notebook that no record tells of."""
     raw = next(folder.glob("*.ipynb")).read_bytes()
-    nb = nbformat.reads(raw.decode(), as_version=NBFORMAT)
+    nb = nbformat.v4.reads(raw.decode())
     about = {
         "Notebook": name,
         "Kernel": nb.metadata.get("kernelspec", {}).get("name"),
