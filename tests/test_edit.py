@@ -309,3 +309,57 @@ def test_what_a_list_keeps_of_layers_stays_until_the_backward_pass_through_its_l
     program = trace_of(*(row for _, row in rows), frame=frame, frames=frames)
     made = edited(program, parse("train.py:13 drop"))
     assert peak(made.trace) == 10 + 4 * 20 + 40 + 1
+
+
+def rows_of(*rows, frames=FRAMES):
+    frame = np.array([of for of, _ in rows], np.int32)
+    return trace_of(*(row for _, row in rows), frame=frame, frames=frames)
+
+
+def block(at, later=True):
+    """``return x, skip``: h is kept by what makes the skip, x by the line after the block, which asks for 50."""
+    made = [(FIRST, alloc(at, 20)), (SECOND, alloc(at + 1, 20)), (SECOND, alloc(at + 2, 20))]
+    made += [(LOSS, alloc(at + 3, 50)), (LOSS, free(at + 2)), (BACKWARD, alloc(at + 4, 50))]
+    made += [(BACKWARD, free(at + 3)), (BACKWARD, alloc(at + 5, 20)), (BACKWARD, free(at + 4))]
+    made += [(BACKWARD, free(at + 1))] * later
+    made += [(BACKWARD, alloc(at + 6, 20)), (BACKWARD, free(at + 5))]
+    return [*made, *[(BACKWARD, free(at))] * later, (BACKWARD, free(at + 6))]
+
+
+def test_of_a_block_with_two_results_a_checkpoint_keeps_the_one_that_the_next_line_needs():
+    made = edited(rows_of((WEIGHTS, alloc(0, 10)), *block(1)), parse("train.py:21 checkpoint"))
+    assert made.changed == 1 and peak(made.trace) == 10 + 20 + 50 + 50
+
+
+def test_what_no_backward_pass_comes_to_is_not_kept_by_a_checkpoint_either():
+    """A last block's result that nothing uses: autograd has what it is made of until the name is taken over."""
+    first, *more = block(21)
+    after = [first, (FIRST, free(11)), (FIRST, free(12)), *more]
+    program = rows_of((WEIGHTS, alloc(0, 10)), *block(1), *block(11, later=False), *after)
+    made = edited(program, parse("train.py:21 checkpoint"))
+    assert made.changed == 3 and peak(made.trace) == 10 + 20 + 50 + 50
+
+
+def test_what_a_checkpoint_makes_again_goes_before_the_gradient_of_a_linear_bias_is_summed_up():
+    """``torch.utils.checkpoint`` lets go of it when the step's function is done; autograd does so after the sum."""
+    linear = ("torch/nn/modules/linear.py:134 forward", *FRAMES[SECOND])
+    rows = [(WEIGHTS, alloc(0, 10)), (FIRST, alloc(1, 40)), (6, alloc(2, 8)), (LOSS, alloc(3, 8))]
+    rows += [(BACKWARD, alloc(4, 8)), (BACKWARD, free(3)), (BACKWARD, alloc(5, 40))]
+    rows += [(BACKWARD, alloc(6, 2)), (BACKWARD, alloc(7, 1)), (BACKWARD, alloc(8, 30))]
+    rows += [(BACKWARD, free(8)), (BACKWARD, free(4)), (BACKWARD, free(1)), (BACKWARD, free(5))]
+    program = rows_of(*rows, frames=(*FRAMES, linear))
+    assert peak(program) == 10 + 40 + 8 + 8 + 40 + 2 + 1 + 30
+    assert peak(edited(program, parse("train.py:21 checkpoint")).trace) == peak(program) - 30
+
+
+def test_both_sides_of_a_product_are_there_until_a_checkpointed_block_has_made_it():
+    """``down(silu(gate(x)) * up(x))``: the first side waits for the second."""
+    names = ("silu.py:1 forward", "up.py:1 forward", "mul.py:1 __call__")
+    frames = [(f"torch/nn/modules/{one}", *FRAMES[SECOND]) for one in names]
+    rows = [(WEIGHTS, alloc(0, 10)), (6, alloc(1, 40)), (7, alloc(2, 40)), (8, alloc(3, 40))]
+    rows += [(LOSS, alloc(4, 1)), (BACKWARD, alloc(5, 20)), (BACKWARD, free(4))]
+    rows += [(BACKWARD, free(3)), (BACKWARD, alloc(6, 1)), (BACKWARD, free(5))]
+    rows += [(BACKWARD, free(1)), (BACKWARD, free(2)), (BACKWARD, free(6))]
+    made = edited(rows_of(*rows, frames=(*FRAMES, *frames)), parse("train.py:21 checkpoint"))
+    live = live_bytes(made.trace)
+    assert live[3] / MIB == 10 + 40 + 40 + 40

@@ -102,18 +102,14 @@ def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
     which = of_line(asked, edit)
     if not which.any():
         places = {asked.sites[at] for at in set(asked.site[~asked.backward].tolist())}
-        own = [site for site in places if site.own]
-        own.sort(key=lambda site: abs(site.line - edit.line))
-        above = [site for site in own if 0 < edit.line - site.line <= BELOW]
-        above = [site for site in above if site.file.endswith(edit.file)] * (edit.verb in KEEPS)
-        of = [replace(edit, line=site.line, verb="release") for site in above]
-        kept = [_kept(asked, one) for one in of]
-        if not any(each.any() for each in kept):
-            lines = ", ".join(f"{site.file}:{site.line}" for site in own[:3])
-            raise ValueError(
-                f"--edit {edit.words}: that line asks for nothing; expected one such as {lines}"
-            )
-        edit, which = next(one for one in zip(of, kept, strict=True) if one[1].any())
+        own = sorted((s for s in places if s.own), key=lambda site: abs(site.line - edit.line))
+        above = [s for s in own if 0 < edit.line - s.line <= BELOW and s.file.endswith(edit.file)]
+        of = [replace(edit, line=s.line, verb="release") for s in above if edit.verb in KEEPS]
+        found = next(((one, k) for one in of if (k := _kept(asked, one)).any()), None)
+        if found is None:
+            says = f"expected one such as {', '.join(f'{s.file}:{s.line}' for s in own[:3])}"
+            raise ValueError(f"--edit {edit.words}: that line asks for nothing; {says}")
+        edit, which = found
     return _Change(asked, edit, which).done()
 
 
@@ -129,16 +125,15 @@ def _under(asked: Requests, is_one: Callable[[str], Any]) -> np.ndarray:
 
 
 def _kept(asked: Requests, edit: Edit) -> np.ndarray:
-    """Of the requests of a line those that are there to the end, several of them, which is what a line below it may keep."""
-    which = of_line(asked, edit)
-    which = which & ~_workspaces(asked, which) & ~_under(asked, OPTIMIZER)
-    which &= asked.until > asked.at.max(initial=0)  # what a program frees at its own end, too
+    """Of the requests of a line several that are there to the end, which is what a line below it may keep."""
+    which = of_line(asked, edit) & ~_under(asked, OPTIMIZER)
+    to_end = asked.until > asked.at.max(initial=0)  # what a program frees at its own end, too
+    which &= to_end & ~_workspaces(asked, which)
     return which & (which.sum() > 1)
 
 
 def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
-    """Requests that a library keeps for good after its first call: the only one of its stack that is never freed, though later
-    ones are."""
+    """What a library keeps for good after its first call: alone of its stack never freed, though later ones are."""
     stacks, never = asked.stack, asked.until >= len(asked.trace)
     freed, last = np.flatnonzero(which & ~never), np.full(len(asked.trace.frames) + 1, -1)
     np.maximum.at(last, stacks[freed], freed)
@@ -173,8 +168,11 @@ class _Change:
         self.spent = asked.backward[last] & (asked.until < len(asked.trace))
         """Freed in a backward pass: the request before was asked for by one."""
         self.back = np.flatnonzero(asked.backward)
+        self.linear = _under(asked, lambda frame: frame.startswith(NEVER_KEPT[0]))
         self.smaller: set[int] = set()
         self.gone: set[int] = set()
+        self.places: set[tuple[int, int]] = set()
+        """Where in its run, and by what stack, what a checkpoint does not keep is asked for."""
         self.rows: list[tuple[int, int, int, int, int]] = []
         self.next_id, self.added = asked.trace.ids, 0
 
@@ -184,15 +182,12 @@ class _Change:
             self._make_smaller()
         elif verb == "drop":
             self.gone = {*self.mine}
-        elif verb == "free-earlier":
-            self._free_earlier()
         elif verb == "checkpoint":
-            for run in filter(None, self._runs()):
+            for run in self._runs():
                 self._checkpoint(run)
-        elif verb == "offload":
-            self._put_away()
         else:
-            self._release()
+            work = {"free-earlier": self._free_earlier, "offload": self._put_away}
+            work.get(verb, self._release)()
         changed = [*{*self.gone, *self.smaller}]
         return Edited(self._trace(), len(changed), int(asked.size[changed].sum()), self.added)
 
@@ -203,7 +198,7 @@ class _Change:
         they give on is there whole while the last of them is at work."""
         state = _under(self.asked, OPTIMIZER)
         if self.edit.verb == "/":
-            for run in filter(None, self._runs()):
+            for run in self._runs():
                 self._put_together(run)
         for one in self.mine:
             if one in self.smaller or one in self.gone:
@@ -213,11 +208,10 @@ class _Change:
             if self.asked.until[one] == len(self.asked.trace) and self.edit.verb != "/":
                 self.smaller.update(self._of_weight(one, state))
             saved = [each for each in members if self.spent[each]]
-            if self.asked.size[one] < LARGE:
-                continue  # too small to be told from others of its size
-            if saved:
+            large = self.asked.size[one] >= LARGE  # smaller ones cannot be told from others
+            if large and saved:
                 self._chunks(members, saved)
-            elif self.edit.verb == "/":
+            elif large and self.edit.verb == "/":
                 self._unnamed(members)
 
     def _put_together(self, run: list[int]) -> None:
@@ -225,10 +219,7 @@ class _Change:
         asked, last = self.asked, run[-1]
         given = self._asked(last + 1) < asked.until[last]
         if given and LARGE <= asked.size[last] < asked.size[run].max() // 2:
-            self.gone.add(last)
-            self.rows.append((int(asked.at[run[0]]), -3, Op.ALLOC, self.next_id, last))
-            self.rows.append((int(asked.until[last]), 0, Op.FREE, self.next_id, last))
-            self.next_id += 1
+            self._there(last, (int(asked.at[run[0]]), -3), (int(asked.until[last]), 0))
 
     def _unnamed(self, members: list[int]) -> None:
         """Chunks are not named by the program: what has one name, which the next takes over, goes when the chunk is done."""
@@ -241,8 +232,7 @@ class _Change:
                 self._moved(one, int(asked.at[last + 1]) + 1)
 
     def _derived(self, one: int) -> list[int]:
-        """What is computed from a request with as many values: those that follow one another in the forward pass, of equal size
-        or cast to another type."""
+        """What is computed from a request with as many values: of its size or cast, one after another in the forward pass."""
         asked, members, size = self.asked, [one], int(self.asked.size[one])
         for later in range(one + 1, min(one + NEAR, len(asked)) if size >= LARGE else one):
             like = asked.size[later] in (size, 2 * size, size // 2)
@@ -296,25 +286,19 @@ class _Change:
         return (np.flatnonzero(freed) + near.start).tolist()
 
     def _whole(self, one: int, place: int, end: int) -> None:
-        """A gradient that chunks add up: there before the last of them, whose own comes beside it; one that goes on in the
-        backward pass is put together of theirs at the end."""
-        asked, until = self.asked, int(self.asked.until[one])
-        self.gone.add(one)
-        self.rows.append((place, -3, Op.ALLOC, self.next_id, one))
-        self.rows.append((until, 0, Op.FREE, self.next_id, one))
-        beside = end + 1 if self.spent[one] else int(asked.at[one])
-        self.rows.append((beside, -1, Op.ALLOC, self.next_id + 1, one))
-        self.rows.append((beside, -1, Op.FREE, self.next_id + 1, one))
-        self.next_id += 2
+        """A gradient of all chunks: summed up, the last one's beside it, or put together at the end where it goes on."""
+        until = int(self.asked.until[one])
+        beside = end + 1 if self.spent[one] else int(self.asked.at[one])
+        self._there(one, (place, -3), (until, 0))
+        self._there(one, (beside, -1), (beside, -1))
 
     def _of_weight(self, one: int, state: np.ndarray) -> set[int]:
-        """The gradients and the optimizer's state of a weight: as large, in the order of the weights of that size, gradients the
-        other way round. ``state``: what optimizers asked for."""
+        """A weight's gradients and ``state`` (of optimizers): as large, in the order of such weights, gradients reversed."""
         asked = self.asked
         alike, stays = asked.size == asked.size[one], asked.until == len(asked.trace)
         first = int(asked.at[asked.backward].min(initial=len(asked.trace)))
-        early = stays & ~state & (asked.at < first)
-        weights = np.flatnonzero(alike & early & (asked.size >= LARGE))
+        early = alike & stays & ~state & (asked.at < first)
+        weights = np.flatnonzero(early & (asked.size >= LARGE))
         count, at = len(weights), int(np.searchsorted(weights, one))
         made = np.flatnonzero(alike & asked.backward & ~self.spent)
         kept = np.flatnonzero(alike & state & stays)
@@ -327,8 +311,7 @@ class _Change:
         asked = self.asked
         own = np.array([site.own for site in asked.sites])[asked.site]
         places = np.flatnonzero(own)
-        other = np.flatnonzero(np.diff(asked.site[places])) + 1  # where another line begins to ask
-        begins = places[other]
+        begins = places[np.flatnonzero(np.diff(asked.site[places])) + 1]  # another line asks
         for one in self.mine:
             after = begins[np.searchsorted(begins, one, "right") :][1:2]
             end = int(asked.at[after[0]]) if len(after) else len(asked.trace)
@@ -339,7 +322,7 @@ class _Change:
         """Freed once it was used, and there again before a backward pass frees it, like what the line was given and alone keeps;
         what it gives on stays."""
         asked, until, mine = self.asked, self.asked.until, {*self.mine}
-        for run in filter(None, self._runs()):
+        for run in self._runs():
             own = self._own(run) or [one for one in run if self.spent[one]]
             for one in (one for one in run if one in own or not self.spent[one]):
                 over = len(asked) if one == run[-1] else run[-1] + 1
@@ -367,15 +350,11 @@ class _Change:
                 self._again([one], [one], self._step_of(until))
 
     def _release(self) -> None:
-        """What a line keeps to the end is freed when the name it had has the next, or its function is done, but not before the
-        backward pass through its line."""
+        """What a line keeps to the end goes with its name or its function, and after the backward pass through its line."""
         asked, until = self.asked, self.asked.until
         outer = f" {asked.sites[asked.site[self.mine[0]]].function}"
-        inside = [
-            outer == " <module>" or any(f.endswith(outer) for f in row)
-            for row in asked.trace.frames
-        ]
-        outside = np.flatnonzero(~np.array([*inside, True])[asked.stack])
+        inside = _under(asked, lambda f: outer == " <module>" or f.endswith(outer))
+        outside = np.flatnonzero(~inside & (asked.stack >= 0))
         for one, after in zip(self.mine, [*self.mine[1:], None], strict=True):
             ends = [] if after is None else [int(asked.at[after]) + 1]
             ends += asked.at[outside[np.searchsorted(outside, one) :][:1]].tolist()
@@ -390,8 +369,12 @@ class _Change:
         asked, until = self.asked, self.asked.until
         end = self._asked(run[-1] + 1)
         own = self._own(run)
+        self.places |= {(one - run[0], int(asked.stack[one])) for one in own}
         for one in run[:-1]:
-            if end < until[one] == len(asked.trace):  # the recording ends before it is needed again
+            # The recording ends before it is needed again, or no backward pass comes to it.
+            passed = self._gradients(end, int(until[one])) and not self.spent[one]
+            alike = passed and (one - run[0], int(asked.stack[one])) in self.places
+            if end < until[one] and (alike or until[one] == len(asked.trace)):
                 self._moved(one, end)
         if not own:
             return
@@ -403,25 +386,26 @@ class _Change:
             # What the line gives on, and keeps itself, is there until what comes after it has been gone back through.
             self._moved(one, ends[one])
         self._again([one for one in run if one <= own[-1]], own, place)
-        given, line = run[0] - 1, asked.site[run[0] - 1]
         done = min(place, end + 1)  # it has the name of what the line gives
-        while given >= 0 and asked.site[given] == line and given > run[0] - NEAR:
+        for given in range(run[0] - 1, max(run[0] - NEAR, -1), -1):
+            if asked.site[given] != asked.site[run[0] - 1]:
+                break
             if asked.at[run[0]] < until[given] < done and given not in self.gone:
                 self._moved(given, max(int(until[one]) for one in own))
-            given -= 1
 
     def _passed_on(self, run: list[int]) -> dict[int, int]:
-        """When what one call gives to the next of the same expression, or of the same container, goes: when that one is done."""
-        calls = [(of, [*ones]) for of, ones in groupby(run, self._call)]
-        each = zip(calls, calls[1:], calls[2:], strict=False)
-        begins = [(ones, begun[0]) for (of, ones), (to, _), (_, begun) in each if of[0] == to[0]]
-        return {one: int(self.asked.at[begun]) for ones, begun in begins for one in ones}
+        """When what a call gives to the next of its expression or container goes: with that, both sides of a product after it."""
+        calls, ends = [(of, [*ones]) for of, ones in groupby(run, self._call)], dict[int, int]()
+        for (of, ones), (to, then), (_, begun) in zip(calls, calls[1:], calls[2:], strict=False):
+            frees = self._used_up(then[-1])[0] * self.spent[then[-1]]
+            for one in ones if of[0] == to[0] else ():
+                ends[one] = int(self.asked.at[begun[0]]) + bool(frees == self._used_up(one)[0])
+        return ends
 
     def _call(self, one: int) -> tuple[tuple[str, ...], str]:
         """The innermost stack of the program's own or a container's that asked for a request, and what that called."""
         frames = self.asked.trace.frames[self.asked.stack[one]]
-        of = (n for n, f in enumerate(frames) if own_line(f) or f.startswith(CONTAINER))
-        at = next(of, 0)
+        at = next((n for n, f in enumerate(frames) if own_line(f) or f.startswith(CONTAINER)), 0)
         called = (f for f in frames[:at][::-1] if not f.endswith("_call_impl"))
         outer = (f for f in frames[at + 1 :] if own_line(f))  # deep stacks lack some of torch's
         return (*frames[at : at + 1], *outer), next(called, "")
@@ -437,16 +421,26 @@ class _Change:
         own = [one for one in held if until[one] > done]
         last = next((one for one in run[::-1] if until[one] > self._asked(run[-1] + 1)), run[-1])
         itself = not self._call(last)[1].startswith(NEVER_KEPT) and self._with_gradient(last, done)
-        return own if itself else [one for one in own if one != last]
+        return [one for one in own if not self._given(one, run) and (itself or one != last)]
+
+    def _given(self, one: int, run: list[int]) -> bool:
+        """Whether it is one of several results: its step uses up a gradient of a size that the run has not asked for since."""
+        size, (step, used) = self.asked.size, self._used_up(one)
+        made = self._gradients(step - 1, int(self.asked.until[one]))
+        most = max(size[used].tolist(), default=0)
+        return bool(size[one] in size[made]) and most not in (0, *size[one : run[-1] + 1].tolist())
+
+    def _used_up(self, one: int) -> tuple[int, list[int]]:
+        """Where the step begins that frees a request, and the gradients that it uses up."""
+        asked, end = self.asked, int(self.asked.until[one])
+        step = self._step_of(end)
+        before = self._gradients(int(asked.at[one]), step)
+        return step, [each for each in before if step <= asked.until[each] <= end]
 
     def _with_gradient(self, one: int, done: int) -> bool:
         """Whether a request goes in the step that uses up its own gradient, to which steps after ``done`` have added."""
-        asked, step = self.asked, self._step_of(int(self.asked.until[one]))
-        like = [
-            g for g in self._gradients(int(asked.at[one]), step) if asked.size[g] == asked.size[one]
-        ]
-        spent = any(step <= asked.until[each] <= asked.until[one] for each in like)
-        return spent and any(asked.at[each] > done for each in like)
+        size, (step, used) = self.asked.size, self._used_up(one)
+        return all(size[one] in size[each] for each in (self._gradients(done, step), used))
 
     def _done_after(self, one: int, held: list[int]) -> int:
         """When the backward pass has come through all that was computed after a request: what it keeps of that is freed."""
@@ -476,14 +470,27 @@ class _Change:
         for _, op, one in sorted(steps, key=lambda step: step[0]):
             if op == Op.ALLOC or one not in saved:
                 self.rows.append((place, -1, op, ids[one], one))
-        self.rows += [(int(asked.until[one]), 0, Op.FREE, ids[one], one) for one in saved]
+        self.rows += [(self._let_go(one), 0, Op.FREE, ids[one], one) for one in saved]
         self.added += int(asked.size[run].sum())
+
+    def _let_go(self, one: int) -> int:
+        """When what a hook brought back goes: with the step's function, before a linear bias's gradient is summed up."""
+        asked, until = self.asked, int(self.asked.until[one])
+        made = self._gradients(self._step_of(until) - 1, until)
+        last = [each for each in made if asked.until[each] > until][
+            2:
+        ]  # after the input's, the weight's
+        return int(asked.at[last[-1]]) if self.linear[one + 1] and last else until
 
     def _moved(self, one: int, place: int) -> None:
         """The request is freed before that operation."""
+        self._there(one, (int(self.asked.at[one]), 0), (place, -2))
+
+    def _there(self, one: int, begin: tuple[int, int], end: tuple[int, int]) -> None:
+        """In place of the request such a one between two operations, each with its turn."""
         self.gone.add(one)
-        self.rows.append((int(self.asked.at[one]), 0, Op.ALLOC, self.next_id, one))
-        self.rows.append((place, -2, Op.FREE, self.next_id, one))
+        self.rows.append((*begin, Op.ALLOC, self.next_id, one))
+        self.rows.append((*end, Op.FREE, self.next_id, one))
         self.next_id += 1
 
     # What the trace tells.
@@ -518,14 +525,12 @@ class _Change:
                     yield run
                     run = []
                 run.append(one)
-            yield run
+            yield from [run] * bool(run)
 
     def _repeats(self, run: list[int]) -> int:
-        """How many requests a line asks for each time, where neighbours repeat; 0 where they do not.
-
-        No stack tells the next call from a loop within the one before. Where all of it was asked for by one line further in, it is
-        such a loop, unless no single call would be so: of layers of torch alone, of unequal sizes or two of a kind in a row.
-        """
+        """How many requests a line asks for each time, where neighbours repeat; 0 where they do not. No stack tells the next call
+        from a loop within one: all of one line further in is such a loop, unless no single call would be so (of layers of torch
+        alone, of unequal sizes or two of a kind in a row)."""
         asked, frames = self.asked, self.asked.trace.frames
         stacks, sizes = asked.stack[run].tolist(), asked.size[run].tolist()
         kinds, length = _period(stacks), _period(list(zip(stacks, sizes, strict=True)))
@@ -571,19 +576,12 @@ class _Change:
         def column(old: np.ndarray, new: np.ndarray) -> np.ndarray:
             return np.concatenate((old[kept], new.astype(old.dtype)))[order]
 
-        return replace(
-            trace,
-            op=column(trace.op, op),
-            id=column(trace.id, ident),
-            size=column(sizes, size),
-            stream=column(trace.stream, trace.stream[asks]),
-            pool=column(trace.pool, trace.pool[asks]),
-            frame=None if trace.frame is None else column(trace.frame, trace.frame[asks]),
-            time_ns=None,
-            address=None,
-            driver=(),
-            names=(),
-        )
+        made: dict[str, Any] = {"op": column(trace.op, op), "id": column(trace.id, ident)}
+        for name in ("stream", "pool", "frame"):
+            old = getattr(trace, name)
+            made[name] = None if old is None else column(old, old[asks])
+        made["size"] = column(sizes, size)
+        return replace(trace, **made, time_ns=None, address=None, driver=(), names=())
 
 
 def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[LineEdit]:
