@@ -157,8 +157,8 @@ class Sheet:
             self.text(x, line, SMALL, tone)
             self.y += 0.16
 
-    def bars(self, bars: Iterable[Bar], top: float) -> None:
-        """Bars on one scale, on which ``top`` is the whole width."""
+    def bars(self, bars: Iterable[Bar], top: float, mark: float | None = None) -> None:
+        """Bars on one scale, on which ``top`` is the whole width; ``mark`` is a line at an amount on each, which crosses no words."""
         scale = (RIGHT - MARGIN) / (top or 1)
         for bar in bars:
             self.y += 0.17
@@ -169,6 +169,9 @@ class Sheet:
             for amount, look in bar.fills:
                 wide = STUB if amount is None else max(amount * scale, 0.02 * bool(amount))
                 self.box(MARGIN, wide, BAR, look)
+            if mark is not None:
+                x = MARGIN + min(mark, top) * scale - 0.006
+                self.box(x, 0.012, BAR + 0.04, Look(ALARM), dy=-0.02)
             self.y += BAR + 0.15 * bool(bar.small)
             for line in bar.small:
                 self.lines(line)

@@ -190,12 +190,8 @@ def _draw_ceilings(stack: Stack, rows: list[Ceiling], top: int, title: str) -> A
 
     page = sheet.Sheet(title)
     page.heading(plain(stack.name) or "This box", stack.pci or "no GPU")
-    started = page.y
-    page.bars([_ceiling_bar(row, _binds(stack, row)) for row in rows], top)
-    if stack.decision.binding_bytes is not None:
-        share = min(stack.decision.binding_bytes, top) / top
-        x = sheet.MARGIN + share * (sheet.RIGHT - sheet.MARGIN) - 0.006
-        page.box(x, 0.012, page.y - started, sheet.Look(sheet.ALARM), dy=started - page.y)
+    bars = [_ceiling_bar(row, _binds(stack, row)) for row in rows]
+    page.bars(bars, top, stack.decision.binding_bytes)
     words = "Pale: the RAM and what the kernel keeps of it. Light blue: a change that is not live. "
     page.footnote(words + "Hatched stub: not known.")
     return page.done()
