@@ -144,3 +144,7 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
     assert "changed lines behind it: train.py:1" in out
     first, second = sorted(path.name for path in (tmp_path / "kept").glob("*.pickle"))
     assert first.startswith("run-") and second == "run.pickle"
+    # What changed without moving the peak is behind nothing.
+    (tmp_path / "train.py").write_text("# the same\nsize = 100")
+    code, out, err = run(*words[:-1], "kept/same.pickle", "--", "python", "train.py")
+    assert (code, err) == (0, "") and "(+0.0%)" in out and "changed lines" not in out
