@@ -95,8 +95,7 @@ def peaks_table(moved: Peaks, names: tuple[str, str]) -> Shown:
     (before, after), (reserved, reserved_now) = moved.live, moved.reserved
     result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({moved.share:+.1%})"
     first = next((one for one in moved.lines if one.by * (after - before) > 0), None)
-    if first and before != after:
-        result += f", most at {first.what}"
+    result += f", most at {first.what}" if first else ""
     lines = [f"A: {names[0]}", f"B: {names[1]}", result]
     lines.append(f"reserved at most {show_bytes(reserved)} -> {show_bytes(reserved_now)}")
     rows = [
@@ -106,7 +105,8 @@ def peaks_table(moved: Peaks, names: tuple[str, str]) -> Shown:
     rows += [[one.what, one.before, one.after, _by(one.by)] for one in moved.kinds]
     left = len(moved.lines) - MOST_LINES
     notes = [f"{left} more lines moved by less"] * (left > 0)
-    notes += [f"changed lines behind it: {', '.join(moved.changed)}"] * bool(moved.changed)
+    behind = f"changed lines behind it: {', '.join(moved.changed)}"
+    notes += [behind] * bool(moved.changed and before != after)
     columns = ["at the peak", Column("A", "bytes"), Column("B", "bytes"), "by"]
     return Shown(result, columns, rows, notes, [*lines, ""], widest=80, result=result)
 
