@@ -262,3 +262,15 @@ def test_the_line_of_several_checks_counts_them_and_that_of_one_says_it():
         names = given | {"check_rows": lambda *_, kept=kept, **__: [head, *kept], "shown": shown}
         exec(source.replace("shown.Shown(", "view = shown.Shown("), names)
         assert names["view"].says == says
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS + CASES, ids=lambda path: path.stem)
+def test_its_commands_are_spelt_as_everywhere_also_where_a_browser_shows_them(path):
+    """04's next step said ``python3 -m helpers`` in words and ``python -m helpers`` in a browser. Since 2026-11-27."""
+    shown = "".join(
+        "".join(text)
+        for out in outputs(path)
+        for text in out.get("data", {}).values()
+        if not isinstance(text, dict)
+    )
+    assert "python -m helpers" not in re.sub("<[^>]*>", "", shown)
