@@ -337,10 +337,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
-    form = argparse.RawDescriptionHelpFormatter
     name = "python3 -m helpers capture" if CHECKOUT.is_dir() else "python3 capture.pyz"
     about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
-    parser = _Parser(name, description=about, formatter_class=form, allow_abbrev=False)
+    parser = _Parser(name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for option, words in _KNOWN["options"].items():
         flag, _, value = option.partition(" ")
         more: Any = {"metavar": value, "default": ""} if value else {"action": "store_true"}
