@@ -89,7 +89,7 @@ def spread(keys: Sequence[Key], read: Callable[[Key], Any], size: int) -> list[A
     results, children = [None] * len(keys), {}
     with contextlib.suppress(OSError):  # no process is left
         for at in range(1, count):
-            children[at] = _fork([keys[at::count]], lambda some: pickle.dumps([*map(read, some)]))
+            children[at] = _fork([keys[at::count]], lambda of: pickle.dumps([*map(read, of)], 4))
     try:
         for at in range(count):
             frame = next(_frames(children[at][1], SHARE_LIMIT_S))[0] if at in children else None
