@@ -53,7 +53,8 @@ def protocols(path):
         function = node.func if isinstance(node, ast.Call) else None
         if isinstance(function, ast.Attribute) and function.attr in ("dump", "dumps"):
             if isinstance(function.value, ast.Name) and function.value.id == "pickle":
-                named = {word.arg: word.value for word in node.keywords}.get("protocol")
+                placed = node.args[2 if function.attr == "dump" else 1 :]
+                named = {word.arg: word.value for word in node.keywords}.get("protocol", *placed)
                 yield node.lineno, getattr(named, "value", None)
 
 
