@@ -176,7 +176,7 @@ def test_the_checkouts_helpers_win_over_another_package_of_that_name(tmp_path):
 
 # Lines and files of helpers: they only go down. Whoever makes a room smaller writes the new numbers here; what adds lines finds
 # them elsewhere. Lines are counted as ruff format writes them, so the format is checked beside them.
-AT_MOST = {".": (48672, 180), "judge": (3818, 11), "settings": (1247, 4)}
+AT_MOST = {".": (48671, 180), "judge": (3818, 11), "settings": (1247, 4)}
 
 
 @pytest.mark.parametrize("room", AT_MOST)

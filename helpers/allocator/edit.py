@@ -477,9 +477,8 @@ class _Change:
         """When what a hook brought back goes: with the step's function, before a linear bias's gradient is summed up."""
         asked, until = self.asked, int(self.asked.until[one])
         made = self._gradients(self._step_of(until) - 1, until)
-        last = [each for each in made if asked.until[each] > until][
-            2:
-        ]  # after the input's, the weight's
+        later = [each for each in made if asked.until[each] > until]
+        last = later[2:]  # after the input's, the weight's
         return int(asked.at[last[-1]]) if self.linear[one + 1] and last else until
 
     def _moved(self, one: int, place: int) -> None:

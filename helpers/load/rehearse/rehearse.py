@@ -189,9 +189,10 @@ def rehearse(
     before += [*_still(), "env", *(f"{name}={value}" for name, value in given.items())]
     done = record([*before, *argv], out, max_events=DEFAULT_EVENTS, term_s=TERM_S)
     told = [json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))]
+    forked = len([*folder.glob("*.forked")])  # some end without a word of their own
     for row in told:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
-        row["forked"] = len([*folder.glob("*.forked")])  # some end without a word of their own
+        row["forked"] = forked
     conf = given.get("PYTORCH_CUDA_ALLOC_CONF", "")
     found = _found(done, told, device, torch, conf, limits)
     path = folder / "record.json"
@@ -290,9 +291,8 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
     with contextlib.suppress(TraceError):
         if done.trace is not None and streams:
             seen = snapshot.load(done.trace)
-            streams = (
-                len({e.stream for e in seen.events if e.action == "alloc"}) or 1
-            )  # no cache: 0
+            used = {event.stream for event in seen.events if event.action == "alloc"}
+            streams = len(used) or 1  # none without a cache
             last = next((event for event in reversed(seen.events) if event.action == "oom"), None)
             frames = seen.frames[last.frame] if last is not None and last.frame >= 0 else ()
     kept = [one for row in done.processes for one in row["snapshots"] if one["reason"] == "oom"]
