@@ -2,19 +2,43 @@
 
 ``.venv/bin/python env/redact_vocabulary.py`` reads what is public and at hand: the names and the texts of Python's own
 library, of the pinned packages with torch and its headers, the commands and modules of the system, and this project's tables.
-A word counts where several files have it, so that no single author's name does. Made anew when the pins change. The words of
-other languages are those of the translations (gettext) of the system's programs: glibc, coreutils, tar, systemd, GTK and others.
+A word counts where several files have it, so that no single author's name does. Made anew when the pins change. Of Debian's
+packages the descriptions are read (``apt-get update -o Acquire::Languages=en`` fetches them). The words of other languages
+are those of the translations (gettext) of the system's programs: glibc, coreutils, tar, systemd, GTK and others.
+
+``env/redact_vocabulary.py GITDIR ...`` only widens the file, by what the sources and documents in bare git directories have,
+and takes no word away: run it again after the file is made anew. It drops whoever is a first or last name in Faker's
+languages, or wrote in one of those projects: run it with a Python that has faker, a tool of this script and not of the
+project. Read so in 2026-11, 77 projects: apptainer/apptainer; aws/aws-cli; axolotl-ai-cloud/axolotl; boto: boto3, botocore;
+containerd/containerd; Dao-AILab/flash-attention; dask/distributed; Delgan/loguru; docker/cli; facebookresearch/xformers;
+freebsd/drm-kmod; freqtrade/freqtrade; ggml-org/ggml; helm/helm; hiyouga/LLaMA-Factory; huggingface: accelerate, datasets,
+diffusers, huggingface_hub, peft, text-generation-inference, trl; InternLM/lmdeploy; ipython/ipython; jupyter/notebook;
+jupyterhub/jupyterhub; jupyterlab/jupyterlab; kubernetes-sigs/kueue; kubernetes/kubectl; Lightning-AI/pytorch-lightning;
+linux-nvme/nvme-cli; linux-rdma/rdma-core; microsoft: DeepSpeed, WSL; mistralai/mistral-inference; moby/moby;
+mymarilyn/clickhouse-driver; NVIDIA: cutlass, DCGM, k8s-device-plugin, Megatron-LM, nccl, nvidia-container-toolkit,
+open-gpu-kernel-modules, TransformerEngine; ollama/ollama; oobabooga/text-generation-webui; open-mpi/ompi; openai/whisper;
+openucx/ucx; openzfs/zfs; optuna/optuna; pciutils/pciutils; prometheus/node_exporter; psycopg/psycopg; pytest-dev/pytest;
+pytorch: ao, kineto, torchtune; redis/redis-py; ROCm: amdsmi, clr, HIP, rccl, ROCm, rocm_smi_lib, rocminfo, rocprofiler,
+ROCR-Runtime; SchedMD/slurm; Syllo/nvtop; Textualize/rich; TimDettmers/bitsandbytes; tqdm/tqdm; util-linux/util-linux;
+wandb/wandb.
 """
 
 from __future__ import annotations
 
 import gettext
+import importlib
 import json
+import pkgutil
 import re
+import subprocess
+import sys
 import sysconfig
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from inspect import getmembers
+from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "helpers" / "tell" / "vocabulary.json"
@@ -48,9 +72,34 @@ LANGUAGES = (
 TRANSLATIONS = "/usr/share/locale/{}/LC_MESSAGES/*.mo"
 NO_WORDS = ("iso_", "xkeyboard")  # countries, peoples and their scripts
 CJK = re.compile("[\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]{2,}")
+DESCRIPTIONS = "var/lib/apt/lists/*_Translation-en*"
+KIN = re.compile(r"^(?:lib|python3?-|ruby-|golang-|r-|node-|php-)")
 LETTERS = re.compile(r"[^\W\d_]{3,}")
 LEAST_OF_PROGRAMS, LEAST_OF_MESSAGES, SHORTEST_OTHER = 3, 3, 7
 LEAST, LEAST_OF_TEXT, LEAST_OF_HEADERS, SHORTEST = 3, 4, 3, 3
+LEAST_OF_PACKAGES, SIGNS_OF_KIN = 3, 6
+HASHED = frozenset(".py .sh".split())
+SLASHED = frozenset(".c .h .cc .cpp .hpp .hip .cu .cuh .go .rs".split())
+WRITTEN = frozenset(".md .rst .txt .yaml .yml .json".split())
+NOT_THEIRS = LEFT_OUT | frozenset(
+    "vendor vendored _vendor third_party third-party thirdparty 3rdparty 3rd-party external extern deps subprojects "
+    "node_modules fixtures testdata test_data data e2e unittest unittests unit_tests locale locales i18n localization".split()
+)
+OF_PEOPLE = re.compile(
+    r"(?i)author|maintainer|credit|owner|change|news|release|contribut|thank|copying|licen[cs]e|mailmap|notice|security|govern"
+)
+SLASHED_TEXT = re.compile(
+    r"""/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*\'""", re.DOTALL
+)
+OF_SOMEBODY = re.compile(
+    r"\b(?:TODO|FIXME|XXX|NOTE|HACK|BUG) ?\([^)\n]*\)|(?<!\S)[^\s@~]*[@~]\S*|"
+    r"(?i:\bauthors?\b|copyright|\(c\)|thanks to|[a-z]-by:|maintainers?\b|contact:)[^\n]{0,200}"
+)
+PLAIN = re.compile(r"[a-z]{4,20}")
+NO_ACCENT = str.maketrans("øłđðı", "olddi", "") | {ord("ß"): "ss", ord("æ"): "ae", ord("þ"): "th"}
+IN_TWO = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "ß": "ss"})
+ENDINGS = "s es ed d ing ly er ers".split()
+LARGEST, LEAST_OF_FILES, LEAST_OF_PROJECTS, LEAST_OF_ONE, MOST = 1 << 20, 2, 2, 6, 30_000
 
 
 def words(text: str) -> set[str]:
@@ -64,7 +113,7 @@ def words(text: str) -> set[str]:
     return found
 
 
-def names_and_texts(source: str) -> tuple[str, str]:
+def names_and_texts(source: str, quoted: re.Pattern[str] = QUOTED) -> tuple[str, str]:
     """A program without its texts and remarks, and the lower-case words of those."""
     said: list[str] = []
 
@@ -72,7 +121,7 @@ def names_and_texts(source: str) -> tuple[str, str]:
         said.extend(SAID.findall(match.group()))
         return " "
 
-    return QUOTED.sub(kept, source), " ".join(said)
+    return quoted.sub(kept, source), " ".join(said)
 
 
 def sources(folders: list[Path], *ends: str) -> Iterator[str]:
@@ -121,7 +170,105 @@ def translated() -> tuple[set[str], set[str]]:
     return kept, {pair for pair, count in pairs.items() if count >= LEAST_OF_MESSAGES}
 
 
+def described() -> set[str]:
+    """Words in small letters that the descriptions of several Debian packages have; packages that begin alike are one."""
+    packages: dict[str, set[str]] = defaultdict(set)
+    for path in Path("/").glob(DESCRIPTIONS):
+        read = ["/usr/lib/apt/apt-helper", "cat-file", str(path)]
+        text = subprocess.run(read, capture_output=True, text=True, check=True).stdout
+        for record in text.split("\n\n"):
+            name, _, rest = record.removeprefix("Package: ").partition("\n")
+            for word in set(SAID.findall(rest.partition("Description-en:")[2])):
+                packages[word].add(KIN.sub("", name)[:SIGNS_OF_KIN])
+    return {word for word, of in packages.items() if len(of) >= LEAST_OF_PACKAGES and len(word) > 3}
+
+
+def unaccented(text: str) -> set[str]:
+    """The words of names, in lower case: with their accents, without, and with two letters in place of one."""
+    low = unicodedata.normalize("NFC", text).lower()
+    parted = unicodedata.normalize("NFKD", low.translate(NO_ACCENT))
+    bare = "".join(one for one in parted if not unicodedata.combining(one))
+    return set(LETTERS.findall(f"{low} {bare} {low.translate(IN_TWO)}"))
+
+
+def names_of_people() -> set[str]:
+    """The first and last names of all of Faker's languages."""
+    found: set[str] = set()
+    people = importlib.import_module("faker.providers.person")
+    for one in pkgutil.iter_modules(people.__path__):
+        provider = importlib.import_module(f"{people.__name__}.{one.name}").Provider
+        for kind, told in getmembers(provider, lambda told: isinstance(told, list | tuple | dict)):
+            if re.search("(?:first|last|middle)_?name", kind):
+                found |= unaccented(" ".join(map(str, told)))
+    return found
+
+
+def stored(git: str) -> Iterator[tuple[str, str]]:
+    """The endings and texts of the files of source and documents in the newest commit of a bare git directory."""
+    command = ["git", f"--git-dir={git}"]
+    listed = subprocess.run([*command, "ls-tree", "-rl", "HEAD"], capture_output=True, check=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "cat-file", "--batch"], stdin=pipe, stdout=pipe) as read:
+        assert read.stdin and read.stdout
+        for line in listed.stdout.decode(errors="replace").splitlines():
+            (_, _, digest, size), path = (
+                line.split("\t")[0].split(),
+                PurePosixPath(line.split("\t")[1]),
+            )
+            if path.suffix not in HASHED | SLASHED | WRITTEN or OF_PEOPLE.search(path.name):
+                continue
+            if size.isdigit() and int(size) <= LARGEST and NOT_THEIRS.isdisjoint(path.parts):
+                read.stdin.write(f"{digest}\n".encode())
+                read.stdin.flush()
+                read.stdout.readline()
+                yield path.suffix, read.stdout.read(int(size) + 1).decode(errors="replace")
+
+
+def of_project(git: str) -> tuple[Counter[str], set[str]]:
+    """In how many files of a project a word is, and those of the names and addresses of who wrote it."""
+    counts: Counter[str] = Counter()
+    for ending, text in stored(git):
+        code, said = "", OF_SOMEBODY.sub(" ", text)
+        if ending not in WRITTEN:
+            code, said = names_and_texts(said, QUOTED if ending in HASHED else SLASHED_TEXT)
+        counts.update(w for w in words(code) | set(SAID.findall(said)) if PLAIN.fullmatch(w))
+    told = ["git", f"--git-dir={git}", "log", "--format=%an %al%n%cn %cl", "HEAD"]
+    people = subprocess.run(told, capture_output=True, check=True).stdout.decode(errors="replace")
+    return counts, unaccented(people)
+
+
+def widened(gits: list[str]) -> None:
+    """Adds to the file the words that several projects have, or many files of one, unless they may be somebody's name."""
+    table = json.loads(OUT.read_text(encoding="utf-8"))
+    known = {word for row, text in table.items() if len(row) == 1 for word in text.split()}
+    projects, most, people = Counter[str](), Counter[str](), names_of_people()
+    with ProcessPoolExecutor(2) as pool:
+        for counts, wrote in pool.map(of_project, gits):
+            projects.update(w for w, count in counts.items() if count >= LEAST_OF_FILES)
+            most |= counts
+            people |= wrote
+    enough = [
+        w
+        for w, count in projects.most_common()
+        if count >= LEAST_OF_PROJECTS or most[w] >= LEAST_OF_ONE
+    ]
+    new = [
+        w
+        for w in enough
+        if w not in known | people and people.isdisjoint(w + end for end in ENDINGS)
+    ]
+    for word in sorted(new[:MOST]):
+        table[word[0]] += f" {word}"
+    for row in {word[0] for word in new[:MOST]}:
+        table[row] = " ".join(sorted(table[row].split()))
+    table["languages"] = " ".join(w for w in table["languages"].split() if w not in set(new[:MOST]))
+    OUT.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{len(new[:MOST])} words more in {OUT.relative_to(ROOT)}")
+
+
 def main() -> None:
+    if len(sys.argv) > 1:
+        return widened(sys.argv[1:])
     names, texts, heads, once = Counter(), Counter(), Counter(), set()
     addresses: set[str] = set()
     for source in sources(LIBRARIES, ".py"):
@@ -141,6 +288,7 @@ def main() -> None:
     kept = once
     for counts, least in ((names, LEAST), (texts, LEAST_OF_TEXT), (heads, LEAST_OF_HEADERS)):
         kept |= {word for word, count in counts.items() if count >= least}
+    kept |= described()
     rows = {}
     for word in sorted(kept):
         rows.setdefault(word[0], []).append(word)

@@ -302,7 +302,7 @@ def test_one_value_has_one_name_over_text_notebook_and_case(known):
 
 def test_a_value_told_once_is_found_before_and_after():
     text = "qwibble ran\nhome is /home/qwibble/x\nstrace of QWIBBLE_train.py\na qwibbler is one"
-    clean = "user-1 ran\nhome is /home/user-1/x\nstrace of user-1_train.py\na qwibbler is one"
+    clean = "user-1 ran\nhome is /home/user-1/x\nstrace of user-1_train.py\na name-1 is one"
     assert redact_text(text, Known()) == clean
 
 

@@ -34,7 +34,14 @@ WORDS = {"OF": "of secrets", "AFTER": "after a secret", "ALPHABET": "of a tokeni
 """Pieces of patterns that are words of look/environment.json."""
 
 
-LABELS = {kind: [*map(str.strip, words.split(","))] for kind, words in TABLE["labels"].items()}
+LABELS = {
+    kind: [
+        *dict.fromkeys(
+            map(str.strip, f"{words}, {words.replace(' ', '_')}".replace(",_", ",").split(","))
+        )
+    ]
+    for kind, words in TABLE["labels"].items()
+}
 """What a field is called in other languages than English, by what it holds."""
 _COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
 for _kind, _words in LABELS.items():
@@ -93,13 +100,14 @@ _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of text to be replaced: from ``start`` to before ``end``, by ``name``."""
+    """A piece of text to be replaced: from ``start`` to before ``end``, by ``name``; where ``weak``, only if no other is there."""
 
     start: int
     end: int
     kind: str
     name: str
     joined: bool = False
+    weak: bool = False
 
 
 class Words:
@@ -358,6 +366,13 @@ def _pseudonym(kind: str, number: int) -> str:
     return str(IPV6_DOCUMENTATION[number]) if kind == "ipv6" else f"{kind}-{number}"
 
 
+def _words_of(row: dict[str, str]) -> list[str]:
+    """Words beside which a detector finds what it looks for."""
+    shown = re.sub("\u2039.*?\u203a", " ", row["example"])
+    text = " ".join([row.get("near", ""), row["pattern"], row["what"], shown])
+    return re.findall(r"[^\W\d_]{4,}", text.lower())
+
+
 # What is not known to be evidence: runs that look drawn at random, addresses with a name in them, words with numbers.
 _TOLD = data("tell/vocabulary")
 VOCABULARY = (
@@ -365,6 +380,7 @@ VOCABULARY = (
     | COMMON
     | frozenset(f"{TABLE['field']} {TABLE['written']}".split())
     | frozenset(re.findall(r"[^\W\d_]{2,}", " ".join([*_COLUMNS, *TABLE["labels"].values()])))
+    | frozenset(word for row in TABLE["detectors"] for word in _words_of(row))
 )
 """The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
 FOREIGN, _SIGNS = (frozenset(_TOLD[name].split()) for name in ("languages", "pairs"))
@@ -486,6 +502,14 @@ def is_strange(name: str) -> bool:
 
 
 @lru_cache(1 << 16)
+def is_unheard(run: str) -> bool:
+    """Whether a word, between signs, has a part of four letters or more that is no word of the field, and is no digest."""
+    parts = _ACCENTED.findall(run) + _WORD_PARTS.findall(_ACCENTED.sub(" ", run))
+    odd = any(len(part) > 3 and not _is_word(part.lower()) for part in parts)
+    return odd and not re.fullmatch("[0-9a-f]+|[0-9A-F]+", run) and not _NUMBER.fullmatch(run)
+
+
+@lru_cache(1 << 16)
 def _is_word(low: str) -> bool:
     """Whether the vocabulary has a word, or that of which it is a plural or another form."""
     stems = [
@@ -588,36 +612,7 @@ def decoded_base64(text: str) -> str | bytes | None:
     return raw if inner is None and raw.startswith(PACKED) else inner
 
 
-_SECRETS = {
-    name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()
-}
-
-
-def is_secret(match: re.Match[str], group: str) -> bool:
-    """Whether what follows a word as "token" or "password" is one, not code, a type, a count or a placeholder."""
-    text, value, begin = match.string, match[group], match.start()
-    name = text[begin : match.start(group)]
-    ours = PSEUDONYM.finditer(text, max(0, begin - 16), begin + 24)
-    if any(one.start() <= begin < one.end() for one in ours):
-        return False
-    counted = _SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
-    if name.lower().startswith("token") and (counted or re.fullmatch(r"[\d.,]{1,15}", value)):
-        return False
-    pin = _SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
-    if _SECRETS["no_secret"].fullmatch(value) and not pin:
-        return False
-    if name[-1:] in ("'", '"', "`"):
-        return not value.isspace()
-    after = text[match.end(group) : match.end(group) + 1]
-    if after in ("(", "[") or value.startswith("="):
-        return False
-    if not re.fullmatch(r"[A-Za-z_.]+", value):
-        return True
-    if _SECRETS["password"].search(name) and is_strange(value):
-        return True
-    # A name of code, unless it stands as a setting of a file does.
-    setting = re.search(r"[A-Z]{4}", name) or ":" in name or "= " not in name
-    return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)
+SECRETS = {name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()}
 
 
 _LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card serial".split()
@@ -671,7 +666,7 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 at = row.start() + field.start() + field.group().index(value)
                 tells = not re.search("[A-Za-z]", value) or not is_evidence(value, "")
                 kind = _COLUMNS[part["name"]] if part else ""
-                none: Any = _SECRETS["no_secret"].fullmatch(value)
+                none: Any = SECRETS["no_secret"].fullmatch(value)
                 none = none and not value.strip("-+(")[:2].isdigit()
                 free = kind in _TEXTS and part and part["name"] != "token" and not none
                 if free or (kind and tells and WRITING["of_cell"].fullmatch(value)):

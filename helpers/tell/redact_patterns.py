@@ -243,6 +243,8 @@ def _plain(match: re.Match[str]) -> str | None:
         return SEPARATOR if kind == "colour" else "\n"
     if kind == "bytes":
         return bytes.fromhex(text.replace("%", "").replace("\\x", "")).decode("utf-8", "replace")
+    if kind == "octets":
+        return bytes(int(one, 8) for one in text.strip("\\").split("\\")).decode("utf-8", "replace")
     if kind == "one":
         return {"n": "\n", "r": "\r", "t": "\t"}.get(match["one"], match["one"])
     if kind == "broad":
@@ -385,13 +387,40 @@ class Detector:
         start, text, value = match.start(group), match.string, match[group]
         no: Any = self.unless.search(text[max(0, start - 60) : start])
         no = no or ("<th" in text[match.start() : start] and not _strange(value))  # the next head
-        no = no or ("secret" in self.flags and not facts.is_secret(match, group))
+        no = no or ("secret" in self.flags and not is_secret(match, group))
         no = no or (self.kind == "token" and WRITING["name_of_secret"].fullmatch(value))
         if no or (self.kind == "host" and facts.is_public(value)):
             return False
         checks = {"strange": _bare, "iban": facts.is_iban, "card": facts.is_card}
         sure = all(checks[flag](value) for flag in self.flags & checks.keys())
         return sure and bool(self.needs.search(value))
+
+
+def is_secret(match: re.Match[str], group: str) -> bool:
+    """Whether what follows a word as "token" or "password" is one, not code, a type, a count or a placeholder."""
+    text, value, begin = match.string, match[group], match.start()
+    name = text[begin : match.start(group)]
+    ours = PSEUDONYM.finditer(text, max(0, begin - 16), begin + 24)
+    if any(one.start() <= begin < one.end() for one in ours):
+        return False
+    counted = facts.SECRETS["no_token_before"].search(text[max(0, begin - 12) : begin])
+    if name.lower().startswith("token") and (counted or re.fullmatch(r"[\d.,]{1,15}", value)):
+        return False
+    pin = facts.SECRETS["password"].search(name) and re.fullmatch(r"\d{4,}", value)
+    if facts.SECRETS["no_secret"].fullmatch(value) and not pin:
+        return False
+    if name[-1:] in ("'", '"', "`"):
+        return not value.isspace()
+    after = text[match.end(group) : match.end(group) + 1]
+    if after in ("(", "[") or value.startswith("="):
+        return False
+    if not re.fullmatch(r"[A-Za-z_.]+", value):
+        return True
+    if facts.SECRETS["password"].search(name) and facts.is_strange(value):
+        return True
+    # A name of code, unless it stands as a setting of a file does.
+    setting = re.search(r"[A-Z]{4}", name) or ":" in name or "= " not in name
+    return after not in (",", ")", "]") and value.lower() not in name.lower() and bool(setting)
 
 
 def _of_token(row: dict[str, str]) -> dict[str, str]:
@@ -454,21 +483,38 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
     """What is not known to be evidence: addresses with a name in them, folders, words with numbers, random runs."""
     low = facts.lower(view.text)
     for way, read in {**_READERS, "random_run": _random}.items():
-        lowered = way in ("dotted", "told")
-        for match in WRITING[way].finditer(low) if lowered else view.found(way):
+        for match in WRITING[way].finditer(low) if way == "dotted" else view.found(way):
             for kind, start, end in read(match) if view.differs(*match.span()) else ():
                 at = view.place(start), view.place(end - 1)
-                inside = any(one <= at[0] and at[1] < two for one, two in held)
-                shown = view.text[start:end]
-                word = way == "told" and (shown[0].isupper() or not _strange(shown))
-                if not (inside or word):
+                if not any(one <= at[0] and at[1] < two for one, two in held):
                     yield from _spans_of(kind, match.string[start:end], start, known)
+    for start, end in _unheard(view) if view.differs(0, len(low)) else ():
+        at = view.place(start), view.place(end - 1)
+        if not any(one <= at[0] and at[1] < two for one, two in held):
+            if name := known.name("name", view.text[start:end]):
+                yield Span(start, end, "name", name, weak=True)
+
+
+def _unheard(view: View) -> Iterator[Line]:
+    """Where words stand that are none of the field, in no symbol of a program and no digest: somebody's name, for all we know."""
+    text, words = view.text, WRITING["unheard"]
+    odd = {one for one in set(words.findall(text)) if facts.is_unheard(one)}
+    for match in words.finditer(text) if odd else ():
+        start, end = match.span()
+        ours = _GIVEN.match(text, start, end + _AFTER)
+        if match.group() not in odd or ours or not view.differs(start, end):
+            continue
+        opens = _OPENS.search(text[max(0, start - 2 * _AFTER) : start])
+        cut = opens and re.match(r"\d*m" if opens[1] else "[nrtbfv]", match.group())
+        start += cut.end() if cut else 0
+        if facts.is_unheard(text[start:end]) and not _evident(text, start, end):
+            yield start, end
 
 
 def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
     drawn = kind == "token" and re.fullmatch("[0-9a-fA-F]+", value)  # a digest stays elsewhere
-    evidence = kind == "name" and facts.is_evidence(value, "")
-    if name := not evidence and (known.name if drawn else known.found)(kind, value):
+    known_by = known.name if drawn else known.found
+    if name := (kind != "name" or not facts.is_evidence(value, "")) and known_by(kind, value):
         yield Span(at, at + len(value), kind, name)
 
 
@@ -541,10 +587,6 @@ def _strange(word: str) -> bool:
     return facts.is_strange(word) or facts.has_name(word)
 
 
-def _served(host: str) -> bool:
-    return _strange(host) and not facts.is_public(host) and not host.endswith(_SOURCES)
-
-
 def _private(address: str) -> bool:
     host = re.split(r"[:/?#\\]", address, maxsplit=1)[0]
     known = facts.is_public(address) or host.lower() in facts.LOGINS or names_nobody("host", host)
@@ -571,19 +613,6 @@ def _at_host(match: re.Match[str]) -> Found:
             yield "host", *match.span("host")
 
 
-def _folder(match: re.Match[str]) -> Found:
-    """The names between the root of a store and what is known below it; not those of the system's own folders."""
-    parts = list(re.finditer(r"[^/\\]+", match.group()))
-    home = match.string[match.start() - 1 : match.start()] in ("~", "E", "}")
-    system = not home and parts[0].group().rstrip("0123456789") in _SYSTEM
-    for part in () if system else parts[not home : 4]:
-        word, at = part.group(), match.start() + part.start()
-        if word in _LIBRARIES or (part is parts[-1] and "." in word):
-            return
-        if odd := [one for one in re.finditer("[^_]+", word) if _strange(one.group())]:
-            yield "name", at + odd[0].start(), at + odd[-1].end()
-
-
 def _bare(word: str) -> bool:
     """Whether a word without a sign may be a name: strange, no identifier of code, no key of a program's settings, no file."""
     key = word.count(".") > 1 and not (
@@ -594,25 +623,11 @@ def _bare(word: str) -> bool:
     )
 
 
-def _slots(match: re.Match[str]) -> Found:
-    for group, word in match.groupdict().items():
-        if word and _bare(word) and not _evident(match.string, *match.span(group)):
-            yield "name", *match.span(group)
-
-
 def _person(match: re.Match[str]) -> Found:
     """Names of which none is a word of the field, or one is not where nothing but a sign stands beside them."""
     odd = [*map(facts.is_strange, match.group().split())]
     if all(odd) or (any(odd) and match["alone"]):
         yield "person", *match.span()
-
-
-def _told(match: re.Match[str]) -> Found:
-    word, at = match["v"], match.start()
-    inside = re.match(r"[\w-]", match.string[max(0, at - 1) : at])
-    named = not inside and (_bare(word) or facts.has_name(word))
-    if named and not _evident(match.string, *match.span("v")):
-        yield _KIND_OF[match.group().split()[0]], *match.span("v")
 
 
 _READERS: dict[str, Any] = {
@@ -621,31 +636,25 @@ _READERS: dict[str, Any] = {
     "site": _word("host", _private, "labels"),
     "full": _word("host", _private, group="v"),
     "share": _word("host", _private, group="v"),
-    "port": _word("host", _served, "of_port"),
-    "remote": _word("host", _bare, "of_remote"),
-    "handle": _word("user", facts.is_strange, "handled"),
-    "capital": _word("name", facts.is_strange),
     "script": _word("name", facts.is_foreign_name),
-    "home_of": _word("user", facts.is_strange, group="v"),
     **{
         "address": _address,
         "at_host": _at_host,
-        "folder": _folder,
-        "told": _told,
         "person": _person,
     },
-    **{name: _slots for name in WRITING if name.endswith("slot")},
 }
+_GIVEN = re.compile(rf"[^\W_]*(?:{'|'.join(facts.KINDS)})-\d")
+_OPENS = re.compile(r"(?:\\|((?:\x1b|\\x1b|\\033|u001b)\[[\d;]*))\Z")
+"""An escape or a colour whose last sign is the first of the next word."""
 _BEGUN = re.compile(r"[\w.+-]*\Z")
 _WORD, _HEAD = f"{ascii_letters}{digits}_", re.compile(r"[\w.]*")
-_KIND_OF = {word: kind for kind, words in TABLE["told"].items() for word in words.split()}
-_UNITS, _SOURCES, _SYSTEM, _LIBRARIES = (tuple(row.split()) for row in TABLE["whole"].values())
+_UNITS, _SOURCES = (tuple(row.split()) for row in TABLE["whole"].values())
 
 
 def placed(span: Span, view: View, name: str) -> Span:
     """A span of a view as one of the text itself; in the ``joined`` view it may go over the ends of lines."""
     start, end = view.place(span.start), view.place(span.end - 1, end=True)
-    return Span(start, end, span.kind, span.name, name == "joined")
+    return replace(span, start=start, end=end, joined=name == "joined")
 
 
 def _spans(view: View, known: Known, detectors: Iterable[Detector], strong: bool) -> Iterator[Span]:

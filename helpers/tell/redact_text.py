@@ -17,12 +17,8 @@ from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
 from .redact_patterns import JOINT, PAGE, View, detected, named, placed, runs
 
 _NAMED = re.compile(TABLE["named"], re.IGNORECASE)
-BINARY = re.compile(
-    r"(?:image|audio|video|font)/(?!svg)|application/(?:pdf|octet-stream|zip|gzip|x-tar|vnd\.apache\.parquet)"
-)
-_LINES = (
-    "source text text/plain text/html text/markdown text/latex image/svg+xml application/javascript"
-).split()
+BINARY = re.compile(TABLE["binary"])
+_LINES = TABLE["kept_by_line"].split()
 """Keys under which nbformat keeps one text as a list of its lines."""
 _TELLING = ("name", "key", "label", "description", "placeholder")
 """Under these keys data has the name of what stands beside it as its value."""
@@ -138,7 +134,7 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
             spans.append((span.start, end, between, span))
     taken: list[tuple[int, int]] = []
     chosen = []
-    for start, end, between, span in sorted(spans, key=lambda one: (one[0] - one[1], one[0])):
+    for start, end, between, span in sorted(spans, key=lambda one: (one[3].weak, one[0] - one[1])):
         place = bisect(taken, (start, end))
         before, after = taken[max(0, place - 1) : place], taken[place : place + 1]
         if (before and before[0][1] > start) or (after and after[0][0] < end):
