@@ -211,10 +211,8 @@ def stored(git: str) -> Iterator[tuple[str, str]]:
     with subprocess.Popen([*command, "cat-file", "--batch"], stdin=pipe, stdout=pipe) as read:
         assert read.stdin and read.stdout
         for line in listed.stdout.decode(errors="replace").splitlines():
-            (_, _, digest, size), path = (
-                line.split("\t")[0].split(),
-                PurePosixPath(line.split("\t")[1]),
-            )
+            about, _, place = line.partition("\t")
+            (digest, size), path = about.split()[2:], PurePosixPath(place)
             if path.suffix not in HASHED | SLASHED | WRITTEN or OF_PEOPLE.search(path.name):
                 continue
             if size.isdigit() and int(size) <= LARGEST and NOT_THEIRS.isdisjoint(path.parts):

@@ -35,12 +35,9 @@ WORDS = {"OF": "of secrets", "AFTER": "after a secret", "ALPHABET": "of a tokeni
 
 
 LABELS = {
-    kind: [
-        *dict.fromkeys(
-            map(str.strip, f"{words}, {words.replace(' ', '_')}".replace(",_", ",").split(","))
-        )
-    ]
-    for kind, words in TABLE["labels"].items()
+    kind: [*dict.fromkeys(f"{words},{words.replace(' ', '_')}".split(","))]
+    for kind, text in TABLE["labels"].items()
+    for words in [text.replace(", ", ",")]
 }
 """What a field is called in other languages than English, by what it holds."""
 _COLUMNS = {name: row["kind"] for row in TABLE["columns"] for name in row["names"].split()}
@@ -497,16 +494,19 @@ def _is_numbered(atom: str, among: bool) -> bool:
 
 def is_strange(name: str) -> bool:
     """Whether a name has a part, between its capitals, digits and signs, that is no word of the field."""
-    parts = _ACCENTED.findall(name) + _WORD_PARTS.findall(_ACCENTED.sub(" ", name))
-    return not all(len(part) < 3 or _is_word(part.lower()) for part in parts)
+    return any(_strange_parts(name))
 
 
 @lru_cache(1 << 16)
 def is_unheard(run: str) -> bool:
     """Whether a word, between signs, has a part of four letters or more that is no word of the field, and is no digest."""
-    parts = _ACCENTED.findall(run) + _WORD_PARTS.findall(_ACCENTED.sub(" ", run))
-    odd = any(len(part) > 3 and not _is_word(part.lower()) for part in parts)
+    odd = any(len(part) > 3 for part in _strange_parts(run))
     return odd and not re.fullmatch("[0-9a-f]+|[0-9A-F]+", run) and not _NUMBER.fullmatch(run)
+
+
+def _strange_parts(name: str) -> Iterator[str]:
+    parts = _ACCENTED.findall(name) + _WORD_PARTS.findall(_ACCENTED.sub(" ", name))
+    return (part for part in parts if len(part) > 2 and not _is_word(part.lower()))
 
 
 @lru_cache(1 << 16)

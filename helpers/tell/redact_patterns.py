@@ -480,41 +480,43 @@ Found = Iterator[tuple[str, int, int]]
 
 
 def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
-    """What is not known to be evidence: addresses with a name in them, folders, words with numbers, random runs."""
+    """What is not known to be evidence: addresses with a name in them, words with numbers, unknown words, random runs."""
+
+    def inside(start: int, end: int) -> bool:
+        first, last = view.place(start), view.place(end - 1)
+        return any(one <= first and last < two for one, two in held)
+
     low = facts.lower(view.text)
     for way, read in {**_READERS, "random_run": _random}.items():
         for match in WRITING[way].finditer(low) if way == "dotted" else view.found(way):
             for kind, start, end in read(match) if view.differs(*match.span()) else ():
-                at = view.place(start), view.place(end - 1)
-                if not any(one <= at[0] and at[1] < two for one, two in held):
+                if not inside(start, end):
                     yield from _spans_of(kind, match.string[start:end], start, known)
-    for start, end in _unheard(view) if view.differs(0, len(low)) else ():
-        at = view.place(start), view.place(end - 1)
-        if not any(one <= at[0] and at[1] < two for one, two in held):
-            if name := known.name("name", view.text[start:end]):
-                yield Span(start, end, "name", name, weak=True)
+    for start, end in _unheard(view):
+        name = "" if inside(start, end) else known.name("name", view.text[start:end])
+        if name:
+            yield Span(start, end, "name", name, weak=True)
 
 
 def _unheard(view: View) -> Iterator[Line]:
     """Where words stand that are none of the field, in no symbol of a program and no digest: somebody's name, for all we know."""
-    text, words = view.text, WRITING["unheard"]
-    odd = {one for one in set(words.findall(text)) if facts.is_unheard(one)}
-    for match in words.finditer(text) if odd else ():
+    text = view.text
+    for match in WRITING["unheard"].finditer(text):
         start, end = match.span()
-        ours = _GIVEN.match(text, start, end + _AFTER)
-        if match.group() not in odd or ours or not view.differs(start, end):
+        if not facts.is_unheard(match.group()) or not view.differs(start, end):
             continue
         opens = _OPENS.search(text[max(0, start - 2 * _AFTER) : start])
         cut = opens and re.match(r"\d*m" if opens[1] else "[nrtbfv]", match.group())
         start += cut.end() if cut else 0
-        if facts.is_unheard(text[start:end]) and not _evident(text, start, end):
+        ours = _GIVEN.match(text, match.start(), end + _AFTER)
+        if facts.is_unheard(text[start:end]) and not ours and not _evident(text, start, end):
             yield start, end
 
 
 def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
     drawn = kind == "token" and re.fullmatch("[0-9a-fA-F]+", value)  # a digest stays elsewhere
-    known_by = known.name if drawn else known.found
-    if name := (kind != "name" or not facts.is_evidence(value, "")) and known_by(kind, value):
+    evidence = kind == "name" and facts.is_evidence(value, "")
+    if name := not evidence and (known.name if drawn else known.found)(kind, value):
         yield Span(at, at + len(value), kind, name)
 
 
@@ -637,11 +639,9 @@ _READERS: dict[str, Any] = {
     "full": _word("host", _private, group="v"),
     "share": _word("host", _private, group="v"),
     "script": _word("name", facts.is_foreign_name),
-    **{
-        "address": _address,
-        "at_host": _at_host,
-        "person": _person,
-    },
+    "address": _address,
+    "at_host": _at_host,
+    "person": _person,
 }
 _GIVEN = re.compile(rf"[^\W_]*(?:{'|'.join(facts.KINDS)})-\d")
 _OPENS = re.compile(r"(?:\\|((?:\x1b|\\x1b|\\033|u001b)\[[\d;]*))\Z")

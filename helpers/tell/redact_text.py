@@ -232,7 +232,7 @@ def redact_notebook(nb: Any, known: Known, allow_binary: bool = False) -> tuple[
             cell[key] = walk.item(key, cell[key], f"cell {number} {key}")
         # The code that drew a picture may have written the value into it.
         own = {f"cell {number} source", f"cell {number} metadata"}
-        marked = any(where in own for _, where in walk.replaced.counts)
+        marked = any((kind, where) in walk.replaced.counts for kind in facts.KINDS for where in own)
         for index, output in enumerate(cell.get("outputs", [])):
             walk.output(output, f"cell {number} output {index}", marked)
     return nb, walk.replaced
