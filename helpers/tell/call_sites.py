@@ -50,7 +50,7 @@ def growth_table(grown: Growth, ends: End | None, capacity_bytes: int) -> Shown:
     where = f"{steps} steps, counted from the first of the trace; each begins at {begin}"
     if grown.growers:
         first, last = grown.window
-        head = f"{_size(grown.bytes_per_step)} a step, most at {grown.growers[0].site.name}"
+        head = f"{show_bytes(round(grown.bytes_per_step))} a step, most at {grown.growers[0].site.name}"
         result = f"grows by {head}"
         where += f"; growth from step {first + 2} to step {last + 1}"
     else:
@@ -113,10 +113,6 @@ def peaks_table(moved: Peaks, names: tuple[str, str]) -> Shown:
 
 def _by(size: int) -> str:
     return f"{'-' if size < 0 else '+'}{show_bytes(abs(size))}" if size else "0"
-
-
-def _size(size: float) -> str:
-    return show_bytes(round(size))
 
 
 def _end(ends: End | None, card: str, grows: bool) -> str:

@@ -57,7 +57,8 @@ def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
     amounts = [(size(pool.total), used_of(pool)) for _, _, pools in groups for pool in pools]
     top = max((amount or 0 for pair in amounts for amount in pair), default=0)
     for gpu, pci, listed in groups:
-        page.heading(_title(gpu, pci), f"{pci}  {gpu.driver if gpu else ''}".strip())
+        name = plain(gpu.name.show()) if gpu and gpu.name.ok else "GPU" if pci else "Host"
+        page.heading(name, f"{pci}  {gpu.driver if gpu else ''}".strip())
         if not listed:
             page.lines("No layer gives a pool for it.")
         page.bars(map(_pool_bar, listed), top)
@@ -207,7 +208,3 @@ def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
     if total is not None and used is not None and total > used:
         pieces.append(sheet.Piece(book.left, total - used, FREE))
     return pieces
-
-
-def _title(gpu: Gpu | None, pci: str) -> str:
-    return plain(gpu.name.show()) if gpu and gpu.name.ok else "GPU" if pci else "Host"

@@ -49,6 +49,7 @@ UNFINISHED = {
 SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
 """Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
 PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
+_CODE, _COLOURED = PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
 _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
 _INFO = re.compile(
@@ -302,9 +303,7 @@ def _headed(source: str, prose: Prose) -> dict[str, Any]:
 
 
 def _code_cell(source: str, state: str) -> dict[str, Any]:
-    coloured = pygments.highlight(
-        source, PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
-    )
+    coloured = pygments.highlight(source, _CODE, _COLOURED)
     about = {"code": Markup(coloured) if source.strip() else "", "source": source, "state": state}
     return {**about, "label": "After the last cell", "outputs": [], "last_words": ""}
 

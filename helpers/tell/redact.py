@@ -22,7 +22,7 @@ from helpers.look.guard import spread
 from . import redact_known as facts
 from .redact_box import learn_bundle_files
 from .redact_known import TABLE, WRITING, Known
-from .redact_patterns import View, detected, views
+from .redact_patterns import View, detected, parts, views
 from .redact_text import BINARY, Replaced, learn, learn_data, redact_data, redact_notebook, replace
 
 _CONTROL = re.compile(r"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
@@ -77,9 +77,9 @@ def redact_files(
         contents += [name, text if (data := _json(name, text)) is None else data]
     met: list[str] = []
     for one in contents:
-        learn_data(one, Known(), lambda text, _: met.extend(WRITING["part"].findall(text)))
-    parts = sorted(set(met) - known.read.keys(), key=len, reverse=True)
-    ahead = dict(zip(parts, spread(parts, detected, sum(map(len, parts))), strict=True))
+        learn_data(one, Known(), lambda text, _: met.extend(parts(text)))
+    unread = sorted(set(met) - known.read.keys(), key=len, reverse=True)
+    ahead = dict(zip(unread, spread(unread, detected, sum(map(len, unread))), strict=True))
     for one in contents:
         learn_data(one, known, partial(learn, ahead=ahead))
     new: dict[str, bytes] = {}
@@ -234,9 +234,21 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         shaped = [one for one in plugins if one not in of_lines]
         # Views of a text share most lines: each is asked about once.
         suspects = cache(lambda line, joined: [*_suspects(line, shaped if joined else plugins)])
-        size = sum(map(len, texts.values()))
-        each = spread([*texts.items()], lambda named: _finds(*named, suspects), size)
+        once, size = _each_once(texts), sum(map(len, texts.values()))
+        each = spread([*once.items()], lambda named: _finds(*named, suspects), size)
         return [find for finds in each for find in finds]
+
+
+def _each_once(texts: Mapping[str, str]) -> dict[str, str]:
+    """Texts in which a style or a program of tables stands once, the same number of lines where it stood again."""
+    seen: set[str] = set()
+
+    def first(match: re.Match[str]) -> str:
+        element, known = match.group(), match.group() in seen
+        seen.add(element)
+        return "\n" * element.count("\n") if known else element
+
+    return {name: WRITING["element"].sub(first, text) for name, text in texts.items()}
 
 
 def _finds(name: str, text: str, suspects: Any) -> list[Find]:

@@ -88,7 +88,7 @@ _PLAIN_HEX = re.compile(
 )
 _BESIDE = re.compile(r"[^\W_]")
 _PLAIN = re.compile(r"[\w.~+/=-]+")
-_FREE_LENGTH, HEAD, _LONGEST, _CODES, _MOST_SIGNS = 8, 10, 2000, 1 << 16, 10
+_FREE_LENGTH, HEAD, _LONGEST, _MOST_SIGNS, _CODES, _NO_MORE = 8, 10, 2000, 10, 1 << 16, 1 << 17
 _OF_WORDS = "letters", "digits", "of_words"
 _PARTED = "person host domain account project bucket job email".split()
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
@@ -111,25 +111,20 @@ class Words:
     """Words of which it is soon said which may stand in a text: by three signs of each at a time, those of all words at once."""
 
     def __init__(self, words: Iterable[str] = ()):
-        self.words: list[str] = []
-        self._codes: list[list[int]] = []
-        self._table = np.array(self._codes)
-        for word in words:
-            self.add(word)
-
-    def add(self, word: str) -> None:
-        codes = [*_codes(word[:_MOST_SIGNS]).tolist(), *[_CODES] * _MOST_SIGNS]
-        self.words.append(word)
-        self._codes.append(codes[:_MOST_SIGNS])
+        self.words = [*words]
+        self._table = np.empty((0, _MOST_SIGNS), int)
 
     def likely(self, text: str) -> list[str]:
-        if len(self._table) != len(self.words):
-            self._table = np.array(self._codes)
-        there = np.zeros(_CODES + 1, bool)
-        there[_CODES] = True  # what a word has no more
-        there[_codes(text)] = True
-        found = np.flatnonzero(there[self._table].all(1)) if self.words else ()
-        return [self.words[at] for at in found]
+        rows = []
+        for word in self.words[len(self._table) :]:
+            threes, twos = (codes.tolist() for codes in _codes(word[:_MOST_SIGNS]))
+            rows.append([*(threes or twos), *[_NO_MORE] * _MOST_SIGNS][:_MOST_SIGNS])
+        self._table = np.vstack([self._table, rows]) if rows else self._table
+        there = np.zeros(_NO_MORE + 1, bool)
+        for codes in (_NO_MORE, *_codes(text)):
+            there[codes] = True
+        found = np.flatnonzero(there[self._table[:, 0]])
+        return [self.words[at] for at in found[there[self._table[found]].all(1)]]
 
 
 def _signs(text: str) -> Any:
@@ -138,10 +133,11 @@ def _signs(text: str) -> Any:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
-def _codes(text: str) -> Any:
-    """A number below _CODES for every three signs in succession, the same for the same three."""
-    signs = _signs(text).astype(np.uint16)  # whose products wrap
-    return signs[:-2] * np.uint16(961) + signs[1:-1] * np.uint16(31) + signs[2:]
+def _codes(text: str) -> tuple[Any, Any]:
+    """A number for every three signs in succession, the same for the same three, and other numbers for every two."""
+    signs = _signs(text).astype(np.uint32)
+    twos = signs[:-1] * 31 + signs[1:]
+    return (twos[:-1] * 31 + signs[2:]) % _CODES, _CODES + twos % _CODES
 
 
 STRETCHES: dict[str, tuple[re.Pattern[str], int]] = {
@@ -269,8 +265,7 @@ class Known:
     def spans(self, text: str, shortest: int = 0) -> list[Span]:
         """Where known values of at least ``shortest`` characters stand in a text, in any case. Spans may overlap."""
         low, spans = lower(text), []
-        for form in list(self._forms)[len(self._words.words) :]:
-            self._words.add(form)
+        self._words.words += list(self._forms)[len(self._words.words) :]
         for form in self._words.likely(low):
             kind, name = self._forms[form]
             free = len(form) >= _FREE_LENGTH and kind != "mac"

@@ -119,6 +119,12 @@ class View:
         return self.of.of is not None and self.of.differs(start + shift, end + shift)
 
 
+def parts(text: str) -> list[str]:
+    """A long text in the parts that are read by themselves, in order: no value goes on from one to the next."""
+    pieces = WRITING["element"].split(text)
+    return [part for piece in pieces for part in WRITING["part"].findall(piece)]
+
+
 def views(text: str) -> Iterator[tuple[str, View]]:
     """The text as it stands, then each view that shows something else.
 
@@ -276,8 +282,8 @@ class Page:
     def __init__(self, view: View):
         self.view, self.text = view, view.text
         self.low = facts.lower(view.text).replace("\t", " ")
-        likely = _HINTS.likely(self.low)  # which says nothing of a word of two signs
-        self.words = frozenset(one for one in likely if len(one) > 2 or one in self.low)
+        likely = _HINTS.likely(self.low)  # which says nothing of a word of one sign
+        self.words = frozenset(one for one in likely if len(one) > 1 or one in self.low)
         self._lines: dict[str, list[Line]] = {}
 
     def lines_with(self, word: str) -> list[Line]:
@@ -435,7 +441,11 @@ def _of_token(row: dict[str, str]) -> dict[str, str]:
 DETECTORS = [
     Detector(row) for row in (*TABLE["detectors"], *map(_of_token, data("look/secrets")["tokens"]))
 ]
-_HINTS = facts.Words(sorted({word for detector in DETECTORS for word in detector.near}))
+_BY_WORD: dict[str, list[Detector]] = {}
+for _row in DETECTORS:
+    for _near in _row.near:
+        _BY_WORD.setdefault(_near, []).append(_row)
+_HINTS = facts.Words(sorted(_BY_WORD))
 
 
 def detected(text: str, detectors: Iterable[Detector] = DETECTORS) -> tuple[Any, ...]:
@@ -660,8 +670,9 @@ def placed(span: Span, view: View, name: str) -> Span:
 def _spans(view: View, known: Known, detectors: Iterable[Detector], strong: bool) -> Iterator[Span]:
     """What detectors find in one view; ``strong`` tries the surest alone."""
     page = Page(view)
+    near = {one for word in page.words for one in _BY_WORD[word]}
     for detector in detectors:
-        here = not (detector.near and page.words.isdisjoint(detector.hints))
+        here = detector in near or not detector.near
         if here and (not strong or detector.flags & {"strong", "long"}):
             for match in detector.matches(page):
                 yield from detector.spans(match, known, strong)

@@ -10,13 +10,14 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from . import redact_known as facts
 from .redact_known import TABLE, WRITING, Known, Span, has_name, is_strange
-from .redact_patterns import JOINT, PAGE, View, detected, named, placed, runs
+from .redact_patterns import JOINT, PAGE, View, detected, named, parts, placed, runs
 
-_NAMED = re.compile(TABLE["named"], re.IGNORECASE)
+_is_named = lru_cache(1 << 12)(re.compile(TABLE["named"], re.IGNORECASE).search)
 BINARY = re.compile(TABLE["binary"])
 _LINES = TABLE["kept_by_line"].split()
 """Keys under which nbformat keeps one text as a list of its lines."""
@@ -43,9 +44,7 @@ class Replaced:
 
     def kinds(self) -> dict[str, int]:
         """How many of each kind, by kind."""
-        kinds = Counter({kind: 0 for kind, _ in sorted(self.counts)})
-        kinds.update(kind for kind, _ in self.counts.elements())
-        return dict(kinds)
+        return dict(Counter(kind for kind, _ in sorted(self.counts.elements())))
 
     def add(self, other: Replaced, where: str) -> None:
         """Count what was replaced in a part, under the part's place."""
@@ -70,7 +69,7 @@ def learn(text: str, known: Known, ahead: Mapping[str, Any] = {}) -> None:
 
     ``ahead``: what is ``detected`` in some parts of texts.
     """
-    for part in WRITING["part"].findall(text):
+    for part in parts(text):
         if part not in known.read:
             known.read[part] = named(ahead.get(part) or detected(part), known)
             for match in View(part).found("base64"):
@@ -84,9 +83,9 @@ def replace(
 ) -> str:
     """The text with pseudonyms, by what is known so far and by detectors; ``learn`` all texts first."""
     replaced = Replaced() if replaced is None else replaced
-    parts = WRITING["part"].findall(text)
-    if len(parts) > 1:
-        return "".join(replace(part, known, replaced, where, depth) for part in parts)
+    each = parts(text)
+    if len(each) > 1:
+        return "".join(replace(part, known, replaced, where, depth) for part in each)
     text = _replaced(text, known, replaced, where)
     if depth == _DEPTH:
         return text
@@ -156,14 +155,8 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
 
 def _glue(text: str, lines: bool) -> str:
     """The colours, tags and, with ``lines``, line ends of a piece: they stay where a value around them goes."""
-    return "".join(
-        match.group() for match in (WRITING["wrap"] if lines else WRITING["glue"]).finditer(text)
-    )
-
-
-def _last_wrap(text: str, start: int, end: int) -> re.Match[str] | None:
-    """The last end of a line, or what parts a value as one does, between two places."""
-    return max(WRITING["wrap"].finditer(text, start, end), key=re.Match.start, default=None)
+    way = WRITING["wrap" if lines else "glue"]
+    return "".join(match.group() for match in way.finditer(text))
 
 
 def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
@@ -176,9 +169,9 @@ def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
     end = next((at for at in later if _glue(text[span.start : at], True)), span.end)
     known = any(start == span.start for start, _ in here)
     # Where a part of it is a value, too, or it is long enough without them, words of the next lines need not belong to it.
-    while (wrap := _last_wrap(text, span.start, end)) and (
-        known or wrap.start() - span.start >= _WHOLE
-    ):
+    for wrap in reversed([*WRITING["wrap"].finditer(text, span.start, end)]):
+        if not known and wrap.start() - span.start < _WHOLE:
+            break
         piece = text[wrap.end() : end]
         words = WRITING["words"].fullmatch(piece) and not is_strange(piece)
         if not (words or WRITING["word"].fullmatch(piece)):
@@ -270,32 +263,33 @@ class _Walk:
         self._done: dict[str, tuple[str, Replaced]] = {}
 
     def text(self, text: str, where: str) -> str:
-        """A record names the same file a hundred thousand times: each text is read once."""
+        """A record names the same file a hundred thousand times: each part is read once."""
         if not isinstance(self.way, Replaced):
             self.way(text, self.known)
             return text
-        if text not in self._done:
-            own = Replaced()
-            self._done[text] = replace(text, self.known, own, ""), own
-        clean, own = self._done[text]
-        self.replaced.add(own, where)
-        return clean
+        each = parts(text)
+        for part in each:
+            if part not in self._done:
+                own = Replaced()
+                self._done[part] = replace(part, self.known, own, ""), own
+            self.replaced.add(self._done[part][1], where)
+        return "".join(self._done[part][0] for part in each)
 
     def item(self, key: str, value: Any, where: str) -> Any:
         """One value, read with its name."""
         if BINARY.match(key) and isinstance(value, (str, list)):
             return value if self.learns else self.binary(key, value, where, False) or ""
-        if isinstance(value, str) and _NAMED.search(key):
+        if isinstance(value, str) and _is_named(key):
             clean = self.text(value, where) if self.learns else value
             return self._named(key, clean, where)
-        if type(value) is int and _NAMED.search(key):
+        if type(value) is int and _is_named(key):
             clean = self.text(f'"{key}": {value}', where)
             return value if clean == f'"{key}": {value}' else clean.partition(": ")[2]
         if key in _LINES and isinstance(value, list) and all(isinstance(one, str) for one in value):
             return self.text("".join(value), where).splitlines(keepends=True)
         if isinstance(value, dict) and len(value) == 1 and str(next(iter(value))).endswith("Value"):
             return {one: self.item(key, inner, where) for one, inner in value.items()}
-        if _NAMED.search(key) and isinstance(value, (dict, list)) and _is_column(value):
+        if _is_named(key) and isinstance(value, (dict, list)) and _is_column(value):
             rows = value.items() if isinstance(value, dict) else enumerate(value)
             own = {at: self.item(key, one, where) for at, one in rows}
             return own if isinstance(value, dict) else list(own.values())
@@ -329,7 +323,7 @@ class _Walk:
             if data and all(isinstance(one, str) and JOINT not in one for one in data):
                 # Read as one: a value may go on in the next text.
                 return type(data)(self.text(JOINT.join(data), where).split(JOINT))
-            pair = len(data) == 2 and isinstance(data[0], str) and _NAMED.search(data[0])
+            pair = len(data) == 2 and isinstance(data[0], str) and _is_named(data[0])
             if pair and isinstance(data[1], (str, int)):
                 return type(data)(self.row(["", data[0]], data, where))
             return type(data)(self.data(one, where) for one in data)

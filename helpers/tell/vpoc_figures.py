@@ -29,17 +29,14 @@ Rows = Sequence[dict[str, Any]]
 def _log(axes: Axes, x: str, y: str) -> None:
     """Both axes logarithmic, with a few plain numbers; time has its unit, all else is a size in MiB."""
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
+    sizes = lambda mib, _: show_bytes(round(mib * MIB)).replace(".00", "")  # noqa: E731
     for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
         low, high = axis.get_view_interval()
         base = 10 if name == "time" else 2
         few = LogLocator(base, (1,) if base == 2 or high > 200 * low else (1, 2, 5), numticks=5)
         axis.set_major_locator(MaxNLocator(4) if high < 6 * low else few)
-        axis.set_major_formatter("{x:g} s" if name == "time" else _size)
+        axis.set_major_formatter("{x:g} s" if name == "time" else sizes)
         axis.set_minor_formatter(NullFormatter())
-
-
-def _size(mib: float, _: float) -> str:
-    return show_bytes(round(mib * MIB)).replace(".00", "")
 
 
 def _look(strategy: str) -> dict[str, Any]:
