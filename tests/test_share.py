@@ -134,7 +134,8 @@ def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "case.ipynb")
     cover = visible(made(tmp_path / "case.ipynb"))
     assert says in cover and "not known yet" in cover
-    assert TABLE["causes"]["cannot-tell"]["ask"] in cover
+    assert TABLE["causes"]["none"]["ask"] in cover and "card below" not in cover
+    assert "<h2>Words</h2>" not in made(tmp_path / "case.ipynb").html
     first = cover.partition("VRAM Casebook looked")[0]
     assert ("This is a recorded example. Nothing is asked of you." in first) is bool(box)
     assert ("Answer whoever sent you" in cover, "owns or uses" in cover) == (not box, not box)

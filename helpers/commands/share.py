@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.child import CHECKOUT
 from helpers.commands.batch import named_batch
 from helpers.commands.use import OUTPUTS, WrongUse, listed, print_json, say
-from helpers.tell.shown import Shown, words
+from helpers.tell.shown import Shown, words, wrapped
 
 if TYPE_CHECKING:
     from helpers.tell.redact_known import Known
@@ -67,7 +67,7 @@ def share(arguments: argparse.Namespace) -> int:
         answer["pdf"] = f"not available because {why}" if why else str(pdf[0])
     if arguments.issue:
         answer["issue"], answer["bundle"] = _issue(arguments, about, known, out)
-    print("\n".join(made.lines()), file=sys.stderr)
+    print("\n".join(row for one in made.lines() for row in wrapped(one, "", "  ")), file=sys.stderr)
     if arguments.json:
         print_json(answer)
         return 0

@@ -55,10 +55,10 @@ class Case:
 
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:
-    """The row of issue.yaml for a verdict's cause; one without a verdict is undecided."""
+    """The row of issue.yaml for a verdict's cause; ``none`` where there is no verdict."""
     if verdict and verdict.state == "aside" and verdict.cause == "other":
         return TABLE["causes"]["aside"]
-    return TABLE["causes"][verdict.label if verdict else "cannot-tell"]
+    return TABLE["causes"][verdict.label if verdict else "none"]
 
 
 def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:

@@ -193,7 +193,7 @@ def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> di
     """What the page begins with: the case for somebody who was not there, from a redacted verdict and its notebook."""
     bundle = open_bundle(about.bundle) if about.bundle else None
     nb = nbformat.v4.reads(notebook.read_bytes()) if notebook else nbformat.v4.new_notebook()
-    cause, sure, machine = about_cause(verdict), "cannot-tell", report.machine_line(nb)
+    cause, sure, machine = about_cause(verdict), "none", report.machine_line(nb)
     nb.cells = [cell for cell in nb.cells if "image/" in str(cell.get("outputs", ""))]
     outputs = (out for c in cells(nb, Room(report.PAGE_BYTES)) for out in c.get("outputs", ()))
     met, still_open = [cause["plain"], cause["ask"], machine], []
