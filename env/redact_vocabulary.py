@@ -9,7 +9,13 @@ are those of the translations (gettext) of the system's programs: glibc, coreuti
 ``env/redact_vocabulary.py GITDIR ...`` only widens the file, by what the sources and documents in bare git directories have,
 and takes no word away: run it again after the file is made anew. It drops whoever is a first or last name in Faker's
 languages, or wrote in one of those projects: run it with a Python that has faker, a tool of this script and not of the
-project. Read so in 2026-11, 77 projects: apptainer/apptainer; aws/aws-cli; axolotl-ai-cloud/axolotl; boto: boto3, botocore;
+project. What a program in C prints counts (once, where it is a format), and
+every flag of a processor in Linux's cpufeatures.h; a file instead of a directory is a list, of which every word counts: pci.ids.
+``--english FILE`` takes the plain words of English from a list (Debian's wamerican-small, made of SCOWL: Copyright 2000-2019 by
+Kevin Atkinson, who permits any use of the lists where this notice stays): they count as nobody's name in a sentence alone.
+
+Read so in 2026-11, 79 projects: Debian's linux-source-6.1 (its core, x86, and the drivers of buses, disks and cards) and
+pci.ids; smartmontools/smartmontools; apptainer/apptainer; aws/aws-cli; axolotl-ai-cloud/axolotl; boto: boto3, botocore;
 containerd/containerd; Dao-AILab/flash-attention; dask/distributed; Delgan/loguru; docker/cli; facebookresearch/xformers;
 freebsd/drm-kmod; freqtrade/freqtrade; ggml-org/ggml; helm/helm; hiyouga/LLaMA-Factory; huggingface: accelerate, datasets,
 diffusers, huggingface_hub, peft, text-generation-inference, trl; InternLM/lmdeploy; ipython/ipython; jupyter/notebook;
@@ -95,6 +101,9 @@ OF_SOMEBODY = re.compile(
     r"\b(?:TODO|FIXME|XXX|NOTE|HACK|BUG) ?\([^)\n]*\)|(?<!\S)[^\s@~]*[@~]\S*|"
     r"(?i:\bauthors?\b|copyright|\(c\)|thanks to|[a-z]-by:|maintainers?\b|contact:)[^\n]{0,200}"
 )
+ADDRESSED = re.compile(r"([^\n:<>\"']{3,60}) <[^@\s<>]+@[^@\s<>]+>")
+OF_PROCESSORS, FLAG = "cpufeatures.h", re.compile(r"[a-z][a-z0-9]{3,19}")
+FORMAT = re.compile(r'"((?:[^"\\\n]|\\.)*%(?:[^"\\\n]|\\.)*)"')
 PLAIN = re.compile(r"[a-z]{4,20}")
 NO_ACCENT = str.maketrans("øłđðı", "olddi", "") | {ord("ß"): "ss", ord("æ"): "ae", ord("þ"): "th"}
 IN_TWO = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "ß": "ss"})
@@ -118,7 +127,8 @@ def names_and_texts(source: str, quoted: re.Pattern[str] = QUOTED) -> tuple[str,
     said: list[str] = []
 
     def kept(match: re.Match[str]) -> str:
-        said.extend(SAID.findall(match.group()))
+        printed = quoted is SLASHED_TEXT and match.group()[0] == '"'
+        said.extend(words(match.group()) if printed else SAID.findall(match.group()))
         return " "
 
     return quoted.sub(kept, source), " ".join(said)
@@ -204,7 +214,7 @@ def names_of_people() -> set[str]:
 
 
 def stored(git: str) -> Iterator[tuple[str, str]]:
-    """The endings and texts of the files of source and documents in the newest commit of a bare git directory."""
+    """The names and texts of the files of source, documents and people in the newest commit of a bare git directory."""
     command = ["git", f"--git-dir={git}"]
     listed = subprocess.run([*command, "ls-tree", "-rl", "HEAD"], capture_output=True, check=True)
     pipe = subprocess.PIPE
@@ -213,26 +223,38 @@ def stored(git: str) -> Iterator[tuple[str, str]]:
         for line in listed.stdout.decode(errors="replace").splitlines():
             about, _, place = line.partition("\t")
             (digest, size), path = about.split()[2:], PurePosixPath(place)
-            if path.suffix not in HASHED | SLASHED | WRITTEN or OF_PEOPLE.search(path.name):
+            if path.suffix not in HASHED | SLASHED | WRITTEN and not OF_PEOPLE.search(path.name):
                 continue
             if size.isdigit() and int(size) <= LARGEST and NOT_THEIRS.isdisjoint(path.parts):
                 read.stdin.write(f"{digest}\n".encode())
                 read.stdin.flush()
                 read.stdout.readline()
-                yield path.suffix, read.stdout.read(int(size) + 1).decode(errors="replace")
+                yield path.name, read.stdout.read(int(size) + 1).decode(errors="replace")
 
 
 def of_project(git: str) -> tuple[Counter[str], set[str]]:
     """In how many files of a project a word is, and those of the names and addresses of who wrote it."""
+    if Path(git).is_file():
+        listed = words(Path(git).read_text(encoding="utf-8", errors="replace"))
+        return Counter({w: LEAST_OF_ONE for w in listed if PLAIN.fullmatch(w)}), set()
     counts: Counter[str] = Counter()
-    for ending, text in stored(git):
-        code, said = "", OF_SOMEBODY.sub(" ", text)
+    wrote: set[str] = set()
+    for name, text in stored(git):
+        wrote |= unaccented(" ".join(ADDRESSED.findall(text)))
+        if OF_PEOPLE.search(name):
+            continue
+        ending, code, said = PurePosixPath(name).suffix, "", OF_SOMEBODY.sub(" ", text)
+        if name == OF_PROCESSORS:
+            counts.update(dict.fromkeys(filter(FLAG.fullmatch, words(said)), LEAST_OF_ONE))
+        if ending in SLASHED:
+            printed = words(" ".join(FORMAT.findall(said)))
+            counts.update(dict.fromkeys(filter(PLAIN.fullmatch, printed), LEAST_OF_ONE))
         if ending not in WRITTEN:
             code, said = names_and_texts(said, QUOTED if ending in HASHED else SLASHED_TEXT)
         counts.update(w for w in words(code) | set(SAID.findall(said)) if PLAIN.fullmatch(w))
     told = ["git", f"--git-dir={git}", "log", "--format=%an %al%n%cn %cl", "HEAD"]
     people = subprocess.run(told, capture_output=True, check=True).stdout.decode(errors="replace")
-    return counts, unaccented(people)
+    return counts, wrote | unaccented(people)
 
 
 def widened(gits: list[str]) -> None:
@@ -264,7 +286,26 @@ def widened(gits: list[str]) -> None:
     print(f"{len(new[:MOST])} words more in {OUT.relative_to(ROOT)}")
 
 
+def english(listed: str) -> None:
+    """Puts the plain words of a list into the file, but those that are the field's, somebody's name, or another's form."""
+    sys.path.insert(0, str(ROOT))
+    from helpers.tell import redact_known
+
+    table = json.loads(OUT.read_text(encoding="utf-8"))
+    people = names_of_people()
+    found = {w for w in Path(listed).read_text(encoding="utf-8").split() if PLAIN.fullmatch(w)}
+    kept: set[str] = set()
+    for word in sorted(found - people, key=lambda word: (len(word), word)):
+        if not (redact_known.is_word(word) or redact_known.is_form(word, kept)):
+            kept.add(word)
+    table["english"] = " ".join(sorted(kept))
+    OUT.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{len(kept)} words of English in {OUT.relative_to(ROOT)}")
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--english"]:
+        return english(sys.argv[2])
     if len(sys.argv) > 1:
         return widened(sys.argv[1:])
     names, texts, heads, once = Counter(), Counter(), Counter(), set()
@@ -297,6 +338,7 @@ def main() -> None:
     table |= {first: " ".join(these) for first, these in rows.items()}
     languages, pairs = translated()
     table |= {"languages": " ".join(sorted(languages - kept)), "pairs": " ".join(sorted(pairs))}
+    table["english"] = ""  # from a list of its own
     OUT.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(kept)} words in {OUT.relative_to(ROOT)}")
 

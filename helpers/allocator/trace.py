@@ -191,7 +191,7 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
     names: list[int | str] = []  # id of the file of each dense id
     for number, row in _objects(lines):
         kind = row.get("op")
-        if kind is None:
+        if kind is None and row.keys() & {"job", "config_error", "final"}:
             if "job" in row and type(row["job"]) is dict:
                 top |= {**row["job"], **{key: row[key] for key in _HEAD if key in row}}
             elif "config_error" in row:

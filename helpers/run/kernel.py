@@ -78,10 +78,8 @@ def adopt_orphans() -> None:
 def short_folder(mark: str) -> Path:
     """A new private folder whose sockets fit into the path that a unix socket may have. Raises OSError."""
     for place in _places():
-        try:
+        with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
-        except OSError:
-            continue
     refused = f"none of {', '.join(_places())} can be written"
     raise OSError(f"no folder for sockets: {refused}; set TMPDIR to a short path that can")
 

@@ -234,21 +234,12 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         shaped = [one for one in plugins if one not in of_lines]
         # Views of a text share most lines: each is asked about once.
         suspects = cache(lambda line, joined: [*_suspects(line, shaped if joined else plugins)])
-        once, size = _each_once(texts), sum(map(len, texts.values()))
-        each = spread([*once.items()], lambda named: _finds(*named, suspects), size)
+        # A style or a program that tables bring along stands once, and as many lines where it stands again.
+        met: Any = {}
+        first: Any = lambda m: m[0] if met.setdefault(m[0], m) is m else "\n" * m[0].count("\n")  # noqa: E731
+        once = [(name, WRITING["element"].sub(first, text)) for name, text in texts.items()]
+        each = spread(once, lambda named: _finds(*named, suspects), sum(len(t) for _, t in once))
         return [find for finds in each for find in finds]
-
-
-def _each_once(texts: Mapping[str, str]) -> dict[str, str]:
-    """Texts in which a style or a program of tables stands once, the same number of lines where it stood again."""
-    seen: set[str] = set()
-
-    def first(match: re.Match[str]) -> str:
-        element, known = match.group(), match.group() in seen
-        seen.add(element)
-        return "\n" * element.count("\n") if known else element
-
-    return {name: WRITING["element"].sub(first, text) for name, text in texts.items()}
 
 
 def _finds(name: str, text: str, suspects: Any) -> list[Find]:

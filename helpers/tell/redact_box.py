@@ -11,6 +11,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,8 @@ def learn_bundle_files(files: Mapping[str, bytes], known: Known) -> None:
 def _rows(raw: bytes) -> list[dict[str, Any]]:
     rows = []
     for line in raw.decode("utf-8", "replace").splitlines():
-        try:
+        with suppress(ValueError, RecursionError):
             rows.append(json.loads(line))
-        except (ValueError, RecursionError):
-            continue
     return [row for row in rows if isinstance(row, dict)]
 
 
@@ -159,18 +158,15 @@ def _addresses(known: Known) -> None:
 
 
 def _is_own(path: Path) -> bool:
-    try:
+    with suppress(OSError):
         return path.stat().st_uid == os.getuid()
-    except OSError:
-        return True
+    return True
 
 
 def _paths(root: Path, patterns: str) -> Iterator[Path]:
     for pattern in patterns.split():
-        try:
+        with suppress(OSError):
             yield from sorted(root.glob(pattern))
-        except OSError:
-            continue
 
 
 def _texts(root: Path, patterns: str) -> Iterator[tuple[Path, str]]:

@@ -7,14 +7,14 @@ that RFC 5737 and RFC 3849 keep for documentation. The numbers count values in t
 from __future__ import annotations
 
 import base64
-import binascii
 import ipaddress
 import os
 import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -327,10 +327,9 @@ def _canonical(value: str) -> str:
     plain = re.sub(r"^(?:gpu|mig)-", "", value.strip().lower())
     if _PLAIN_HEX.fullmatch(plain):
         return re.sub("[:_.-]", "", plain)
-    try:
+    with suppress(ValueError):
         return ipaddress.ip_address(plain).exploded
-    except ValueError:
-        return plain
+    return plain
 
 
 def _forms(kind: str, value: str) -> set[str]:
@@ -375,8 +374,8 @@ VOCABULARY = (
     | frozenset(word for row in TABLE["detectors"] for word in _words_of(row))
 )
 """The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
-FOREIGN, _SIGNS = (frozenset(_TOLD[name].split()) for name in ("languages", "pairs"))
-"""Words of translations of programs, and the pairs of signs that they have in Chinese, Japanese and Korean."""
+FOREIGN, _SIGNS, ENGLISH = (frozenset(_TOLD[n].split()) for n in ("languages", "pairs", "english"))
+"""Words of translations of programs, the pairs of signs that these have in Chinese, Japanese and Korean, and English's own."""
 _PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))
 _USUAL = frozenset(pair for pair, _ in _PAIRS.most_common(230))
 _MACHINES, _INSIDE, _TLDS, _SERVICES, _PRODUCTS = (
@@ -391,6 +390,7 @@ EVIDENCE = [
 _ATOM = re.compile("[A-Za-z0-9]+")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ENDINGS = "s es ed d ing ly er ers ion ions able ible ment al".split()
+_BEGINNINGS = "re un pre non no multi over mis auto".split()
 _WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ACCENTED = re.compile(r"[^\W\d_]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff][^\W\d_]*")
 _NUMBER = re.compile(
@@ -467,7 +467,8 @@ def has_name(run: str) -> bool:
     if len(atoms) == 1 or any(_is_numbered(atom, True) for atom in atoms):
         return _is_numbered(atoms[0], False) if len(atoms) == 1 else True
     numbered = any(
-        re.fullmatch(r"[A-Za-z]+\d+|\d{2,4}", one) and one.lower() not in VOCABULARY
+        re.fullmatch(r"[A-Za-z]+\d+|\d{2,4}|(?!0x)\w*\d{4}\w*", one)
+        and one.lower() not in VOCABULARY
         for one in atoms[1:]
     )
     return numbered and (is_strange(run) or not _MACHINES.isdisjoint(run.lower().split("-")))
@@ -500,20 +501,23 @@ def is_unheard(run: str) -> bool:
 
 
 def _strange_parts(name: str) -> Iterator[str]:
-    parts = _ACCENTED.findall(name) + _WORD_PARTS.findall(_ACCENTED.sub(" ", name))
-    return (part for part in parts if len(part) > 2 and not _is_word(part.lower()))
+    parts = _ACCENTED.findall(name)
+    for run in re.findall("[A-Za-z]+", _ACCENTED.sub(" ", name)):
+        parts += [] if is_word(run.lower()) else _WORD_PARTS.findall(run)
+    return (part for part in parts if len(part) > 2 and not is_word(part.lower()))
 
 
 @lru_cache(1 << 16)
-def _is_word(low: str) -> bool:
+def is_word(low: str) -> bool:
     """Whether the vocabulary has a word, or that of which it is a plural or another form."""
-    stems = [
-        low,
-        *(low[: -len(end)] for end in _ENDINGS if low.endswith(end) and len(low) > len(end) + 3),
-    ]
-    return low in FOREIGN or any(
-        stem in VOCABULARY or (stem is not low and f"{stem}e" in VOCABULARY) for stem in stems
-    )
+    return low in FOREIGN or is_form(low, VOCABULARY)
+
+
+def is_form(low: str, words: Set[str]) -> bool:
+    """Whether words have a word, or that of which it is a plural or another form."""
+    stems = [low[: -len(e)] for e in _ENDINGS if low.endswith(e) and len(low) > len(e) + 3]
+    stems += [low[len(b) :] for b in _BEGINNINGS if low.startswith(b) and len(low) > len(b) + 4]
+    return low in words or any(stem in words or f"{stem}e" in words for stem in stems)
 
 
 def is_foreign_name(run: str) -> bool:
@@ -591,10 +595,9 @@ def read_bytes(raw: bytes) -> str | None:
 def base64_bytes(text: str) -> bytes | None:
     """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
     plain = "".join(text.split()).replace("-", "+").replace("_", "/")
-    try:
+    with suppress(ValueError):  # binascii's own is one
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
-    except (binascii.Error, ValueError):
-        return None
+    return None
 
 
 @lru_cache(1 << 12)
@@ -633,7 +636,8 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
         cut = re.compile(rf"[^{mark}]+" if mark else wide if frame else r"\S+")
         names = list(cut.finditer(line))
         upper = sum(name.group().isupper() for name in names)
-        sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper * 2 > len(names)))
+        upper = upper * 2 > len(names) or (line[:1] == " " and first[:1].isdigit())  # pandas
+        sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper))
         sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
         if not sure or WRITING["no_table"].search(re.sub(f'["{mark}]', "", line) if mark else line):
             continue
@@ -661,6 +665,8 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
                 at = row.start() + field.start() + field.group().index(value)
                 tells = not re.search("[A-Za-z]", value) or not is_evidence(value, "")
                 kind = _COLUMNS[part["name"]] if part else ""
+                if kind == "number":
+                    kind = "serial" if WRITING["of_number"].fullmatch(value) else ""
                 none: Any = SECRETS["no_secret"].fullmatch(value)
                 none = none and not value.strip("-+(")[:2].isdigit()
                 free = kind in _TEXTS and part and part["name"] != "token" and not none

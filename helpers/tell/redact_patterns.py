@@ -7,7 +7,6 @@ looked for in each view of the text; what is found is replaced in the text itsel
 from __future__ import annotations
 
 import base64
-import binascii
 import codecs
 import html
 import re
@@ -220,10 +219,9 @@ _WAYS: dict[str, Callable[[str], str | None]] = {
 
 def _tried(decode: Callable[[str], bytes], text: str) -> bytes:
     """What is decoded; nothing where that is not possible."""
-    try:
+    with suppress(ValueError):  # binascii's own is one
         return decode(text)
-    except (binascii.Error, ValueError):
-        return b""
+    return b""
 
 
 def _decoded(view: View) -> View:
@@ -459,7 +457,8 @@ def detected(text: str, detectors: Iterable[Detector] = DETECTORS) -> tuple[Any,
     known: Any = SimpleNamespace(found=partial(ask, "found"), name=partial(ask, "name"))
     each = list(views(text))
     runs = each[0][1].found("base64") if detectors is DETECTORS else ()
-    held = [run.span() for run in runs if facts.decoded_base64(run.group())]
+    runs = (run for run in runs if facts.decoded_base64(run.group()))
+    held = [one.span() for one in chain(runs, WRITING["issue"].finditer(text))]
     tables = each[:1] + [one for one in each if one[0] == "uncoloured"]
     if "</th>" in text:
         read = lambda match: "\n" if match["row"] else " | " if match["cell"] else " "  # noqa: E731
@@ -519,8 +518,16 @@ def _unheard(view: View) -> Iterator[Line]:
         cut = opens and re.match(r"\d*m" if opens[1] else "[nrtbfv]", match.group())
         start += cut.end() if cut else 0
         ours = _GIVEN.match(text, match.start(), end + _AFTER)
-        if facts.is_unheard(text[start:end]) and not ours and not _evident(text, start, end):
+        known = ours or _is_said(text, start, end) or _evident(text, start, end)
+        if facts.is_unheard(text[start:end]) and not known:
             yield start, end
+
+
+def _is_said(text: str, start: int, end: int) -> bool:
+    """Whether it is a word of everyday English that stands in small letters beside another word, as in a sentence."""
+    around = f"{text[max(0, start - BEFORE) : start]}\0{text[end : end + BEFORE]}"
+    said = text[start + 1 : end].islower() and facts.is_form(text[start:end].lower(), facts.ENGLISH)
+    return said and bool(WRITING["sentence"].fullmatch(around))
 
 
 def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
@@ -574,8 +581,11 @@ def _is_odd(piece: str, begun: str = "") -> bool:
 def _evident(text: str, start: int, end: int) -> bool:
     """Whether a piece of a text is known to be evidence, or within a symbol of a program or the name of a package that is."""
     before, after = text[max(0, start - BEFORE) : start], text[end : end + 4 * BEFORE]
-    whole = f"{before[len(before.rstrip(_WORD)) :]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
-    symbol = WRITING["symbol"].fullmatch(whole) or WRITING["version"].match(after)
+    stem = before.rstrip(_WORD)
+    whole = f"{before[len(stem) :]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
+    symbol = (stem[-1:] != "/" and WRITING["symbol"].fullmatch(whole)) or WRITING["version"].match(
+        after
+    )
     summed = WRITING["digest"].fullmatch(text, start, end) and WRITING["summed"].match(after)
     return bool(symbol or summed) or facts.is_evidence(text[start:end], before)
 

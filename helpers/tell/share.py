@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -227,11 +228,10 @@ def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> di
 
 def _day(when: str) -> str:
     """The day of a time as records have it, in words: 22 November 2026."""
-    try:
+    with suppress(ValueError):
         day = datetime.fromisoformat(when[:10])
-    except ValueError:
-        return ""
-    return f"{day.day} {day:%B %Y}"
+        return f"{day.day} {day:%B %Y}"
+    return ""
 
 
 def _notes(notes: list[str]) -> list[str]:
@@ -296,10 +296,9 @@ def _notebook(path: Path) -> Subject:
 
 
 def _verdict(nb: Any) -> Verdict | None:
-    try:
+    with suppress(VerdictError):
         return verdict_of(nb)
-    except VerdictError:
-        return None
+    return None
 
 
 def _cut(path: Path) -> tuple[bytes, list[str]]:
