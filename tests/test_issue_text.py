@@ -107,7 +107,12 @@ def test_without_a_bundle_and_a_verdict_every_field_says_why_it_is_empty(tracker
 def test_every_cause_has_words_for_those_who_were_not_there(cause):
     row = TABLE["causes"][cause]
     assert all(row[name] for name in ("plain", "ask", "expected", "instead"))
-    assert set(row["to"]) <= set(TRACKERS) and set(TABLE["causes"]) == {*CAUSES, "healthy", "aside", "none"}
+    assert set(row["to"]) <= set(TRACKERS) and set(TABLE["causes"]) == {
+        *CAUSES,
+        "healthy",
+        "aside",
+        "none",
+    }
     jargon = r"VRAM|GTT|TTM|KFD|HSA|\bpid\b|allocat|torch"
     assert not re.search(jargon, row["plain"], re.IGNORECASE), "a stranger reads it"
 
