@@ -9,24 +9,25 @@ are those of the translations (gettext) of the system's programs: glibc, coreuti
 ``env/redact_vocabulary.py GITDIR ...`` only widens the file, by what the sources and documents in bare git directories have,
 and takes no word away: run it again after the file is made anew. It drops whoever is a first or last name in Faker's
 languages, or wrote in one of those projects: run it with a Python that has faker, a tool of this script and not of the
-project. What a program in C prints counts (once, where it is a format), and
-every flag of a processor in Linux's cpufeatures.h; a file instead of a directory is a list, of which every word counts: pci.ids.
-``--english FILE`` takes the plain words of English from a list (Debian's wamerican-small, made of SCOWL: Copyright 2000-2019 by
-Kevin Atkinson, who permits any use of the lists where this notice stays): they count as nobody's name in a sentence alone.
+project. What a program in C prints counts (once, where it is a format), and every flag of a processor in Linux's
+cpufeatures.h; a file instead of a directory is a list, of which every word counts: pci.ids. ``--english FILE ...`` takes the
+plain words of English from lists (Debian's wamerican-small and wbritish-small, made of SCOWL: Copyright 2000-2019 by Kevin
+Atkinson, who permits any use of the lists where this notice stays): they count as nobody's name in a sentence alone.
 
-Read so in 2026-11, 79 projects: Debian's linux-source-6.1 (its core, x86, and the drivers of buses, disks and cards) and
-pci.ids; smartmontools/smartmontools; apptainer/apptainer; aws/aws-cli; axolotl-ai-cloud/axolotl; boto: boto3, botocore;
-containerd/containerd; Dao-AILab/flash-attention; dask/distributed; Delgan/loguru; docker/cli; facebookresearch/xformers;
-freebsd/drm-kmod; freqtrade/freqtrade; ggml-org/ggml; helm/helm; hiyouga/LLaMA-Factory; huggingface: accelerate, datasets,
-diffusers, huggingface_hub, peft, text-generation-inference, trl; InternLM/lmdeploy; ipython/ipython; jupyter/notebook;
-jupyterhub/jupyterhub; jupyterlab/jupyterlab; kubernetes-sigs/kueue; kubernetes/kubectl; Lightning-AI/pytorch-lightning;
-linux-nvme/nvme-cli; linux-rdma/rdma-core; microsoft: DeepSpeed, WSL; mistralai/mistral-inference; moby/moby;
-mymarilyn/clickhouse-driver; NVIDIA: cutlass, DCGM, k8s-device-plugin, Megatron-LM, nccl, nvidia-container-toolkit,
-open-gpu-kernel-modules, TransformerEngine; ollama/ollama; oobabooga/text-generation-webui; open-mpi/ompi; openai/whisper;
-openucx/ucx; openzfs/zfs; optuna/optuna; pciutils/pciutils; prometheus/node_exporter; psycopg/psycopg; pytest-dev/pytest;
-pytorch: ao, kineto, torchtune; redis/redis-py; ROCm: amdsmi, clr, HIP, rccl, ROCm, rocm_smi_lib, rocminfo, rocprofiler,
-ROCR-Runtime; SchedMD/slurm; Syllo/nvtop; Textualize/rich; TimDettmers/bitsandbytes; tqdm/tqdm; util-linux/util-linux;
-wandb/wandb.
+Read so in 2026-11, 84 sources: Debian's linux-source-6.1 (its core, x86, and the drivers of buses, disks and cards) and
+pci.ids; the wheels of transformers and sglang; huggingface/pytorch-image-models; jax-ml/jax;
+kubernetes/node-problem-detector; smartmontools/smartmontools; apptainer/apptainer; aws/aws-cli; axolotl-ai-cloud/axolotl;
+boto: boto3, botocore; containerd/containerd; Dao-AILab/flash-attention; dask/distributed; Delgan/loguru; docker/cli;
+facebookresearch/xformers; freebsd/drm-kmod; freqtrade/freqtrade; ggml-org/ggml; helm/helm; hiyouga/LLaMA-Factory;
+huggingface: accelerate, datasets, diffusers, huggingface_hub, peft, text-generation-inference, trl; InternLM/lmdeploy;
+ipython/ipython; jupyter/notebook; jupyterhub/jupyterhub; jupyterlab/jupyterlab; kubernetes-sigs/kueue; kubernetes/kubectl;
+Lightning-AI/pytorch-lightning; linux-nvme/nvme-cli; linux-rdma/rdma-core; microsoft: DeepSpeed, WSL;
+mistralai/mistral-inference; moby/moby; mymarilyn/clickhouse-driver; NVIDIA: cutlass, DCGM, k8s-device-plugin, Megatron-LM,
+nccl, nvidia-container-toolkit, open-gpu-kernel-modules, TransformerEngine; ollama/ollama; oobabooga/text-generation-webui;
+open-mpi/ompi; openai/whisper; openucx/ucx; openzfs/zfs; optuna/optuna; pciutils/pciutils; prometheus/node_exporter;
+psycopg/psycopg; pytest-dev/pytest; pytorch: ao, kineto, torchtune; redis/redis-py; ROCm: amdsmi, clr, HIP, rccl, ROCm,
+rocm_smi_lib, rocminfo, rocprofiler, ROCR-Runtime; SchedMD/slurm; Syllo/nvtop; Textualize/rich; TimDettmers/bitsandbytes;
+tqdm/tqdm; util-linux/util-linux; wandb/wandb.
 """
 
 from __future__ import annotations
@@ -286,14 +287,15 @@ def widened(gits: list[str]) -> None:
     print(f"{len(new[:MOST])} words more in {OUT.relative_to(ROOT)}")
 
 
-def english(listed: str) -> None:
-    """Puts the plain words of a list into the file, but those that are the field's, somebody's name, or another's form."""
+def english(lists: list[str]) -> None:
+    """Puts the plain words of lists into the file, but those that are the field's, somebody's name, or another's form."""
     sys.path.insert(0, str(ROOT))
     from helpers.tell import redact_known
 
     table = json.loads(OUT.read_text(encoding="utf-8"))
     people = names_of_people()
-    found = {w for w in Path(listed).read_text(encoding="utf-8").split() if PLAIN.fullmatch(w)}
+    texts = (Path(listed).read_text(encoding="utf-8") for listed in lists)
+    found = {w for text in texts for w in text.split() if PLAIN.fullmatch(w)}
     kept: set[str] = set()
     for word in sorted(found - people, key=lambda word: (len(word), word)):
         if not (redact_known.is_word(word) or redact_known.is_form(word, kept)):
@@ -305,7 +307,7 @@ def english(listed: str) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--english"]:
-        return english(sys.argv[2])
+        return english(sys.argv[2:])
     if len(sys.argv) > 1:
         return widened(sys.argv[1:])
     names, texts, heads, once = Counter(), Counter(), Counter(), set()

@@ -509,8 +509,10 @@ def _strange_parts(name: str) -> Iterator[str]:
 
 @lru_cache(1 << 16)
 def is_word(low: str) -> bool:
-    """Whether the vocabulary has a word, or that of which it is a plural or another form."""
-    return low in FOREIGN or is_form(low, VOCABULARY)
+    """Whether the vocabulary has a word, or that of which it is another form or a compound with a part of a computer."""
+    glued = WRITING["glued"].fullmatch(low)
+    known = low in FOREIGN or is_form(low, VOCABULARY)
+    return known or bool(glued and is_form(glued[1] or glued[2], VOCABULARY))
 
 
 def is_form(low: str, words: Set[str]) -> bool:

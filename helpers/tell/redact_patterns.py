@@ -502,7 +502,11 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
                 if not inside(start, end):
                     yield from _spans_of(kind, match.string[start:end], start, known)
     for start, end in _unheard(view):
-        name = "" if inside(start, end) else known.name("name", view.text[start:end])
+        first = view.place(start)  # of \\torch, read as an escape, orch would be left
+        cut = text[first - 2 : first - 1] == "\\" and not facts.is_unheard(
+            text[first - 1] + view.text[start:end]
+        )
+        name = "" if cut or inside(start, end) else known.name("name", view.text[start:end])
         if name:
             yield Span(start, end, "name", name, weak=True)
 
@@ -564,9 +568,8 @@ def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]
             while len(pieces) > 1 and not _is_odd(pieces[-1]):
                 end -= len(pieces.pop())
             value = view.text[at + start : at + end]
-            digests = (end - start) % 8 and all(
-                re.fullmatch("[0-9a-f]{1,16}", one) for one in pieces
-            )
+            plain = all(re.fullmatch("[0-9a-f]{1,16}", one) for one in pieces)
+            digests = (end - start) % 8 and plain
             before = view.text[max(0, at + start - BEFORE) : at + start]
             if len(pieces) > 1 and not digests and facts.random_in(value):
                 if not facts.is_evidence(value, before):
@@ -637,12 +640,9 @@ def _at_host(match: re.Match[str]) -> Found:
 
 def _bare(word: str) -> bool:
     """Whether a word without a sign may be a name: strange, no identifier of code, no key of a program's settings, no file."""
-    key = word.count(".") > 1 and not (
-        facts.is_strange(word.partition(".")[2]) or facts.is_host(word)
-    )
-    return (
-        not key and word.count("_") < 2 and not word.endswith(_SOURCES) and facts.is_strange(word)
-    )
+    host = facts.is_strange(word.partition(".")[2]) or facts.is_host(word)
+    key = (word.count(".") > 1 and not host) or word.count("_") > 1
+    return not key and not word.endswith(_SOURCES) and facts.is_strange(word)
 
 
 def _person(match: re.Match[str]) -> Found:
