@@ -501,8 +501,10 @@ def is_unheard(run: str) -> bool:
 
 
 def _strange_parts(name: str) -> Iterator[str]:
-    parts = _ACCENTED.findall(name)
-    for run in re.findall("[A-Za-z]+", _ACCENTED.sub(" ", name)):
+    parts, plain = (
+        ([], name) if name.isascii() else (_ACCENTED.findall(name), _ACCENTED.sub(" ", name))
+    )
+    for run in re.findall("[A-Za-z]+", plain):
         parts += [] if is_word(run.lower()) else _WORD_PARTS.findall(run)
     return (part for part in parts if len(part) > 2 and not is_word(part.lower()))
 
