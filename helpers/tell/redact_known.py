@@ -389,7 +389,7 @@ EVIDENCE = [
 """Runs that are evidence, by their own shape and by what stands before them."""
 _ATOM = re.compile("[A-Za-z0-9]+")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_ENDINGS = "s es ed d ing ly er ers ion ions able ible ment al".split()
+_ENDINGS = "s es ed d ing ly er ers ion ions able ible ment".split()
 _BEGINNINGS = "re un pre non no multi over mis auto".split()
 _WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ACCENTED = re.compile(r"[^\W\d_]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff][^\W\d_]*")
