@@ -296,10 +296,7 @@ def english(lists: list[str]) -> None:
     people = names_of_people()
     texts = (Path(listed).read_text(encoding="utf-8") for listed in lists)
     found = {w for text in texts for w in text.split() if PLAIN.fullmatch(w)}
-    kept: set[str] = set()
-    for word in sorted(found - people, key=lambda word: (len(word), word)):
-        if not (redact_known.is_word(word) or redact_known.is_form(word, kept)):
-            kept.add(word)
+    kept = {word for word in found - people if not redact_known.is_word(word)}
     table["english"] = " ".join(sorted(kept))
     OUT.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(kept)} words of English in {OUT.relative_to(ROOT)}")
@@ -340,7 +337,7 @@ def main() -> None:
     table |= {first: " ".join(these) for first, these in rows.items()}
     languages, pairs = translated()
     table |= {"languages": " ".join(sorted(languages - kept)), "pairs": " ".join(sorted(pairs))}
-    table["english"] = ""  # from a list of its own
+    table["english"] = json.loads(OUT.read_text(encoding="utf-8"))["english"]  # --english makes it
     OUT.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"{len(kept)} words in {OUT.relative_to(ROOT)}")
 

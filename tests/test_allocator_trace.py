@@ -90,6 +90,7 @@ def test_a_refused_allocation_leaves_its_id_free():
         ([{"op": "alloc", "size": 1}], "line 1 has no usable id"),
         ([{"op": "explode"}], "line 1 has the unknown operation 'explode'"),
         ([{"op": ["alloc"]}], "line 1 has the unknown operation"),
+        ([{"id": 1, "size": 5}], "line 1 has no operation"),
         (
             [{"op": "set_fraction", "fraction": "half"}],
             "line 1 (set_fraction) has fraction half: expected a number",

@@ -199,7 +199,7 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             continue
         size, ident, stream = 0, -1, 0
         if type(kind) is not str or kind not in _ASKED:
-            what = f"the unknown operation {str(kind)[:40]!r}"
+            what = f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
             raise TraceError(f"line {number} has {what}: expected alloc, free, ...")
         if kind == "alloc":
             name, size = _id(row, number), _whole(row, "size", number)

@@ -234,11 +234,8 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
         shaped = [one for one in plugins if one not in of_lines]
         # Views of a text share most lines: each is asked about once.
         suspects = cache(lambda line, joined: [*_suspects(line, shaped if joined else plugins)])
-        # A style or a program that tables bring along stands once, and as many lines where it stands again.
-        met: Any = {}
-        first: Any = lambda m: m[0] if met.setdefault(m[0], m) is m else "\n" * m[0].count("\n")  # noqa: E731
-        once = [(name, WRITING["element"].sub(first, text)) for name, text in texts.items()]
-        each = spread(once, lambda named: _finds(*named, suspects), sum(len(t) for _, t in once))
+        size = sum(map(len, texts.values()))
+        each = spread([*texts.items()], lambda named: _finds(*named, suspects), size)
         return [find for finds in each for find in finds]
 
 

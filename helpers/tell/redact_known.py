@@ -32,8 +32,6 @@ TABLE: dict[str, Any] = yaml.load(
 """Detectors, kinds, words and places: what is known of values that must not leave (redact.yaml)."""
 WORDS = {"OF": "of secrets", "AFTER": "after a secret", "ALPHABET": "of a tokenizer"}
 """Pieces of patterns that are words of look/environment.json."""
-
-
 LABELS = {
     kind: [*dict.fromkeys(f"{words},{words.replace(' ', '_')}".split(","))]
     for kind, text in TABLE["labels"].items()
@@ -268,7 +266,7 @@ class Known:
         self._words.words += list(self._forms)[len(self._words.words) :]
         for form in self._words.likely(low):
             kind, name = self._forms[form]
-            free = len(form) >= _FREE_LENGTH and kind != "mac"
+            free = len(form) >= _FREE_LENGTH and kind != "mac" and not form.isdigit()
             for at in occurrences(form, low) if len(form) >= shortest else ():
                 end = at + len(form)
                 if len(form) == HEAD and kind == "token" and name in self._wholes:
@@ -390,7 +388,7 @@ EVIDENCE = [
 _ATOM = re.compile("[A-Za-z0-9]+")
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ENDINGS = "s es ed d ing ly er ers ion ions able ible ment".split()
-_BEGINNINGS = "re un pre non no multi over mis auto".split()
+_BEGINNINGS = "re un pre non no multi".split()
 _WORD_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ACCENTED = re.compile(r"[^\W\d_]*[\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff][^\W\d_]*")
 _NUMBER = re.compile(
@@ -639,9 +637,9 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
         frame = line[:1] == " " and (more == 1 or (more == 0 and first[:1] == " "))
         cut = re.compile(rf"[^{mark}]+" if mark else wide if frame else r"\S+")
         names = list(cut.finditer(line))
-        upper = sum(name.group().isupper() for name in names)
-        upper = upper * 2 > len(names) or (line[:1] == " " and first[:1].isdigit())  # pandas
-        sure = len(names) > 1 and (mark or frame or (len(names) > 2 and upper))
+        shown = 2 * sum(name.group().isupper() for name in names) > len(names)
+        shown = shown or (line[:1] == " " and first[:1].isdigit())  # by pandas
+        sure = len(names) > 1 and (mark or frame or (len(names) > 2 and shown))
         sure = sure and (mark or max(len(name.group()) for name in names) < _LONGEST_HEAD)
         if not sure or WRITING["no_table"].search(re.sub(f'["{mark}]', "", line) if mark else line):
             continue

@@ -502,11 +502,9 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
                 if not inside(start, end):
                     yield from _spans_of(kind, match.string[start:end], start, known)
     for start, end in _unheard(view):
-        first = view.place(start)  # of \\torch, read as an escape, orch would be left
-        cut = text[first - 2 : first - 1] == "\\" and not facts.is_unheard(
-            text[first - 1] + view.text[start:end]
-        )
-        name = "" if cut or inside(start, end) else known.name("name", view.text[start:end])
+        first, word = view.place(start), view.text[start:end]  # of \\torch, an escape left orch
+        cut = text[first - 2 : first - 1] == "\\" and not facts.is_unheard(text[first - 1] + word)
+        name = "" if cut or inside(start, end) else known.name("name", word)
         if name:
             yield Span(start, end, "name", name, weak=True)
 
@@ -528,10 +526,17 @@ def _unheard(view: View) -> Iterator[Line]:
 
 
 def _is_said(text: str, start: int, end: int) -> bool:
-    """Whether it is a word of everyday English that stands in small letters beside another word, as in a sentence."""
+    """Whether it is a word of everyday English, and nobody's name, that stands beside another word as in a sentence."""
     around = f"{text[max(0, start - BEFORE) : start]}\0{text[end : end + BEFORE]}"
-    said = text[start + 1 : end].islower() and facts.is_form(text[start:end].lower(), facts.ENGLISH)
-    return said and bool(WRITING["sentence"].fullmatch(around))
+    return text[start:end].lower() in facts.ENGLISH and bool(WRITING["sentence"].fullmatch(around))
+
+
+def _labelled(match: re.Match[str]) -> Found:
+    """A number behind a word that programs do not have, in a line of another language."""
+    line = match.string[max(0, match.start() - BEFORE) : match.start()].rpartition("\n")[2]
+    label = None if line.isascii() else WRITING["label"].search(line)
+    if label and facts.is_foreign_name(label[1]) and not facts.is_word(label[1].lower()):
+        yield "serial", *match.span()
 
 
 def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
@@ -659,6 +664,7 @@ _READERS: dict[str, Any] = {
     "full": _word("host", _private, group="v"),
     "share": _word("host", _private, group="v"),
     "script": _word("name", facts.is_foreign_name),
+    "six_digits": _labelled,
     "address": _address,
     "at_host": _at_host,
     "person": _person,
