@@ -465,7 +465,7 @@ def has_name(run: str) -> bool:
     if len(atoms) == 1 or any(_is_numbered(atom, True) for atom in atoms):
         return _is_numbered(atoms[0], False) if len(atoms) == 1 else True
     numbered = any(
-        re.fullmatch(r"[A-Za-z]+\d+|\d{2,4}|(?!0x)\w*\d{4}\w*", one)
+        re.fullmatch(r"[A-Za-z]+\d+|\d{2,4}|(?!0x)\d*[a-z]\w*\d{4}\w*", one)
         and one.lower() not in VOCABULARY
         for one in atoms[1:]
     )
