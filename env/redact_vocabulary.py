@@ -331,7 +331,8 @@ def main() -> None:
     for word in sorted(kept):
         rows.setdefault(word[0], []).append(word)
     table = {
-        "how": "Made by env/redact_vocabulary.py, which says from what; no line is written by hand."
+        "how": "Made by env/redact_vocabulary.py, which says from what; no line is written by hand. Its English is of SCOWL, "
+        "Copyright 2000-2019 by Kevin Atkinson, who permits any use where this notice stays."
     }
     table["addresses"] = " ".join(sorted(addresses))
     table |= {first: " ".join(these) for first, these in rows.items()}
