@@ -288,7 +288,7 @@ def widened(gits: list[str]) -> None:
 
 
 def english(lists: list[str]) -> None:
-    """Puts the plain words of lists into the file, but those that are the field's, somebody's name, or another's form."""
+    """Puts the plain words of lists into the file, but the field's with their forms, and names of people."""
     sys.path.insert(0, str(ROOT))
     from helpers.tell import redact_known
 

@@ -614,7 +614,6 @@ def decoded_base64(text: str) -> str | bytes | None:
 
 SECRETS = {name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()}
 
-
 _LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card serial".split()
 _HEADS = Words(_COLUMNS)
 

@@ -520,8 +520,8 @@ def _unheard(view: View) -> Iterator[Line]:
         cut = opens and re.match(r"\d*m" if opens[1] else "[nrtbfv]", match.group())
         start += cut.end() if cut else 0
         ours = _GIVEN.match(text, match.start(), end + _AFTER)
-        known = ours or _is_said(text, start, end) or _evident(text, start, end)
-        if facts.is_unheard(text[start:end]) and not known:
+        heard = ours or not facts.is_unheard(text[start:end]) or _is_said(text, start, end)
+        if not (heard or _evident(text, start, end)):
             yield start, end
 
 
@@ -591,11 +591,10 @@ def _evident(text: str, start: int, end: int) -> bool:
     before, after = text[max(0, start - BEFORE) : start], text[end : end + 4 * BEFORE]
     stem = before.rstrip(_WORD)
     whole = f"{before[len(stem) :]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
-    symbol = (stem[-1:] != "/" and WRITING["symbol"].fullmatch(whole)) or WRITING["version"].match(
-        after
-    )
+    symbol = stem[-1:] != "/" and WRITING["symbol"].fullmatch(whole)
     summed = WRITING["digest"].fullmatch(text, start, end) and WRITING["summed"].match(after)
-    return bool(symbol or summed) or facts.is_evidence(text[start:end], before)
+    told = symbol or summed or WRITING["version"].match(after)
+    return bool(told) or facts.is_evidence(text[start:end], before)
 
 
 def _word(kind: str, odd: Callable[[str], bool], way: str = "", group: str | int = 0) -> Any:
@@ -645,9 +644,10 @@ def _at_host(match: re.Match[str]) -> Found:
 
 def _bare(word: str) -> bool:
     """Whether a word without a sign may be a name: strange, no identifier of code, no key of a program's settings, no file."""
-    host = facts.is_strange(word.partition(".")[2]) or facts.is_host(word)
-    key = (word.count(".") > 1 and not host) or word.count("_") > 1
-    return not key and not word.endswith(_SOURCES) and facts.is_strange(word)
+    inner = word.partition(".")[2] if word.count(".") > 1 else ""
+    if inner and not (facts.is_strange(inner) or facts.is_host(word)):
+        return False
+    return word.count("_") < 2 and not word.endswith(_SOURCES) and facts.is_strange(word)
 
 
 def _person(match: re.Match[str]) -> Found:

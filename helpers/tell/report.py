@@ -452,9 +452,10 @@ def runs_table(batch: str) -> Shown:
         return Shown("Runs", columns, [], none=NO_BATCH, again=True)
     view = read_batch(Path(batch))
     first = sorted(view.runs, key=lambda run: run.state == "answered")
-    ends = [run.verdict.short if run.verdict else run.cause or gone(run) for run in first]
-    about = [[run.notebook, run.box, run.state.replace("_", " ")] for run in first]
-    rows = [[*one, end] for one, end in zip(about, ends, strict=True)]
+    rows = []
+    for run in first:
+        end = run.verdict.short if run.verdict else run.cause or gone(run)
+        rows.append([run.notebook, run.box, run.state.replace("_", " "), end])
     below = [f"Not readable: {line}" for line in view.unreadable]
     how: dict[str, Any] = {"widest": 80, "again": True, "most": MOST_ROWS}
     return Shown("Runs of the batch", columns, rows, below, [", ".join(counted(view.runs))], **how)
