@@ -13,7 +13,8 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-OLDEST, NEWEST = (3, 10), (3, 13)
+OLDEST = (3, 10)
+NEWEST = (3, 13)
 OLDEST_FOR_CAPTURE = (3, 8)
 ANSWER_LIMIT_S = 20
 

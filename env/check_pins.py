@@ -50,7 +50,9 @@ def uv(arguments: Sequence[str], links: bool = False) -> subprocess.CompletedPro
 def lock(arguments: list[str]) -> int:
     """Write the locks anew from the .in files; a pin that still fits stays, but for --upgrade."""
     for name in COMPILED:
-        torch, source, target = name == "torch", f"{name}.in", f"{name}.txt"
+        torch = name == "torch"
+        source = f"{name}.in"
+        target = f"{name}.txt"
         words = f"pip compile {source} -o {target} --universal --only-binary :all:".split()
         words += ["--python-version", PYTHONS[0], "--custom-compile-command", "make lock"]
         words += arguments
@@ -109,7 +111,8 @@ def check(arguments: list[str]) -> int:
         needs.write_text("\n".join(kept))
         for platform in PLATFORMS:
             for python in PYTHONS:
-                began, lines = time.monotonic(), []
+                began = time.monotonic()
+                lines = []
                 for lock_file in [*(ENV / name for name in LOCKS), needs]:
                     count, why = resolves(lock_file, python, platform)
                     failed += bool(why)

@@ -82,9 +82,15 @@ CJK = re.compile("[\u3005-\u3007\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\u
 DESCRIPTIONS = "var/lib/apt/lists/*_Translation-en*"
 KIN = re.compile(r"^(?:lib|python3?-|ruby-|golang-|r-|node-|php-)")
 LETTERS = re.compile(r"[^\W\d_]{3,}")
-LEAST_OF_PROGRAMS, LEAST_OF_MESSAGES, SHORTEST_OTHER = 3, 3, 7
-LEAST, LEAST_OF_TEXT, LEAST_OF_HEADERS, SHORTEST = 3, 4, 3, 3
-LEAST_OF_PACKAGES, SIGNS_OF_KIN = 3, 6
+LEAST_OF_PROGRAMS = 3
+LEAST_OF_MESSAGES = 3
+SHORTEST_OTHER = 7
+LEAST = 3
+LEAST_OF_TEXT = 4
+LEAST_OF_HEADERS = 3
+SHORTEST = 3
+LEAST_OF_PACKAGES = 3
+SIGNS_OF_KIN = 6
 HASHED = frozenset(".py .sh".split())
 SLASHED = frozenset(".c .h .cc .cpp .hpp .hip .cu .cuh .go .rs".split())
 WRITTEN = frozenset(".md .rst .txt .yaml .yml .json".split())
@@ -103,13 +109,18 @@ OF_SOMEBODY = re.compile(
     r"(?i:\bauthors?\b|copyright|\(c\)|thanks to|[a-z]-by:|maintainers?\b|contact:)[^\n]{0,200}"
 )
 ADDRESSED = re.compile(r"([^\n:<>\"']{3,60}) <[^@\s<>]+@[^@\s<>]+>")
-OF_PROCESSORS, FLAG = "cpufeatures.h", re.compile(r"[a-z][a-z0-9]{3,19}")
+OF_PROCESSORS = "cpufeatures.h"
+FLAG = re.compile(r"[a-z][a-z0-9]{3,19}")
 FORMAT = re.compile(r'"((?:[^"\\\n]|\\.)*%(?:[^"\\\n]|\\.)*)"')
 PLAIN = re.compile(r"[a-z]{4,20}")
 NO_ACCENT = str.maketrans("øłđðı", "olddi", "") | {ord("ß"): "ss", ord("æ"): "ae", ord("þ"): "th"}
 IN_TWO = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "å": "aa", "ø": "oe", "ß": "ss"})
 ENDINGS = "s es ed d ing ly er ers".split()
-LARGEST, LEAST_OF_FILES, LEAST_OF_PROJECTS, LEAST_OF_ONE, MOST = 1 << 20, 2, 2, 6, 30_000
+LARGEST = 1 << 20
+LEAST_OF_FILES = 2
+LEAST_OF_PROJECTS = 2
+LEAST_OF_ONE = 6
+MOST = 30_000
 
 
 def words(text: str) -> set[str]:
@@ -155,7 +166,8 @@ def text_of(path: Path) -> str:
 
 def translated() -> tuple[set[str], set[str]]:
     """Words that the translations of several programs have, and pairs of signs that several messages in Chinese and the like have."""
-    kept, pairs = set(), Counter()
+    kept = set()
+    pairs = Counter()
     for language in LANGUAGES:
         programs = Counter()
         for path in sorted(Path("/").glob(TRANSLATIONS.format(language)[1:])):
@@ -244,7 +256,9 @@ def of_project(git: str) -> tuple[Counter[str], set[str]]:
         wrote |= unaccented(" ".join(ADDRESSED.findall(text)))
         if OF_PEOPLE.search(name):
             continue
-        ending, code, said = PurePosixPath(name).suffix, "", OF_SOMEBODY.sub(" ", text)
+        ending = PurePosixPath(name).suffix
+        code = ""
+        said = OF_SOMEBODY.sub(" ", text)
         if name == OF_PROCESSORS:
             counts.update(dict.fromkeys(filter(FLAG.fullmatch, words(said)), LEAST_OF_ONE))
         if ending in SLASHED:
@@ -262,7 +276,9 @@ def widened(gits: list[str]) -> None:
     """Adds to the file the words that several projects have, or many files of one, unless they may be somebody's name."""
     table = json.loads(OUT.read_text(encoding="utf-8"))
     known = {word for row, text in table.items() if len(row) == 1 for word in text.split()}
-    projects, most, people = Counter[str](), Counter[str](), names_of_people()
+    projects = Counter[str]()
+    most = Counter[str]()
+    people = names_of_people()
     with ProcessPoolExecutor(2) as pool:
         for counts, wrote in pool.map(of_project, gits):
             projects.update(w for w, count in counts.items() if count >= LEAST_OF_FILES)
@@ -307,7 +323,10 @@ def main() -> None:
         return english(sys.argv[2:])
     if len(sys.argv) > 1:
         return widened(sys.argv[1:])
-    names, texts, heads, once = Counter(), Counter(), Counter(), set()
+    names = Counter()
+    texts = Counter()
+    heads = Counter()
+    once = set()
     addresses: set[str] = set()
     for source in sources(LIBRARIES, ".py"):
         code, said = names_and_texts(source)

@@ -1,4 +1,7 @@
-"""``python3 -m helpers``: the command line. The checkout stands first on sys.path, whatever lies beside the caller."""
+"""``python3 -m helpers``: the command line.
+
+The checkout stands first on sys.path, whatever lies beside the caller.
+"""
 
 import sys
 from pathlib import Path

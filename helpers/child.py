@@ -1,9 +1,11 @@
-"""One bounded child process: started, its lines read as they come, its limits of time and memory, its end in words.
+"""One bounded child process: started, its lines read as they come, its limits of time and
+memory, its end in words.
 
-The child gets a session of its own, dies with its parent, leaves no core file, and is the first that the kernel's OOM
-killer takes. It is asked to end (SIGTERM) before it is killed: a SIGKILL in the middle of a driver call is itself a known
-cause of memory that nobody holds (sgl-project/sglang issue 30431). A process that waits inside the kernel (state D)
-outlives even SIGKILL; it is left behind after a grace and named, never waited for.
+The child gets a session of its own, dies with its parent, leaves no core file, and is the first
+that the kernel's OOM killer takes. It is asked to end (SIGTERM) before it is killed: a SIGKILL
+in the middle of a driver call is itself a known cause of memory that nobody holds
+(sgl-project/sglang issue 30431). A process that waits inside the kernel (state D) outlives even
+SIGKILL; it is left behind after a grace and named, never waited for.
 
 Standard library alone, on Python 3.8 too.
 """
@@ -26,22 +28,32 @@ from pathlib import Path
 from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-"""What holds helpers, env and notebooks: a checkout, or the folder of an installed package that is laid out like one."""
+"""What holds helpers, env and notebooks: a checkout, or the folder of an installed package that
+is laid out like one.
+"""
 IN_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
 _USUAL = f"{CHECKOUT if IN_CHECKOUT else '.'}/outputs"
 OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _USUAL).absolute()
-"""Where everything that is kept goes: in the checkout, for an installed package below the folder where a command is typed."""
+"""Where everything that is kept goes: in the checkout, for an installed package below the
+folder where a command is typed.
+"""
 users_umask = -1
-"""The umask of whoever typed a command, where it is another than this process's by now: for a program of the user's; else -1."""
+"""The umask of whoever typed a command, where it is another than this process's by now: for a
+program of the user's; else -1.
+"""
 LAST_BYTES = 16 << 10
 LONGEST_LINE_BYTES = 1 << 20
 THREADS_SHOWN = 64
-POLL_S, CLOSED_POLL_S, SAMPLE_S, PY_SPY_S = 0.05, 0.005, 0.02, 3.0
+POLL_S = 0.05
+CLOSED_POLL_S = 0.005
+SAMPLE_S = 0.02
+PY_SPY_S = 3.0
 
-# Runs between fork and the program, and becomes it under the same number. preexec_fn may deadlock in a threaded parent such as
-# a notebook kernel, so this is a program of its own. PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if
-# the parent has died before. RLIMIT_DATA counts private writable memory (setrlimit(2), since Linux 4.7), so that an allocation
-# fails where a cgroup would kill; both hold for all that is started from there.
+# Runs between fork and the program, and becomes it under the same number. preexec_fn may
+# deadlock in a threaded parent such as a notebook kernel, so this is a program of its own.
+# PR_SET_PDEATHSIG is 1 (prctl(2)); it holds across execve, and is lost if the parent has died
+# before. RLIMIT_DATA counts private writable memory (setrlimit(2), since Linux 4.7), so that an
+# allocation fails where a cgroup would kill; both hold for all that is started from there.
 START = """
 import os, resource, signal, sys
 parent, data, umask = map(int, sys.argv[1:4])
@@ -78,10 +90,11 @@ except OSError as error:
 class Ended:
     """How a child ended.
 
-    ``how``: ``exited`` (see ``exit_code``; 127 where the program could not be run), ``signalled`` (see ``signal``),
-    ``timed_out`` (stopped here), or ``stuck`` (stopped here, and it lives on in the kernel). ``left_pids`` are the
-    processes of its session, itself included, that even SIGKILL did not end. ``last_words`` is the end of its stderr;
-    ``stacks`` what /proc said of each thread just before it was stopped.
+    ``how``: ``exited`` (see ``exit_code``; 127 where the program could not be run),
+    ``signalled`` (see ``signal``), ``timed_out`` (stopped here), or ``stuck`` (stopped here,
+    and it lives on in the kernel). ``left_pids`` are the processes of its session, itself
+    included, that even SIGKILL did not end. ``last_words`` is the end of its stderr; ``stacks``
+    what /proc said of each thread just before it was stopped.
     """
 
     how: str
@@ -110,9 +123,11 @@ def last_line(words: str) -> str:
 
 
 def program(python: str, module: str, *arguments: str) -> list[str]:
-    """The command line of a program of this checkout, ``main`` of ``module``, under any interpreter.
+    """The command line of a program of this checkout, ``main`` of ``module``, under any
+    interpreter.
 
-    Its folder, whatever lies there, shadows neither helpers nor a library: sys.path[0] is '' under -c.
+    Its folder, whatever lies there, shadows neither helpers nor a library: sys.path[0] is ''
+    under -c.
     """
     path = f"sys.path[:] = [{str(CHECKOUT)!r}, *(p for p in sys.path if p)]"
     return [python, "-c", f"import sys; {path}; from {module} import main; main()", *arguments]
@@ -123,8 +138,9 @@ def environment(
 ) -> dict[str, str]:
     """A child's environment: this one's, but for the names in ``without``, and ``more``.
 
-    ``own``: a program of this checkout, which must find it, before any other package called helpers; a program of the
-    user's never gets the checkout on its path. No bytecode is written beside anybody's sources.
+    ``own``: a program of this checkout, which must find it, before any other package called
+    helpers; a program of the user's never gets the checkout on its path. No bytecode is written
+    beside anybody's sources.
     """
     found = {name: value for name, value in os.environ.items() if name not in without}
     found["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -153,12 +169,15 @@ def start(
     umask: int = -1,
     **pipes: Any,
 ) -> subprocess.Popen[bytes]:
-    """Start a child in a session of its own that ends with this thread. ``pipes``: stdin, stdout and stderr as of Popen.
+    """Start a child in a session of its own that ends with this thread.
 
-    ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder of a cgroup to put it in,
-    ``umask`` is the child's where it is not negative.
-    ``direct``: without the program before it, which costs a Python's start; then it may outlive this thread, and raises
-    OSError where it cannot be run; ``watch`` then kills its group alone and does not look for what left it.
+    ``pipes``: stdin, stdout and stderr as of Popen.
+
+    ``data_bytes`` limits the private memory of each of its processes, ``group`` is the folder
+    of a cgroup to put it in, ``umask`` is the child's where it is not negative. ``direct``:
+    without the program before it, which costs a Python's start; then it may outlive this
+    thread, and raises OSError where it cannot be run; ``watch`` then kills its group alone and
+    does not look for what left it.
     """
     numbers = map(str, (os.getpid(), data_bytes, umask))
     before = [sys.executable, "-I", "-S", "-c", START, *numbers, group]
@@ -185,16 +204,20 @@ def watch(
 ) -> Ended:
     """Run ``argv`` for at most ``limit_s`` seconds and say how it ended.
 
-    ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line`` gets each line of stdout, or
-    ``on_data`` its bytes; a number they return is the seconds that the child has from then on. After the limit the child has
-    ``term_s`` seconds to end by itself. Whatever it left running in its session is killed, also when this function is
-    interrupted, and its end is waited for ``grace_s`` seconds at most. ``data_bytes`` to ``umask`` as of ``start``.
+    ``on_start`` gets its number, ``stdin`` is the file descriptor that it reads. ``on_line``
+    gets each line of stdout, or ``on_data`` its bytes; a number they return is the seconds that
+    the child has from then on. After the limit the child has ``term_s`` seconds to end by
+    itself. Whatever it left running in its session is killed, also when this function is
+    interrupted, and its end is waited for ``grace_s`` seconds at most. ``data_bytes`` to
+    ``umask`` as of ``start``.
     """
     began = time.monotonic()
     pipes: Any = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = start(argv, env, cwd, data_bytes, group, direct, umask, **pipes)
     reader = _Pipes(process, on_line, on_data, began + limit_s)
-    stacks, late, interrupted = "", False, True
+    stacks = ""
+    late = False
+    interrupted = True
     left: tuple[int, ...] = ()
     try:
         if on_start is not None:
@@ -210,7 +233,8 @@ def watch(
             reader.read_until_ended(process.pid, term_s)
         interrupted = False
     finally:
-        # Before it is reaped, while its number cannot belong to anybody else: whatever is left of its group.
+        # Before it is reaped, while its number cannot belong to anybody else: whatever is left
+        # of its group.
         signal_group(process.pid, signal.SIGKILL)
         if interrupted:
             reader.on_line = reader.on_data = None
@@ -223,9 +247,11 @@ def watch(
             time.sleep(POLL_S)
         if _has_ended(process.pid):
             process.wait()
-    seconds, words = round(time.monotonic() - began, 3), reader.last_words()
+    seconds = round(time.monotonic() - began, 3)
+    words = reader.last_words()
     if process.returncode is None:
-        # Nobody can wait for it: the handle is told that it is done, so that it neither warns nor tries.
+        # Nobody can wait for it: the handle is told that it is done, so that it neither warns
+        # nor tries.
         process.returncode = -signal.SIGKILL
         return Ended("stuck", None, "", seconds, words, stacks or thread_states(process.pid), left)
     code = process.returncode
@@ -236,7 +262,9 @@ def watch(
 
 @dataclass(frozen=True)
 class Transcript:
-    """What a program answered in JSON lines, each with the name of its ``event``, in order; and how it ended."""
+    """What a program answered in JSON lines, each with the name of its ``event``, in order; and
+    how it ended.
+    """
 
     ended: Ended
     rows: tuple[dict[str, Any], ...] = ()
@@ -249,7 +277,9 @@ class Transcript:
 def transcript(
     argv: Sequence[str], start_s: float, then_s: Mapping[str, float], **how: Any
 ) -> Transcript:
-    """Run a program that answers in JSON lines. It has ``start_s`` seconds, and from an event of ``then_s`` on those.
+    """Run a program that answers in JSON lines.
+
+    It has ``start_s`` seconds, and from an event of ``then_s`` on those.
 
     ``how`` as of ``watch``.
     """
@@ -277,12 +307,15 @@ def signal_group(group: int, number: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    # WNOWAIT leaves it unreaped, so that its process group's number stays taken until the group has been killed.
+    # WNOWAIT leaves it unreaped, so that its process group's number stays taken until the group
+    # has been killed.
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 class _Pipes:
-    """The child's stdout as lines and the end of its stderr, read without ever waiting for the end of either."""
+    """The child's stdout as lines and the end of its stderr, read without ever waiting for the
+    end of either.
+    """
 
     def __init__(
         self,
@@ -291,9 +324,13 @@ class _Pipes:
         on_data: Callable[[bytes], float | None] | None,
         deadline: float,
     ):
-        self.on_line, self.on_data, self.deadline = on_line, on_data, deadline
-        self._stdout, self._stderr = process.stdout, process.stderr
-        self._line, self._words = b"", b""
+        self.on_line = on_line
+        self.on_data = on_data
+        self.deadline = deadline
+        self._stdout = process.stdout
+        self._stderr = process.stderr
+        self._line = b""
+        self._words = b""
         self._selector = selectors.DefaultSelector()
         for pipe in (self._stdout, self._stderr):
             assert pipe is not None
@@ -321,7 +358,9 @@ class _Pipes:
         return any_output
 
     def read_until_ended(self, pid: int, at_most_s: float) -> None:
-        """Read on until the child has ended and its pipes are empty, which a child it left behind must not delay."""
+        """Read on until the child has ended and its pipes are empty, which a child it left
+        behind must not delay.
+        """
         until = time.monotonic() + at_most_s
         while time.monotonic() < until and not _has_ended(pid):
             self.read(min(POLL_S, max(0.0, until - time.monotonic())))
@@ -360,11 +399,13 @@ def run_here(
     receivers: Callable[[int], Sequence[int]] = lambda number: (),
     term_s: float = 0.0,
 ) -> int:
-    """Run ``argv`` to its end, with this process's terminal, input and output; its exit code, minus n where signal n ended it.
+    """Run ``argv`` to its end, with this process's terminal, input and output; its exit code,
+    minus n where signal n ended it.
 
-    Its umask is the user's, and there is no limit. Signals of FORWARDED that come meanwhile are passed on, where this is the
-    main thread: to the processes that ``receivers`` names for that signal, else to the program. ``term_s`` above 0: whoever
-    received SIGTERM has so many seconds to end and is killed then. Raises OSError where it cannot be run.
+    Its umask is the user's, and there is no limit. Signals of FORWARDED that come meanwhile are
+    passed on, where this is the main thread: to the processes that ``receivers`` names for that
+    signal, else to the program. ``term_s`` above 0: whoever received SIGTERM has so many
+    seconds to end and is killed then. Raises OSError where it cannot be run.
     """
     own = os.umask(users_umask) if users_umask >= 0 else -1
     try:
@@ -423,8 +464,10 @@ def _in_foreground() -> bool:
 
 @dataclass(frozen=True)
 class Process:
-    """A process or thread as its file ``stat`` has it (proc(5)): ``state`` is the kernel's letter, Z for one nobody has waited
-    for, empty where there is none; ``start_ticks`` since boot tells it from a later one of the same number."""
+    """A process or thread as its file ``stat`` has it (proc(5)): ``state`` is the kernel's
+    letter, Z for one nobody has waited for, empty where there is none; ``start_ticks`` since
+    boot tells it from a later one of the same number.
+    """
 
     pid: int
     name: str = ""
@@ -442,7 +485,8 @@ def process_of(pid: int, root: str = "", below: str = "/proc") -> Process:
     """A process by its number, in the tree ``root``; or a thread, ``below`` /proc/PID/task."""
     text = _text(Path(f"{root}{below}/{pid}/stat"), "")
     # The name stands in parentheses and may hold any character, a closing one included.
-    name, words = text.partition("(")[2].rpartition(")")[0], text.rpartition(")")[2].split()
+    name = text.partition("(")[2].rpartition(")")[0]
+    words = text.rpartition(")")[2].split()
     if len(words) < 20:
         return Process(pid)
     return Process(pid, name, words[0], int(words[3]), int(words[6]), int(words[19]))
@@ -455,19 +499,25 @@ def session_pids(session: int) -> list[int]:
 
 
 def carrying(entry: str) -> list[int]:
-    """The other processes whose environment has that entry, NAME=value, since they began their program; a zombie has none."""
+    """The other processes whose environment has that entry, NAME=value, since they began their
+    program; a zombie has none.
+    """
     pids = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
     return [pid for pid in pids if entry in _text(Path(f"/proc/{pid}/environ"), "").split("\0")]
 
 
 def thread_states(session: int) -> str:
-    """Every thread of a session: its state, and where in the kernel it waits. What may not be read says so (root may)."""
+    """Every thread of a session: its state, and where in the kernel it waits.
+
+    What may not be read says so (root may).
+    """
     found = []
     for pid in session_pids(session):
         tasks = Path(f"/proc/{pid}/task").glob("[0-9]*")
         for task in sorted(tasks, key=lambda folder: int(folder.name)):
             one = process_of(int(task.name), below=f"/proc/{pid}/task")
-            call, place = _text(task / "syscall").partition(" ")[0], _text(task / "wchan")
+            call = _text(task / "syscall").partition(" ")[0]
+            place = _text(task / "wchan")
             who = f"pid {pid} thread {one.pid} {one.name or '?'}: state {one.state or '?'}"
             found.append(f"{who}, waits in {place}, system call {call}")
             found += ["    " + frame for frame in _text(task / "stack").splitlines()[:20]]
@@ -475,7 +525,9 @@ def thread_states(session: int) -> str:
 
 
 def stacks_of(session: int, pids: Sequence[int]) -> str:
-    """What every thread of a session does now: place in the kernel, and Python stacks where py-spy is there."""
+    """What every thread of a session does now: place in the kernel, and Python stacks where
+    py-spy is there.
+    """
     said = [thread_states(session)]
     spy = shutil.which("py-spy")
     for pid in pids if spy else ():
@@ -501,15 +553,19 @@ def field(path: str | Path, name: str) -> int | None:
 
 
 class Sampler(threading.Thread):
-    """Peaks of all processes of a session, and what each thread did shortly before ``deadline``; ended by ``stop``.
+    """Peaks of all processes of a session, and what each thread did shortly before
+    ``deadline``; ended by ``stop``.
 
-    A peak between two samples is missed: ``rss_anon_bytes`` is a lower bound. ``pids`` are all processes seen.
-    ``device_bytes`` is the highest answer of ``used``, which is asked now and then (None: it never had one).
+    A peak between two samples is missed: ``rss_anon_bytes`` is a lower bound. ``pids`` are all
+    processes seen. ``device_bytes`` is the highest answer of ``used``, which is asked now and
+    then (None: it never had one).
     """
 
     def __init__(self, pid: int, deadline: float, used: Callable[[], int | None] = lambda: None):
         super().__init__(daemon=True)
-        self.pid, self.deadline, self.used = pid, deadline, used
+        self.pid = pid
+        self.deadline = deadline
+        self.used = used
         self.rss_anon_bytes = self.rss_file_bytes = self.samples = 0
         self.device_bytes: int | None = None
         self.pids: set[int] = {pid}
@@ -548,7 +604,8 @@ def _resident(pid: int) -> tuple[int, int]:
 def memory_groups(cgroup: str) -> list[tuple[int, str, str]]:
     """(version, mount, path below it) of each memory cgroup by the text of /proc/PID/cgroup.
 
-    Inside a container the path may be that of the host, of which only the mount is visible; "/.." leads out of sight.
+    Inside a container the path may be that of the host, of which only the mount is visible;
+    "/.." leads out of sight.
     """
     found = []
     for line in cgroup.splitlines():
@@ -562,7 +619,9 @@ def memory_groups(cgroup: str) -> list[tuple[int, str, str]]:
 
 
 def _memory_groups(root: Path) -> list[tuple[Path, Path, bool]]:
-    """The memory cgroups of this process: the folder, the top of its mount, and whether it is version 2."""
+    """The memory cgroups of this process: the folder, the top of its mount, and whether it is
+    version 2.
+    """
     groups = memory_groups(_text(root / "proc/self/cgroup", ""))
     return [
         (root / f"{top[1:]}/{path}", root / top[1:], version == 2) for version, top, path in groups
@@ -570,9 +629,11 @@ def _memory_groups(root: Path) -> list[tuple[Path, Path, bool]]:
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """How many processes of this cgroup any OOM killer has killed, or None where no counter can be read.
+    """How many processes of this cgroup any OOM killer has killed, or None where no counter can
+    be read.
 
-    memory.events of cgroup v2 (Linux 4.13), else memory.oom_control of v1. Counters, so compare two readings.
+    memory.events of cgroup v2 (Linux 4.13), else memory.oom_control of v1. Counters, so compare
+    two readings.
     """
     # The second place: inside a container with its own mount.
     places = [(at, v2) for folder, top, v2 in _memory_groups(root) for at in (folder, top)]
@@ -585,10 +646,15 @@ def _kills(group: Path, second: bool) -> int | None:
 
 
 class Group:
-    """A memory cgroup for one child where one can be made; ``path`` is empty and ``why`` says so where not."""
+    """A memory cgroup for one child where one can be made; ``path`` is empty and ``why`` says
+    so where not.
+    """
 
     def __init__(self, limit_bytes: int | None, root: Path = Path("/")):
-        self.path, self.why, self.root, self._second = "", "no limit was asked for", root, True
+        self.path = ""
+        self.why = "no limit was asked for"
+        self.root = root
+        self._second = True
         if limit_bytes is None:
             return
         self.why = "no memory cgroup of this process is writable"
@@ -603,11 +669,14 @@ class Group:
             except OSError:
                 os.rmdir(mine)
             else:
-                self.path, self.why = str(mine), ""
+                self.path = str(mine)
+                self.why = ""
                 return
 
     def kills(self) -> int | None:
-        """Processes that the kernel's OOM killer ended: in this group, else in this process's own. None: nothing says so.
+        """Processes that the kernel's OOM killer ended: in this group, else in this process's own.
+
+        None: nothing says so.
 
         The box's own count (/proc/vmstat) proves nothing here: it is that of every container.
         """
@@ -624,9 +693,12 @@ class Group:
 
 
 def _limit(group: Path, limit_bytes: int, second: bool) -> None:
-    """Limit a group's memory, and with it its swap: else what is beyond the limit is swapped, and nothing ends."""
+    """Limit a group's memory, and with it its swap: else what is beyond the limit is swapped,
+    and nothing ends.
+    """
     (group / ("memory.max" if second else "memory.limit_in_bytes")).write_text(str(limit_bytes))
-    # The first version counts memory and swap together. Neither file is there on a kernel that does not account swap.
+    # The first version counts memory and swap together. Neither file is there on a kernel that
+    # does not account swap.
     name, most = ("memory.swap.max", 0) if second else ("memory.memsw.limit_in_bytes", limit_bytes)
     if (group / name).exists():
         (group / name).write_text(str(most))

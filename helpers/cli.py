@@ -1,8 +1,10 @@
-"""One thin command per verb: ``python3 -m helpers VERB``. A command reads arguments and prints; the work is done elsewhere.
+"""One thin command per verb: ``python3 -m helpers VERB``.
 
-Exit 0: answered, whatever the answer. 1: a run did not answer, or a check failed. 2: wrong use, in one line.
-``capture``, and ``diagnose`` of a text or a bundle, need nothing but the standard library of Python 3.8; the other verbs need
-the workbook's own packages.
+A command reads arguments and prints; the work is done elsewhere.
+
+Exit 0: answered, whatever the answer. 1: a run did not answer, or a check failed. 2: wrong use,
+in one line. ``capture``, and ``diagnose`` of a text or a bundle, need nothing but the standard
+library of Python 3.8; the other verbs need the workbook's own packages.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit code. A ValueError is wrong use: all of the project's say in one line what to do."""
+    """Run one command; returns its exit code.
+
+    A ValueError is wrong use: all of the project's say in one line what to do.
+    """
     argv = sys.argv[1:] if argv is None else argv
     sys.stderr = sys.stderr or open(os.devnull, "w")  # closed (2>&-)
     if sys.stdout is None:
@@ -86,13 +91,15 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _Spelt:
-    """A stream on which what could steer a terminal, in whatever a box says, is spelt out, as JSON does; bold is let through.
+    """A stream on which what could steer a terminal, in whatever a box says, is spelt out, as
+    JSON does; bold is let through.
 
     Whoever draws on a terminal itself has the bare stream in ``drawn``.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.drawn, self.bold = stream, stream.isatty()
+        self.drawn = stream
+        self.bold = stream.isatty()
 
     def write(self, text: str) -> int:
         for odd in {c for c in set(text) - {"\n", "\t"} if plain(c) not in (c, " ")}:
@@ -123,7 +130,8 @@ def _verb(argv: list[str]) -> int:
         if OUTPUTS.parent == CHECKOUT:  # a folder that the user names keeps the user's own mode
             OUTPUTS.chmod(0o700)
     below = OUTPUTS.resolve() in (out, *out.parents)
-    # What lies below outputs is its owner's alone; a program of the user's keeps the user's own umask.
+    # What lies below outputs is its owner's alone; a program of the user's keeps the user's own
+    # umask.
     if not below:
         return verbs[arguments.verb](arguments)
     child.users_umask = os.umask(0o077)
@@ -156,7 +164,9 @@ class _OneLine(argparse.ArgumentParser):
 
 
 def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
-    """The parser of the command line and what runs each verb; with ``asked`` only as far as that verb needs it."""
+    """The parser of the command line and what runs each verb; with ``asked`` only as far as
+    that verb needs it.
+    """
     form = argparse.RawDescriptionHelpFormatter
     parser = _OneLine(prog=PROGRAM, formatter_class=form)
     options: dict[str, Any] = {"dest": "verb", "metavar": "VERB", "required": True}

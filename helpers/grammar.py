@@ -1,10 +1,12 @@
 """The grammar of failure messages (messages.json): its rows, and the compiler of their templates.
 
-A template is plain text as a program prints it. It is read on squeezed text (lower case, no blanks), so a message wrapped at
-any column reads like a whole one. ``{requested}`` is a size with its unit, ``{requested:MiB}`` a bare number of MiB,
-``{device}`` a whole number, ``{...}`` up to 160 characters of anything and ``{..40}`` up to 40; ``<a|b>`` is either,
-``<?x>`` may be missing; ``\\<`` and the like are the signs themselves. Every pattern is bounded, and what follows a gap is the
-first place that fits, so no text makes the reading slow. A pattern is compiled when its row's longest words stand in a text.
+A template is plain text as a program prints it. It is read on squeezed text (lower case, no
+blanks), so a message wrapped at any column reads like a whole one. ``{requested}`` is a size
+with its unit, ``{requested:MiB}`` a bare number of MiB, ``{device}`` a whole number, ``{...}``
+up to 160 characters of anything and ``{..40}`` up to 40; ``<a|b>`` is either, ``<?x>`` may be
+missing; ``\\<`` and the like are the signs themselves. Every pattern is bounded, and what
+follows a gap is the first place that fits, so no text makes the reading slow. A pattern is
+compiled when its row's longest words stand in a text.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class _Lazy:
 
 
 def lazy(text: str, flags: int = 0) -> Pattern[str]:
-    """``re.compile``, put off until the pattern is first asked: most texts never need most patterns."""
+    """``re.compile``, put off until the pattern is first asked: most texts never need most
+    patterns.
+    """
     return _Lazy(text, flags)  # type: ignore[return-value]
 
 
@@ -117,7 +121,10 @@ def _text(nodes: list[Node], words: str) -> None:
 
 
 def anchors(nodes: list[Node], plain: bool = False) -> tuple[str, ...]:
-    """Words of which one stands in every text that fits: the longest that a template has. ``plain``: with their blanks."""
+    """Words of which one stands in every text that fits: the longest that a template has.
+
+    ``plain``: with their blanks.
+    """
     best: tuple[str, ...] = ()
     for node in nodes:
         if node[0] == "text":
@@ -135,11 +142,15 @@ def anchors(nodes: list[Node], plain: bool = False) -> tuple[str, ...]:
 
 
 def _outermost(text: str) -> tuple[str, ...]:
-    """The longest words outside of every choice, without parsing: most rows never need more. () where there are none."""
+    """The longest words outside of every choice, without parsing: most rows never need more.
+
+    () where there are none.
+    """
     if "\\" in text:
         return ()
     if "<" in text:
-        pieces, depth = [], 0
+        pieces = []
+        depth = 0
         for piece in _EDGE.split(text):
             depth += (piece == "<") - (piece == ">")
             if not depth:
@@ -151,7 +162,10 @@ def _outermost(text: str) -> tuple[str, ...]:
 
 
 class Template:
-    """One wording, compiled when it is first needed. ``groups``: the pattern's groups as (field, unit)."""
+    """One wording, compiled when it is first needed.
+
+    ``groups``: the pattern's groups as (field, unit).
+    """
 
     def __init__(self, text: str):
         self.text = text
@@ -165,7 +179,9 @@ class Template:
 
     @property
     def pattern(self) -> Pattern[str]:
-        """Raises ValueError for a text that is no template, or has no words that every such message has."""
+        """Raises ValueError for a text that is no template, or has no words that every such
+        message has.
+        """
         if self._pattern is None:
             if max(map(len, self.anchors), default=0) < 3:
                 raise ValueError(f"template {self.text!r}: no words that every such message has")
@@ -177,10 +193,14 @@ class Template:
         return any(map(text.__contains__, self.anchors))
 
     def _sequence(self, nodes: list[Node], inner: bool = True) -> str:
-        out, gap, chunk = "", 0, ""
+        out = ""
+        gap = 0
+        chunk = ""
         for number, node in enumerate(nodes):
             if node[0] == "gap":
-                out, gap, chunk = out + self._after(gap, chunk), node[1], ""
+                out = out + self._after(gap, chunk)
+                gap = node[1]
+                chunk = ""
             elif node[0] == "text":
                 # A wrapped line that begins with one has lost it: there it is a quoting mark.
                 chunk += re.escape(squeeze(node[1])).replace(">", ">?").replace(r"\#", r"\#?")
@@ -194,7 +214,9 @@ class Template:
         return out + (f".{{0,{gap}}}?" if gap and not chunk and inner else self._after(gap, chunk))
 
     def _after(self, gap: int, chunk: str) -> str:
-        """What stands behind a gap is tried once, at its first place: a lookahead is not tried again."""
+        """What stands behind a gap is tried once, at its first place: a lookahead is not tried
+        again.
+        """
         if not gap or not chunk:
             return chunk
         name = f"gap_{len(self.groups)}"
@@ -213,7 +235,9 @@ class Template:
 
 
 class Entry:
-    """A row of the table: ``program``, whose memory it is about (``side``), and what happened (``event``)."""
+    """A row of the table: ``program``, whose memory it is about (``side``), and what happened
+    (``event``).
+    """
 
     def __init__(self, data: Mapping[str, Any]):
         self.id: str = data["id"]
@@ -237,7 +261,9 @@ class Row(Entry):
 
 
 class Line(Entry):
-    """A row that is a regular expression for one raw line: the kernel's, or a line that stands alone."""
+    """A row that is a regular expression for one raw line: the kernel's, or a line that stands
+    alone.
+    """
 
     def __init__(self, data: Mapping[str, Any]):
         super().__init__(data)
@@ -280,7 +306,9 @@ def lines(log: bool) -> tuple[Line, ...]:
 
 @lru_cache(1)
 def vocabulary() -> frozenset[str]:
-    """The longer words of all wordings, in lower case: who takes one of them out of a text makes a message unreadable."""
+    """The longer words of all wordings, in lower case: who takes one of them out of a text
+    makes a message unreadable.
+    """
     texts = (text for row in rows() for text in (*row.forms, *row.clauses))
     return frozenset(
         word for one in texts for word in _LONG.findall(_FIELD.sub(" ", one.text).lower())
@@ -289,7 +317,9 @@ def vocabulary() -> frozenset[str]:
 
 @lru_cache(8)
 def plain_anchors(events: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Words in lower case, blanks and all, one of which a text has that holds such a message unwrapped; () is every event."""
+    """Words in lower case, blanks and all, one of which a text has that holds such a message
+    unwrapped; () is every event.
+    """
     found: dict[str, None] = {}
     for row in rows():
         if row.event != "footer" and (not events or row.event in events):

@@ -1,8 +1,9 @@
-"""The contracts: what a reading, a verdict, an answer about TTM and a replay hold, in Python and as JSON.
+"""The contracts: what a reading, a verdict, an answer about TTM and a replay hold, in Python
+and as JSON.
 
-Plain dataclasses of the standard library that check themselves, so that ``diagnose`` needs no other package. Unknown keys,
-wrong types and words outside a vocabulary are refused in one line. As fields of pydantic models, which plans and records
-are, they are checked alike.
+Plain dataclasses of the standard library that check themselves, so that ``diagnose`` needs no
+other package. Unknown keys, wrong types and words outside a vocabulary are refused in one line.
+As fields of pydantic models, which plans and records are, they are checked alike.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ from typing import (
 from helpers.units import cut, plain, show_bytes
 
 SCHEMA_VERSION = 1
-OK, NOT_AVAILABLE, NOT_ALLOWED = "ok", "not_available", "not_allowed"
+OK = "ok"
+NOT_AVAILABLE = "not_available"
+NOT_ALLOWED = "not_allowed"
 STATUSES = (OK, NOT_AVAILABLE, NOT_ALLOWED)
 UNITS = ("bytes", "pages", "count", "text")
 
 
 @lru_cache(maxsize=None)
 def causes() -> Dict[str, Dict[str, str]]:
-    """Each cause in a reader's words (causes.json): ``says`` is a sentence, ``name`` stands in a cell of a table."""
+    """Each cause in a reader's words (causes.json): ``says`` is a sentence, ``name`` stands in
+    a cell of a table.
+    """
     rows: Dict[str, Dict[str, str]] = json.loads(pkgutil.get_data(__name__, "causes.json") or b"{}")
     return rows
 
@@ -68,8 +73,10 @@ VERDICT_MIME = "application/vnd.casebook.verdict+json"
 """Under which a notebook emits its verdict."""
 Known = TypeVar("Known")
 
-# Where a key stands in JSON, besides the order of the fields: those without a default come first there.
-_FIRST, _LAST = {"place": -1}, {"place": 1}
+# Where a key stands in JSON, besides the order of the fields: those without a default come
+# first there.
+_FIRST = {"place": -1}
+_LAST = {"place": 1}
 
 
 class Shape:
@@ -90,9 +97,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Reading:
-    """A value with its unit and source. ``value`` is None exactly when ``status`` is not ``ok``; then ``why`` says why.
+    """A value with its unit and source.
 
-    ``source`` is what a person would look at (a path or a command line); ``item`` is the id of the evidence item it came from.
+    ``value`` is None exactly when ``status`` is not ``ok``; then ``why`` says why.
+
+    ``source`` is what a person would look at (a path or a command line); ``item`` is the id of
+    the evidence item it came from.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -173,12 +183,15 @@ class Evidence(Shape):
     says: str
 
 
-LONGEST_TITLE, LONGEST_NAME = 140, 56
+LONGEST_TITLE = 140
+LONGEST_NAME = 56
 """Letters of an answer, and of one that has no name in a cell of a table."""
 
 
 def in_words(label: str) -> str:
-    """A cause's code as its name, ``ttm-gtt-cap (likely)`` with how sure it is; any other text as it is."""
+    """A cause's code as its name, ``ttm-gtt-cap (likely)`` with how sure it is; any other text
+    as it is.
+    """
     code, _, sure = label.partition(" ")
     if code not in causes() or sure not in ("", "(confirmed)", "(likely)", "(weak)"):
         return label
@@ -196,9 +209,12 @@ class Missing(Shape):
 
 @dataclass(frozen=True)
 class NextStep(Shape):
-    """The one first choice. ``command`` is printed, never run; what it needs and what it may harm stand beside it.
+    """The one first choice.
 
-    ``reboot`` says that it takes effect at the next boot, ``check`` how to see that it did, ``undo`` how to take it back.
+    ``command`` is printed, never run; what it needs and what it may harm stand beside it.
+
+    ``reboot`` says that it takes effect at the next boot, ``check`` how to see that it did,
+    ``undo`` how to take it back.
     """
 
     what: str
@@ -222,8 +238,9 @@ class Alternative(Shape):
 class Verdict(Shape):
     """A cause with its evidence, what speaks against it, and what is missing.
 
-    ``state`` is ``healthy`` where nothing wrong was seen, and ``aside`` where it answers a notebook's own question (which fix
-    helps, what a pattern would do) and not why the box fails. ``title`` is the answer in a few words, or empty.
+    ``state`` is ``healthy`` where nothing wrong was seen, and ``aside`` where it answers a
+    notebook's own question (which fix helps, what a pattern would do) and not why the box
+    fails. ``title`` is the answer in a few words, or empty.
     """
 
     cause: Cause
@@ -240,12 +257,17 @@ class Verdict(Shape):
 
     @property
     def label(self) -> str:
-        """Its code in data: the cause's, or ``healthy`` where nothing is wrong. A reader is shown ``short``."""
+        """Its code in data: the cause's, or ``healthy`` where nothing is wrong.
+
+        A reader is shown ``short``.
+        """
         return "healthy" if self.state == "healthy" else self.cause
 
     @property
     def headline(self) -> str:
-        """The answer in words: its own title, else the cause's words; outside the list the first clause of its summary."""
+        """The answer in words: its own title, else the cause's words; outside the list the
+        first clause of its summary.
+        """
         own = self.title.strip()
         if not own and self.cause == "other":
             own = re.split(r"[.:;]\s", " ".join(self.summary.split()))[0]
@@ -254,7 +276,9 @@ class Verdict(Shape):
 
     @property
     def short(self) -> str:
-        """The answer in a cell of a table: the cause's name, of one outside the list its title, and how sure that is."""
+        """The answer in a cell of a table: the cause's name, of one outside the list its title,
+        and how sure that is.
+        """
         if self.label == "other":
             return f"{cut(self.headline, LONGEST_NAME)} ({self.confidence})"
         return in_words(f"{self.label} ({self.confidence})")
@@ -317,9 +341,12 @@ class FirstOom(Shape):
 
 @dataclass(frozen=True)
 class Replay(Shape):
-    """What the allocator did, or would have done, under one setting. ``proved``: the compiled allocator of this release and build
-    was compared with the model, or only its source was read; ``proved_on``: that in words, with what was compared;
-    ``not_modelled``: settings named in ``settings`` that the model leaves out, each with why."""
+    """What the allocator did, or would have done, under one setting.
+
+    ``proved``: the compiled allocator of this release and build was compared with the model, or
+    only its source was read; ``proved_on``: that in words, with what was compared;
+    ``not_modelled``: settings named in ``settings`` that the model leaves out, each with why.
+    """
 
     events: int
     ooms: int
@@ -345,8 +372,10 @@ class Replay(Shape):
 
 @dataclass(frozen=True)
 class LiveBytes(Shape):
-    """What was live at the first out-of-memory, in requested bytes: one allocation (``id``, and ``index``, the operation that
-    made it; -1: before the first) or all of one stack (``count``). ``frames``: that stack, innermost first."""
+    """What was live at the first out-of-memory, in requested bytes: one allocation (``id``, and
+    ``index``, the operation that made it; -1: before the first) or all of one stack
+    (``count``). ``frames``: that stack, innermost first.
+    """
 
     size_bytes: int
     frames: Tuple[str, ...] = ()
@@ -357,8 +386,10 @@ class LiveBytes(Shape):
 
 @dataclass(frozen=True)
 class LineEdit(Shape):
-    """A line of the program and the least change of it that lets the recorded requests pass; ``edit`` "" where it alone does
-    not. ``live_bytes``: what of it is live where it fails; ``conf``: the settings under which it passes then."""
+    """A line of the program and the least change of it that lets the recorded requests pass;
+    ``edit`` "" where it alone does not. ``live_bytes``: what of it is live where it fails;
+    ``conf``: the settings under which it passes then.
+    """
 
     line: str
     live_bytes: int
@@ -370,8 +401,10 @@ class LineEdit(Shape):
 
 @dataclass(frozen=True)
 class WhatIf(Shape):
-    """The settings tried on one trace and the one to use: empty for the default settings, or where needs_bytes is not 0. ``grows``:
-    what grows from step to step, in words; then a setting that passes here passes for the steps of the trace only."""
+    """The settings tried on one trace and the one to use: empty for the default settings, or
+    where needs_bytes is not 0. ``grows``: what grows from step to step, in words; then a
+    setting that passes here passes for the steps of the trace only.
+    """
 
     capacity_bytes: int
     rows: List[Replay]
@@ -398,7 +431,8 @@ class WhatIf(Shape):
 def from_json(cls: type[Known], data: object, what: str = "") -> Known:
     """A shape from JSON text or from what JSON holds.
 
-    Raises ValueError in one line: ``what`` (the shape's name), where, what was seen, what was expected.
+    Raises ValueError in one line: ``what`` (the shape's name), where, what was seen, what was
+    expected.
     """
     name = what or cls.__name__.lower()
     if isinstance(data, (str, bytes, bytearray)):
@@ -426,11 +460,14 @@ def to_json(shape: Any, indent: int | None = None) -> str:
 
 
 def one_line(error: Any, what: str) -> str:
-    """The first thing wrong with an input that pydantic refused, in one line: where, what was seen, what was expected."""
+    """The first thing wrong with an input that pydantic refused, in one line: where, what was
+    seen, what was expected.
+    """
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "the whole"
     others = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    seen, wrong = repr(first.get("input")), first["msg"].replace("Value error, ", "", 1)
+    seen = repr(first.get("input"))
+    wrong = first["msg"].replace("Value error, ", "", 1)
     seen = seen if len(seen) < 60 else seen[:57] + "..."
     return f"{what}: {where}: {wrong}; seen {seen}{others}"
 
@@ -452,7 +489,8 @@ def _plain(value: Any) -> Any:
 
 def _read(kind: Any, value: Any, where: str) -> Any:
     """The value as ``kind``, its lists and objects made; ``where`` is its path, for the error."""
-    origin, options = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    options = get_args(kind)
     if _is_shape(kind):
         return value if isinstance(value, kind) else _made(kind, value, where)
     if origin is Union:
@@ -484,7 +522,8 @@ def _is(kind: Any, value: Any) -> bool:
 def _made(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise _odd(where, value, kind)
-    before, own = where and where + ".", {one.name: one for one in fields(kind)}
+    before = where and where + "."
+    own = {one.name: one for one in fields(kind)}
     for key in value:
         if key not in own:
             name = f"{before}{plain(str(key)[:60])}"

@@ -1,9 +1,11 @@
-"""Sizes, moments, PCI addresses, when two figures are one, and which size still works: under every other room.
+"""Sizes, moments, PCI addresses, when two figures are one, and which size still works: under
+every other room.
 
-The rule of sizes, written here once. A size that a person types means what its unit says: GB is 10^9
-bytes, GiB is 2^30, and a bare K, M, G or T is binary. A size that a tool prints is binary whatever the
-unit is called: amd-smi divides by 1024 * 1024 and prints "MB" (amdsmi_commands.py), rocminfo divides by
-1024 and prints "KB" (rocminfo.cc), amd-ttm computes GiB and prints "GB", /proc prints KiB as "kB".
+The rule of sizes, written here once. A size that a person types means what its unit says: GB is
+10^9 bytes, GiB is 2^30, and a bare K, M, G or T is binary. A size that a tool prints is binary
+whatever the unit is called: amd-smi divides by 1024 * 1024 and prints "MB"
+(amdsmi_commands.py), rocminfo divides by 1024 and prints "KB" (rocminfo.cc), amd-ttm computes
+GiB and prints "GB", /proc prints KiB as "kB".
 """
 
 from __future__ import annotations
@@ -17,11 +19,18 @@ from functools import lru_cache
 from typing import Any
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
-KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
 ROUNDED = 0.015
-"""Totals of two layers that differ by no more than this share are one number: torch rounds to MiB, KFD to 2 MiB."""
+"""Totals of two layers that differ by no more than this share are one number: torch rounds to
+MiB, KFD to 2 MiB.
+"""
 NOT_MEASURED_BYTES = 1 << 62
-"""NVML's 2**64 - 1 for "not available", printed as 17179869184.00 GiB, and what a negative number wraps to."""
+"""NVML's 2**64 - 1 for "not available", printed as 17179869184.00 GiB, and what a negative
+number wraps to.
+"""
 _NUMBER = r"[0-9][0-9.,']{0,30}"
 _LETTERS = {letter: power % 4 + 1 for power, letter in enumerate("kmgtкмгт")}
 _TYPED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*", re.IGNORECASE)
@@ -56,7 +65,10 @@ def parse_size(text: str) -> int:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A size as it was printed. The true one lies within ``precision_bytes`` of ``bytes``: half of the last printed digit."""
+    """A size as it was printed.
+
+    The true one lies within ``precision_bytes`` of ``bytes``: half of the last printed digit.
+    """
 
     bytes: int
     precision_bytes: int
@@ -71,18 +83,22 @@ def quantity(
     retyped: bool = False,
     decimal: bool = False,
 ) -> Quantity | None:
-    """A size such as ``1.41gib``, ``1,41 GiB``, ``1,073,741,824 bytes`` or ``512``; ``unit`` where it names none.
+    """A size such as ``1.41gib``, ``1,41 GiB``, ``1,073,741,824 bytes`` or ``512``; ``unit``
+    where it names none.
 
-    None where it is none, or ambiguous. ``commas``: the program parts thousands with them. KB, MB and GB are binary, as nearly
-    every program prints them; ``decimal``: this one does not. ``retyped``: the program never prints them, so a person did, and
-    the decimal meaning lies within the precision too.
+    None where it is none, or ambiguous. ``commas``: the program parts thousands with them. KB,
+    MB and GB are binary, as nearly every program prints them; ``decimal``: this one does not.
+    ``retyped``: the program never prints them, so a person did, and the decimal meaning lies
+    within the precision too.
     """
     match = _PRINTED.fullmatch(words.replace(",", "") if commas else words)
     named = _UNIT.fullmatch(match.group(2) or unit) if match else None
     if not match or not named:
         return None
-    number, name = match.group(1).rstrip(".,'"), (named.group() or "bytes").lower()
-    power, binary = _power(named.group(1) or ""), bool(named.group(2))
+    number = match.group(1).rstrip(".,'")
+    name = (named.group() or "bytes").lower()
+    power = _power(named.group(1) or "")
+    binary = bool(named.group(2))
     scale = 1000**power if decimal and not binary else 1024**power
     parts = _digits(number.replace("'", ""), scale == 1)
     if parts is None:
@@ -115,7 +131,8 @@ def _digits(number: str, whole: bool) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=1 << 12)
 def printed_size(words: str, unit: str = "") -> int:
-    """Bytes of a size as a tool prints it: ``8176 MiB``, ``46.75 GB``; ``unit`` where it names none.
+    """Bytes of a size as a tool prints it: ``8176 MiB``, ``46.75 GB``; ``unit`` where it names
+    none.
 
     Commas part thousands. Raises ValueError saying what was seen.
     """
@@ -130,7 +147,9 @@ def _power(letter: str) -> int:
 
 
 def show_bytes(count: int | None) -> str:
-    """Bytes as TiB, GiB, MiB or KiB with two decimals, as plain bytes below 1 KiB, or ``unknown``: no size is not 0 B."""
+    """Bytes as TiB, GiB, MiB or KiB with two decimals, as plain bytes below 1 KiB, or
+    ``unknown``: no size is not 0 B.
+    """
     if count is None:
         return "unknown"
     sign, size = ("-", -count) if count < 0 else ("", count)
@@ -141,10 +160,11 @@ def show_bytes(count: int | None) -> str:
 
 
 def pci_address(text: object) -> str:
-    """A PCI address in one form, ``0000:03:00.0``: lower case, a domain of four digits or more; or empty.
+    """A PCI address in one form, ``0000:03:00.0``: lower case, a domain of four digits or more;
+    or empty.
 
-    Takes ``03:00.0``, ``3:0.0``, ``00000000:03:00.0`` (nvidia-smi) and ``PCI:0000:03:00`` (NVRM, which
-    leaves the function out). A time of day is none.
+    Takes ``03:00.0``, ``3:0.0``, ``00000000:03:00.0`` (nvidia-smi) and ``PCI:0000:03:00``
+    (NVRM, which leaves the function out). A time of day is none.
     """
     match = _PCI.fullmatch(str(text).strip())
     if not match or not (match.group(1) or match.group(4)):
@@ -157,10 +177,11 @@ def pci_address(text: object) -> str:
 def near(left: Any, right: Any, share: float = ROUNDED) -> bool:
     """Whether two sizes are one number; None is near nothing.
 
-    They may differ by what their last printed digits hide (``precision_bytes`` of a printed size) or by ``share`` of the
-    larger one, whichever is more. ``share=0``: as printed.
+    They may differ by what their last printed digits hide (``precision_bytes`` of a printed
+    size) or by ``share`` of the larger one, whichever is more. ``share=0``: as printed.
     """
-    one, other = getattr(left, "bytes", left), getattr(right, "bytes", right)
+    one = getattr(left, "bytes", left)
+    other = getattr(right, "bytes", right)
     if one is None or other is None:
         return False
     hidden = getattr(left, "precision_bytes", 0) + getattr(right, "precision_bytes", 0)
@@ -168,7 +189,8 @@ def near(left: Any, right: Any, share: float = ROUNDED) -> bool:
 
 
 def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1) -> tuple[int, int]:
-    """A size that works and one that does not, ``step`` apart or less: the gap between two such, halved.
+    """A size that works and one that does not, ``step`` apart or less: the gap between two
+    such, halved.
 
     Either may be the larger of the two. Sizes in between are whole steps above the smaller one.
     """
@@ -185,8 +207,9 @@ def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1)
 def plain(text: object, keep: str = "") -> str:
     """Text with each control, invisible or unpaired character spelt out (``\\x1b``, ``\\u202e``).
 
-    So a process name cannot move a terminal's cursor, turn the reading direction or break a page. Spaces of any kind become
-    a plain space; characters in ``keep`` (a newline, a tab) stay.
+    So a process name cannot move a terminal's cursor, turn the reading direction or break a
+    page. Spaces of any kind become a plain space; characters in ``keep`` (a newline, a tab)
+    stay.
     """
     text = str(text)
     odd = {ord(c): _spelt(c) for c in set(text) if not (c.isprintable() or c in keep)}
@@ -200,7 +223,9 @@ def _spelt(char: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Columns a terminal needs for the text: two for an East Asian wide character, none for a combining one."""
+    """Columns a terminal needs for the text: two for an East Asian wide character, none for a
+    combining one.
+    """
     if text.isascii():
         return len(text)
     kinds = ((unicodedata.combining(c), unicodedata.east_asian_width(c)) for c in text)

@@ -157,7 +157,9 @@ def lay(
     folder: Path, files: Sequence[str] = ("bootstrap.py", "setup"), real_pip: bool = False
 ) -> Checkout:
     """A checkout whose host has no ensurepip, and a pip that is tiny and quick unless the real one is asked for."""
-    root, wheels, home = folder / "an 'é\" check $out", folder / "wheels", folder / "home"
+    root = folder / "an 'é\" check $out"
+    wheels = folder / "wheels"
+    home = folder / "home"
     (root / "env").mkdir(parents=True)
     home.mkdir()
     for name in files:

@@ -31,7 +31,8 @@ class Box:
 
 def copied(name, replaced=None, constructed=True):
     """A recorded box to add to, with the text of some sources replaced; what was filled in stays marked, unless told not to."""
-    bundle, box = open_box(name), Box("changed")
+    bundle = open_box(name)
+    box = Box("changed")
     replaced = dict(replaced or {})
     for item in bundle.items:
         text = bundle.contents[item.path].decode() if item.path else None
@@ -84,7 +85,8 @@ def process(pid, name, rss_bytes):
 
 def pci_rows(*cards):
     """The bus with (address, vendor, device, driver, width) a card; one of AMD's sits behind the switch it brings."""
-    rows, place = [], f"/sys/devices/pci0000:00/{BRIDGE}"
+    rows = []
+    place = f"/sys/devices/pci0000:00/{BRIDGE}"
     port = {"class": "0x060400", "driver": "pcieport", "current_link_width": "16", **LINK}
     rows.append({"pci": BRIDGE, "vendor": "0x1022", "device": "0x14db", "path": place, **port})
     for pci, vendor, device, driver, width in cards:

@@ -71,10 +71,12 @@ def score(cases: list, narrative: bool, judge=None) -> list[tuple[str, str, str,
         if truth["certainty"] == "unresolved":
             continue
         if judge:
-            cause, confidence = judge(evidence), ""
+            cause = judge(evidence)
+            confidence = ""
         else:
             verdict = diagnose(case_evidence(evidence, with_narrative=narrative))
-            cause, confidence = verdict.cause, verdict.confidence
+            cause = verdict.cause
+            confidence = verdict.confidence
         rows.append((name, truth["root_cause"], cause, confidence, outcome(cause, truth)))
     return rows
 
@@ -110,7 +112,8 @@ def main(folder: Path) -> int:
         print(f"{folder}: no cases there")
         return 0
     started = time.perf_counter()
-    told, bare = score(cases, True), score(cases, False)
+    told = score(cases, True)
+    bare = score(cases, False)
     seconds = (time.perf_counter() - started) / 2 / max(1, len(told))
     print(
         line(told, "with narrative"),

@@ -16,7 +16,8 @@ class Done(NamedTuple):
 
 
 def verb(*argv):
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.main([*map(str, argv)])
     return Done(code, out.getvalue(), err.getvalue())

@@ -35,8 +35,10 @@ def arm(name: str, **changes: float) -> Arm:
     return Arm(name, workload("churn", **{**WORK, **changes}), Preset(name, {}, {}), 3)
 
 
-CONTROL, AGAIN = arm("control"), arm("again")
-HALF, SLOW = arm("half", live_mib=48, ballast_mib=36), arm("slow", slow=1.5)
+CONTROL = arm("control")
+AGAIN = arm("again")
+HALF = arm("half", live_mib=48, ballast_mib=36)
+SLOW = arm("slow", slow=1.5)
 PLANTED = {
     "half": ("half the memory", "memory", "less"),
     "slow": ("1.5 x the time", "time", "more"),
@@ -46,7 +48,8 @@ DRAWS = 2000
 
 def resampled(control: Sequence[float], what: str, pairs: int, draws: int, seed: int) -> float:
     """The share of false alarms (less or more) when both arms are drawn from one recorded arm, ``draws`` times."""
-    rng, alarms = random.Random(f"{what}/{seed}"), 0
+    rng = random.Random(f"{what}/{seed}")
+    alarms = 0
     for _ in range(draws):
         arms = [[rng.choice(control) for _ in range(pairs)] for _ in range(2)]
         alarms += effect(what, *arms).says in ("less", "more")
@@ -61,7 +64,9 @@ def main() -> None:
     parser.add_argument("--planted", type=int, default=10)
     arguments = parser.parse_args()
     out = arguments.out or Path(tempfile.mkdtemp(prefix="casebook-effects-"))
-    overhead, alike, noise = [], [], {"memory": [], "time": []}
+    overhead = []
+    alike = []
+    noise = {"memory": [], "time": []}
     found = {name: [] for name, _, _ in PLANTED.values()}
     how = {"python": torch_interpreter(), "out": out, "limits": Limits()}
 

@@ -60,14 +60,16 @@ def prepare(
     case.faults = dict(zip(rng.sample(names, len(in_run)), in_run, strict=True))
     (case.control / "faults.json").write_text(json.dumps(case.faults))
     if "disk full" in outside:
-        case.out, case.mounted = work / "disk", mount(work / "disk")
+        case.out = work / "disk"
+        case.mounted = mount(work / "disk")
     case.powerless = "read-only outputs" in outside and os.geteuid() == 0
     return case
 
 
 def batch_of(seed: int, outside: list[str], in_run: list[str], keep: str = "") -> dict[str, Any]:
     """One batch under these faults until it ends: what struck, and what does not hold."""
-    began, rng = time.monotonic(), random.Random(seed)
+    began = time.monotonic()
+    rng = random.Random(seed)
     work = Path(keep) if keep else Path(tempfile.mkdtemp(prefix="faults-"))
     work.mkdir(exist_ok=True)
     work.chmod(0o755)
@@ -161,7 +163,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--seed", type=int, default=8)
     parser.add_argument("--real", action="store_true", help="each kind once, against real kernels")
-    one, keep = "the batch of this seed alone, as a violation names it", "with --one: its folder"
+    one = "the batch of this seed alone, as a violation names it"
+    keep = "with --one: its folder"
     parser.add_argument("--one", type=int, metavar="SEED", help=one)
     parser.add_argument("--keep", default="", metavar="FOLDER", help=keep)
     parser.add_argument("--json", action="store_true")

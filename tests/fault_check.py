@@ -78,7 +78,10 @@ class Check:
 
     def __init__(self, case: Case):
         assert case.batch
-        self.case, self.batch, self.log, self.found = case, case.batch, case.log(), list[str]()
+        self.case = case
+        self.batch = case.batch
+        self.log = case.log()
+        self.found = list[str]()
         self.records = snapshot(self.batch)
         self.now = {path.parent.name: read(path) for path in sorted(self.batch.glob("*/run.json"))}
         self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -164,7 +167,8 @@ class Check:
                     self.no("measured and lost", f"{key}: it ended, its record: {state}")
         for life, next_life in pairwise(self.case.lives):
             for key, before in life.snapshot.items() if next_life.snapshot else ():
-                spoiled, after = key.split()[0] in self.case.spoiled, next_life.snapshot.get(key)
+                spoiled = key.split()[0] in self.case.spoiled
+                after = next_life.snapshot.get(key)
                 fixed = before["state"] in ENDS and not self._may_change(before) and not spoiled
                 if fixed and bare(after) != bare(before):
                     states = f"{before['state']} to {(after or {}).get('state')}"
@@ -185,7 +189,8 @@ class Check:
                 self.no("repeated", f"{key} began {len(begins)} times")
             if not all(event["state"] == "started" and event["own"] for event in begins):
                 self.no("began without its record", f"{key}: {begins[0]['state']}")
-            before, life = f"{name} {attempt - 1}", self.began_in(f"{name} {attempt - 1}")
+            before = f"{name} {attempt - 1}"
+            life = self.began_in(f"{name} {attempt - 1}")
             cut_off = self.records.get(before, {}).get("stopped_by") == "batch_end"
             if cut_off and whole(self.batch / name / "earlier" / str(attempt - 1)):
                 self.no("repeated", f"{key}: its attempt {attempt - 1} was saved whole")
@@ -217,7 +222,9 @@ class Check:
                 self.no("no end of a run", f"{name}: {record and record['state']}")
                 continue
         for key, record in self.records.items():
-            name, life, state = key.split()[0], self.began_in(key), record["state"]
+            name = key.split()[0]
+            life = self.began_in(key)
+            state = record["state"]
             if life is None:
                 heard = record["stopped_by"] != "disk" and not self._never_heard(record)
                 if heard and state not in ("skipped", "planned", "started"):
@@ -316,7 +323,8 @@ class Check:
             self.no("status or page", "does not name every run")
 
     def _no_process(self) -> None:
-        deaf, own = lines(self.case.control / "deaf"), ("child", "begin", "kernel")
+        deaf = lines(self.case.control / "deaf")
+        own = ("child", "begin", "kernel")
         events = [event for event in self.log if event["what"] in own]
         pids = {event.get("child", event["pid"]) for event in events}
         for entry in os.listdir("/proc") if self.case.real else ():

@@ -29,7 +29,9 @@ FAST = {
     "JUMP_S": 0.4,
     "TICK_S": 0.05,
 }
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAPABILITIES_3 = 24, 1, 0x20080522
+PR_CAPBSET_DROP = 24
+CAP_DAC_OVERRIDE = 1
+CAPABILITIES_3 = 0x20080522
 
 IN_RUN = {  # kind: the states that such a run may end in
     "kernel SIGKILL": {"died"},
@@ -116,7 +118,10 @@ class Gate:
     """A look at the box that finds what the fault says, at its third look, and tells the log so."""
 
     def __init__(self, case: Case, life: Life, rng: random.Random):
-        self.case, self.life, self.looks, self.at = case, life, 0, rng.randrange(1, 4)
+        self.case = case
+        self.life = life
+        self.looks = 0
+        self.at = rng.randrange(1, 4)
 
     def measure(
         self, gpus: Any = (), root: str = "", *, folder: Any = ".", since: Any = None
@@ -178,7 +183,8 @@ def life_of(case: Case, life: Life) -> None:
         if case.real and life.fault not in GATE:
             from helpers.run import gate
         try:
-            out, options = case.out or case.work / "out", {"gate": gate, "carrier": carrier}
+            out = case.out or case.work / "out"
+            options = {"gate": gate, "carrier": carrier}
             options.update(stop=stop, resume=case.batch, progress=for_terminal())
             result = run_plan(case.work / "plan.yaml", out, **options)
             code = result.exit_code
@@ -187,7 +193,8 @@ def life_of(case: Case, life: Life) -> None:
             told.update(unrecorded=result.unrecorded, unreadable=unreadable)
             told["runs"] = [json.loads(run.model_dump_json()) for run in result.runs]
         except PlanError as error:
-            code, told = 2, {"code": 2, "refused": str(error)}
+            code = 2
+            told = {"code": 2, "refused": str(error)}
         except BaseException:  # noqa: BLE001  a traceback is what the campaign looks for
             told = {"code": 70, "traceback": traceback.format_exc()}
         aside = case.control / f"life-{life.number}.tmp"
@@ -211,8 +218,10 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
         kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
         for name, seconds in FAST.items():
             setattr(one, name, seconds)
-        journal.LAST_RUNNER_S, journal.KILL_S = 0.5, 0.3
-        kernel.PATIENCE_S, kernel.SWEEP_S = 0.1, 0.3
+        journal.LAST_RUNNER_S = 0.5
+        journal.KILL_S = 0.3
+        kernel.PATIENCE_S = 0.1
+        kernel.SWEEP_S = 0.3
         put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
         pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
         pieces["TimeoutExpired"] = subprocess.TimeoutExpired
@@ -226,7 +235,8 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
 
     os.kill = deaf
     if life.fault == "clock jump":
-        began, real = time.monotonic() + rng.uniform(0, 0.4), time.time
+        began = time.monotonic() + rng.uniform(0, 0.4)
+        real = time.time
         by = rng.choice((-86400, -7, 7, 86400))
         time.time = lambda: real() + (by if time.monotonic() > began else 0)
     if life.fault.endswith("at a write"):
@@ -239,7 +249,8 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
 
 def _give_up_override() -> None:
     """Root that may not write where its own permissions forbid it (capabilities(7)); so do its children."""
-    libc, data = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 6)()
+    libc = ctypes.CDLL(None, use_errno=True)
+    data = (ctypes.c_uint32 * 6)()
     header = (ctypes.c_uint32 * 2)(CAPABILITIES_3, 0)
     libc.prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
     libc.capget(header, data)
@@ -327,4 +338,5 @@ def copied(case: Case, rng: random.Random) -> None:
         unsynced = path.name.endswith(".tmp") or path.name in ("batch.log", ".lock", "runner.log")
         if unsynced and path.is_file() and rng.random() < 0.5:
             os.truncate(path, rng.randrange(path.stat().st_size + 1))
-    case.out, case.batch = out, out / case.batch.name
+    case.out = out
+    case.batch = out / case.batch.name

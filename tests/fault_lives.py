@@ -51,10 +51,13 @@ class Lived:
     """A life that goes on, seen from outside."""
 
     def __init__(self, case: Case, fault: str, boot: str, rng: random.Random):
-        self.case, self.rng, self.master = case, rng, -1
+        self.case = case
+        self.rng = rng
+        self.master = -1
         self.life = Life(len(case.lives), fault, boot)
         case.lives.append(self.life)
-        self.began, self.status = time.monotonic(), -1
+        self.began = time.monotonic()
+        self.status = -1
         self.pid, self.master = pty.fork() if fault == "ssh gone" else (os.fork(), -1)
         if self.pid == 0:
             if fault != "ssh gone":
@@ -114,7 +117,9 @@ class Lived:
 
 def strike(lived: Lived, rng: random.Random, boot: str) -> str:
     """Do to a life what its fault says, wait for its end, and return the boot of the next."""
-    case, life, fault = lived.case, lived.life, lived.life.fault
+    case = lived.case
+    life = lived.life
+    fault = lived.life.fault
     if fault == "power cut at a write":
         while lived.going() and process_of(lived.pid).state != "T":
             if time.monotonic() - lived.began > LIFE_S:
@@ -166,7 +171,8 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
     if fault == "plan changed between" and case.batch:
         plan = case.work / "plan.yaml"
         until_nobody_works_in(case.batch)
-        text, before = plan.read_text(), digest(case.batch)
+        text = plan.read_text()
+        before = digest(case.batch)
         plan.write_text(text.replace("jobs: ", "jobs: 1"))
         second(case, boot, "was begun with another plan", fault)
         plan.write_text(text)
@@ -177,7 +183,8 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
 
 def until_nobody_works_in(batch: Path, limit_s: float = LIFE_S) -> None:
     """What a killed life leaves ends by itself, and may write until then; on a busy box that takes as long as it takes."""
-    here, end = str(batch), time.monotonic() + limit_s
+    here = str(batch)
+    end = time.monotonic() + limit_s
     while time.monotonic() < end and any(
         here in " ".join([one.info["cwd"] or "", *(one.info["cmdline"] or ())])
         for one in psutil.process_iter(["cwd", "cmdline"])
@@ -201,7 +208,9 @@ def second(case: Case, boot: str, words: str, fault: str) -> None:
 
 def disk(lived: Lived, rng: random.Random) -> None:
     """Take the disk away for a while, or until the life ends."""
-    case, until_end, span_s = lived.case, rng.random() < 0.3, rng.uniform(0.05, 0.6)
+    case = lived.case
+    until_end = rng.random() < 0.3
+    span_s = rng.uniform(0.05, 0.6)
     assert case.batch
     folders = [case.batch, *(path for path in case.batch.iterdir() if path.is_dir())]
     filler = case.batch.parent / "filler"

@@ -44,7 +44,8 @@ NOT_HERE = {kind: "its runner is the stand-in's own" for kind in IN_RUN if kind 
 NOT_HERE["host OOM takes the supervisor"] = (
     "the system's own counter moves by a true OOM kill alone; see host OOM"
 )
-FREEZER, MEMORY = Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/memory")
+FREEZER = Path("/sys/fs/cgroup/freezer")
+MEMORY = Path("/sys/fs/cgroup/memory")
 BEGIN = """import json, os, time
 record, life = json.load(open("run.json")), int(os.environ.get("FAULT_LIFE", "0"))
 def tell(**said):
@@ -96,7 +97,8 @@ def _case(work: Path, seed: int, names: list[str], jobs: int) -> Case:
         if name == "steady":
             cells = [nbformat.v4.new_code_cell("time.sleep(1.2)")]
         elif name == "is_frozen":
-            place, deaf = str(FREEZER / f"faults-{seed}"), str(case.control / "deaf")
+            place = str(FREEZER / f"faults-{seed}")
+            deaf = str(case.control / "deaf")
             text = FROZEN.replace("{deaf!r}", repr(deaf)).replace("{place!r}", repr(place))
             cells = [nbformat.v4.new_code_cell(text)]
         elif name == "eats_memory":
@@ -121,9 +123,12 @@ def _judged(
 
 def in_runs(seed: int) -> dict[str, Any]:
     """One batch whose runs do everything that a notebook may do; a night that is only looked at."""
-    began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
-    places, not_run = dict(PLACES), {}
-    freezer, memory = FREEZER / f"faults-{seed}", MEMORY / f"faults-{seed}"
+    began = time.monotonic()
+    work = Path(tempfile.mkdtemp(prefix="faults-"))
+    places = dict(PLACES)
+    not_run = {}
+    freezer = FREEZER / f"faults-{seed}"
+    memory = MEMORY / f"faults-{seed}"
     for kind, folder, name in (
         ("fake D state of a child", freezer, "is_frozen"),
         ("host OOM", memory, "eats_memory"),
@@ -166,12 +171,14 @@ def in_runs(seed: int) -> dict[str, Any]:
 def outside(seed: int, fault: str) -> dict[str, Any]:
     """Three runs of 1.2 s under one fault from outside, resumed to the end. What did not strike is tried again."""
     for turn in range(6):
-        began, rng = time.monotonic(), random.Random(f"{seed} {turn}")
+        began = time.monotonic()
+        rng = random.Random(f"{seed} {turn}")
         work = Path(tempfile.mkdtemp(prefix="faults-"))
         case = _case(work, seed, ["steady"] * 3, rng.choice((1, 2)))
         try:
             if fault == "disk full":
-                case.out, case.mounted = work / "disk", mount(work / "disk")
+                case.out = work / "disk"
+                case.mounted = mount(work / "disk")
             case.powerless = fault == "read-only outputs" and os.geteuid() == 0
             boot = "boot"
             lived = Lived(case, fault, boot, rng)
@@ -189,12 +196,14 @@ def outside(seed: int, fault: str) -> dict[str, Any]:
 
 def fleet(seed: int, fault: str) -> dict[str, Any]:
     """Four runs on two workers of a loopback fleet; a worker or the scheduler is lost; the rest is run here."""
-    began, work = time.monotonic(), Path(tempfile.mkdtemp(prefix="faults-"))
+    began = time.monotonic()
+    work = Path(tempfile.mkdtemp(prefix="faults-"))
     from fleet_stand_in import Loopback
 
     from helpers.run.record import boot_id
 
-    rng, grid = random.Random(seed), None
+    rng = random.Random(seed)
+    grid = None
     case = _case(work, seed, ["steady"] * 4, 2)
     try:
         (work / "grid").mkdir()

@@ -19,7 +19,9 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-KERNEL_S, HANG_S, BEAT_S = 0.05, 0.3, 0.1
+KERNEL_S = 0.05
+HANG_S = 0.3
+BEAT_S = 0.1
 PR_SET_PDEATHSIG = 1
 BLAMED = ("died", "timed_out")
 VERDICT = {"cause": "cannot-tell", "confidence": "weak", "next_step": {"what": "nothing"}}
@@ -57,7 +59,8 @@ def save(path: Path, content: Any) -> None:
 
 def executed(summary: str) -> dict[str, Any]:
     """A notebook of one cell that came to its end with that verdict."""
-    mime, status = "application/vnd.casebook.verdict+json", {"papermill": {"status": "completed"}}
+    mime = "application/vnd.casebook.verdict+json"
+    status = {"papermill": {"status": "completed"}}
     shown = {"output_type": "display_data", "metadata": {}}
     shown["data"] = {mime: {**VERDICT, "summary": summary}}
     cell = {"cell_type": "code", "id": "a", "metadata": status, "source": "x", "execution_count": 1}
@@ -69,14 +72,17 @@ class StandIn:
     """One run: its record, its job, and what is to go wrong with it."""
 
     def __init__(self, control: Path, life: int, folder: Path):
-        self.control, self.life, self.folder = control, life, folder
+        self.control = control
+        self.life = life
+        self.folder = folder
         self.job = json.loads(sys.stdin.read())
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != self.job["parent"]:
             os._exit(1)
         os.set_blocking(1, False)
         self.record = json.loads((folder / "run.json").read_text())
-        self.name, self.attempt = self.record["run_id"], self.record["attempt"]
+        self.name = self.record["run_id"]
+        self.attempt = self.record["attempt"]
         faults = json.loads((control / "faults.json").read_text()) if self.attempt == 1 else {}
         self.fault = faults.get(self.name, "")
         self.said: dict[str, Any] = {"life": life, "run": self.name, "attempt": self.attempt}
@@ -138,7 +144,8 @@ class StandIn:
     def _wait(self) -> tuple[int, bool]:
         """(exit status of the kernel, whether it passed its limit)."""
         began = beat = time.monotonic()
-        late, killed = False, 0.0
+        late = False
+        killed = 0.0
         while True:
             pid, status = os.waitpid(self.kernel, os.WNOHANG)
             here = time.monotonic()
@@ -148,7 +155,8 @@ class StandIn:
                 self.kernel = self._child(True)
             hangs = self.fault in ("hang in Python", "hang in C", "deaf to SIGINT")
             if (hangs and here > began + HANG_S or self.stopped) and not killed:
-                late, killed = not self.stopped, here + 0.2
+                late = not self.stopped
+                killed = here + 0.2
                 os.kill(self.kernel, signal.SIGINT)
             elif killed and here > killed:
                 os.kill(self.kernel, signal.SIGKILL)
@@ -238,7 +246,8 @@ class StandIn:
             print(pid, file=deaf)
 
     def _child(self, session: bool) -> int:
-        env, null = {**os.environ, "CASEBOOK_RUN": self.job["mark"]}, subprocess.DEVNULL
+        env = {**os.environ, "CASEBOOK_RUN": self.job["mark"]}
+        null = subprocess.DEVNULL
         options: dict[str, Any] = {"stdin": null, "stdout": null, "env": env}
         child = subprocess.Popen(["sleep", "600"], start_new_session=session, **options)
         tell(self.control, what="child", child=child.pid, **self.said)

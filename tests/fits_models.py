@@ -30,7 +30,8 @@ def value(one):
 
 def gguf(path, keys, tensors, version=3, counts=None):
     """A GGUF file of those keys and tensors (name, type, shape); its data is a hole. Returns its path."""
-    head, offset = b"", 0
+    head = b""
+    offset = 0
     for name, kind, shape in tensors:
         number, block, size = TYPES[kind]
         head += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
@@ -86,7 +87,8 @@ def config(folder, **keys):
 
 def safetensors(path, shapes, lies=None):
     """A safetensors file of those shapes in bf16, with a hole for data."""
-    tensors, at = {}, 0
+    tensors = {}
+    at = 0
     for name, shape in shapes.items():
         size = 2
         for one in shape:

@@ -23,8 +23,10 @@ DIGITS = {"llama.cpp": 0.005 * MIB + 1, "ollama": 0.05 * GIB + 1, "SGLang": 0.01
 
 def compared(record, path):
     """(what, ours, printed, agrees) of a record; None where it prints nothing that its inputs give."""
-    truth, given = record["truth"], read_inputs(path)
-    family, pool = family_of(given.program), truth["kv_bytes"]
+    truth = record["truth"]
+    given = read_inputs(path)
+    family = family_of(given.program)
+    pool = truth["kv_bytes"]
     if family == "SGLang" and truth["tokens"]:
         given.inputs["tokens"] = truth["tokens"]  # what is printed beside the size
     found = answer(given)
@@ -53,12 +55,15 @@ def held(path, available):
 
 
 def main(folder, half=""):
-    rows, counts, kinds = [], Counter(), {}
+    rows = []
+    counts = Counter()
+    kinds = {}
     for number, path in enumerate(sorted(Path(folder).glob("*.json")), 1):
         if half and (number % 2 == 0) is (half == "--odd"):
             continue
         record = json.loads(path.read_text())
-        found, truth = answer(read_inputs(path)), record["truth"]
+        found = answer(read_inputs(path))
+        truth = record["truth"]
         family = family_of(record["program"]) or record["program"]
         checks = record["verification"]
         proves = checks["status"] == "exact" and checks["kind"] == "size from dimensions"
@@ -68,7 +73,9 @@ def main(folder, half=""):
             counts[family, kind, "agrees" if result[3] else "differs"] += 1
         counts[family, "fits", f"{found.fits} said, {truth['fits']} true"] += 1
         compute = next(one for one in found.rows if one["part"] == "compute")
-        true, low, high = truth["compute_bytes"], compute["low_bytes"], compute["high_bytes"]
+        true = truth["compute_bytes"]
+        low = compute["low_bytes"]
+        high = compute["high_bytes"]
         inside = true and low is not None and low <= true and (high is None or true <= high)
         if true:
             words = "not predictable" if high is None else "inside" if inside else "outside"

@@ -51,7 +51,10 @@ class Loopback:
     """
 
     def __init__(self, folder, stock=False, keys=None, **environ):
-        self.folder, self.stock, self.processes, self.wires = folder, stock, {}, []
+        self.folder = folder
+        self.stock = stock
+        self.processes = {}
+        self.wires = []
         self.environ = environ
         self.keys = ("--keys", keys) if keys else ()
         where = folder / "where.json"
@@ -99,7 +102,9 @@ class Wire:
 
     def __init__(self, address):
         host, port = address.rpartition("/")[2].split(":")
-        self.far, self.whole, self.ends = (host, int(port)), True, []
+        self.far = (host, int(port))
+        self.whole = True
+        self.ends = []
         self.door = socket.create_server(("127.0.0.1", 0))
         self.address = f"tcp://127.0.0.1:{self.door.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()

@@ -28,7 +28,8 @@ def mutated(box: Bundle, dice: random.Random) -> Bundle:
     hit = set(dice.sample(range(len(items)), min(len(items), dice.randint(1, 6))))
     for number, item in enumerate(items):
         raw = box.contents.get(item.path, b"") if item.path else None
-        status, why = item.status, item.why
+        status = item.status
+        why = item.why
         if number in hit:
             what = dice.randrange(7)
             data = bytearray(raw or b"")
@@ -49,7 +50,9 @@ def mutated(box: Bundle, dice: random.Random) -> Bundle:
                 other = dice.choice(items)
                 data = bytearray(box.contents.get(other.path, b"") if other.path else b"")
             else:
-                status, why, data = "not_allowed", "permission denied", bytearray()
+                status = "not_allowed"
+                why = "permission denied"
+                data = bytearray()
             raw = None if status != "ok" else bytes(data)
         writer.add(item.kind, item.source, raw, status=status, why=why)
     return writer.bundle()
@@ -59,7 +62,9 @@ def main(count: int, seed: int) -> int:
     dice = random.Random(seed)
     boxes = [open_box(name) for name in recorded_names()]
     causes: Counter[str] = Counter()
-    crashes, slowest, started = 0, 0.0, time.perf_counter()
+    crashes = 0
+    slowest = 0.0
+    started = time.perf_counter()
     for number in range(count):
         try:
             bundle = mutated(dice.choice(boxes), dice)

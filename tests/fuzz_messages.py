@@ -73,7 +73,8 @@ def fuzz(count: int, seed: int = 0) -> dict[str, object]:
     random_ = random.Random(seed)
     kinds: Counter[str] = Counter()
     faults: list[str] = []
-    slowest, begun = 0.0, time.perf_counter()
+    slowest = 0.0
+    begun = time.perf_counter()
     for _ in range(count):
         text = mutated(random_)
         source = shape_of(random_, text)

@@ -133,7 +133,8 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
     rows: list[dict] = []
     with TemporaryDirectory(prefix="casebook-proof-") as folder:
         store = write_store(Path(folder, "store"), [sample.generated(1014, 20_000)], 1000)
-        want, shape = profiles(store.trades, store.layout), shape_of(store.trades, store.layout)
+        want = profiles(store.trades, store.layout)
+        shape = shape_of(store.trades, store.layout)
         for name in TORCH:
             if time.monotonic() > ends:
                 rows.append({"strategy": name, **SKIPPED})

@@ -14,7 +14,8 @@ QUIET = Config({"HistoryManager": {"enabled": False, "hist_file": ":memory:"}})
 
 def carried_out(sources: Iterable[str]) -> list[str]:
     """What each cell printed and showed, in words. Raises what a cell raises."""
-    shell, told = InteractiveShell.instance(config=QUIET), []
+    shell = InteractiveShell.instance(config=QUIET)
+    told = []
     try:
         for source in sources:
             with capture_output() as said:

@@ -4,7 +4,8 @@ import json
 
 from helpers.look.bundle import Bundle, BundleWriter
 
-REFUSED, MISSING = object(), object()
+REFUSED = object()
+MISSING = object()
 
 
 def box(files: dict[str, object] = {}, **tables: list[dict]) -> Bundle:  # noqa: B006 - never changed
@@ -33,7 +34,8 @@ PCI = "0000:03:00.0"
 
 def amd_box(*, used: int = 4 << 30, fdinfo=(), kfd=(), identity=None, refused=()) -> Bundle:
     """A card of 20 GiB: ``fdinfo`` are (pid, client, KiB) of DRM clients, ``kfd`` (pid, bytes), ``refused`` unreadable pids."""
-    card, node = "/sys/class/drm/card1/device", "/sys/class/kfd/kfd/topology/nodes/1"
+    card = "/sys/class/drm/card1/device"
+    node = "/sys/class/kfd/kfd/topology/nodes/1"
     pools = {"vram_total": 20 << 30, "vram_used": used, "gtt_total": 32 << 30, "gtt_used": 0}
     files = {
         f"{card}/uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={PCI}\n",

@@ -136,7 +136,8 @@ def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str,
     from helpers.load.targets import environment
     from helpers.load.training import ENVIRONMENT, PROGRAM, START_S
 
-    rng, began = random.Random(seed), time.monotonic()
+    rng = random.Random(seed)
+    began = time.monotonic()
     found: dict[str, Any] = {"kills": 0, "kills_while_starting": 0, "lost": 0}
 
     def start(folder: str) -> subprocess.Popen[str]:

@@ -32,7 +32,9 @@ sys.path.insert(0, str(ROOT))
 
 from helpers.child import Ended  # noqa: E402
 
-TRIALS, PROCESS_TRIALS, NAP_S = 4, 24, 0.15
+TRIALS = 4
+PROCESS_TRIALS = 24
+NAP_S = 0.15
 # A kill loses no page cache, so what is synced to a disk matters nothing here, and is slow.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 OBJECTIVE = """import os, time
@@ -43,7 +45,10 @@ def plain(p):
     return (p["x"] - 0.3) ** 2
 """
 # The calls by which SQLite changes a file, as ctypes types them: the result, then the arguments.
-NUMBER, SIZE, TEXT, PLACE = ctypes.c_int, ctypes.c_ssize_t, ctypes.c_char_p, ctypes.c_void_p
+NUMBER = ctypes.c_int
+SIZE = ctypes.c_ssize_t
+TEXT = ctypes.c_char_p
+PLACE = ctypes.c_void_p
 CALLS = {
     "open": (NUMBER, TEXT, NUMBER, NUMBER),
     "write": (SIZE, NUMBER, PLACE, SIZE),
@@ -58,7 +63,9 @@ class Failpoint:
     """Counts the writes of this process below ``folder``, and kills it before the ``at``-th (0: never)."""
 
     def __init__(self, folder: Path, at: int):
-        self.folder, self.at, self.names = str(folder), at, []
+        self.folder = str(folder)
+        self.at = at
+        self.names = []
         self.kept: list[Any] = []
 
     def hit(self, name: str) -> None:
@@ -187,7 +194,10 @@ class Kept:
     """What is finished at each kill, and whether a later life lost or repeated it. Of a copy: SQLite heals what it reads."""
 
     def __init__(self, folder: Path):
-        self.folder, self.complete, self.recorded, self.lost = folder, {}, {}, 0
+        self.folder = folder
+        self.complete = {}
+        self.recorded = {}
+        self.lost = 0
 
     def look(self) -> None:
         now = self._complete()
@@ -228,11 +238,9 @@ def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
     killed again before a random write of its recovery. Failpoints in forks of this process, whose worker is the stand-in."""
     from helpers.load import tuning
 
-    rng, began, found = (
-        random.Random(seed),
-        time.monotonic(),
-        Counter(dict.fromkeys((*COUNTED, "runs", "killed_again_in_recovery"), 0)),
-    )
+    rng = random.Random(seed)
+    began = time.monotonic()
+    found = Counter(dict.fromkeys((*COUNTED, "runs", "killed_again_in_recovery"), 0))
     with mock.patch.object(tuning, "watch", inline):
         with tempfile.TemporaryDirectory(dir=MEMORY) as text:
             # All that is imported on the way is so once, before the first fork.
@@ -245,7 +253,8 @@ def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
         chosen = [1 + at * len(names) // count for at in range(count)]
         for run, at in enumerate(chosen):
             with tempfile.TemporaryDirectory(dir=MEMORY) as text:
-                kept, ended = Kept(Path(text)), None
+                kept = Kept(Path(text))
+                ended = None
                 again = [rng.randrange(1, len(names))] if run % 5 == 4 else []
                 for kill in [at, *again, 0]:
                     ended = forked(Path(text), kill)
@@ -269,7 +278,8 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
     """Studies with two real workers at once, killed from outside until there were ``kills``, each finished and compared."""
     import psutil
 
-    rng, began = random.Random(seed), time.monotonic()
+    rng = random.Random(seed)
+    began = time.monotonic()
     whose = ("workers", "supervisors", "writers")
     found = Counter(dict.fromkeys((*COUNTED, *whose, "studies"), 0))
 
@@ -281,7 +291,8 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
         return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
 
     def killed(process: subprocess.Popen[str], folder: Path, whom: str) -> bool:
-        until, victim = time.monotonic() + 5, process.pid
+        until = time.monotonic() + 5
+        victim = process.pid
         while process.poll() is None and time.monotonic() < until:
             if whom == "workers":
                 pids = [one.pid for one in psutil.Process(process.pid).children()]
@@ -296,7 +307,8 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
         undisturbed = start(Path(folder)).communicate()[0]
     while found["kills"] < kills:
         with tempfile.TemporaryDirectory(dir=MEMORY) as text:
-            folder, out = Path(text), ""
+            folder = Path(text)
+            out = ""
             kept, process = Kept(folder), start(folder)
             while not out:
                 if found["kills"] < kills:

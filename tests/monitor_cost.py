@@ -19,7 +19,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-SETTLE_S, MEASURED_S, PROCESSES = 3.0, 12.0, 500
+SETTLE_S = 3.0
+MEASURED_S = 12.0
+PROCESSES = 500
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,10 +48,13 @@ def _shares(root: str) -> tuple[float, float, float, int]:
     state.ring.extend(dict(state.ring[-1]) for _ in range(live.DRAWN))
     seen: list[Any] = []
     frame.box.children[5].observe(lambda change: seen.append(1), names="value")
-    before, own, began = _cpu_s(feed.child.pid), _own_cpu_s(), time.monotonic()
+    before = _cpu_s(feed.child.pid)
+    own = _own_cpu_s()
+    began = time.monotonic()
     time.sleep(MEASURED_S)
     took = time.monotonic() - began
-    sampler, panel = (_cpu_s(feed.child.pid) - before) / took, (_own_cpu_s() - own) / took
+    sampler = (_cpu_s(feed.child.pid) - before) / took
+    panel = (_own_cpu_s() - own) / took
     frame.close()
     return sampler, panel, len(seen) / took, len(seen)
 

@@ -46,7 +46,8 @@ class Change:
 def between(left: ast.expr, right: ast.expr, operator: ast.AST, path: str) -> Iterator[Change]:
     """The operator that stands between two operands of one line, as its counterpart."""
     if type(operator) in OTHER and left.end_lineno == right.lineno:
-        start, end = left.end_col_offset or 0, right.col_offset
+        start = left.end_col_offset or 0
+        end = right.col_offset
         yield Change(path, right.lineno, start, end, f" {OTHER[type(operator)]} ")
 
 
@@ -151,7 +152,8 @@ def main() -> int:
     parser.add_argument("--limit-s", type=int, default=60, help="processor time of each change")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
-    tree, draw = asked.tree.resolve(), random.Random(asked.seed)
+    tree = asked.tree.resolve()
+    draw = random.Random(asked.seed)
     drawn: list[Change] = []
     for room in ROOMS:
         files = sorted((tree / "helpers" / room).rglob("*.py"))

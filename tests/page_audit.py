@@ -18,7 +18,10 @@ class Audit(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.text, self.headings, self.open = [], "", [], []
+        self.tags = []
+        self.text = ""
+        self.headings = []
+        self.open = []
         self.style = self.script = ""
         self.feed(page)
         self.close()

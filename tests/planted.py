@@ -32,9 +32,11 @@ from typing import Any
 
 from data_rows import read_table
 
-LEAST_OF_A_KIND, LEAST_OF_A_WAY = 6, 5
+LEAST_OF_A_KIND = 6
+LEAST_OF_A_WAY = 5
 # The share of a secret's characters that is as good as the secret; of what encodes it beside its name, which says nothing.
-ENOUGH, ENOUGH_ENCODED = 0.5, 0.8
+ENOUGH = 0.5
+ENOUGH_ENCODED = 0.8
 PLACES = {
     **dict.fromkeys(("py", "magic", "sh"), "cell source"),
     **dict.fromkeys(("log", "issue", "bundle"), "text file"),
@@ -65,7 +67,8 @@ def clean_lines() -> list[str]:
     return list(table("clean"))
 
 
-HEX, TO_URL = "0123456789abcdef", {ord("+"): "-", ord("/"): "_", ord("="): None}
+HEX = "0123456789abcdef"
+TO_URL = {ord("+"): "-", ord("/"): "_", ord("="): None}
 
 
 def characters(rng: random.Random, these: str, count: int) -> str:
@@ -228,7 +231,8 @@ def planted(rng: random.Random, kind: dict[str, Any], way: dict[str, Any]) -> Pl
     low = rng.choice(kind["names"]).lower()
     words = {"v": value, "n": low.upper(), "l": low, "d": low.replace("_", "-")}
     words["h"] = low.replace("_", " ").title()
-    encoded, done = filled(way.get("inner", "<<v>>"), words), []
+    encoded = filled(way.get("inner", "<<v>>"), words)
+    done = []
     for step in way.get("do", []):
         encoded = ENCODERS[step](encoded)
         done.append(step)
@@ -272,7 +276,8 @@ def goes(kind: dict[str, Any], way: dict[str, Any]) -> bool:
 def plants_of(seed: int) -> list[Plant]:
     """The plants of that seed, each kind and each way often enough, every value once."""
     rng = random.Random(seed)
-    kinds, ways = table("kinds"), table("ways")
+    kinds = table("kinds")
+    ways = table("ways")
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
     uses: Counter[str] = Counter()
     for way in rng.sample(ways, len(ways)):
@@ -352,7 +357,8 @@ def grown(seed: int) -> tuple[dict[str, Any], dict[str, str], list[Plant]]:
         cell(these, "train()", {**told, "traceback": []})
     for spot in ("markdown", "raw", "attachment"):
         for these in some(spot, 1):
-            words, attached = these[0]["snippet"], spot == "attachment"
+            words = these[0]["snippet"]
+            attached = spot == "attachment"
             these[0].update(file="notebook.ipynb", cell=len(cells))
             more = {"attachments": {"notes.txt": {"text/plain": words}}} if attached else {}
             kind = "raw" if spot == "raw" else "markdown"
@@ -428,7 +434,8 @@ def run_found(form: str, page: str, grams: set[str], least: int) -> bool:
         part = form[at : at + step]
         found = page.find(part) if part[:5] in grams else -1
         while found >= 0:
-            start, end = at, at + step
+            start = at
+            end = at + step
             while (
                 start > 0 and form[start - 1] == page[found - at + start - 1 : found - at + start]
             ):

@@ -40,7 +40,8 @@ REMEDIES = {
     "cuda": ("expandable", "checkpointing", "accumulate"),
     "rocm": ("expandable-rocm", "checkpointing", "accumulate"),
 }
-START_S, RUN_S = 90.0, 60.0
+START_S = 90.0
+RUN_S = 60.0
 PROBE = """import json, torch
 from helpers.torchside.device import gpu_trouble, pci_address
 trouble, reason = gpu_trouble(torch)

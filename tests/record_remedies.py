@@ -34,7 +34,8 @@ def main() -> int:
     given.add_argument("--cache", required=True)
     given.add_argument("--only", nargs="*", default=[])
     arguments = given.parse_args()
-    place, wrong = Path(arguments.cache).absolute(), 0
+    place = Path(arguments.cache).absolute()
+    wrong = 0
     build.cache = lambda folder="": place
     wanted = study.arms([one for one in chosen(arguments.only) if not one.preset])
     for name, *both in study.rehearsed_arms(wanted, CARD):

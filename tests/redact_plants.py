@@ -40,7 +40,8 @@ def secrets(seed=1):
     rng = random.Random(seed)
 
     def piece(match):
-        name, count = match[1], int(match[2] or 0)
+        name = match[1]
+        count = int(match[2] or 0)
         if name == "uuid":
             return re.sub(
                 "x+", lambda x: letters("hex", len(x[0])), f"{'x' * 8}-xxxx-xxxx-xxxx-{'x' * 12}"

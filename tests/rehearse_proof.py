@@ -36,7 +36,8 @@ from helpers.load.rehearse.devices import device  # noqa: E402
 from helpers.load.rehearse.rehearse import Rehearsal, rehearse  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "programs" / "rehearse" / "steps.py"
-MODELS, PRECISIONS = ("mlp", "transformer", "convnet", "lstm"), ("fp32", "bf16", "fp16")
+MODELS = ("mlp", "transformer", "convnet", "lstm")
+PRECISIONS = ("fp32", "bf16", "fp16")
 OPTIMIZERS = ("sgd", "adamw", "adamw-fused", "adamw-loop")
 FEATURES = ("none", "checkpoint", "streams", "expandable", "graphs")
 EXPANDABLE = ("transformer", "fp32", "adamw", "expandable"), ("mlp", "bf16", "adamw", "streams")
@@ -126,7 +127,8 @@ def one(
 def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    add, release = parser.add_argument, "a release with a CUDA wheel; may be given again"
+    add = parser.add_argument
+    release = "a release with a CUDA wheel; may be given again"
     add("--torch", action="append", metavar="VERSION", help=release)
     add("--python", default=sys.executable, help="the Python that installs and runs torch")
     add("--cache", type=Path, help="where torch is, or is put and stays; else a folder that goes")
@@ -137,7 +139,9 @@ def main() -> int:
     add("--out", type=Path, default=ROOT / "outputs" / "rehearse-proof.json")
     given = parser.parse_args()
     place = given.cache or Path(tempfile.mkdtemp(prefix="rehearse-proof-"))
-    found, missing, began = [], False, time.monotonic()
+    found = []
+    missing = False
+    began = time.monotonic()
     for version in given.torch or ["2.14.1", "2.6.0"]:
         try:
             build.tools()

@@ -24,8 +24,13 @@ class StandIn:
     """A run that takes no time: it starts, does what is asked of this number, and answers."""
 
     def __init__(self, **doing):
-        self.doing, self.ran, self.most, self.going = doing, [], 0, 0
-        self.jobs, self.beside, self.lock = {}, set(), threading.Lock()
+        self.doing = doing
+        self.ran = []
+        self.most = 0
+        self.going = 0
+        self.jobs = {}
+        self.beside = set()
+        self.lock = threading.Lock()
 
     def __call__(self, folder, run, job, *, stop=None, tick=None):
         number = run.run_id.split("-")[0]

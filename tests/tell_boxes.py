@@ -122,7 +122,9 @@ def card(number: int, pci: str, used: float, loose: float, *holders: Holder) -> 
     return Gpu(pci, "AMD", name, "amdgpu", False, names, pools, holders, rest, blind)
 
 
-FIRST, SECOND, THIRD = "0000:03:00.0", "0000:0a:00.0", "0000:01:00.0"
+FIRST = "0000:03:00.0"
+SECOND = "0000:0a:00.0"
+THIRD = "0000:01:00.0"
 TRAINER = holder(FIRST, 88, "python3", read(6.21 * GIB, "/proc/88/fdinfo/9"))
 ZOMBIE = holder(FIRST, 91, "python3 <defunct>", read(28 * MIB, "kfd"), "Z")
 CARDS = (card(0, FIRST, 18.31, 12.07, TRAINER, ZOMBIE), card(1, SECOND, 0.02, 0.02))
@@ -222,7 +224,8 @@ BOX = 'box: str = "live"  # a bundle, a name from env/boxes, or live'
 
 def probe() -> Any:
     """An executed 01_hardware_probe of an invented APU box."""
-    verdict, pools = data(), [APU, *HOST_POOLS]
+    verdict = data()
+    pools = [APU, *HOST_POOLS]
     verdict.data = {VERDICT_MIME: as_dict(VERDICT), "text/markdown": "twin", "text/plain": "twin"}
     cells = [
         markdown(PROBE),
@@ -255,7 +258,8 @@ def batch(folder: Path) -> Path:
     """A batch of five runs: answered, died, failed, stopped, not started; and one torn record."""
     for row in json.loads((DATA / "runs.json").read_text()):
         answer = {"verdict": VERDICT} if row["state"] == "answered" else {}
-        notebook, place = f"notebooks/{row['notebook']}.ipynb", folder / row["name"]
+        notebook = f"notebooks/{row['notebook']}.ipynb"
+        place = folder / row["name"]
         run = run_record(row["name"], notebook, row["state"], **row["more"], **answer)
         place.mkdir(parents=True)
         (place / "run.json").write_text(run.model_dump_json())

@@ -59,13 +59,16 @@ MIX = [op for op in Op for _ in range(OFTEN.get(op.name, 1 + (op is Op.EVENTS_HO
 
 def random_start(chance):
     """Segments and mapped ranges that are there at the start, and how many ids live in them."""
-    segments, ids = [], 0
+    segments = []
+    ids = 0
     # Plain segments last, clear of what the ranges before them reserve.
     top = {(): 0x7F80_0000_0000}
     count = chance.choice((0, 0, 1, 3, 6))
     for k in range(count):
-        small, expandable = chance.random() < 0.4, chance.random() < 0.5 and k < count - 1
-        stream, pool = chance.choice((0, 0, 0x2000)), chance.choice((0, 0, 2))
+        small = chance.random() < 0.4
+        expandable = chance.random() < 0.5 and k < count - 1
+        stream = chance.choice((0, 0, 0x2000))
+        pool = chance.choice((0, 0, 2))
         page = 2 * MIB if small else 20 * MIB
         span = page * chance.choice((1, 1, 2)) if expandable else 2 * MIB
         if not expandable and not small:
@@ -73,7 +76,8 @@ def random_start(chance):
         area = (small, stream, pool) if expandable else ()
         address = top.get(area, 0x7F00_0000_0000 + (len(top) << 36))
         top[area] = address + span + chance.choice((0, 0, page, 4096 * MIB))
-        blocks, offset = [], 0
+        blocks = []
+        offset = 0
         while offset < span:
             size = min(span - offset, chance.choice((span // 4, span // 2, span)))
             # Free neighbours have merged.
@@ -92,16 +96,24 @@ def random_case(seed, length):
     torch = chance.choice(("2.4.0", "2.6.0", "2.12.1", "2.14.1", "2.14.1", "2.14.1"))
     confs = NEW if torch == "2.14.1" else OLD
     start, ids = random_start(chance)
-    live, pending = list(range(ids)), list(range(ids))
-    small_only, streams = chance.random() < 0.2, chance.choice(((0,), (0, 0x1000, 0x5000)))
+    live = list(range(ids))
+    pending = list(range(ids))
+    small_only = chance.random() < 0.2
+    streams = chance.choice(((0,), (0, 0x1000, 0x5000)))
     pools = chance.choice(((0,), (0, 0, 2, -2)))
     values = []
     rows = []
     for _ in range(length):
-        op, ident, size, stream, pool = chance.choice(MIX), -1, 0, 0, 0
+        op = chance.choice(MIX)
+        ident = -1
+        size = 0
+        stream = 0
+        pool = 0
         if op == Op.ALLOC:
-            ident, size = ids, chance.choice(SIZES[:8] if small_only else SIZES)
-            stream, pool = chance.choice(streams), chance.choice(pools)
+            ident = ids
+            size = chance.choice(SIZES[:8] if small_only else SIZES)
+            stream = chance.choice(streams)
+            pool = chance.choice(pools)
             if live and chance.random() < 0.01:
                 ident = chance.choice(live)  # the same name again while it is live
             ids += ident == ids
@@ -158,7 +170,8 @@ def outcome(compiled, case, timeline=True, stop=None):
 
 def same(one, other):
     for name in ("timeline", "calls", "figures", "oversize", "counters", "blocks"):
-        left, right = getattr(one, name), getattr(other, name)
+        left = getattr(one, name)
+        right = getattr(other, name)
         assert (left is None) == (right is None), name
         if left is not None and not np.array_equal(left, right):
             assert left.shape == right.shape, name
@@ -173,7 +186,9 @@ def features(case, found):
     assert found.timeline is not None and found.calls is not None
     names = {OUTCOMES[k] for k in found.column("out")} | {CALLS[k] for k in found.calls[:, 1]}
     names |= {name for name in COUNTED if found.counter(name)}
-    state, stream, private = found.blocks[:, 6], found.blocks[:, 7], found.blocks[:, 9]
+    state = found.blocks[:, 6]
+    stream = found.blocks[:, 7]
+    private = found.blocks[:, 9]
     holds = {
         "pending": (state == 2).any(),
         "private": (private > 0).any(),
@@ -201,7 +216,8 @@ CASES = {
 
 def both_agree(case):
     """What both make of a case, which is the same; None where both say that the state is torn."""
-    expected, found = outcome(False, case), outcome(True, case)
+    expected = outcome(False, case)
+    found = outcome(True, case)
     assert (expected is None) == (found is None)
     if expected is not None and found is not None:
         same(expected, found)
@@ -253,7 +269,8 @@ def test_both_agree_on_a_trace_that_goes_another_way_than_its_recording(monkeypa
     @settings(max_examples=90, **CASES)
     @given(st.integers(0, 1 << 32), st.integers(20, 240))
     def agree(seed, length):
-        case, chance = random_case(seed, length), Random(seed)
+        case = random_case(seed, length)
+        chance = Random(seed)
         case["card"] = replace(case["card"], policy="recorded")
         near = [known.address for known in case["trace"].start] or [0x6000_0000_0000]
         count = chance.choice((5, 60))
@@ -280,7 +297,9 @@ def test_both_agree_on_each_pattern(name, conf):
 
 
 def random_sizes(count, live, seed=0):
-    chance, held, rows = Random(seed), [], []
+    chance = Random(seed)
+    held = []
+    rows = []
     for made in range(count):
         rows.append((Op.ALLOC, made, chance.randrange(1, 40_000)))
         held.append(made)
@@ -299,7 +318,8 @@ def test_both_agree_when_sets_are_large_and_the_tables_grow(torch):
 
 def test_without_a_timeline_the_totals_are_the_same():
     case = random_case(5, 200)
-    whole, brief = outcome(True, case), outcome(True, case, timeline=False)
+    whole = outcome(True, case)
+    brief = outcome(True, case, timeline=False)
     assert whole is not None and brief is not None
     assert brief.timeline is None and brief.calls is None and brief.engine == "compiled"
     assert np.array_equal(whole.figures, brief.figures)
@@ -399,7 +419,8 @@ def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path):
 def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_word(
     monkeypatch, capsys
 ):
-    trace, kept = patterns.generate("key_value_cache", requests=1), []
+    trace = patterns.generate("key_value_cache", requests=1)
+    kept = []
     monkeypatch.setattr(compiled, "ready", lambda: bool(kept))
     monkeypatch.setattr(compiled, "make", lambda: kept.append(True))
     for before, engine, lines in (

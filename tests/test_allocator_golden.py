@@ -14,7 +14,8 @@ SHARED = sorted(SHARED_FOLDER.glob("*.jsonl*"))
 
 def held_against(path, engine):
     real = compare.read(path)
-    job, torch = real[0]["job"], real[0]["torch"]
+    job = real[0]["job"]
+    torch = real[0]["torch"]
     model = compare.model(job, compare.operations(real), torch, engine)
     return compare.first_difference(real, model)
 

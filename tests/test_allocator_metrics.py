@@ -50,7 +50,8 @@ ONE_SEGMENT = every_second_freed([alloc(99, 800), free(99)])
 def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(
     rows, conf, inactive_split, served
 ):
-    trace, asked = trace_of(*rows), run(trace_of(*rows, alloc(200, 300)), conf)
+    trace = trace_of(*rows)
+    asked = run(trace_of(*rows, alloc(200, 300)), conf)
     found = figures(trace, conf)
     assert found.misleading_ratio == 0.5
     assert run(trace, conf).figure("inactive_split_bytes") == inactive_split
@@ -93,7 +94,8 @@ def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edge
 def test_a_private_pool_gives_nothing_back_and_serves_no_other_request():
     asked = [alloc(0, 30), alloc(1, 40, 0x1000), alloc(2, 50, 0, 1)]
     trace = trace_of(*(row for one in asked for row in (one, free(one[1]))))
-    found, now = figures(trace), state(trace)
+    found = figures(trace)
+    now = state(trace)
     assert (found.releasable_bytes, found.stranded_bytes) == (70 * MIB, 50 * MIB)
     assert now.largest_request() == now.largest_request(0x1000) == 1024 * MIB - 50 * MIB
     assert now.largest_request_of_any() == 1024 * MIB - 50 * MIB
@@ -136,7 +138,8 @@ SIZES = (700, 300_000, MIB, 2 * MIB + 5, 9 * MIB, 21 * MIB, 33 * MIB, 50 * MIB)
 @st.composite
 def programs(draw):
     """Allocations of all classes on two streams, frees of some of them, some of those pending."""
-    rows, live = [], []
+    rows = []
+    live = []
     for ident in range(draw(st.integers(1, 25))):
         size = draw(st.sampled_from(SIZES))
         rows.append((Op.ALLOC, ident, size, draw(st.sampled_from((0, 0, 0x1000)))))

@@ -73,7 +73,8 @@ STEPS = st.lists(st.tuples(WHAT, SIZES, st.integers(0, 1000)), max_size=60)
 
 
 def drive(toy, steps):
-    live, pending = [], []
+    live = []
+    pending = []
     for what, size, pick in steps:
         if what == "alloc":
             live.append(toy.alloc(size, PYTHON))
@@ -105,7 +106,8 @@ def test_a_whole_recording_starts_from_nothing_and_ends_in_the_final_state(steps
 def test_a_recording_begun_late_finds_its_start(before, after):
     toy = Toy()
     live, pending = drive(toy, before)
-    start, toy.events = toy.layout(), []
+    start = toy.layout()
+    toy.events = []
     drive(toy, after)
     trace = trace_of(toy)
     if not any("may have kept" in note for note in trace.notes):
@@ -131,7 +133,8 @@ def test_a_ring_buffer_that_was_full_is_replayed_from_where_it_was_cut(steps, cu
 
 def test_a_free_is_one_operation_or_two():
     toy = Toy()
-    now, later = toy.alloc(1000), toy.alloc(2000)
+    now = toy.alloc(1000)
+    later = toy.alloc(2000)
     toy.free(now)
     toy.free(later, complete=False)
     toy.alloc(3 * MIB)
@@ -261,7 +264,8 @@ def test_mapped_ranges_grow_shrink_and_join():
 def test_a_rest_that_was_not_split_off_belongs_to_the_block():
     toy = Toy()
     kept = toy.alloc(25 * MIB)  # a segment of 26 MiB, all of it
-    start, toy.events = toy.layout(), []
+    start = toy.layout()
+    toy.events = []
     toy.free(kept)
     assert layout_of(trace_of(toy).start) == start
     assert start[0][1][0][1] == 26 * MIB
@@ -269,10 +273,12 @@ def test_a_rest_that_was_not_split_off_belongs_to_the_block():
 
 def test_a_later_neighbour_tells_where_a_block_ended():
     toy = Toy()
-    hole, after = toy.alloc(3 * MIB + 700_000), toy.alloc(2 * MIB)
+    hole = toy.alloc(3 * MIB + 700_000)
+    after = toy.alloc(2 * MIB)
     toy.free(hole)
     kept = toy.alloc(3 * MIB)  # keeps 700 kB of the hole
-    start, toy.events = toy.layout(), []
+    start = toy.layout()
+    toy.events = []
     toy.free(after)
     toy.alloc(6 * MIB)
     toy.free(kept)
@@ -281,7 +287,8 @@ def test_a_later_neighbour_tells_where_a_block_ended():
 
 def test_one_size_nobody_can_know_is_said():
     toy = Toy()
-    hole, after = toy.alloc(3 * MIB + 700_000), toy.alloc(2 * MIB)
+    hole = toy.alloc(3 * MIB + 700_000)
+    after = toy.alloc(2 * MIB)
     toy.free(hole)
     kept = toy.alloc(3 * MIB)
     toy.free(after)
@@ -316,9 +323,11 @@ def starts(*events):
 
 
 def test_a_range_joins_only_a_mapped_neighbour_of_its_stream():
-    one, other = event("segment_unmap", 0, 20), event("segment_unmap", 20, 20)
+    one = event("segment_unmap", 0, 20)
+    other = event("segment_unmap", 20, 20)
     assert starts(one, other) == starts(other, one) == [(0, 40, 0, True)]
-    elsewhere, segment = {**other, "stream": 0x1000}, {**other, "action": "segment_free"}
+    elsewhere = {**other, "stream": 0x1000}
+    segment = {**other, "action": "segment_free"}
     apart = [(0, 20, 0, True), (20, 20, 0x1000, True)]
     assert starts(one, elsewhere) == starts(elsewhere, one) == apart
     plain = [(0, 20, 0, True), (20, 20, 0, False)]
@@ -327,7 +336,8 @@ def test_a_range_joins_only_a_mapped_neighbour_of_its_stream():
 
 def tampered(change):
     toy = Toy()
-    first, second = toy.alloc(5000), toy.alloc(6000)
+    first = toy.alloc(5000)
+    second = toy.alloc(6000)
     toy.free(first)
     toy.alloc(4000)
     toy.free(second)

@@ -56,7 +56,8 @@ def seen_as(out):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_string_is_taken_or_refused_as_by_the_real_allocator(release):
-    rules, compared = behaviour(release), 0
+    rules = behaviour(release)
+    compared = 0
     for conf, seen in SEEN["conf"]:
         for names, expected in seen.items():
             if release in names.split():
@@ -143,7 +144,8 @@ def test_a_refusal_says_what_was_expected(conf, torch, words):
     ],
 )
 def test_the_reserve_of_2_15_is_read_and_one_that_torch_warns_of_leaves_what_held(form, reserve):
-    text, rules = f"expandable_segments_reserve:{form}", behaviour("2.15")
+    text = f"expandable_segments_reserve:{form}"
+    rules = behaviour("2.15")
     before = parse("expandable_segments_reserve:0.25", rules)
     assert parse(text, rules, before).reserve == reserve
     with pytest.raises(SettingsError):
@@ -273,9 +275,12 @@ def test_any_text_is_taken_or_refused_in_one_line(tokens, torch):
         assert len(found.roundup_divisions) == 16
 
 
-CUDA, HIP, PLAIN = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+CUDA = "PYTORCH_CUDA_ALLOC_CONF"
+HIP = "PYTORCH_HIP_ALLOC_CONF"
+PLAIN = "PYTORCH_ALLOC_CONF"
 SPLIT = "max_split_size_mb:64"
-HALF, MORE = "per_process_memory_fraction:0.5", "per_process_memory_fraction:0.7"
+HALF = "per_process_memory_fraction:0.5"
+MORE = "per_process_memory_fraction:0.7"
 
 
 @pytest.mark.parametrize(

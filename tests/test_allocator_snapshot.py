@@ -305,7 +305,8 @@ def bombs():
     tuples = b"\x80\x02)" + b"\x85" * 200_000 + b"."
     key = b"\x80\x02}" + b")" + b"\x85" * 20 + b"Ns."
     doubling = b"\x80\x02}()q\x00" + b"".join(b"h%ch%c\x86q%c" % (n, n, n + 1) for n in range(20))
-    text, number = struct.pack("<Q", 1 << 50), struct.pack("<i", (1 << 31) - 1)
+    text = struct.pack("<Q", 1 << 50)
+    number = struct.pack("<i", (1 << 31) - 1)
     by_refusal = {
         "claims a value": {
             "a long text": b"\x80\x04\x8d" + text + b"x.",

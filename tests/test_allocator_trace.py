@@ -191,7 +191,8 @@ def test_parquet_has_the_columns_of_the_design(tmp_path):
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 40)), max_size=40))
 def test_any_lines_survive_parquet(tmp_path_factory, steps):
-    rows, live = [], set()
+    rows = []
+    live = set()
     for ident, size in steps:
         alloc = {"op": "alloc", "id": ident, "size": size, "stream": ident}
         rows.append({"op": "free", "id": ident} if ident in live else alloc)

@@ -13,7 +13,9 @@ from tests.oracle import compare
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
 RELEASES = [f"2.{minor}" for minor in range(2, 16)]
-HIP, CUDA, PLAIN = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+HIP = "PYTORCH_HIP_ALLOC_CONF"
+CUDA = "PYTORCH_CUDA_ALLOC_CONF"
+PLAIN = "PYTORCH_ALLOC_CONF"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,8 @@ def test_an_unknown_build_is_refused():
 
 
 def test_a_newer_torch_runs_as_the_newest_known_and_says_so():
-    newer, newest = behaviour("3.0.1"), behaviour("2.15.0")
+    newer = behaviour("3.0.1")
+    newest = behaviour("2.15.0")
     assert newer.keys == newest.keys and newer.order == newest.order and newer.release == (2, 15)
     assert "newer than 2.15" in newer.note and newer.proved == "source" and newest.note == ""
 

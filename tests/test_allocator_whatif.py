@@ -312,7 +312,8 @@ def test_the_answer_has_the_fields_of_the_shape_and_goes_into_json(mib):
 
 @st.composite
 def programs(draw):
-    rows, live = [], []
+    rows = []
+    live = []
     for ident in range(draw(st.integers(1, 14))):
         rows.append(alloc(ident, draw(st.sampled_from((0.001, 0.7, 1.5, 9, 12, 21, 25)))))
         live.append(ident)

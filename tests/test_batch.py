@@ -47,7 +47,8 @@ def test_box_batch_and_out_reach_the_notebooks_that_take_them(tmp_path):
 - {{notebook: needs_no_verdict.ipynb, danger: looks, limits: {{cell_s: 7, run_s: 9}}}}"""
     standin = StandIn()
     result = go(plan(tmp_path, rows), standin, capture=capture)
-    batch, (recorded, live, bare) = result.folder, result.runs
+    batch = result.folder
+    (recorded, live, bare) = result.runs
     given = [standin.jobs[number]["parameters"] for number in ("000", "001", "002")]
     mine = {"steps": 7, "out": f"{batch}/mine"}
     assert given[0] == {"box": "cpu-only", "batch": str(batch), **mine}
@@ -92,7 +93,9 @@ def test_a_batch_says_by_its_exit_code_whether_every_run_answered(tmp_path, end,
 def test_progress_is_told_of_every_run_by_one_thread_alone(tmp_path):
     class Heard(Quiet):
         def __init__(self):
-            self.threads, self.ended_as, self.ticks = set(), [], []
+            self.threads = set()
+            self.ended_as = []
+            self.ticks = []
 
         def tick(self, number, cell, cells, seconds):
             self.threads.add(threading.get_ident())
@@ -188,7 +191,8 @@ def test_status_is_read_from_the_records_alone(tmp_path):
     runs = go(path, StandIn(n002=state("died", cause="SIGSEGV")), resume=batch).runs
     change(batch, runs[0].run_id, node="elsewhere")
     view = read_batch(batch)
-    text, data = status_text(view), json.loads(json.dumps(status_json(view)))
+    text = status_text(view)
+    data = json.loads(json.dumps(status_json(view)))
     assert text.splitlines()[0] == f"{batch.name}: 3 answered, 1 died"
     assert "on elsewhere" in text and "attempt 2; 1 strike" in text and "SIGSEGV; 1 strike" in text
     rows = [(run["state"], run["attempt"], run["strikes"]) for run in data["runs"]]
@@ -249,7 +253,8 @@ def test_a_runner_that_does_not_end_is_ended_after_a_look_at_what_it_does(
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
     process = subprocess.Popen(argv, **pipes)
     job = {"mark": "m", "run_s": 0.2 if code == BABBLES else 60}
-    watched, ticks = Watched(process, tmp_path, job, Stop(), time.monotonic()), []
+    watched = Watched(process, tmp_path, job, Stop(), time.monotonic())
+    ticks = []
     watched.wait(lambda *where: ticks.append(where[:2]))
     assert watched.verdict == ("timed_out", cause, "") and (1, 2) in ticks
     assert process.wait(5) == -signal.SIGKILL
@@ -393,7 +398,8 @@ def test_looks_go_on_side_by_side_and_what_loads_or_provokes_alone(tmp_path):
 
 
 def test_a_carrier_with_a_box_for_each_slot_runs_anything_side_by_side(tmp_path):
-    standin, stop = StandIn(each=brief), Stop()
+    standin = StandIn(each=brief)
+    stop = Stop()
     carrier = Local(4, stop, standin)
     carrier.one_box = False
     run_plan(plan(tmp_path, MIXED), tmp_path / "outputs", carrier=carrier, stop=stop)
@@ -413,7 +419,8 @@ class Gate:
     """Finds what it is told to after each look; a look is a number."""
 
     def __init__(self, *found):
-        self.found, self.looks = list(found), 0
+        self.found = list(found)
+        self.looks = 0
 
     def measure(self, gpus=(), root="", *, folder=".", since=None):
         self.looks += 1

@@ -238,7 +238,8 @@ def test_uv_installs_where_a_source_serves_it_and_pip_what_it_cannot(bare, fails
 def test_what_a_killed_set_up_left_running_is_waited_for(bare):
     busy = 'case "$*" in *"install"*) echo $$ > "$0.pid"; mv "$0.pid" "$0.busy"; exec sleep 60;; esac\n'
     bare.lacking(NO_ENSUREPIP, busy)
-    first, left = bare.begin("diagnose", "--torch=none"), Path(bare.host + ".busy")
+    first = bare.begin("diagnose", "--torch=none")
+    left = Path(bare.host + ".busy")
     while not left.exists() and first.poll() is None:
         time.sleep(0.05)
     first.kill()
@@ -341,7 +342,8 @@ def test_bootstrap_parses_on_python_3_8():
 def test_an_unsupported_python_hands_over_or_says_what_works(monkeypatch, tmp_path, capsys):
     import bootstrap
 
-    shim, good = tmp_path / "shim/python3.13", tmp_path / "good/python3.12"
+    shim = tmp_path / "shim/python3.13"
+    good = tmp_path / "good/python3.12"
     for path, text in ((shim, "exit 127"), (good, "echo 3 12")):
         path.parent.mkdir()
         path.write_text(f"#!/bin/sh\n{text}\n")

@@ -126,7 +126,8 @@ BENDING |= {"PIP_NO_BINARY": ":all:"}
 @needs_pip
 def test_what_bends_pip_and_python_does_not_reach_it_from_variables_or_a_pip_conf(real, tmp_path):
     """Of a pip.conf only the sources are read: without its find-links nothing could be installed here."""
-    planted, conf = tmp_path / "planted", tmp_path / "pip.conf"
+    planted = tmp_path / "planted"
+    conf = tmp_path / "pip.conf"
     planted.mkdir()
     for name in ("pip.py", "tiny.py"):
         (planted / name).write_text("raise SystemExit('planted')\n")
@@ -317,7 +318,8 @@ def test_an_ordinary_user_is_told_of_a_checkout_that_is_not_theirs(bare):
 
 
 def test_a_link_to_another_disk_is_filled_and_kept(tmp_path):
-    disk, link = tmp_path / "disk", tmp_path / ".venv"
+    disk = tmp_path / "disk"
+    link = tmp_path / ".venv"
     (disk / "lib/deep").mkdir(parents=True)
     (disk / venv.MARK).touch()
     (disk / "link").symlink_to(tmp_path)

@@ -206,7 +206,8 @@ def test_any_standard_output_ends_in_an_answer_or_in_one_line(shell, code, says)
 def test_a_help_that_cannot_be_written_ends_in_one_line(words, unbuffered):
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        argv, how = [sys.executable, MAIN, *words.split()], {"stdout": full, "env": env}
+        argv = [sys.executable, MAIN, *words.split()]
+        how = {"stdout": full, "env": env}
         done = subprocess.run(argv, stderr=subprocess.PIPE, text=True, check=False, **how)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "standard output: No space left on device" in done.stderr
@@ -263,10 +264,12 @@ def test_a_folder_that_the_user_names_keeps_its_mode_and_what_is_written_there_i
 
 @pytest.mark.slow
 def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(tmp_path):
-    home, out = tmp_path / "home", ROOT / "outputs" / f"test-{os.getpid()}"
+    home = tmp_path / "home"
+    out = ROOT / "outputs" / f"test-{os.getpid()}"
     home.mkdir()
     out.mkdir(mode=0o700, parents=True)
-    plan, own = tmp_path / "plan.yaml", tmp_path / "own.py"
+    plan = tmp_path / "plan.yaml"
+    own = tmp_path / "own.py"
     plan.write_text("name: x\nruns:\n- {notebook: 01_hardware_probe.ipynb, box: cpu-only}\n")
     own.write_text("import torch\ndef f(given):\n    return given['x']\nprint(torch.zeros(9))\n")
     (tmp_path / "log").write_text("epoch 1 of 2\nCUDA out of memory\n")

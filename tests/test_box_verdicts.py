@@ -181,7 +181,8 @@ def test_one_thing_that_is_changed_on_a_box_decides(what, box, changes, cause, c
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_diagnose_and_ttm_give_one_answer_for_one_box(number):
     (bundle,) = [open_box(n) for n in recorded_names() if n.startswith(f"strix-halo-{number}")]
-    decision, verdict = ceilings(bundle)[0].decision, diagnose(evidence_from_bundle(bundle))
+    decision = ceilings(bundle)[0].decision
+    verdict = diagnose(evidence_from_bundle(bundle))
     assert verdict.cause == decision.cause == "ttm-gtt-cap"
     proved = decision.confidence == "confirmed" and not any(i.constructed for i in bundle.items)
     allowed = ("confirmed",) if proved else ("likely", decision.confidence)
@@ -199,7 +200,8 @@ def test_the_message_of_the_capped_apu_is_shown_as_capacity_by_itself():
 
 def test_a_request_that_the_cache_would_have_met_speaks_against_a_card_too_small():
     verdict = judged("cuda-24gb-tuning")
-    against, step = verdict.against[0], verdict.next_step
+    against = verdict.against[0]
+    step = verdict.next_step
     assert (verdict.cause, len(verdict.against)) == ("true-capacity", 1)
     assert "16.00 MiB" in against.says and against.reading.show() == "1.41 GiB"
     assert "16.00 MiB failed beside 33.56 MiB free and 1.41 GiB cached" in step.what
@@ -289,7 +291,8 @@ def test_another_vendors_gpu_or_node_is_no_obstacle_to_a_program_that_runs(
     nodes, container, driver
 ):
     more = [] if driver is None else [("0000:13:00.0", "0x1002", "0x164e", driver, "16")]
-    plain, verdict = workstation(NODES, container), workstation(nodes, container, *more)
+    plain = workstation(NODES, container)
+    verdict = workstation(nodes, container, *more)
     assert (verdict.cause, verdict.confidence) == (plain.cause, plain.confidence)
     assert not {"permission", "other"} & named(verdict)
     command = verdict.next_step.command

@@ -10,7 +10,8 @@ from helpers.look.bundle import RECORDED, open_box, recorded_names
 
 STAGES = [f"strix-halo-{stage}" for stage in ("1-found", "2-vm-size", "3-gttsize", "4-ttm")]
 NAMES = ["cpu-only", "cuda-24gb-tuning", "cuda-healthy", "rx7900xt-container", *STAGES]
-GIB, MIB = 1 << 30, 1 << 20
+GIB = 1 << 30
+MIB = 1 << 20
 
 
 def test_the_boxes_of_the_case_studies_are_there():

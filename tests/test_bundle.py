@@ -48,7 +48,9 @@ def packed(path, members, **options):
 
 def member(name, size=0, kind=tarfile.REGTYPE, to=""):
     made = tarfile.TarInfo(name)
-    made.size, made.type, made.linkname = size, kind, to
+    made.size = size
+    made.type = kind
+    made.linkname = to
     return made
 
 

@@ -28,7 +28,8 @@ from helpers.look.capture import Options, main, measure
 from helpers.look.processes import processes
 
 ROOT = Path(__file__).resolve().parents[1]
-SHELL, SECRET = "/bin/sh", "planted-secret"
+SHELL = "/bin/sh"
+SECRET = "planted-secret"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,8 @@ def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8():
 
 
 def test_commands_leave_no_descriptor_and_no_zombie():
-    before, children = set(os.listdir("/proc/self/fd")), set(psutil.Process().children())
+    before = set(os.listdir("/proc/self/fd"))
+    children = set(psutil.Process().children())
     for script in ("exit 0", "sleep 60", "exec yes"):
         guard.run([SHELL, "-c", script], 0.2, 1 << 16)
     assert len(set(os.listdir("/proc/self/fd"))) == len(before)
@@ -167,7 +169,8 @@ def test_each_read_gives_its_answer_or_its_reason_in_order():
 def test_reading_goes_on_elsewhere_where_one_group_hangs_and_ends_where_all_do():
     keys = ["hang/1", "hang/2", "hang/3", "a/1", "hang/4", "a/2"]
     got = {key: why for key, _, why in guard.each(keys, odd_read, 0.1, group=os.path.dirname)}
-    hung, skipped = "hung for 0.1 s", "not read: others of its kind hung or died before it"
+    hung = "hung for 0.1 s"
+    skipped = "not read: others of its kind hung or died before it"
     assert [got[key] for key in keys] == [hung, hung, skipped, "", skipped, ""]
     everywhere = [why for _, _, why in guard.each([f"hang{n}" for n in range(50)], odd_read, 0.1)]
     most = guard.LOST_LIMIT
@@ -183,7 +186,8 @@ def test_a_reader_that_is_left_early_leaves_no_child():
 
 
 def test_what_several_processes_read_is_whole_and_in_order_whatever_becomes_of_one(monkeypatch):
-    here, keys = os.getpid(), ["a", "b", "c", "d", "die", "e", "f"]
+    here = os.getpid()
+    keys = ["a", "b", "c", "d", "die", "e", "f"]
 
     def read(key):
         if key == "die" and os.getpid() != here:
@@ -572,7 +576,8 @@ def test_every_row_of_the_sources_names_its_reader_and_something_to_look_at():
 
 def test_the_home_folder_is_not_kept_in_the_torch_row(monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
-    home, row = "/home/somebody/venv", {"status": "ok"}
+    home = "/home/somebody/venv"
+    row = {"status": "ok"}
     row.update(python=f"{home}/bin/python", path=f"{home}/lib/torch")
     monkeypatch.setattr(capture.framework, "collect", lambda *_: [row])
     (kept,) = capture.capture(Options(commands=False)).table("torch")

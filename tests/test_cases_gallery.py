@@ -45,7 +45,8 @@ def test_every_case_study_is_told_and_two_cases_of_our_own():
 
 @by_name
 def test_a_case_has_the_houses_form(path):
-    words, code = cells(path, "markdown"), cells(path, "code")
+    words = cells(path, "markdown")
+    code = cells(path, "code")
     lines = [line for cell in words for line in cell.source.splitlines()]
     heads = [line.lstrip("# ") for line in lines if line.startswith("#")]
     assert heads[0].endswith("?") and [head for head in heads if head in SECTIONS] == SECTIONS
@@ -96,7 +97,8 @@ def boxes():
 
 @by_name
 def test_nothing_in_it_is_left_to_redact_and_its_page_begins_with_the_verdict(path, boxes):
-    text, book = path.read_text(), nbformat.read(path, 4)
+    text = path.read_text()
+    book = nbformat.read(path, 4)
     assert not [word for word in (str(ROOT), f"{Path.home()}/", "/tmp/") if word in text]
     clean, replaced = redact_notebook(book, boxes)
     assert replaced.total == 0 and clean == book
@@ -167,7 +169,8 @@ def test_few_tensors_pin_at_most_a_segment_for_each_smallest_block(kib):
 
 def test_programs_alike_from_outside_end_for_different_reasons():
     rows = cases.forty_rows()
-    ends, saves = [row[1] for row in rows], [row[4] for row in rows]
+    ends = [row[1] for row in rows]
+    saves = [row[4] for row in rows]
     assert ends[0].startswith("in batch 4") and ends[1].startswith("in batch 3")
     assert ends[2] == "does not" and saves[2] == "not needed"
     assert saves[0].startswith("max_split_size_mb") and saves[1].endswith("are missing")
@@ -181,7 +184,8 @@ def test_trades_stand_in_where_the_real_ones_are_not_at_hand_and_nothing_is_fetc
 ):
     monkeypatch.setattr(sample, "FOLDER", tmp_path / "none")
     monkeypatch.setattr(sample, "watch", lambda *a, **k: pytest.fail("it tried to fetch"))
-    made, named = cases.trades(""), cases.trades("generated")
+    made = cases.trades("")
+    named = cases.trades("generated")
     assert len(made) == 500_000 and made.sessions == 2 and "stand in" in made.notes[-1]
     assert np.array_equal(made.price, named.price) and not named.notes
     assert not (tmp_path / "none").exists()

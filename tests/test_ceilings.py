@@ -26,7 +26,8 @@ def test_the_recorded_states_are_decided_and_true_to_the_byte(
     name, pattern, binding_bytes, gtt, torch
 ):
     stack = ceilings(open_box(name))[0]
-    found, n = stack.decision, stack.numbers
+    found = stack.decision
+    n = stack.numbers
     assert (found.pattern, found.binding, found.binding_bytes) == (pattern, "ttm", binding_bytes)
     assert (n.gtt, n.kfd, n.torch) == (gtt, binding_bytes, torch)
     assert stack.numbers.ram == 134299025408 and stack.decision.confidence == "likely"

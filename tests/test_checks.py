@@ -34,7 +34,8 @@ from helpers.units import GIB, MIB
 
 PROGRAMS = Path(__file__).parent / "programs"
 MISBEHAVE = [sys.executable, str(PROGRAMS / "misbehave.py")]
-FIRST, SECOND = "0000:03:00.0", "0000:83:00.0"
+FIRST = "0000:03:00.0"
+SECOND = "0000:83:00.0"
 GPU = Target(FIRST, "HIP_VISIBLE_DEVICES", "0", "cuda:0", several=True)
 OTHER = replace(GPU, pci=SECOND, visible_value="1")
 NOT_ENDED = "not run because a child that waits in the kernel still holds this GPU (pid 7)"
@@ -161,7 +162,8 @@ def test_a_child_that_dies_after_its_last_check_leaves_that_checks_result(stand_
     assert (last.state, last.message) == ("passed", "afterwards the child was ended by SIGSEGV")
 
 
-NO_TORCH, NO_START = "this Python has no torch", "torch did not start"
+NO_TORCH = "this Python has no torch"
+NO_START = "torch did not start"
 BY_SIGILL = "the child was ended by SIGILL"
 
 
@@ -311,7 +313,8 @@ def gpu(torch, monkeypatch):
 
 
 def test_on_a_gpu_memory_is_limited_and_counted_and_an_odd_error_ends_the_child(gpu, monkeypatch):
-    limits, words = [], "HIP error: invalid device function\nCompile with TORCH_USE_HIP_DSA"
+    limits = []
+    words = "HIP error: invalid device function\nCompile with TORCH_USE_HIP_DSA"
     monkeypatch.setattr(gpu.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(gpu.cuda, "set_per_process_memory_fraction", lambda *a: limits.append(a))
     ends = told_by(Device(gpu, spec()), *(name for name in DEFAULT if name != "network"))
@@ -425,7 +428,8 @@ def cpu(torch):
 
 
 def test_a_nan_and_the_accuracy_of_tf32_in_a_product_fail(cpu, monkeypatch):
-    torch, matmul = cpu.torch, cpu.torch.matmul
+    torch = cpu.torch
+    matmul = cpu.torch.matmul
 
     def short(x):
         short = x.dtype == torch.float32
@@ -441,7 +445,8 @@ def test_a_nan_and_the_accuracy_of_tf32_in_a_product_fail(cpu, monkeypatch):
     ("factor", "says"), [(1.001, "differ from the CPU's"), (float("inf"), "are not finite")]
 )
 def test_wrong_gradients_fail(cpu, monkeypatch, factor, says):
-    functional, single = cpu.torch.nn.functional, cpu.torch.float32
+    functional = cpu.torch.nn.functional
+    single = cpu.torch.float32
     right = functional.cross_entropy
 
     def wrong(x, y):

@@ -19,10 +19,13 @@ from helpers.settings.audit import audit
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = ROOT / ".." / "shared" / "seeds"
-MIB, GIB = 1 << 20, 1 << 30
-HIP, CUDA = "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+MIB = 1 << 20
+GIB = 1 << 30
+HIP = "PYTORCH_HIP_ALLOC_CONF"
+CUDA = "PYTORCH_CUDA_ALLOC_CONF"
 
-EXPANDABLE, SPLIT = "expandable_segments:True", "max_split_size_mb:"
+EXPANDABLE = "expandable_segments:True"
+SPLIT = "max_split_size_mb:"
 NO_CACHE = {"PYTORCH_NO_HIP_MEMORY_CACHING": "1"}
 # What decides each claim about a setting: its variables, the release, the chip, the piece judged, and the verdict on it.
 SETTINGS = read_rows("claims settings")
@@ -135,7 +138,8 @@ def test_vm_size_changes_no_pool():
 
 
 def test_gttsize_moves_the_drivers_pool_and_not_the_compute_pool():
-    before, after = pools("strix-halo-2-vm-size"), pools("strix-halo-3-gttsize")
+    before = pools("strix-halo-2-vm-size")
+    after = pools("strix-halo-3-gttsize")
     assert before["sysfs GTT"] < after["sysfs GTT"] == 122880 * MIB
     assert before["KFD bank"] == after["KFD bank"]
 
@@ -158,7 +162,9 @@ def test_120_gib_leave_the_system_five():
 
 def test_what_was_asked_did_not_fit_the_apus_total():
     message = amounts("strix-halo-1-found")
-    allocated, requested, capacity = message.allocated, message.requested, message.capacity
+    allocated = message.allocated
+    requested = message.requested
+    capacity = message.capacity
     off = sum(one.precision_bytes for one in (allocated, requested, capacity))
     assert allocated.bytes + requested.bytes > capacity.bytes + off
 

@@ -281,7 +281,8 @@ def test_nothing_that_a_bundle_says_steers_a_terminal(tmp_path, kind):
     asked += [("compare", evil, RECORDED / "cuda-healthy"), ("compare", evil, evil, "--json")]
     asked += [("capture", "--out", f"{tmp_path}/{EVIL}.zip"), ("status", EVIL), ("schema", EVIL)]
     for words in asked:
-        out, err = kind(), io.StringIO()
+        out = kind()
+        err = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main([*map(str, words)])
         said = (out.getvalue() + err.getvalue()).replace("\x1b[1m", "").replace("\x1b[0m", "")

@@ -155,7 +155,8 @@ def test_links_out_of_a_run_are_not_followed(tmp_path):
 
 @pytest.mark.parametrize("case", ["nothing", "no_batch", "itself", "foreign"])
 def test_what_cannot_be_merged_is_refused_in_one_line_and_left_alone(tmp_path, case):
-    out, found = tmp_path / "all", tmp_path / "nothing"
+    out = tmp_path / "all"
+    found = tmp_path / "nothing"
     if case == "no_batch":
         found.mkdir()
     if case in ("itself", "foreign"):

@@ -11,7 +11,8 @@ from trees import link, write
 
 from helpers.look import machine, pci, ttm
 
-GIB, MIB = 1 << 30, 1 << 20
+GIB = 1 << 30
+MIB = 1 << 20
 SLOT = "/sys/devices/pci0000:00/0000:00:01.1"
 CARD = SLOT + "/0000:01:00.0/0000:02:00.0/0000:03:00.0"
 PACKAGE = "/sys/devices/pci0000:00/0000:00:08.1/0000:c5:00."

@@ -37,7 +37,8 @@ def kinds(found):
 def two(tmp_path):
     """The same two runs before and after a change, and one more on each side."""
     for side, verdict, state in (("a", VERDICT, "answered"), ("b", OTHER, "died")):
-        cause, seven = "killed by SIGKILL" * (side == "b"), {"steps": 7}
+        cause = "killed by SIGKILL" * (side == "b")
+        seven = {"steps": 7}
         about = {"verdict": verdict, "parameters": seven}
         put(tmp_path / side, run_record("000-probe-1", "01_probe.ipynb", "answered", **about))
         put(tmp_path / side, run_record("001-stress-2", "02_stress.ipynb", state, cause=cause))
@@ -108,7 +109,8 @@ def table(rows, kind, tmp_path):
             writer.writeheader()
             writer.writerows(rows)
     else:
-        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pa = pytest.importorskip("pyarrow")
+        pq = pytest.importorskip("pyarrow.parquet")
         pq.write_table(pa.Table.from_pylist(rows), path)
     return path.read_bytes()
 
@@ -208,7 +210,8 @@ def test_two_runs_and_two_batches_say_first_what_could_explain_a_new_failure(tmp
     for name, state in zip(names, ("answered", "died"), strict=True):
         put(tmp_path / name, run_record("000-probe-1", "01_probe.ipynb", state, box=name))
         sides.append(tmp_path / name / ("000-probe-1" if what == "run" else ""))
-    found, bundles = compare.compare(*sides), compare.compare(*(RECORDED / n for n in names))
+    found = compare.compare(*sides)
+    bundles = compare.compare(*(RECORDED / n for n in names))
     assert found.kind == what and [one for _, one in found.changes("build")] == [
         one for _, one in bundles.changes("build")
     ]
@@ -272,7 +275,8 @@ values = st.recursive(
 @given(values, values)
 @settings(max_examples=30)
 def test_any_two_json_values_are_compared_and_equal_ones_have_not_moved(one, two):
-    a, b = json.dumps(one).encode(), json.dumps(two).encode()
+    a = json.dumps(one).encode()
+    b = json.dumps(two).encode()
     moved = compare.differences("x.json", a, b)
     assert moved and {len(row) for row in moved} == {4}
     assert all(isinstance(part, str) for row in moved for part in row)

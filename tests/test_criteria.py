@@ -22,7 +22,8 @@ from helpers.load.criteria import (
 from helpers.load.training import PathResult
 from helpers.tell.training import criteria_table, study_text
 
-CRASHES, SAVED = "it ends without a crash", "the model's files are saved and load again"
+CRASHES = "it ends without a crash"
+SAVED = "the model's files are saved and load again"
 IN_A_ROW = "500 trials in a row without a device-side assert"
 UNKNOWN = "not measured because"
 OOM = (
@@ -161,7 +162,8 @@ def test_what_is_no_storage_is_one_line(storage, log, tmp_path):
     text = log("no database, only text that is long enough to be looked at\n" * 20)
     with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE a (b)")
-    absent, other = tmp_path / "absent.db", tmp_path / "other.db"
+    absent = tmp_path / "absent.db"
+    other = tmp_path / "other.db"
     for url in (absent, several, text, other, "mysql://host/db", f"{several}#three"):
         with pytest.raises(ValueError, match="expected|give") as error:
             read_study(str(url))
@@ -285,8 +287,10 @@ def test_every_criterion_has_its_measure_or_says_why_it_never_can():
 
 
 def test_asserts_are_told_by_the_outcomes_of_the_trials_where_they_have_them(storage):
-    ok, bad = ("COMPLETE", {"outcome": '"ok"'}), ("FAIL", {"outcome": '"device_assert"'})
-    long, broken = storage([bad, *[ok] * 500]), storage([*[ok] * 300, bad, *[ok] * 300], name="b")
+    ok = ("COMPLETE", {"outcome": '"ok"'})
+    bad = ("FAIL", {"outcome": '"device_assert"'})
+    long = storage([bad, *[ok] * 500])
+    broken = storage([*[ok] * 300, bad, *[ok] * 300], name="b")
     assert states(criteria(None, str(long)))[IN_A_ROW] == "met"
     assert states(criteria(None, str(broken)))[IN_A_ROW] == "not met"
 

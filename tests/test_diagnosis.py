@@ -91,7 +91,8 @@ def test_a_file_that_is_no_case_is_refused_in_one_line(tmp_path, content):
 
 
 def test_truth_in_a_case_is_not_looked_at(tmp_path):
-    path, truth = tmp_path / "case.json", {"root_cause": "host-oom"}
+    path = tmp_path / "case.json"
+    truth = {"root_cause": "host-oom"}
     posted = {"truth": truth, "title": "OOMKilled", "evidence": {"error_text": "it broke"}}
     path.write_text(json.dumps(posted))
     assert diagnose(evidence_from_case(path)).cause == "cannot-tell"
@@ -138,12 +139,14 @@ def test_posted_cases_are_mostly_right_and_never_wrong_and_confirmed():
 
 
 def test_the_command_line_gives_what_the_library_gives(tmp_path):
-    text, path = "command terminated with exit code 137\n", tmp_path / "m.txt"
+    text = "command terminated with exit code 137\n"
+    path = tmp_path / "m.txt"
     path.write_text(text)
     command = [sys.executable, str(ROOT / "helpers/__main__.py"), "diagnose", "--json"]
     done = subprocess.run(
         [*command, "--message", str(path)], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    given, verdict = json.loads(done.stdout), diagnose(case_evidence({"error_text": text}))
+    given = json.loads(done.stdout)
+    verdict = diagnose(case_evidence({"error_text": text}))
     assert (given["cause"], given["confidence"]) == (verdict.cause, verdict.confidence)
     assert verdict.confidence == "weak"

@@ -162,7 +162,8 @@ def error(tmp_path):
 
 
 def test_the_verdict_comes_first_and_the_tables_only_where_asked(said):
-    plain, wide = said("rx7900xt-container"), said("rx7900xt-container", "--wide")
+    plain = said("rx7900xt-container")
+    wide = said("rx7900xt-container", "--wide")
     for shown in (plain, wide):
         assert "\n(likely: " in shown and "external-holder" not in shown
     assert "no visible process" in wide and "no visible process" not in plain
@@ -171,15 +172,11 @@ def test_the_verdict_comes_first_and_the_tables_only_where_asked(said):
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_cause_reasons_and_next_step_are_on_one_screen_and_no_command_is_cut(said, name):
-    lines, answer = (
-        said(name).splitlines(),
-        diagnosis.diagnose(evidence_from_bundle(open_box(name))),
-    )
+    lines = said(name).splitlines()
+    answer = diagnosis.diagnose(evidence_from_bundle(open_box(name)))
     last = next(number for number, line in enumerate(lines, 1) if line.endswith("--wide"))
-    screen, commands = (
-        lines[:last],
-        typed(answer.next_step.command, "     "),
-    )
+    screen = lines[:last]
+    commands = typed(answer.next_step.command, "     ")
     assert last <= 25 and "Next step" in screen
     assert {*commands} <= {*screen} and "Why" in screen
     assert all(len(line) <= 80 for line in screen)
@@ -293,13 +290,15 @@ BOXES = [(name,) for name in recorded_names()]
     + [pytest.param(path, BOXES, marks=pytest.mark.slow) for path in OLD_PYTHONS],
 )
 def test_a_message_and_a_bundle_need_no_set_up(error, python, boxes, said):
-    message, bundle = ("--message", str(error)), str(ROOT / "env/boxes/cuda-24gb-tuning")
+    message = ("--message", str(error))
+    bundle = str(ROOT / "env/boxes/cuda-24gb-tuning")
     for words in (message, *boxes, (bundle, *message, "--wide")):
         wide = "--wide" in words
         asked = words if wide else (*words, "--json")
         done = diagnose(*asked, python=(str(python), "-I", "-S"))
         assert done.returncode == 0 and not done.stderr, (words, done.stderr[-300:])
-        own, theirs = said(*asked), done.stdout.decode()
+        own = said(*asked)
+        theirs = done.stdout.decode()
         assert own.split("\n\n")[0] == theirs.split("\n\n")[0] and (wide or own == theirs)
 
 

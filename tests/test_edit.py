@@ -132,8 +132,10 @@ def test_a_result_that_its_line_keeps_itself_is_made_again_and_one_that_the_next
     assert again[0] >= 50 * MIB > again[1]
 
 
-CALL, LIST = "torch/nn/modules/module.py:1 _call_impl", "torch/nn/modules/container.py:9 forward"
-LINEAR, GELU = "torch/nn/modules/linear.py:1 forward", "torch/nn/modules/activation.py:1 forward"
+CALL = "torch/nn/modules/module.py:1 _call_impl"
+LIST = "torch/nn/modules/container.py:9 forward"
+LINEAR = "torch/nn/modules/linear.py:1 forward"
+GELU = "torch/nn/modules/activation.py:1 forward"
 
 
 def blocks(through, own):
@@ -143,7 +145,8 @@ def blocks(through, own):
         (layer, CALL, *([f"train.py:{40 + at} forward", CALL] if own else []), *through)
         for at, (layer, _) in enumerate(inner)
     ]
-    steps, back = [], []
+    steps = []
+    back = []
     for block in range(4):
         ids = range(10 * block + 1, 10 * block + 4)
         steps += [(len(FRAMES) + at, alloc(ids[at], size)) for at, (_, size) in enumerate(inner)]
@@ -152,7 +155,8 @@ def blocks(through, own):
             (ids[2] + 2, 40, ids[0]),
             (ids[2] + 3, 10, ids[0] - 8),
         ]
-        own_back, before = [], ids[2] + 13 if block < 3 else 90
+        own_back = []
+        before = ids[2] + 13 if block < 3 else 90
         for made, size, frees in grads:
             own_back += [(BACKWARD, alloc(made, size)), (BACKWARD, free(before))]
             own_back += [(BACKWARD, free(frees))] * (frees > 0)

@@ -12,7 +12,9 @@ from helpers.load.effect import Arm, compare, effect, fisher, same_answer, stude
 
 SIZES = st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5)
 DEARER = (1.5, 1.5, 1.51, 1.5, 1.5)
-HALF, MORE, NONE = (50.0,) * 5, (110.0,) * 5, (None,) * 5
+HALF = (50.0,) * 5
+MORE = (110.0,) * 5
+NONE = (None,) * 5
 
 
 def arm(memory=(100.0,) * 5, time=(1.0,) * 5, outcomes=("ok",) * 5, losses=()):
@@ -53,7 +55,8 @@ def test_an_effect_is_said_where_its_interval_shows_it(what, control, treated, s
 
 @given(SIZES, SIZES, st.floats(0.1, 10))
 def test_a_ratio_does_not_depend_on_the_unit_and_turns_over_with_the_arms(control, treated, unit):
-    one, other = effect("time", control, treated), effect("time", treated, control)
+    one = effect("time", control, treated)
+    other = effect("time", treated, control)
     scaled = effect("time", [x * unit for x in control], [x * unit for x in treated])
     assert scaled.ratio == pytest.approx(one.ratio) and scaled.low == pytest.approx(one.low)
     assert other.ratio == pytest.approx(1 / one.ratio) and other.high == pytest.approx(1 / one.low)
@@ -69,10 +72,12 @@ def test_of_two_thousand_alike_comparisons_at_most_two_in_a_hundred_alarm(what, 
     assert resampled(values, what, pairs=5, draws=2000, seed=1) <= 0.02
 
 
-BAD, CRASHED = ("oom",) * 5, {"outcomes": ("crashed",) * 5}
+BAD = ("oom",) * 5
+CRASHED = {"outcomes": ("crashed",) * 5}
 LEARNS = {"losses": [(1.0, 0.5)] * 5}
 OUT = {"outcomes": BAD, "memory": NONE, "time": NONE}
-FEW, GOOD = {"outcomes": BAD[:3]}, {"outcomes": ("ok",) * 3}
+FEW = {"outcomes": BAD[:3]}
+GOOD = {"outcomes": ("ok",) * 3}
 UNKNOWN = "not_enough_evidence"
 
 

@@ -27,7 +27,9 @@ from helpers.run.engine import execute
 from helpers.run.record import read_batch, read_run
 from helpers.run.runner import read_back
 
-C, F, P = "completed", "failed", "pending"
+C = "completed"
+F = "failed"
+P = "pending"
 FAULTS = {row["notebook"]: row for row in read_rows("notebook ends")}
 GOOD = ["prints_20_mb", "answers_with_a_figure"]
 
@@ -63,7 +65,8 @@ class Ran:
         (folder / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
         source = NOTEBOOKS / f"{name}.ipynb"
         done = execute(source, folder / "notebook.ipynb", cell_s=cell_s)
-        self.fault, self.left_behind = done.fault, done.left_behind
+        self.fault = done.fault
+        self.left_behind = done.left_behind
         self.nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
 
     @property
@@ -89,7 +92,8 @@ def ran(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_recorded_as_what_it_was(ran, name):
-    row, one = FAULTS[name], ran[name]
+    row = FAULTS[name]
+    one = ran[name]
     assert (one.fault.state, one.fault.signal, one.fault.cell) == (row["state"], row["signal"], 2)
     assert one.fault.cause.startswith(row["cause"])
     assert [cell.metadata.papermill.status for cell in one.cells] == [C, C, F, P]
@@ -119,7 +123,8 @@ def test_a_child_of_a_lost_kernel_is_ended_and_named(ran, name):
 
 def test_last_words_on_fd_2_are_kept_though_pytest_runs_this(ran):
     assert "PYTEST_CURRENT_TEST" in os.environ
-    one, words = ran["writes_to_fd_2_and_aborts"], "GPU node 1: page not present"
+    one = ran["writes_to_fd_2_and_aborts"]
+    words = "GPU node 1: page not present"
     assert (one.folder / "kernel.stderr").read_text() == words + "\n"
     assert one.fault.last_words == words and words in one.errors()[0].traceback
 
@@ -231,7 +236,8 @@ def test_no_other_kernel_startup_file_or_startup_variable_gets_in(tmp_path, monk
 
 
 def test_a_notebook_is_replaced_and_never_written_over_in_place(tmp_path):
-    out, other = tmp_path / "notebook.ipynb", tmp_path / "other-name.ipynb"
+    out = tmp_path / "notebook.ipynb"
+    other = tmp_path / "other-name.ipynb"
     out.write_text("before")
     other.hardlink_to(out)
     nb = execute(NOTEBOOKS / "answers_with_a_figure.ipynb", out, cell_s=30).nb
@@ -409,7 +415,8 @@ def test_a_record_says_how_where_when_and_from_which_plan_a_run_ended(batch):
 
 
 def test_figures_come_out_of_the_notebook_with_their_words(batch):
-    folder, run = batch[0], batch[1]["answers_with_a_figure"]
+    folder = batch[0]
+    run = batch[1]["answers_with_a_figure"]
     figures = [("figures/01.png", "One dot"), ("figures/02.png", "The dot again")]
     assert [(one.path, one.alt) for one in run.figures] == figures
     for path, _ in figures:
@@ -421,14 +428,16 @@ def test_figures_come_out_of_the_notebook_with_their_words(batch):
 
 
 def test_a_child_that_shed_its_session_and_environment_is_ended_and_named(batch):
-    folder, run = batch[0], batch[1]["leaves_a_child_without_environment"]
+    folder = batch[0]
+    run = batch[1]["leaves_a_child_without_environment"]
     nb = nbformat.read(folder / run.run_id / "notebook.ipynb", as_version=4)
     child = int(printed(nb))
     assert run.left_behind == [f"sleep ({child})"] and not process_of(child).running
 
 
 def test_a_notebook_whose_runner_was_killed_is_whole_and_its_kernel_gone(batch):
-    folder, run = batch[0], batch[1]["kills_its_runner"]
+    folder = batch[0]
+    run = batch[1]["kills_its_runner"]
     nb = nbformat.read(folder / run.run_id / "notebook.ipynb", as_version=4)
     assert statuses(nb) == [C, C, "running", P] and run.files == ["notebook.ipynb"]
     assert run.cells == {C: 2, "running": 1, P: 1} and working_in(folder) == []
@@ -447,7 +456,8 @@ def going_on(tmp_path):
     """A batch in a process of its own, in the middle of its first run of two."""
     rows = "- {notebook: counts_slowly.ipynb}\n- {notebook: needs_no_verdict.ipynb}"
     argv = [sys.executable, "-c", BATCH, str(plan(tmp_path, rows)), str(tmp_path / "outputs")]
-    process, saved = subprocess.Popen(argv, cwd=ROOT), []
+    process = subprocess.Popen(argv, cwd=ROOT)
+    saved = []
     while not (saved and '"running"' in saved[0].read_text()):
         saved = list((tmp_path / "outputs").glob("*/000-*/notebook.ipynb"))
         assert process.poll() is None

@@ -37,7 +37,8 @@ def judged(tmp_path):
     """A batch of one run as the checker finds it, with what the log says of it."""
 
     def judge(state="answered", said=None, begins=1, ends=1, fault="", **changes):
-        case, right = Case(tmp_path, 1, 1, batch=tmp_path / "batch"), answer(NAME, 1)
+        case = Case(tmp_path, 1, 1, batch=tmp_path / "batch")
+        right = answer(NAME, 1)
         case.control.mkdir()
         here = case.batch / NAME
         here.mkdir(parents=True)

@@ -80,7 +80,8 @@ def laid_out(figure):
     """Every word is at least 8 pt, lies on the page and covers no other."""
     texts = [text for text in figure.findobj(Text) if text.get_text()]
     with rc_context(fname=sheet.STYLE):
-        page, places = figure.bbox, [text.get_window_extent() for text in texts]
+        page = figure.bbox
+        places = [text.get_window_extent() for text in texts]
     for text, place in zip(texts, places, strict=True):
         assert text.get_fontsize() >= 8
         across = page.x0 <= place.x0 and place.x1 <= page.x1 + 1
@@ -102,7 +103,8 @@ def test_every_word_is_at_least_8_pt_lies_on_the_page_covers_no_other_and_is_sai
 
 
 def test_what_is_not_known_is_a_short_hatched_bar_with_its_reason():
-    denied, limit = not_allowed("denied", "bytes", "/dev/kfd"), read(4 * GIB, "/sys/y")
+    denied = not_allowed("denied", "bytes", "/dev/kfd")
+    limit = read(4 * GIB, "/sys/y")
     rows = [
         pool("", "tool", GONE, GONE),
         pool("", "kfd", denied, GONE),
@@ -190,7 +192,8 @@ def test_a_png_is_twice_its_size_on_screen_on_white_paper_small_and_the_same_eac
 
 
 def test_in_a_notebook_a_figure_is_a_picture_with_its_words(monkeypatch):
-    shown, view = [], figures.pools([APU])
+    shown = []
+    view = figures.pools([APU])
     monkeypatch.setattr("IPython.get_ipython", lambda: object())
     monkeypatch.setattr("IPython.display.display", shown.append)
     display(view)

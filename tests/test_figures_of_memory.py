@@ -19,7 +19,8 @@ from helpers.look.figures import RELATIONS, Figure, figures_of, relations, rows
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
 from helpers.shapes import CAUSES
 
-GIB, MIB = 1 << 30, 1 << 20
+GIB = 1 << 30
+MIB = 1 << 20
 CASES = read_lines("figures")
 """What ``shows`` a relation, ``names`` a GPU, or is posted and ``decides``."""
 
@@ -217,7 +218,8 @@ LOWERED = {PAGES: f"{(16 << 30) // 4096}\n", BANK: f"heap_type 1\nsize_in_bytes 
 def test_whoever_asks_gets_one_cause_and_likely_at_most_from_readings_that_were_filled_in(
     bundle, cause
 ):
-    stack, judged = ceilings(bundle)[0].decision, ceiling_answer(bundle)[0]
+    stack = ceilings(bundle)[0].decision
+    judged = ceiling_answer(bundle)[0]
     assert (stack.cause, stack.confidence) == (judged.cause, judged.confidence) == (cause, "likely")
 
 

@@ -258,7 +258,8 @@ def test_ollama_deals_whole_layers_to_cards_and_keeps_a_graph_on_each(free, tmp_
     inputs |= {"n_ctx": 16384, "card_free_bytes": [int(size * GIB) for size in free]}
     inputs |= {"weights_bytes": 40 * GIB, "output_bytes": GIB, "gguf_arch": "llama"}
     answer = asked(tmp_path, "ollama", "0.9", **inputs)
-    context, rows = 16384, 4 * 512
+    context = 16384
+    rows = 4 * 512
     partial = rows * 8192 + rows * (1 + 8192 + context) + 8192 * 8192 * 9 / 16
     partial += 4 * context * (512 * 64 + 128 * 8)
     full = rows * (1 + 4 * 8192 + context * 65)
@@ -338,7 +339,8 @@ def test_parts_of_a_split_gguf_are_added_up_and_a_lost_one_is_said(tmp_path):
 
 
 def test_tensors_of_one_and_two_bits_are_counted_by_their_blocks(tmp_path):
-    keys, shape = {"general.architecture": "llama"}, (1024, 1024)
+    keys = {"general.architecture": "llama"}
+    shape = (1024, 1024)
     for kind, bits in (("Q1_0", 9 / 8), ("Q2_0", 9 / 4)):  # ggml-common.h of August 2026
         path = gguf(tmp_path / f"{kind}.gguf", keys, [("blk.0.ffn_up.weight", kind, shape)])
         assert row(of(path), "weights")["bytes"] == MIB * bits / 8
@@ -380,7 +382,8 @@ def test_parameters_follow_from_what_each_layer_is_made_of(tmp_path):
         answer = of(config(tmp_path, vocab_size=1, tie_word_embeddings=True, **keys))
         return row(answer, "weights")["bytes"] / 2 - 4096 * (1 + 2 * 32 + 1)
 
-    attention, dense = 4096 * 128 * (2 * 32 + 2 * 8), 3 * 4096 * 14336
+    attention = 4096 * 128 * (2 * 32 + 2 * 8)
+    dense = 3 * 4096 * 14336
     assert matrices() == 32 * (attention + dense)
     step = {"num_experts": 4, "expert_layer_period": 2, "model_type": "jamba"}
     assert matrices(**step) == 32 * attention + 16 * (dense + 4 * dense + 4 * 4096)

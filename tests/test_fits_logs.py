@@ -171,7 +171,8 @@ def test_what_fit_lines_print_is_taken_as_it_stands(tmp_path):
 
 
 def test_failures_with_opposite_remedies_are_told_apart(tmp_path):
-    path, said = tmp_path / "vllm.log", []
+    path = tmp_path / "vllm.log"
+    said = []
     for line in (
         "ValueError: Free memory on device (11.50/23.64 GiB) on startup is less than desired "
         "GPU memory utilization (0.9, 21.28 GiB). Decrease GPU memory utilization.",
@@ -235,10 +236,12 @@ def of_inputs(path):
 
 def differs(record, answer):
     """What an independent record printed of its cache and the answer does not say, to the last printed digit."""
-    truth, pool = record["truth"], record["truth"]["kv_bytes"]
+    truth = record["truth"]
+    pool = record["truth"]["kv_bytes"]
     if not record["verification"]["independent"] or record["program"] == "SGLang":
         return
-    size, need = row(answer, "kv")["bytes"], answer["cache"]["need_bytes"]
+    size = row(answer, "kv")["bytes"]
+    need = answer["cache"]["need_bytes"]
     digit = {"vLLM": 0.0051 * GIB, "ollama": 0.051 * GIB}.get(record["program"], 0.0051 * MIB)
     if pool and size and truth["tokens"] is None and abs(size - pool) > digit:
         yield f"cache {size}, printed {pool}"

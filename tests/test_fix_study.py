@@ -15,7 +15,8 @@ from helpers.tell import fixes, training
 from helpers.tell.sheet import png
 from helpers.tell.shown import cell
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +71,11 @@ def test_each_remedy_says_what_it_does_here_why_and_by_what(recorded):
 
 
 def test_all_that_is_known_of_a_remedy_stands_whole_in_its_row():
-    guess, claim = "no_effect: " + "both pass " * 9 + "with max_split_size_mb", "claim 1, true: so"
+    guess = "no_effect: " + "both pass " * 9 + "with max_split_size_mb"
+    claim = "claim 1, true: so"
     row = replace(measured("x", "a remedy", guess, "helps", 0.5), argued=claim, guess="no_effect")
-    told, silent = replace(row, why="memory x 0.5"), replace(row, why=claim, argued="", measured="")
+    told = replace(row, why="memory x 0.5")
+    silent = replace(row, why=claim, argued="", measured="")
     study = FixStudy((told, silent), 24 * GIB, "2.14.1", "cuda", False, None, None, "")
     said = guess.replace("no_effect", "predicted: no effect")
     text = fixes.fixes_table(study).text()
@@ -177,7 +180,8 @@ def test_bad_input_gets_one_line_and_exit_2(capsys, argv, told):
 
 
 def path(name, peak_mib, equal="bitwise", state="ran", why=""):
-    peak, says = peak_mib and peak_mib * MIB, "" if why else "says"
+    peak = peak_mib and peak_mib * MIB
+    says = "" if why else "says"
     return PathResult(name, state, why, 1.0, 6, peak, 10 * MIB, 0.5, equal, says)
 
 

@@ -75,7 +75,8 @@ def test_both_arms_of_a_repeat_have_one_seed(ran):
 
 
 def test_trials_that_were_measured_before_are_said_with_their_date(ran):
-    old, new = "2024-02-03T04:05:06+00:00", "2099-01-01T00:00:00+00:00"
+    old = "2024-02-03T04:05:06+00:00"
+    new = "2099-01-01T00:00:00+00:00"
     found = ran(lambda arm, repeat, seed: {"started_at": old if repeat else new})
     kept = "4 of 6 trials are kept from 2024-02-03; another --out measures them again"
     assert found.remarks == (kept,)
@@ -118,7 +119,8 @@ def test_a_trial_that_is_stuck_or_leaves_the_box_unclean_ends_the_plan_and_sets_
 
 def test_time_that_the_estimates_left_over_goes_to_what_was_left_out_beside_a_control_of_its_own():
     wanted = [pair("cheap", 2, tells=4), pair("dear", 20), pair("later", 11, control=OTHER)]
-    clock, runs = iter([0.0, 20.0, 60.0]), []
+    clock = iter([0.0, 20.0, 60.0])
+    runs = []
 
     def made(some):
         runs.append([one.name for one in some.pairs])

@@ -30,14 +30,18 @@ class Batch:
     """A batch's folder with planned runs of the stand-in. ``shared``: whether the nodes see the folder too."""
 
     def __init__(self, folder, fleet, shared=True):
-        self.folder, self.fleet, self.log = folder / NIGHT, fleet, folder / "log"
-        self.futures, self.ticks = {}, []
+        self.folder = folder / NIGHT
+        self.fleet = fleet
+        self.log = folder / "log"
+        self.futures = {}
+        self.ticks = []
         self.folder.mkdir(parents=True)
         if not shared:  # the nodes find another text where the batch's own would be
             (self.folder / f".fleet-{fleet.key[:8]}").write_text("another batch")
 
     def submit(self, name, *, danger="looks", gpu="", box="", given=(), **parameters):
-        run, folder = planned(name, danger=danger, gpu=gpu, box=box), self.folder / name
+        run = planned(name, danger=danger, gpu=gpu, box=box)
+        folder = self.folder / name
         folder.mkdir()
         write_run(folder, run)
         own = {"log": str(self.log), **dict(given), **parameters}
@@ -127,7 +131,8 @@ def test_a_run_comes_home_with_its_record_and_its_files(away, calm):
 
 
 def test_runs_that_start_at_once_both_answer_and_nothing_is_copied_on_shared_storage(batch):
-    first, second = batch.submit("000-a", do="big"), batch.submit("001-b")
+    first = batch.submit("000-a", do="big")
+    second = batch.submit("001-b")
     assert first.result(60).state == second.result(60).state == "answered"
     assert sorted(batch.starts()) == ["000-a", "001-b"]
     assert first.result().files == ["big.bin", "said.json", "sub/small.bin"]
@@ -140,7 +145,8 @@ def test_the_start_is_in_the_record_while_the_run_goes_on_and_a_stop_reaches_the
     future = batch.submit("000-a", seconds=30)
     record = soon(lambda: (found := batch.record("000-a")).state == "started" and found)
     assert record.node == node() and record.boot_id and record.pid is None
-    batch.fleet.stop.signal, batch.fleet.stop.times = "SIGINT", 1
+    batch.fleet.stop.signal = "SIGINT"
+    batch.fleet.stop.times = 1
     later = batch.submit("001-b")
     assert future.result(20).cause == "interrupted by SIGINT"
     assert "stopped 000-a" in batch.log.read_text()
@@ -232,7 +238,8 @@ ON = ("012-on", "013-on", "014-waits")
 def night(tmp_path_factory):
     """One of five workers is killed by its run, one freezes, one is cut off; then the scheduler is killed."""
     folder = tmp_path_factory.mktemp("night")
-    grid, fleet = Loopback(folder), None
+    grid = Loopback(folder)
+    fleet = None
     try:
         wire = grid.wire()
         for name in ("killed", "frozen", "well", "fine"):

@@ -82,7 +82,8 @@ def test_a_stranger_gets_nothing_from_a_port_of_the_fleet(guarded, keys, tmp_pat
     raw = socket.create_connection(place, timeout=10)
     if stranger != "no TLS":
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
         if stranger == "another CA":
             other = make_keys(tmp_path / "other")
             context.load_cert_chain(other / "cert.pem", other / "key.pem")
@@ -106,7 +107,8 @@ def test_a_stranger_gets_nothing_from_a_port_of_the_fleet(guarded, keys, tmp_pat
 @needs_openssl
 def test_a_stranger_with_other_keys_runs_no_program(guarded, tmp_path):
     grid, fleet = guarded
-    other, proof = make_keys(tmp_path / "other"), tmp_path / "proof"
+    other = make_keys(tmp_path / "other")
+    proof = tmp_path / "proof"
     code = """if True:
         import asyncio, pathlib, sys
         from distributed.core import rpc
@@ -120,7 +122,8 @@ def test_a_stranger_with_other_keys_runs_no_program(guarded, tmp_path):
                 print(await one.run(function=function, args=dumps(()), kwargs=dumps({}), wait=True))
         asyncio.run(attack())
     """
-    own, worker = grid.keys[1], next(iter(fleet.workers))
+    own = grid.keys[1]
+    worker = next(iter(fleet.workers))
     for address, known in ((grid.address, other), (worker, other), (worker, own)):
         argv = [sys.executable, "-c", code, address, str(known), str(proof)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
@@ -189,7 +192,8 @@ def test_a_fleet_of_distributeds_own_commands_is_refused_for_its_open_doors(tmp_
 
 def test_a_worker_of_another_checkout_takes_no_run(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)  # other tests of this process use it
-    server, own = SimpleNamespace(listeners=[]), checkout()
+    server = SimpleNamespace(listeners=[])
+    own = checkout()
     assert unfit(own, False, server) == ""
     assert "helpers/run/fleet_worker.py" in own
     assert not [name for name in own if "__pycache__" in name]  # what was compiled here

@@ -91,7 +91,8 @@ def test_a_new_holder_and_its_memory_are_named_with_sizes(box):
     assert memory.why.startswith("sysfs VRAM: ") and "expected at most" in memory.why
 
 
-OLD, SMALL = Held(10, "desktop", "S", 5, 2 * GIB), Held(11, "clock", "S", 9, 20 * MIB)
+OLD = Held(10, "desktop", "S", 5, 2 * GIB)
+SMALL = Held(11, "clock", "S", 9, 20 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -181,11 +182,9 @@ def test_heat_counts_against_the_plan_and_against_the_cards_own_limit(box):
     sensors = {"1_input": 88000, "1_label": "edge", "2_input": 105000, "2_crit": 105000}
     for name, value in sensors.items():
         card_file(box, f"hwmon/hwmon3/temp{name}", value)
-    now, edge, other = (
-        measure(root=box),
-        "edge: 88 degrees Celsius",
-        "temp2_input: 105 degrees Celsius",
-    )
+    now = measure(root=box)
+    edge = "edge: 88 degrees Celsius"
+    other = "temp2_input: 105 degrees Celsius"
     for limit, expected in (
         (80, [f"{edge}, expected below 80", f"{other}, expected below 80"]),
         (None, [f"{other}, expected below 105"]),
@@ -343,7 +342,8 @@ def states(*available_gib):
 
 
 def test_settling_waits_for_what_may_pass_and_no_longer_than_the_plan_says():
-    before, slept = states(60)(), []
+    before = states(60)()
+    slept = []
     assert settle(before, GATES, states(20, 40, 60), slept.append) == () and len(slept) == 2
     slept.clear()
     (trouble,) = settle(before, Gates(settle_s=10, disk_free_bytes=0), states(20), slept.append)
@@ -372,7 +372,8 @@ def run(gpu="", danger="loads"):
 
 
 def test_a_clean_look_lifts_only_what_may_pass():
-    memory, reset = Trouble(f"gpu {CARD}", "3 GiB used"), Trouble(f"gpu {CARD}", "GPU reset", False)
+    memory = Trouble(f"gpu {CARD}", "3 GiB used")
+    reset = Trouble(f"gpu {CARD}", "GPU reset", False)
     stuck = Trouble(f"gpu {OTHER}", "process 9 does not end", False)
     disk = Trouble("box", "disk full")
     kept = Quarantine()
@@ -382,7 +383,8 @@ def test_a_clean_look_lifts_only_what_may_pass():
     assert kept.lifted([]) == (memory,) and kept.troubles == (reset, stuck)
 
 
-RESET, MAY = "GPU reset", f"gpu {CARD} is in quarantine, and this run may use it: GPU reset"
+RESET = "GPU reset"
+MAY = f"gpu {CARD} is in quarantine, and this run may use it: GPU reset"
 NINE = "process 9 does not end"
 
 

@@ -100,7 +100,8 @@ def test_the_error_of_a_prediction_is_a_share_of_what_was_measured():
 @pytest.mark.slow
 def test_a_workload_is_recorded_on_the_cpu_replayed_for_the_card_and_run(tmp_path):
     pytest.importorskip("torch")
-    small, card = workload("churn", steps=2, requests=20), {"torch": "2.13.0", "build": "cuda"}
+    small = workload("churn", steps=2, requests=20)
+    card = {"torch": "2.13.0", "build": "cuda"}
     given = (sys.executable, tmp_path, small, Target(), card, 8 * GIB)
     rows = proof_fixes.predicted_and_measured(*given)
     assert [one["conf"] for one in rows] == list(proof_fixes.CONFS)

@@ -24,7 +24,8 @@ BACKWARD = "/usr/lib/python3/dist-packages/torch/autograd/__init__.py"
 
 def loop(steps, keep, length=lambda step: 4):
     """Training: a batch and an output that the next step replaces, activations, a backward pass, a state made in the first."""
-    toy, held = Toy(), {}
+    toy = Toy()
+    held = {}
 
     def alloc(name, size):
         inside = BACKWARD if name == "backward" else ""
@@ -143,7 +144,8 @@ def test_a_buffer_that_each_step_replaces_by_a_larger_one_grows():
     ("keep", "size"), [(leak, 180), (some, 120), (queue(1, lambda step: (5 + step) * MIB), 120)]
 )
 def test_the_step_in_which_it_runs_out_is_that_of_the_whole_program(keep, size):
-    whole, card = found(loop(80, keep)), Card(size * MIB)
+    whole = found(loop(80, keep))
+    card = Card(size * MIB)
     died = int((growth(whole).steps.begins <= replay(whole.trace, "", card).first_oom).sum())
     recorded = found(loop(24, keep))
     ends = end(recorded, growth(recorded), card, "", torch="2.14.1")
@@ -151,7 +153,8 @@ def test_the_step_in_which_it_runs_out_is_that_of_the_whole_program(keep, size):
 
 
 def test_a_death_too_far_to_replay_is_extrapolated(monkeypatch):
-    recorded, card = found(loop(9, leak)), Card(3 << 30)
+    recorded = found(loop(9, leak))
+    card = Card(3 << 30)
     exact = end(recorded, growth(recorded), card, "", torch="2.14.1")
     monkeypatch.setattr(ahead, "MOST_OPERATIONS", 8000)
     further = end(recorded, growth(recorded), card, "", torch="2.14.1")

@@ -24,7 +24,8 @@ class Installed:
     """An environment with the package in it and nothing else, and a folder elsewhere to work in."""
 
     def __init__(self, folder):
-        self.prefix, self.here = folder / "an env", folder / "my work"
+        self.prefix = folder / "an env"
+        self.here = folder / "my work"
         self.here.mkdir()
         ran([sys.executable, "-m", "venv", "--without-pip", self.prefix], check=True)
         (self.site,) = self.prefix.glob("lib/python3.*/site-packages")

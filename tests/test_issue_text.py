@@ -145,7 +145,8 @@ def test_a_report_says_whom_to_ask_after_the_error_and_the_gpu_where_the_tracker
 def test_a_report_begins_with_the_error_text_and_the_gpus_and_marks_what_was_filled_in():
     text = report("rocm")
     head = text.index("### Problem Description")
-    error, gpu = text.index("HIP out of memory. Tried to allocate"), text.index("**GPU:** `AMD ")
+    error = text.index("HIP out of memory. Tried to allocate")
+    gpu = text.index("**GPU:** `AMD ")
     assert head < error < gpu < text.index("**Seen:**")
     assert "40 of its 44 readings were printed by no machine" in text
     assert "OS: Fedora Linux 42\n" in text and "each layer reports it (filled in)" in text

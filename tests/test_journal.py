@@ -28,7 +28,8 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_an_interrupted_batch_goes_on_where_it_stopped(tmp_path):
-    path, stop = plan(tmp_path), Stop()
+    path = plan(tmp_path)
+    stop = Stop()
 
     def interrupt(folder, run):
         stop.signal = "SIGINT"
@@ -116,7 +117,8 @@ def test_a_run_that_rebooted_its_box_is_found_out_and_never_repeated_by_itself(
 
 @pytest.mark.parametrize("name", ["failed", "died", "timed_out", "stuck", "node_lost", "rebooted"])
 def test_a_run_that_ended_badly_by_itself_is_never_repeated_by_itself(tmp_path, name):
-    path, again = plan(tmp_path), StandIn()
+    path = plan(tmp_path)
+    again = StandIn()
     result = go(path, StandIn(n002=state(name)))
     assert go(path, again, resume=result.folder).runs == result.runs and again.ran == []
     assert result.runs[2].strikes == (name != "failed")
@@ -124,7 +126,8 @@ def test_a_run_that_ended_badly_by_itself_is_never_repeated_by_itself(tmp_path, 
 
 def test_a_second_process_is_refused_in_one_line_that_names_the_first(tmp_path):
     path, batch, _ = begun(tmp_path)
-    held, who = Journal.reopen(batch, load_plan(path)), f"process {os.getpid()} on {node()}"
+    held = Journal.reopen(batch, load_plan(path))
+    who = f"process {os.getpid()} on {node()}"
     with pytest.raises(PlanError, match=f"{who} carries this batch out") as refused:
         Journal.reopen(batch, load_plan(path))
     assert "\n" not in str(refused.value)
@@ -134,7 +137,8 @@ def test_a_second_process_is_refused_in_one_line_that_names_the_first(tmp_path):
 
 def test_a_changed_plan_is_refused_with_what_differs(tmp_path):
     path, batch, _ = begun(tmp_path)
-    before, comments = read_batch(batch).runs, "".join(f"# {n}\n" for n in range(40))
+    before = read_batch(batch).runs
+    comments = "".join(f"# {n}\n" for n in range(40))
     path.write_text(path.read_text().replace("repeats: 4", "repeats: 5") + comments)
     with pytest.raises(PlanError) as refused:
         go(path, resume=batch)
@@ -267,7 +271,8 @@ def test_after_a_power_cut_nothing_is_lost_and_nothing_repeated_that_must_not_be
         return move(run, ends[number])
 
     whole = go(path, StandIn(each=end))
-    copy, again = folder / "copy" / whole.folder.name, StandIn()
+    copy = folder / "copy" / whole.folder.name
+    again = StandIn()
     boot = {"boot_id": "before"} if rebooted else {}
     change(copy, whole.runs[cut].run_id, pid=2**22 + 1, **boot)
     result = go(path, again, resume=copy)
@@ -285,7 +290,9 @@ class FullDisk:
     """Refuses records in these states, as many times as asked."""
 
     def __init__(self, monkeypatch, *refused, times=10**9):
-        self.refused, self.times, self.write = refused, times, record.write_run
+        self.refused = refused
+        self.times = times
+        self.write = record.write_run
         for place in (module, run_stand_in):
             monkeypatch.setattr(place, "write_run", self)
 
@@ -338,7 +345,8 @@ def test_a_run_whose_start_cannot_be_recorded_is_not_started_and_comes_when_ther
 def first(tmp_path):
     """The first run of a batch, its folder, and its job with a notebook."""
     journal = Journal.begin(tmp_path, load_plan(plan(tmp_path)))
-    run, folder = journal.runs[0], journal.folder / journal.runs[0].run_id
+    run = journal.runs[0]
+    folder = journal.folder / journal.runs[0].run_id
     source = str(NOTEBOOKS / "needs_no_verdict.ipynb")
     mark = runner.mark_of(folder, 1)
     job = {"source": source, "parameters": {}, "cell_s": 60, "run_s": 60, "mark": mark}
@@ -360,7 +368,8 @@ def test_run_one_starts_nothing_that_it_cannot_record(first, monkeypatch):
 
 def put_in_place_of_the_runner(monkeypatch, code):
     """A process that runs ``code`` where run_one starts the runner."""
-    argv, start = [sys.executable, "-c", f"import os, signal; {code}"], subprocess.Popen
+    argv = [sys.executable, "-c", f"import os, signal; {code}"]
+    start = subprocess.Popen
     pieces = {"PIPE": subprocess.PIPE, "TimeoutExpired": subprocess.TimeoutExpired}
     pieces["Popen"] = lambda words, **options: start(argv, **options)
     monkeypatch.setattr(runner, "subprocess", SimpleNamespace(**pieces))

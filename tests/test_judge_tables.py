@@ -38,7 +38,8 @@ SENTENCES = [
 COMPARED = re.compile("|".join(COMPARISONS))
 LONG = ("", "a" * 50_000, "alloc 1 " * 8_000, "loss += \n" * 6_000, "ttm\n" * 10_000)
 SHARED = Path(__file__).resolve().parents[1] / ".." / "shared"
-CASES, THREADS = SHARED / "cases", SHARED / "messages" / "threads.json"
+CASES = SHARED / "cases"
+THREADS = SHARED / "messages" / "threads.json"
 
 
 # -- forms and sentences --------------------------------------------------------------------------
@@ -102,7 +103,8 @@ def test_each_layer_of_a_stack_has_its_number_and_each_pool_its_layers():
 
 @pytest.mark.parametrize("group", judge.table("ceilings")["rules"], ids=lambda group: group["of"])
 def test_each_rule_about_ceilings_names_a_decision_facts_and_figures_that_are_made(group):
-    decisions, kinds = judge.table("ceilings")["decisions"], {"apu", "card", "nvidia-unified"}
+    decisions = judge.table("ceilings")["decisions"]
+    kinds = {"apu", "card", "nvidia-unified"}
     figures = {field.name for field in fields(Numbers)} | kinds
     conditions = list(group["when"])
     for rule in group["rules"]:

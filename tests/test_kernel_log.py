@@ -61,7 +61,8 @@ def test_every_known_xid_has_its_meaning_and_others_none():
     | st.text(max_size=300)
 )
 def test_any_text_is_read_without_an_error_and_every_event_points_at_its_line(text):
-    rows, found = text.split("\n"), parse(text)
+    rows = text.split("\n")
+    found = parse(text)
     assert all(event.text in rows[event.line - 1] for event in found)
     assert sum(event.count for event in found) <= len(rows)
     assert list(found) == sorted(found, key=lambda event: event.line)
@@ -99,7 +100,8 @@ PARTS = b"amdgpu x\n|noise\n|\n|-- No entries --\n|NVRM: y|\n\n|\xff\xfe".split(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(PARTS)).map(b"".join), st.integers(1, 9))
 def test_the_sieve_keeps_the_same_whatever_pieces_the_stream_comes_in(data, size):
-    whole, pieces = kernel_log.Sieve(1 << 16), kernel_log.Sieve(1 << 16)
+    whole = kernel_log.Sieve(1 << 16)
+    pieces = kernel_log.Sieve(1 << 16)
     whole.feed(data)
     for at in range(0, len(data), size):
         pieces.feed(data[at : at + size])

@@ -14,7 +14,9 @@ from helpers.look.bundle import BundleWriter, open_box, recorded_names
 from helpers.look.gpus import gpus
 from helpers.look.messages import Message, Quantity
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
 INSIDE = {"uid": 0, "container": "docker", "init_pid_ns": False}
 GREEN = "0000:01:00.0"
 NOTHING = Quantity(0, 0, "0 bytes")
@@ -67,10 +69,8 @@ def balanced(book):
     return not book.used.ok or abs(book.sum_bytes() - book.used.value) <= book.tolerance_bytes
 
 
-PIDS, CLIENTS = (
-    st.integers(2, 20),
-    st.tuples(st.integers(2, 9), st.integers(1, 5), st.integers(0, 8 * MIB)),
-)
+PIDS = st.integers(2, 20)
+CLIENTS = st.tuples(st.integers(2, 9), st.integers(1, 5), st.integers(0, 8 * MIB))
 KFD_ROWS = st.dictionaries(PIDS, st.integers(0, 8 * GIB), max_size=4)
 
 
@@ -98,7 +98,8 @@ HELD = st.dictionaries(st.integers(2, 99), st.integers(0, 9000) | st.just("N/A")
 @given(HELD, st.integers(0, 24000), st.none() | st.integers(0, 700), st.integers(0, 900))
 def test_the_rows_of_any_nvidia_box_add_up_to_what_is_in_use(held, free, reserved, more):
     sizes = [mib for mib in held.values() if mib != "N/A"]
-    used, kept = sum(sizes) + more, reserved or 0
+    used = sum(sizes) + more
+    kept = reserved or 0
     figures = {"total": used + free + kept, "used": used, "free": free, "reserved": reserved}
     (book,) = ledger(nvidia_box(**figures, processes=[*held.items()]))
     assert balanced(book) and book.used.value == (used + kept) * MIB
@@ -240,7 +241,8 @@ def torch_on(box, **fields):
 
 def amd_writer(used=0):
     writer = BundleWriter("made", "constructed", "0", "")
-    card, node = "/sys/class/drm/card1/device/", "/sys/class/kfd/kfd/topology/nodes/1/"
+    card = "/sys/class/drm/card1/device/"
+    node = "/sys/class/kfd/kfd/topology/nodes/1/"
     for path, text in {
         card + "uevent": f"DRIVER=amdgpu\nPCI_SLOT_NAME={PCI}\n",
         card + "vendor": "0x1002\n",

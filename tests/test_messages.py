@@ -26,10 +26,12 @@ from helpers.look.text import prefix
 from helpers.units import Quantity
 
 ROOT = Path(__file__).resolve().parents[1]
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 
 
-TEXTS, SUMS = read_lines("messages"), read_lines("sums")
+TEXTS = read_lines("messages")
+SUMS = read_lines("sums")
 SHARED = ROOT.parent / "shared"
 NEW: str = TEXTS[0]["text"]
 """A message of torch 2 with every number it can have."""
@@ -345,7 +347,8 @@ def test_the_example_of_a_row_is_read_as_that_row_also_under_a_log_prefix(row):
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(WRAPPED), st.integers(8, 120), st.booleans())
 def test_an_example_is_read_wrapped_at_any_column(row, width, prefixed):
-    text, prefix = row["example"].replace("\n", " "), "[rank3]: " if prefixed else ""
+    text = row["example"].replace("\n", " ")
+    prefix = "[rank3]: " if prefixed else ""
     check(row, "\n".join(prefix + text[at : at + width] for at in range(0, len(text), width)))
 
 
@@ -376,21 +379,26 @@ FIELDS = st.sampled_from(["requested", "free", "device", "tokens", "share"])
 @st.composite
 def templates(draw):
     """A template and a text that fits it."""
-    template, text = "needle", "needle"
+    template = "needle"
+    text = "needle"
     for _ in range(draw(st.integers(0, 5))):
         what = draw(st.integers(0, 4))
-        words, other = draw(LITERALS), draw(LITERALS)
+        words = draw(LITERALS)
+        other = draw(LITERALS)
         more = fits = words
         if what == 1:
             value = {"device": "3", "tokens": "4096", "share": "0.9"}
             name = draw(FIELDS)
-            more, fits = f"; {{{name}}};", f"; {value.get(name, '1.50 GiB')};"
+            more = f"; {{{name}}};"
+            fits = f"; {value.get(name, '1.50 GiB')};"
         elif what in (2, 3):
             more = f"<{words}|{other}>;" if what == 2 else f"<?{words}>;"
             fits = draw(st.sampled_from([words, other if what == 2 else ""])) + ";"
         elif what == 4:
-            more, fits = "{..40}!stop!", draw(st.text("xyz ", max_size=40)) + "!stop!"
-        template, text = template + more, text + fits
+            more = "{..40}!stop!"
+            fits = draw(st.text("xyz ", max_size=40)) + "!stop!"
+        template = template + more
+        text = text + fits
     return template, text
 
 

@@ -75,7 +75,8 @@ ALL = pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: pat
 
 @ALL
 def test_its_cells_are_thin_and_show_objects_and_imports_stand_in_one(path):
-    code, views = cells(path, "code")[1:], re.compile(r"print\((\w+\.)?\w+_(table|bars)\(")
+    code = cells(path, "code")[1:]
+    views = re.compile(r"print\((\w+\.)?\w+_(table|bars)\(")
     for cell in code:
         kinds = {type(node).__name__ for node in ast.walk(ast.parse(cell.source))}
         assert not kinds & BANNED and not views.search(cell.source), cell.source

@@ -25,7 +25,8 @@ DOCKER = {"container": "docker"}
 IN_RENDER = {"groups": [{"gid": 110, "name": "render"}], "selinux_mode": "disabled"}
 ROOTLESS = {"uid": 0, "container": "podman", "gid_map": "0 1000 1"}
 CONFINED = {"container": "podman", "selinux_mode": "enforcing", "selinux_context": "u:r:c_t:s0"}
-BOTH, NOWHERE = [KFD, RENDER], {"uid": 65534, "gid": 65534, "group": "nogroup"}
+BOTH = [KFD, RENDER]
+NOWHERE = {"uid": 65534, "gid": 65534, "group": "nogroup"}
 
 
 def bundle(**tables):

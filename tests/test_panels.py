@@ -62,7 +62,9 @@ def reserve():
 def opened(panel, state):
     """The panel open, without a front end; its line, its controls by description, and what its answers say."""
     open_one = frame.open_panel(panel.name, lambda one: panel.build(one, state))
-    controls, answers, todo = {}, [], list(open_one.box.children)
+    controls = {}
+    answers = []
+    todo = list(open_one.box.children)
     while todo:
         one = todo.pop(0)
         todo += getattr(one, "children", ())
@@ -122,7 +124,8 @@ def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
 def test_the_allocator_panel_starts_at_the_failure_and_steps_over_events():
     bench = allocator.Bench(made.small_study())
     assert bench.moment == bench.outcome.first_oom == 5 and "OUT OF MEMORY" in bench.words(5)
-    walked, at = [0], bench.event(0, True)
+    walked = [0]
+    at = bench.event(0, True)
     while at != walked[-1]:
         walked.append(at)
         at = bench.event(at, True)
@@ -160,7 +163,8 @@ def test_the_longest_session_grows_with_the_mean_one():
 
 
 def test_a_reserve_says_how_much_more_torch_would_get_than_now(reserve):
-    at, now = reserve.what_if.at(reserve.reserve_gib), reserve.stack.decision.binding_bytes
+    at = reserve.what_if.at(reserve.reserve_gib)
+    now = reserve.stack.decision.binding_bytes
     more = (at.limit_bytes - now) / (1 << 30)
     assert more > 0 and f"this would be {more:.2f} GiB more." in reserve.says()
 

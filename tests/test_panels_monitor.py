@@ -117,7 +117,8 @@ def test_the_ring_forgets_the_oldest_and_the_file_holds_samples_and_events(tmp_p
         state.save(tmp_path)
     state.ring.extend(sample(at) for at in range(5))
     state.marks.append((3.0, "batch 2"))
-    first, second = state.save(tmp_path), state.save(tmp_path)
+    first = state.save(tmp_path)
+    second = state.save(tmp_path)
     kept = json.loads(first.read_text())
     assert first != second and [one["at"] for one in kept["samples"]] == [2, 3, 4]
     assert kept["events"] == [{"at": 3.0, "says": "batch 2"}]
@@ -178,7 +179,8 @@ def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path, p
     until(lambda: state.ring and str(os.getpid()) in rows.value)
     assert state.ring[-1]["process"]["rss_anon"] > 1 << 20 and "host RAM" in drawing.value
     pause.click()
-    stood, count = rows.value, len(state.ring)
+    stood = rows.value
+    count = len(state.ring)
     until(lambda: len(state.ring) > count + 1)
     assert rows.value == stood and pause.description == "Go on"
     assert "stands still" in made.line.value
@@ -217,10 +219,8 @@ def test_a_sampler_that_dies_is_said_in_the_panels_line(panel):
 
 
 def test_the_sampler_ends_with_whoever_listens():
-    command, pipe = (
-        [sys.executable, "-m", "helpers.look.sampler", "0", "0.05"],
-        subprocess.PIPE,
-    )
+    command = [sys.executable, "-m", "helpers.look.sampler", "0", "0.05"]
+    pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=pipe, stdout=pipe) as child:
         assert "host" in json.loads(child.stdout.readline())
         child.stdin.close()
@@ -286,7 +286,9 @@ class Terminal:
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
         self.before = termios.tcgetattr(slave)
         self.child = subprocess.Popen(argv, cwd=ROOT, start_new_session=True, **streams)
-        self.master, self.slave, self.seen = master, slave, ""
+        self.master = master
+        self.slave = slave
+        self.seen = ""
 
     def shows(self, words):
         def look():

@@ -23,7 +23,8 @@ KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
 
 def test_stock_papermill_still_marks_a_dead_kernels_notebook_completed(tmp_path):
-    out, options = tmp_path / "out.ipynb", {"progress_bar": False, "kernel_name": "python3"}
+    out = tmp_path / "out.ipynb"
+    options = {"progress_bar": False, "kernel_name": "python3"}
     with pytest.raises(DeadKernelError):
         papermill.execute_notebook(KILLS_ITSELF, str(out), **options)
     nb = nbformat.read(out, as_version=4)
@@ -33,7 +34,8 @@ def test_stock_papermill_still_marks_a_dead_kernels_notebook_completed(tmp_path)
 
 def test_our_parameters_are_those_that_papermill_sees():
     path = NOTEBOOKS / "takes_parameters.ipynb"
-    ours, theirs = parameters(open_notebook(path)), papermill.inspect_notebook(str(path))
+    ours = parameters(open_notebook(path))
+    theirs = papermill.inspect_notebook(str(path))
     assert list(ours) == ["box", "steps", "rate", "deep", "sizes", "batch", "out"]
     # papermill drops a line with a second "=" in it: here the box, whose comment has one.
     assert list(theirs) == [name for name in ours if name != "box"]
@@ -67,7 +69,8 @@ def checked():
 
 @pytest.mark.parametrize(("given", "line"), [WRONG[0], RIGHT])
 def test_under_stock_papermill_a_wrong_name_ends_in_one_line(tmp_path, given, line):
-    path, out = tmp_path / "in.ipynb", tmp_path / "out.ipynb"
+    path = tmp_path / "in.ipynb"
+    out = tmp_path / "out.ipynb"
     nbformat.write(checked(), path)
     try:
         papermill.execute_notebook(

@@ -215,7 +215,8 @@ def test_operations_of_every_kind_become_the_oracles_lines():
     ]
     columns = zip(*(row for row, _ in rows), strict=True)
     op, ids, sizes, streams = (np.array(column, np.int64) for column in columns)
-    pool, values = np.zeros(len(rows), np.int32), (0.5, "max_split_size_mb:32")
+    pool = np.zeros(len(rows), np.int32)
+    values = (0.5, "max_split_size_mb:32")
     trace = Trace(op.astype(np.int8), ids, sizes, streams, pool, values=values)
     assert list(program_lines(trace)) == [line for _, line in rows if line]
 

@@ -19,7 +19,8 @@ from helpers.load.rehearse import build, commits
 
 def program(shift=0, *, forward=4, extra=0, function="step"):
     """Three lines that each hold something at the peak, so many lines further down; ``extra``: what a new line holds."""
-    toy, held = Toy(), []
+    toy = Toy()
+    held = []
     for line, size in ((3, 2), (5, forward), (8, 1)):
         held += [toy.alloc(size * MIB, frames(line + shift, function)) for _ in range(line)]
     if extra:
@@ -97,7 +98,8 @@ def commit_of(folder, text):
 
 
 def test_of_several_files_of_a_name_the_one_nearest_to_the_program_is_its_source(tmp_path):
-    near, far = tmp_path / "vae", tmp_path / "vae" / "old"
+    near = tmp_path / "vae"
+    far = tmp_path / "vae" / "old"
     far.mkdir(parents=True)
     commit_of(tmp_path, "top\n")
     for folder, text in ((near, "near"), (far, "far")):
@@ -124,7 +126,8 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
     tmp_path, monkeypatch
 ):
     def rehearsed(command, card, out, **how):
-        toy, place = Toy(), Path(command[2], "train.py")
+        toy = Toy()
+        place = Path(command[2], "train.py")
         toy.alloc(int(place.read_text().split()[-1]) * MIB, frames(1))
         assert not out.exists() and not how["log"].exists()
         how["log"].write_text(str(out.write_bytes(pickle.dumps(toy.snapshot()))))

@@ -86,7 +86,8 @@ def test_a_grid_and_repeats_become_runs_in_the_order_of_the_file(plan):
 
 def test_the_same_plan_gives_the_same_ids_and_digest(plan):
     text = f"{TAKES}, parameters: {{rate: 2}}, box: cpu-only}}"
-    first, second = plan(text), plan(text)
+    first = plan(text)
+    second = plan(text)
     assert first.steps == second.steps and first.sha256 == second.sha256 and len(first.sha256) == 64
     assert plan(text.replace("cpu-only", "cuda-healthy")).steps[0].run_id != first.steps[0].run_id
 

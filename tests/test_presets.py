@@ -33,7 +33,8 @@ def lint(preset):
     wrong += [f"{name}: no table of settings knows it" for name in preset.unknown]
     if not preset.environ:
         wrong.append("it sets nothing")
-    said, refused = findings(preset), REFUSED.get(status, ("misspelt",))
+    said = findings(preset)
+    refused = REFUSED.get(status, ("misspelt",))
     for one in [one for one in said if one.verdict in refused]:
         what = f"{one.name}={one.value} is {one.verdict} there"
         wrong.append(f"{what}, and the status is {status}: {one.says}")

@@ -68,7 +68,8 @@ def test_lines_come_after_2_4_8_seconds_and_at_most_every_30():
 
 def test_the_live_table_shows_every_run_that_goes_on_with_counts_time_and_memory(tmp_path):
     out = io.StringIO()
-    told, planned = Live(out), runs(40)
+    told = Live(out)
+    planned = runs(40)
     told.console.width = 100
     told.started(tmp_path, planned)
     for number in range(20):
@@ -90,7 +91,8 @@ def test_a_terminal_that_goes_away_in_the_middle_ends_nothing(tmp_path, kind):
     ours, theirs = pty.openpty()
     stream = os.fdopen(theirs, "w")
     assert isinstance(for_terminal(stream), Live)
-    told, planned = kind(stream), runs(4)
+    told = kind(stream)
+    planned = runs(4)
     told.started(tmp_path, planned)
     told.run_started(0, planned[0])
     os.close(ours)
@@ -142,7 +144,8 @@ CALLS = st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sa
 @given(st.lists(CALLS, max_size=30))
 @settings(max_examples=50)
 def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
-    plain, six = Plain(io.StringIO()), runs(6)
+    plain = Plain(io.StringIO())
+    six = runs(6)
     plain.started("/out", six)
     for number, what, state in told:
         if what == "go":

@@ -98,7 +98,8 @@ VALUES = st.recursive(
 @st.composite
 def damage(draw, words):
     """The text cut, with something put into it, its lines in another order, or a field of a table with another value."""
-    at, length = draw(st.integers(0, len(words))), draw(st.integers(0, 40))
+    at = draw(st.integers(0, len(words)))
+    length = draw(st.integers(0, 40))
     lines = words.splitlines(keepends=True) or [""]
     try:
         row = json.loads(lines[at % len(lines)])

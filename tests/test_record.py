@@ -226,7 +226,8 @@ def test_handlers_of_the_program_are_its_own_and_a_snapshot_is_kept_beside_them(
 
 
 def test_sigusr1_to_the_recording_reaches_the_program(run, tmp_path):
-    ready, done = tmp_path / "ready", tmp_path / "done"
+    ready = tmp_path / "ready"
+    done = tmp_path / "done"
     text = f"""{USES_GPU}import pathlib, time
 pathlib.Path({str(ready)!r}).touch()
 until = time.time() + 20

@@ -205,7 +205,8 @@ print(r.trace, r.facts["ooms"], [one["action"] for one in torch.cuda.memory.entr
 
 
 def seen(*events):
-    total, found = 0, []
+    total = 0
+    found = []
     for at, (address, size) in enumerate(events):
         total += size
         found.append((address, size, total, at, ["aten::empty"]))

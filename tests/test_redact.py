@@ -112,7 +112,8 @@ def tried(detector):
 def test_a_detector_is_tried_in_every_line_that_it_fits(row):
     """The words and the gate by which lines are chosen leave out no alternative of its pattern."""
     everywhere = {"near": "", "gate": "", "stretch": "", "also": ""}
-    detector, alone = Detector(row), Detector({**row, **everywhere})
+    detector = Detector(row)
+    alone = Detector({**row, **everywhere})
     if detector.flags & {"page", "at-hint"}:
         return
     for text in examples(detector.pattern.pattern, detector.pattern.flags & re.IGNORECASE):
@@ -228,7 +229,8 @@ def test_there_are_three_hundred_secrets_of_thirty_kinds():
 @pytest.fixture(scope="module")
 def told_box(tmp_path_factory):
     """A box that was told every planted value once, to be copied."""
-    box, folder = Known(), tmp_path_factory.mktemp("told")
+    box = Known()
+    folder = tmp_path_factory.mktemp("told")
     learn_live(box, folder, tree(folder, MADE))
     learn(known_besides(MADE), box)
     for one in ALL:
@@ -262,7 +264,8 @@ def test_no_planted_secret_survives_in_any_place_of_a_notebook(known, first):
     clean, replaced = redact_notebook(nb, known, allow_binary=bool(first % 2))
     assert json.dumps(nb) == before, "the notebook given is left as it is"
     assert count == 42
-    seen, gone = told_again(nb).lower(), told_again(clean).lower()
+    seen = told_again(nb).lower()
+    gone = told_again(clean).lower()
     said = repr([replaced, known]).lower()
     for kind, value in chosen:
         bare = re.sub(r"\s", "", value).lower()
@@ -281,14 +284,17 @@ def test_detectors_alone_find_what_no_box_tells():
 
 def test_what_matters_is_kept(known):
     assert len(set(MUST_KEEP)) >= 200
-    quoted, together = json.dumps(MUST_KEEP), "\n".join(MUST_KEEP)
+    quoted = json.dumps(MUST_KEEP)
+    together = "\n".join(MUST_KEEP)
     for box in (Known(), known):
         assert [one for one in MUST_KEEP if redact_text(one, box) != one] == []
         assert redact_text(together, box) == together and redact_text(quoted, box) == quoted
 
 
 def test_one_value_has_one_name_over_text_notebook_and_case(known):
-    host, mac, gpu = MADE["host"][3], MADE["mac"][3], MADE["gpu-uuid"][3]
+    host = MADE["host"][3]
+    mac = MADE["mac"][3]
+    gpu = MADE["gpu-uuid"][3]
     name = redact_text(host, known)
     assert re.fullmatch(r"host-\d+", name)
     assert redact_text(f"{host.upper()} {host}.lan {host}", known) == f"{name} {name} {name}"
@@ -345,7 +351,8 @@ def test_a_password_field_of_a_widget_goes():
 
 
 def test_a_picture_that_may_show_a_value_is_left_out_unless_told(known):
-    host, drawn = MADE["host"][0], encoded(png("x"))
+    host = MADE["host"][0]
+    drawn = encoded(png("x"))
     plain = cell({"image/png": drawn, "text/plain": "A figure"})
     named = cell({"image/png": drawn, "text/plain": f"Memory of {host}"})
     titled = cell({"image/png": drawn, "text/plain": "A figure"}, f"plt.title('{host}')")
@@ -517,7 +524,9 @@ def test_a_token_goes_in_every_way_of_writing(way):
 def test_a_key_without_its_end_takes_no_lines_that_are_none_of_a_key_with_it(shape):
     rows = [random.Random(at).randbytes(48) for at in range(4)]
     rows = [base64.b64encode(row).decode() for row in rows]
-    begin, end, log = shape.format("BEGIN"), shape.format("END"), "epoch 3 loss 0.5\nmemory 4.2 GiB"
+    begin = shape.format("BEGIN")
+    end = shape.format("END")
+    log = "epoch 3 loss 0.5\nmemory 4.2 GiB"
     cut = redact_text("\n".join([begin, *rows, log, begin, *rows, end, "all well"]), Known())
     assert cut == f"private-key-1\n{log}\nprivate-key-2\nall well"
     torn = redact_text("\n".join([begin, *rows, log, "of another", end, "all well"]), Known())
@@ -619,17 +628,17 @@ def test_tokens_that_begin_alike_and_one_told_in_quotes_hide_nothing_of_each_oth
 
 
 def test_settings_below_a_secret_stay():
-    token, below = (
-        "abcdefghij1234567890abcd",
-        "NCCL_DEBUG=INFO\nRANK=0\nflash-attn==1.8.8.post1\nrun_step()\n",
-    )
+    token = "abcdefghij1234567890abcd"
+    below = "NCCL_DEBUG=INFO\nRANK=0\nflash-attn==1.8.8.post1\nrun_step()\n"
     assert redact_text(f"HF_TOKEN={token}\n{below}", Known()) == f"HF_TOKEN=token-1\n{below}"
 
 
 def test_numbers_of_cards_and_accounts_go_by_their_check_digits_alone():
-    right, wrong = "4111 1111 1111 1111", "4111 1111 1111 1112"
+    right = "4111 1111 1111 1111"
+    wrong = "4111 1111 1111 1112"
     assert redact_text(f"of {right} and {wrong}", Known()) == f"of card-1 and {wrong}"
-    right, wrong = "DE89 3704 0044 0532 0130 00", "DE88 3704 0044 0532 0130 00"
+    right = "DE89 3704 0044 0532 0130 00"
+    wrong = "DE88 3704 0044 0532 0130 00"
     assert redact_text(f"of {right}; {wrong}", Known()) == f"of iban-1; {wrong}"
 
 

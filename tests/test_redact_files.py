@@ -65,7 +65,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize("name", ["out", "out.tar.gz"])
 def test_no_planted_secret_survives_in_a_bundle_and_it_still_opens(known, folder, tmp_path, name):
     replaced = redact_bundle(folder, tmp_path / name, known)
-    clean, files = open_bundle(tmp_path / name), read_files(tmp_path / name)
+    clean = open_bundle(tmp_path / name)
+    files = read_files(tmp_path / name)
     words = {file: raw.decode("latin-1") for file, raw in files.items()}
     seen = told_again([list(words.items()), repr(replaced)]).lower()
     assert [value for values in MADE.values() for value in values if value.lower() in seen] == []
@@ -160,7 +161,8 @@ def test_a_file_reads_the_same_and_is_scanned_the_same_however_many_processes_lo
     cells = [{"cell_type": "code", "metadata": {}, "source": "", "outputs": outputs}]
     files = {"n.ipynb": json.dumps({"metadata": {}, "cells": cells}).encode(), "a.log": b"as root"}
     texts = {f"{at}.log": row.example for at, row in enumerate(DETECTORS)}
-    forks, fork = [], os.fork
+    forks = []
+    fork = os.fork
     monkeypatch.setattr(guard.os, "fork", lambda: forks.append(0) or fork())
     monkeypatch.setattr(guard.threading, "active_count", lambda: 1)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
@@ -250,6 +252,7 @@ def test_a_live_box_tells_its_people_keys_disks_and_nets_but_no_password(tmp_pat
 def test_this_box_tells_its_own_names():
     import socket
 
-    box, host = known_values("live"), socket.gethostname()
+    box = known_values("live")
+    host = socket.gethostname()
     assert repr(box).startswith("Known(") and host not in repr(box)
     assert redact_text(f"at {host}:", box) != f"at {host}:" or len(host) < 3 or host in COMMON

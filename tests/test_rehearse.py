@@ -25,7 +25,8 @@ from helpers.load.remedies import FixRow, Remedy
 from helpers.load.trial import workload
 from helpers.settings.audit import Preset
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 DEVICE_ROWS = (build.HERE / "properties.def").read_text()
 CARD = devices.device("4090")
 QUIET = {"pid": 1, "forks": 0, "error": "", "message": "", "frames": [], "missing": []}
@@ -154,7 +155,8 @@ def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
     monkeypatch.setattr(build, "find", lambda *_: (build.Torch(Path("/t"), "2", True), Path("/t")))
     monkeypatch.setattr(build, "tools", lambda: None)
     monkeypatch.setattr(study, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
-    open_row, other = fix_row("one"), fix_row("other", predicted="not for this box")
+    open_row = fix_row("one")
+    other = fix_row("other", predicted="not for this box")
     words = measured([open_row, other, fix_row("the host's"), fix_row("tried", memory=object())])
     assert "passes with" in words[0] and "default runs out" in words[0]
     assert "measured by the real allocator" in words[0] and words[1:] == ["not tried"] * 3
@@ -258,7 +260,8 @@ def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
 
 
 def test_two_ends_of_what_hangs_on_values_are_one_line():
-    low, high = ran(), ran(fits=False, peak_reserved_bytes=40 * MIB)
+    low = ran()
+    high = ran(fits=False, peak_reserved_bytes=40 * MIB)
     assert command.between([low]) == []
     [line] = command.between([low, high])
     assert "between 20.00 MiB (fits) and 40.00 MiB (runs out)" in line

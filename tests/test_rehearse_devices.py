@@ -74,7 +74,8 @@ def test_a_process_forked_off_one_that_used_the_gpu_is_refused_it_and_counted(li
 
 
 def test_a_forked_process_that_starts_the_gpu_is_counted_and_one_that_only_asks_is_not():
-    counted, watch = [], object.__new__(witness.Witness)
+    counted = []
+    watch = object.__new__(witness.Witness)
     watch.device = SimpleNamespace(fake_forked=lambda: counted.append(1))
     cuda = SimpleNamespace(_is_in_bad_fork=lambda: True)
     watch.torch_imported(SimpleNamespace(cuda=cuda, compile=None))

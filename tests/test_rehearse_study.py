@@ -32,7 +32,8 @@ def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypa
         words = ["rehearse", "--box", "rx7900xt-container", *more, "--", "python", "--batch=1"]
         given = parser.parse_args(words)
         command._answer(given, given.command[1:], tmp_path, SimpleNamespace(), command._card(given))
-    held, confs = {one[0] for one in seen}, [one[1] for one in seen]
+    held = {one[0] for one in seen}
+    confs = [one[1] for one in seen]
     assert len(held) == 1 and held.pop() > 0 and "expandable" in confs[0]
     assert set(confs[:-1]) == {confs[0]} and confs[-1] == "roundup_power2_divisions:4"
 
@@ -79,7 +80,8 @@ def rehearsed(monkeypatch):
 
     def run(words, card, out, *, conf, **how):
         seen.append((card.words, conf, how["limits"].seconds))
-        fits, own = "train.py" not in words or conf == "", {"peak_reserved_bytes": 100 << 20}
+        fits = "train.py" not in words or conf == ""
+        own = {"peak_reserved_bytes": 100 << 20}
         if "expandable" in conf:
             own = {"peak_reserved_bytes": 90 << 20}
         if any('"precision": "bfloat16"' in word for word in words):

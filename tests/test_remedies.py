@@ -27,9 +27,12 @@ from helpers.load.trial import workload
 
 CARD_BYTES = 20 << 30
 KNOWN = {one.id: one for one in remedies()}
-CUDA, ROCM = ("2.14.1+cu130", "cuda"), ("2.14.1+rocm7.2", "rocm", "gfx1100")
-OLD_ROCM, CPU = ("2.9.1+rocm6.3", "rocm", "gfx1100"), ("2.13.0+cpu", "cpu")
-BASE, OTHER = Arm("base", workload("churn")), Arm("other", workload("churn", prime=64))
+CUDA = ("2.14.1+cu130", "cuda")
+ROCM = ("2.14.1+rocm7.2", "rocm", "gfx1100")
+OLD_ROCM = ("2.9.1+rocm6.3", "rocm", "gfx1100")
+CPU = ("2.13.0+cpu", "cpu")
+BASE = Arm("base", workload("churn"))
+OTHER = Arm("other", workload("churn", prime=64))
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +162,8 @@ def tried(name="priming", control=None, refused=None, predictions=None, **treate
     for at in range(5):
         found["base", at] = record("base", at, **{"work_bytes": 1000 + at, **(control or {})})
         found["other", at] = record("other", at, **{"work_bytes": 1000 - at, **treated})
-    ran, pair = (
-        Ran(found, refused or {}, ()),
-        Pair(name, BASE, OTHER, 1.0, KNOWN[name].goal, KNOWN[name].answer),
-    )
+    ran = Ran(found, refused or {}, ())
+    pair = Pair(name, BASE, OTHER, 1.0, KNOWN[name].goal, KNOWN[name].answer)
     given = {"recorded": False, "predictions": predictions or {}}
     return fix_table([KNOWN[name]], tried=[pair], ran=ran, **given)[0]
 

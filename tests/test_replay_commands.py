@@ -42,7 +42,8 @@ def test_the_bundled_recording_is_replayed_address_by_address():
 
 
 def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
-    trace, out = small_trace(tmp_path, *ALLOCS), tmp_path / "out.jsonl"
+    trace = small_trace(tmp_path, *ALLOCS)
+    out = tmp_path / "out.jsonl"
     assert run("replay", trace, "--capacity", "1GiB", "--results", out)[0] == 0
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line.get("out") for line in lines] == [None, "ok", "ok", "ok", None]
@@ -61,14 +62,17 @@ def test_results_keep_the_ids_of_the_trace_and_are_a_trace_again(tmp_path):
         {"op": "alloc", "id": 17, "size": 6000, "pool": 3},
         {"op": "empty_cache", "pool": 3},
     ]
-    trace, out, again = small_trace(tmp_path, *ops), tmp_path / "out.jsonl", tmp_path / "2.jsonl"
+    trace = small_trace(tmp_path, *ops)
+    out = tmp_path / "out.jsonl"
+    again = tmp_path / "2.jsonl"
     assert run("replay", trace, "--capacity", "1GiB", "--results", out)[0] == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()][1:-1]
     assert [row.get("id") for row in rows] == [17, None, "loss", 17, 17, None]
     assert [row.get("pool") for row in rows] == [None] * 4 + [3, 3] and rows[1]["count"] == 1
     assert run("replay", out, "--results", again)[0] == 0
     assert again.read_text().splitlines()[1:] == out.read_text().splitlines()[1:]
-    parquet, last = tmp_path / "t.parquet", tmp_path / "3.jsonl"
+    parquet = tmp_path / "t.parquet"
+    last = tmp_path / "3.jsonl"
     assert run("replay", out, "--parquet", parquet)[0] == 0
     assert run("replay", parquet, "--results", last)[0] == 0
     assert last.read_text().splitlines()[1:] == out.read_text().splitlines()[1:]
@@ -94,7 +98,8 @@ def test_an_answer_says_what_it_was_compared_with_and_names_one_release(tmp_path
 
 
 def test_a_setting_that_the_model_leaves_out_is_named_beside_the_proof(tmp_path):
-    trace, base = small_trace(tmp_path, *ALLOCS), "expandable_segments:True"
+    trace = small_trace(tmp_path, *ALLOCS)
+    base = "expandable_segments:True"
     conf = base + ",expandable_segments_reserve_by_class:[a:0.5,b:8G]"
     words = ("--capacity", "1GiB", "--torch", "2.15.0", "--conf")
     told = "expandable_segments_reserve_by_class: no trace says which stream is in which class"
@@ -116,7 +121,8 @@ def test_pages_that_cuda_cannot_map_are_refused_in_one_line(tmp_path):
 
 
 def test_a_trace_is_written_as_parquet_that_replays_the_same_and_never_over_another(tmp_path):
-    trace, out = small_trace(tmp_path, *ALLOCS), tmp_path / "out.parquet"
+    trace = small_trace(tmp_path, *ALLOCS)
+    out = tmp_path / "out.parquet"
     words = ("--capacity", "1GiB", "--json")
     _, first, _ = run("replay", trace, "--parquet", out, *words)
     assert json.loads(run("replay", out, *words)[1]) == json.loads(first)

@@ -32,7 +32,8 @@ from helpers.tell.verdict import CAUSE_WORDS
 from helpers.units import GIB
 
 ROOM = 10_000
-new_notebook, output = nbformat.v4.new_notebook, nbformat.v4.new_output
+new_notebook = nbformat.v4.new_notebook
+output = nbformat.v4.new_output
 
 
 def put(folder, run, notebook=None):
@@ -253,7 +254,8 @@ def test_a_part_with_nothing_to_show_is_left_out_and_gives_its_title_to_no_other
 
 def hostile_notebook():
     """The hostile notebook, with a verdict of hostile words, one that is none, and cells that no page shows."""
-    shown, lying = data(), data(text__plain=HOSTILE)
+    shown = data()
+    lying = data(text__plain=HOSTILE)
     shown.data = {MIME: {**as_dict(VERDICT), "summary": HOSTILE}}
     lying.data[MIME] = {"cause": "<script>"}
     notebook = nbformat.read(HOSTILE_NOTEBOOK, 4)

@@ -126,7 +126,8 @@ def test_what_is_no_svg_that_can_be_trusted_is_none_or_holds_nothing_of_it(text)
 def test_a_figure_of_matplotlib_is_still_drawn():
     from matplotlib.figure import Figure
 
-    figure, out = Figure(figsize=(2, 1)), io.StringIO()
+    figure = Figure(figsize=(2, 1))
+    out = io.StringIO()
     figure.subplots().plot([1, 2], [3, 4])
     figure.savefig(out, format="svg")
     clean = clean_svg(out.getvalue())

@@ -87,7 +87,8 @@ def test_the_unit_is_whole_says_how_it_is_removed_and_outlives_a_run_that_is_out
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
 def test_systemd_finds_nothing_to_say_about_the_unit(batch, tmp_path):
-    unit, runtime = tmp_path / unit_name(batch[2]), tmp_path / "runtime"
+    unit = tmp_path / unit_name(batch[2])
+    runtime = tmp_path / "runtime"
     unit.write_text(resume_texts(*batch, batch[1])[0])
     runtime.mkdir(mode=0o700)
     argv = ["systemd-analyze", "--user", "verify", "--man=no", str(unit)]

@@ -180,7 +180,8 @@ SHARES = {name: f"{FRACTION}:0.{tenth}" for tenth, name in enumerate(CONF_NAMES,
 @EACH_BUILD
 @EACH_TORCH
 def test_the_fraction_in_force_is_the_one_that_the_audit_calls_effective(torch, build):
-    rules, kind = behaviour(torch, build), build[:4]
+    rules = behaviour(torch, build)
+    kind = build[:4]
     local = f"{torch}+{build}" if kind == "rocm" else torch
     for count in range(1, 8):
         environ = {n: SHARES[n] for bit, n in enumerate(CONF_NAMES) if count >> bit & 1}
@@ -207,12 +208,15 @@ GOOD |= {"divisions": "4", "reserve": "1.5", "list": "[small:0.5]", "backend": "
 @EACH_BUILD
 @EACH_TORCH
 def test_replay_and_audit_give_one_answer_on_every_option_of_every_release_and_build(torch, build):
-    rules, kind = behaviour(torch, build), build[:4]
-    name, local = rules.names_for("backend")[0], f"{torch}+{build}" if kind == "rocm" else torch
+    rules = behaviour(torch, build)
+    kind = build[:4]
+    name = rules.names_for("backend")[0]
+    local = f"{torch}+{build}" if kind == "rocm" else torch
     assert len(OPTIONS) == 22
     for option in OPTIONS.values():
         for value in (GOOD[option.kind], "nonsense"):
-            piece, taken = f"{option.name}:{value}", True
+            piece = f"{option.name}:{value}"
+            taken = True
             try:
                 parse(piece, rules)
             except SettingsError:
@@ -283,7 +287,8 @@ def scene(rule, fits=True):
     rocm = rule.rocm_since or (before(rule.rocm_below) if rule.rocm_below else "")
     own = next((s.build for s in SETTINGS if s.name == rule.name), "")
     build = rule.build or {HIP: "rocm"}.get(rule.name) or own or "cuda"
-    name, option = rule.name, rule.name.removeprefix("option:")
+    name = rule.name
+    option = rule.name.removeprefix("option:")
     environ = {}
     if rule.name.startswith("option:"):
         name = HIP if build == "rocm" else CUDA

@@ -84,7 +84,8 @@ def made(target):
 
 def test_nothing_that_was_planted_leaves_and_the_story_still_reads(shared):
     text = check(shared.html).text
-    kinds, lines = shared.replaced.kinds(), shared.lines()
+    kinds = shared.replaced.kinds()
+    lines = shared.lines()
     for value in PLANTED.values():
         assert value not in "\n".join([shared.html, shared.name, *lines])
     assert re.search(r"user-\d+@host-\d+:~\$ python", text) and "61.27 GiB at 0000:c5:00.0" in text
@@ -104,7 +105,8 @@ def test_nothing_that_was_planted_leaves_and_the_story_still_reads(shared):
 
 def visible(page):
     """What a person reads before anything is unfolded."""
-    html, folded = page.html, 1
+    html = page.html
+    folded = 1
     while folded:  # the innermost first
         html, folded = re.subn("<details(?:(?!<details).)*?</details>", "", html, flags=re.S)
     return Audit(html).text
@@ -345,7 +347,8 @@ def test_a_find_of_the_second_scan_names_its_cell_and_is_marked_in_a_page_beside
 
 
 def test_a_notebook_with_the_most_common_leaks_is_shared_without_them(tmp_path, run):
-    rng, some = random.Random(11), string.ascii_letters + string.digits
+    rng = random.Random(11)
+    some = string.ascii_letters + string.digits
     key = "".join(rng.choices("0123456789abcdef", k=40))
     github = f"github_pat_11{''.join(rng.choices(some, k=20))}_{''.join(rng.choices(some, k=59))}"
     says = f'import os\nos.environ["WANDB_API_KEY"] = "{key}"\nos.environ["PGPASSWORD"] = "Tr0ub4dor3x"\n'
@@ -401,7 +404,8 @@ def test_an_issue_comes_with_the_redacted_bundle_that_was_scanned_and_whose_dige
     cell = code('box: str = "strix-halo-1-found"', tags=("parameters",))
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "case.ipynb")
     words = (tmp_path / "case.ipynb", "--out", tmp_path / "x.html", "--issue", "rocm")
-    issue, bundle = tmp_path / "x.rocm.md", tmp_path / "x.bundle.tar.gz"
+    issue = tmp_path / "x.rocm.md"
+    bundle = tmp_path / "x.bundle.tar.gz"
     said = run(*words)[1]
     text = issue.read_text()
     assert hashlib.sha256(bundle.read_bytes()).hexdigest() in text
@@ -441,7 +445,8 @@ def test_the_bundle_that_a_batch_captured_is_the_one_it_is_about_and_a_broken_on
 def test_a_page_is_printed_on_few_sheets_without_a_network_and_leaves_nothing_behind(
     tmp_path, shared
 ):
-    source, out = tmp_path / "page.html", tmp_path / "page.pdf"
+    source = tmp_path / "page.html"
+    out = tmp_path / "page.pdf"
     outside = "<img src='https://example.org/x.png'></main>"
     source.write_text(shared.html.replace("</main>", outside))
     assert pages.write_pdf(source, out) == ""

@@ -24,11 +24,15 @@ EXPANDABLE = "expandable_segments:True"
 class _Torch(types.ModuleType):
     """What a program asks of torch, noted; the last of so many requests is refused."""
 
-    OutOfMemoryError, uint8 = MemoryError, "uint8"
+    OutOfMemoryError = MemoryError
+    uint8 = "uint8"
 
     def __init__(self, total, requests):
         super().__init__("torch")
-        self.asked, self.requests, self.cuda, self.total_memory = [], requests, self, total
+        self.asked = []
+        self.requests = requests
+        self.cuda = self
+        self.total_memory = total
 
     def get_device_properties(self, _):
         return self
@@ -42,7 +46,8 @@ class _Torch(types.ModuleType):
     memory_allocated = memory_reserved
 
     def empty(self, size, dtype, device):
-        number, asked = len([row for row in self.asked if row[0] == "alloc"]), self.asked
+        number = len([row for row in self.asked if row[0] == "alloc"])
+        asked = self.asked
         asked.append(("alloc", size))
         if number + 1 == self.requests:
             raise MemoryError("refused")
@@ -77,7 +82,8 @@ def test_the_bundled_failure_is_proved_by_few_requests_and_a_short_program(
     out = tmp_path / "proof"
     code, text, _ = run("shrink", LOOP, "--out", out)
     assert code == 0 and "no request is larger than the largest before it" in text
-    small, whole = read(out.with_suffix(".parquet")), read(LOOP)
+    small = read(out.with_suffix(".parquet"))
+    whole = read(LOOP)
     requests = int((small.op == Op.ALLOC).sum())
     assert requests < 20 and int((whole.op == Op.ALLOC).sum()) > 5000
     assert small.size.max() <= whole.size[whole.op == Op.ALLOC].max()
@@ -101,7 +107,8 @@ def test_the_bundled_failure_is_proved_by_few_requests_and_a_short_program(
 def test_a_smaller_card_takes_away_what_only_fills_it(tmp_path):
     code, text, _ = run("shrink", LOOP, "--out", tmp_path / "s", "--smaller-card", "--json")
     found = json.loads(text)
-    small, room = read(found["files"]["parquet"]), found["failure"]["room_bytes"]
+    small = read(found["files"]["parquet"])
+    room = found["failure"]["room_bytes"]
     assert code == 0 and found["requests"] <= 8 and room < 4 * GIB
     assert replay(small, "", Card(room)).first_oom == len(small) - 1
     assert any(f"{20 * GIB:,} bytes before" in note for note in found["notes"])
@@ -134,7 +141,8 @@ STREAMS = [alloc(0, 400, stream=7), free(0), alloc(1, 30, stream=7), alloc(2, 30
 def test_the_way_to_fail_is_kept(rows, mib, conf, kind, most):
     trace = trace_of(*NOISE, *rows)
     made = shrink(trace, Card(mib * MIB), conf=conf)
-    small, failure = made.trace, made.failure
+    small = made.trace
+    failure = made.failure
     assert failure.kind == kind and made.requests <= most < made.before
     done = replay(small, conf, Card(mib * MIB))
     assert done.first_oom == len(small) - 1 and done.ooms == 1

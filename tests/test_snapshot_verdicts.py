@@ -163,7 +163,8 @@ def test_a_leak_of_a_few_steps_is_the_one_that_leaks_names(tmp_path):
     snapshot = parse(growing(steps=8).snapshot())
     (row,) = [o for o in snapshot_observations(snapshot) if o.name == "snapshot-grows"]
     found = growth(requests(rewind(snapshot)))
-    (one,), (first, last) = found.growers, found.window
+    (one,) = found.growers
+    (first, last) = found.window
     assert one.site.name in row.says and "train.py:6" in row.says
     assert row.reading.bytes == one.bytes_per_step * (last - first) == 2 * MIB * (last - first)
 

@@ -57,7 +57,8 @@ def each():
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize(("command", "book"), list(each()))
 def test_a_stock_command_runs_a_notebook_as_it_stands(command, book, tmp_path):
-    own, (words, place) = PARAMETERS.get(book.stem, {"box": "cpu-only"}), COMMANDS[command]
+    own = PARAMETERS.get(book.stem, {"box": "cpu-only"})
+    (words, place) = COMMANDS[command]
     given = [word for name, value in own.items() for word in ("-p", name, value)]
     words, typed = words.replace(" {p}", ""), given if "{p}" in words else []
     (tmp_path / "home").mkdir()

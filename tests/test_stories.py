@@ -29,7 +29,8 @@ def test_a_story_gets_the_answer_that_a_person_would_give(row):
     evidence = case_evidence(given)
     verdict = diagnose(evidence)
     others = [other.cause for other in verdict.alternatives]
-    named, step = {verdict.cause, *others}, verdict.next_step
+    named = {verdict.cause, *others}
+    step = verdict.next_step
     words = " ".join(as_text(verdict).split())
     advice = f"{step.what} {step.command} {step.precondition}"
     read = {one.name for one in statement_observations(evidence)}

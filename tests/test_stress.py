@@ -76,7 +76,8 @@ def test_operations_are_done_in_order_on_their_streams(tiny):
 
 
 def test_no_more_than_the_limit_is_held_and_the_first_refusal_is_told(tiny, tmp_path):
-    big, rest = 6 * MIB, (alloc(3, 6 * MIB), free(0), alloc(4, MIB))
+    big = 6 * MIB
+    rest = (alloc(3, 6 * MIB), free(0), alloc(4, MIB))
     trace = trace_of(alloc(0, big), alloc(1, big), free(1), alloc(2, 3 * MIB), *rest)
     path = tmp_path / "kept.pickle"
     result = stress(sys.executable, trace, 10 * MIB, 30, snapshot=path, rows=True)
@@ -85,7 +86,8 @@ def test_no_more_than_the_limit_is_held_and_the_first_refusal_is_told(tiny, tmp_
     how, allocated, reserved = zip(*(row[1:] for row in result.rows), strict=True)
     assert " ".join(how) == "ok oom skipped ok oom ok ok" and max(reserved) <= 10 * MIB
     assert [size // MIB for size in allocated] == [6, 6, 6, 9, 9, 3, 4]
-    now, peak = "allocated_bytes.all.current", "allocated_bytes.all.peak"
+    now = "allocated_bytes.all.current"
+    peak = "allocated_bytes.all.peak"
     assert result.stats == {now: 4 * MIB, peak: 9 * MIB}
     assert result.snapshot == path
     assert snapshot(path)["stats"][peak] == 9 * MIB

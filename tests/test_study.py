@@ -48,7 +48,8 @@ def test_what_record_wrote_beside_a_snapshot_tells_its_torch_build_card_and_frac
 def verdict_on(card_mib, *sizes_mib):
     """The verdict on a program that allocates these sizes and frees nothing, as a GPU recorded it."""
     count = len(sizes_mib)
-    none, sizes = np.zeros(count, np.int64), np.array(sizes_mib, np.int64) * MIB
+    none = np.zeros(count, np.int64)
+    sizes = np.array(sizes_mib, np.int64) * MIB
     op = np.full(count, Op.ALLOC, np.int8)
     header = {"label": "recorded on a GPU"}
     trace = Trace(op, np.arange(count), sizes, none, none.astype(np.int32), header=header)

@@ -58,7 +58,8 @@ def test_control_characters_are_spelt_out_not_dropped():
 
 
 def test_a_reading_without_a_value_says_why_below_the_table_and_each_reason_once():
-    denied, zero = not_allowed("permission denied", "bytes", "/y"), seen(0, "bytes", "/sys/z")
+    denied = not_allowed("permission denied", "bytes", "/y")
+    zero = seen(0, "bytes", "/sys/z")
     rows = [["a", NOT_THERE], ["b", denied], ["c", NOT_THERE], ["d", zero]]
     assert table(rows, ["pool", "total"]).splitlines() == [
         "pool              total",

@@ -10,7 +10,8 @@ from helpers.look.kernel_log import Event
 from helpers.shapes import not_allowed, not_available, seen
 from helpers.units import GIB
 
-FIRST, SECOND = "0000:03:00.0", "0000:83:00.0"
+FIRST = "0000:03:00.0"
+SECOND = "0000:83:00.0"
 UNKNOWN = not_available("not captured", "bytes", "test")
 HIDDEN = not_allowed("another user's process", "bytes", "test")
 
@@ -83,7 +84,8 @@ def test_a_fault_of_another_card_or_boot_and_an_event_that_is_no_fault_do_not():
     assert gate(card(), [*others, logged("oom_killer", pci="")]) == ""
 
 
-HIP, CUDA = "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+HIP = "HIP_VISIBLE_DEVICES"
+CUDA = "CUDA_VISIBLE_DEVICES"
 BLIND = "not run because torch does not see this GPU"
 
 

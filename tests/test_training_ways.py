@@ -158,7 +158,8 @@ def test_a_smaller_piece_is_taken_and_the_same_step_done_again_with_the_same_ran
     spec = {**TINY, "dropout": 0.2}
     right = transformer.Run({**spec, "pieces": 4})
     losses = [right.step() for _ in range(3)]
-    at_once, loss = [], transformer.Run.loss
+    at_once = []
+    loss = transformer.Run.loss
 
     def limited(run, tokens):
         at_once.append(len(tokens))
@@ -234,7 +235,8 @@ def test_where_no_checkpoint_is_whole_nobody_begins_anew_in_silence(tmp_path):
 @pytest.mark.parametrize("room", [0, 100, 9000])
 def test_a_full_disk_leaves_the_checkpoints_before_it_whole(tmp_path, monkeypatch, room):
     saved(tmp_path, (1, 2))
-    left, write = [room], os.write
+    left = [room]
+    write = os.write
 
     def full(descriptor, data):
         if not left[0]:
@@ -260,7 +262,9 @@ def copied(state):
 
 def test_going_on_from_a_state_has_the_same_bits_at_every_step():
     spec = {**TINY, "dropout": 0.1, "batch": 100}
-    whole, digests, states = transformer.Run(spec), [], []
+    whole = transformer.Run(spec)
+    digests = []
+    states = []
     for _ in range(6):
         states.append(copied(whole.state()))
         whole.step()

@@ -253,7 +253,9 @@ def test_every_parameter_that_a_program_takes_is_named_here_and_none_that_it_doe
 def test_a_finished_trial_is_not_run_again_and_another_repeat_is(made, tmp_path):
     code = f"open({str(tmp_path / 'runs')!r}, 'a').write('x')"
     began = time.monotonic()
-    first, second, other = made(code), made(code), made(code, repeat=1)
+    first = made(code)
+    second = made(code)
+    other = made(code, repeat=1)
     assert first == second and other.key != first.key
     assert (tmp_path / "runs").read_text() == "xx"
     written = json.loads((tmp_path / f"kept/{first.key}.json").read_text())

@@ -26,7 +26,8 @@ def state(name):
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_every_recorded_box_has_its_text_table_and_figure(name):
-    text, view = tell.as_text(ttm(open_box(name))), tell.ceilings_bars(stack_of(name))
+    text = tell.as_text(ttm(open_box(name)))
+    view = tell.ceilings_bars(stack_of(name))
     for said in ("plan: ", "The one that binds:", "pages_limit alone is enough"):
         assert said in text
     listed = str(tell.ceilings_table(stack_of(name)).without("source"))
@@ -88,7 +89,8 @@ def test_the_layers_that_pass_the_limit_on_follow_it_and_one_that_was_set_does_n
 
 def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_state():
     what_if = state("strix-halo-1-found")
-    eight, table = what_if.at(8), tell.what_if_table(what_if)
+    eight = what_if.at(8)
+    table = tell.what_if_table(what_if)
     assert eight.limit_bytes == (134299025408 - 8 * GIB) // 4096 * 4096
     assert eight.parameters_billion == eight.limit_bytes / 2 / 1e9
     sizes = [choice.parameters_billion for choice in what_if.choices()]

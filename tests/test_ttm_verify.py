@@ -6,10 +6,12 @@ from ttm_boxes import DKMS, GIB, apu
 from helpers.judge.ttm_plan import LAYERS, verify
 from helpers.look.bundle import open_box
 
-HALF, WANTED = 48 * GIB, 80 * GIB
+HALF = 48 * GIB
+WANTED = 80 * GIB
 PAGES = WANTED // 4096
 CONF = {"/etc/modprobe.d/ttm.conf": f"options ttm pages_limit={PAGES}\n"}
-ONE, TWO = "11111111-2222-4333-8444-555555555555", "99999999-2222-4333-8444-555555555555"
+ONE = "11111111-2222-4333-8444-555555555555"
+TWO = "99999999-2222-4333-8444-555555555555"
 BEFORE = apu(boot=ONE)
 
 
@@ -39,7 +41,8 @@ def test_the_recorded_boxs_last_state_took_and_the_one_before_did_not():
 IMAGE = "/boot/initramfs-6.18.2-generic.img"
 TIMES = [(IMAGE, 100), ("/etc/modprobe.d/ttm.conf", 200)]
 WRITTEN = [{"path": path, "mtime": time, "size": 9, "status": "ok"} for path, time in TIMES]
-SIXTY, LINE = 60 * GIB // 4096, {"cmdline": f"ro ttm.pages_limit={PAGES}"}
+SIXTY = 60 * GIB // 4096
+LINE = {"cmdline": f"ro ttm.pages_limit={PAGES}"}
 LATER = {**CONF, "/etc/modprobe.d/zz.conf": f"options ttm pages_limit={SIXTY}\n"}
 OVERRIDDEN = {"cmdline": f"ro ttm.pages_limit={SIXTY}", "pages_limit": 60 * GIB}
 UNITS = {"/etc/modprobe.d/ttm.conf": "options ttm pages_limit=80GiB\n"}

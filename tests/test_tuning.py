@@ -64,7 +64,8 @@ def tuned(storage, tmp_path):
     """Runs a study of an objective of OBJECTIVE; gives what came of it and the lines that it said."""
 
     def run(function, trials, space=X, **settings):
-        lines, env = [], {**ENV, "DONE": str(tmp_path / "done")}
+        lines = []
+        env = {**ENV, "DONE": str(tmp_path / "done")}
         argv = worker(sys.executable, f"{tmp_path / 'objective.py'}:{function}")
         of = Settings(**{"backoff_s": 0.01, **settings})
         return tuning.tune(storage, argv, space, trials, of, env, lines.append), lines
@@ -105,7 +106,8 @@ def test_an_assert_is_not_taken_for_memory_nor_memory_for_an_assert(message, con
 
 @pytest.mark.filterwarnings("ignore:PartialFixedSampler is experimental")
 def test_each_failure_is_told_as_what_it_is_and_costs_only_the_worker_it_must(tuned, storage):
-    kinds, samplers = ["fine", "oom", "assert", "error"], optuna.samplers
+    kinds = ["fine", "oom", "assert", "error"]
+    samplers = optuna.samplers
 
     def sampler(seed):
         return samplers.PartialFixedSampler({"k": kinds[seed]}, samplers.RandomSampler())

@@ -149,7 +149,8 @@ class Printed(NamedTuple):
 
 
 def test_sizes_are_one_within_what_both_printed_figures_hide():
-    left, right = Printed(8 * GIB, 5 * MIB), Printed(8 * GIB + 9 * MIB, 5 * MIB)
+    left = Printed(8 * GIB, 5 * MIB)
+    right = Printed(8 * GIB + 9 * MIB, 5 * MIB)
     assert near(left, right, share=0) and not near(left, right.bytes, share=0)
     assert near(1000, 1014) and not near(1000, 1020) and near(0, 0)
     assert not near(None, 5) and not near(None, None)
@@ -163,7 +164,8 @@ def test_halving_ends_one_step_around_the_edge_from_either_side(edge, gap, step)
         tried.append(size)
         return size <= edge
 
-    low, high = edge - gap // 2, edge + gap
+    low = edge - gap // 2
+    high = edge + gap
     passes, fails = halved(fits, low, high, step)
     assert low <= passes <= edge < fails <= high and fails - passes <= step
     passes, fails = halved(lambda size: not fits(size), high, low, step)

@@ -25,7 +25,8 @@ ROWS = (
 
 
 def test_profiles_of_a_file_are_written_and_bad_rows_are_counted_and_kept(tmp_path):
-    path, out = lines(tmp_path / "trades.csv", ROWS), tmp_path / "got"
+    path = lines(tmp_path / "trades.csv", ROWS)
+    out = tmp_path / "got"
     code, answer, _ = run(path, "--tick", "ES", "--out", out, "--json")
     (told,) = json.loads(answer)
     assert code == 0 and [row["poc"] for row in told["sessions"]] == [5100.5, 5101.0]

@@ -102,7 +102,8 @@ def test_free_memory_is_the_least_of_ram_and_control_groups(tmp_path, most, used
 )
 @pytest.mark.parametrize("name", ["preallocated", "chunks_bincount"])
 def test_a_planned_chunk_passes_under_the_hard_limit_it_was_planned_for(tmp_path, name, room_mib):
-    store, room = write_store(tmp_path / "s", [sample.generated(64, 20_000)], 1000), room_mib * MIB
+    store = write_store(tmp_path / "s", [sample.generated(64, 20_000)], 1000)
+    room = room_mib * MIB
     chosen = plan(name, shape_of(store.trades, store.layout), Free(room, "a test"), False)
     got = measure(name, store, chunk_trades=chosen.chunk_trades, limit_bytes=room, counts=True)
     if got.status == "not_available":
@@ -114,7 +115,8 @@ def test_a_planned_chunk_passes_under_the_hard_limit_it_was_planned_for(tmp_path
 def sparse_store(folder, sessions=254, trades=200_000):
     """A store whose files are holes but for three sessions: as large as any to those who read it, and nothing on the disk."""
     store = write_store(folder, [sample.generated(3, trades, 7)], 1000)
-    place, about = [0, 100, sessions - 1], json.loads((folder / "layout.json").read_text())
+    place = [0, 100, sessions - 1]
+    about = json.loads((folder / "layout.json").read_text())
     for name in ("price", "volume"):
         column = np.array(getattr(store.trades, name))
         with (folder / f"{name}.bin").open("wb") as file:

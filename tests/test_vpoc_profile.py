@@ -28,7 +28,8 @@ GOLDEN = json.loads((Path(__file__).parent / "data" / "vpoc_levels.json").read_t
 
 @pytest.mark.parametrize("product", TICKS)
 def test_every_price_of_a_product_becomes_its_own_tick(product):
-    tick, wanted = TICKS[product], np.arange(1, 100_000, dtype=np.int32)
+    tick = TICKS[product]
+    wanted = np.arange(1, 100_000, dtype=np.int32)
     for prices in (wanted * tick, (wanted * tick).astype(np.float32)):
         assert np.array_equal(to_ticks(prices, tick), wanted)
     assert off_grid(wanted * tick, tick) == ""
@@ -75,7 +76,8 @@ def layout_of(rows, low=0):
     """Rows of counts as one table, and their layout from this tick on."""
     bins = max(map(len, rows))
     counts = np.array([row + [0] * (bins - len(row)) for row in rows], np.int32)
-    lows, widths = (np.full(len(rows), low, np.int32), np.array(list(map(len, rows)), np.int32))
+    lows = np.full(len(rows), low, np.int32)
+    widths = np.array(list(map(len, rows)), np.int32)
     return counts, Layout(lows, widths, bins, "int32", counts.sum(1))
 
 
@@ -97,11 +99,14 @@ def slow_levels(row, rule):
     used = [k for k, v in enumerate(row) if v]
     if not used:
         return None
-    first, last, best = used[0], used[-1], max(row)
+    first = used[0]
+    last = used[-1]
+    best = max(row)
     tied = [k for k in used if row[k] == best]
     nearest = min(tied, key=lambda k: (abs(k - (first + last) / 2), k))
     poc = {"lowest": tied[0], "highest": tied[-1], "centre": nearest}[rule.tie]
-    inside, step = [poc], 2 if rule.value_area == "two-row" else 1
+    inside = [poc]
+    step = 2 if rule.value_area == "two-row" else 1
     while sum(row[k] for k in inside) * 10 < sum(row) * 7:
         above = [k for k in range(max(inside) + 1, max(inside) + 1 + step) if k <= last]
         below = [k for k in range(min(inside) - step, min(inside)) if k >= first]

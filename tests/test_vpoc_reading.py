@@ -208,7 +208,8 @@ def test_two_that_write_the_same_results_leave_one_whole_file_and_nothing_else(t
 def test_a_parquet_file_is_profiled_without_being_loaded(tmp_path):
     trades = sample.generated(3, 500)
     path = parquet_of(in_points(trades), tmp_path / "t.parquet")
-    streamed, loaded = profile_file(path, "ES", "stream_parquet"), profile_file(path, "ES")
+    streamed = profile_file(path, "ES", "stream_parquet")
+    loaded = profile_file(path, "ES")
     assert np.array_equal(streamed.counts, loaded.counts)
     assert streamed.trades.labels == loaded.trades.labels
     wrong = parquet_of(in_points(trades, volume=-trades.volume), tmp_path / "w.parquet")
@@ -224,7 +225,8 @@ def ns(text, zone=CHICAGO):
 
 def by_date(*walls):
     """A trade of one tick more at each of these times in Chicago."""
-    times, ones = np.array([ns(wall) for wall in walls]), np.ones(len(walls), np.int32)
+    times = np.array([ns(wall) for wall in walls])
+    ones = np.ones(len(walls), np.int32)
     return reading.by_date(np.arange(len(walls), dtype=np.int32), ones, times, 0.25)
 
 
@@ -289,7 +291,8 @@ def test_trades_out_of_order_are_sorted_and_said():
 
 
 def test_sessions_of_a_column_keep_the_order_in_which_they_first_come():
-    five, keys = np.arange(5, dtype=np.int32), np.array(list("bbaba"))
+    five = np.arange(5, dtype=np.int32)
+    keys = np.array(list("bbaba"))
     trades = reading.group(five, np.ones(5, np.int32), keys, 0.25)
     assert trades.labels == ("b", "a") and trades.starts.tolist() == [0, 3, 5]
     assert trades.price.tolist() == [0, 1, 3, 2, 4] and noted(trades, "sorted by session")

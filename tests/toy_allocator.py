@@ -21,7 +21,9 @@ class Toy:
 
     def __init__(self, stream=0):
         self.stream = stream
-        self.segments, self.events, self.clock = {}, [], itertools.count(1_000_000)
+        self.segments = {}
+        self.events = []
+        self.clock = itertools.count(1_000_000)
         self.next_segment = 0x7F0000000000
 
     def say(self, action, address, size, **more):
@@ -37,7 +39,8 @@ class Toy:
                     if block[3] == "inactive" and block[1] >= size:
                         return self.hand_out(blocks, at, size, requested, frames)
         large = 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
-        total, where = 2 * MIB if small else large, {"frames": frames} if frames else {}
+        total = 2 * MIB if small else large
+        where = {"frames": frames} if frames else {}
         blocks = self.segments[self.next_segment] = [
             [self.next_segment, total, 0, "inactive", small]
         ]

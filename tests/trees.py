@@ -89,7 +89,8 @@ def link(root: Path, path: str, target: str) -> None:
 
 def _process(root: Path, pid: int, holds: bool, dice: random.Random) -> None:
     folder = f"/proc/{pid}"
-    anon, shared = dice.randrange(100, 500_000), dice.randrange(100, 20_000)
+    anon = dice.randrange(100, 500_000)
+    shared = dice.randrange(100, 20_000)
     state = {7: "Z (zombie)", 8: "D (disk sleep)"}.get(0 if holds else pid % 10, "S (sleeping)")
     memory = f"VmRSS:\t{anon + shared} kB\nRssAnon:\t{anon} kB\nRssFile:\t{shared} kB\n"
     memory = "" if state.startswith("Z") else memory

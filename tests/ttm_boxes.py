@@ -4,7 +4,9 @@ import json
 
 from helpers.look.bundle import Bundle, BundleWriter
 
-GIB, MIB, KIB = 1 << 30, 1 << 20, 1 << 10
+GIB = 1 << 30
+MIB = 1 << 20
+KIB = 1 << 10
 PCI = "0000:c4:00.0"
 INBOX = "amdgpu 20480000 12 - Live 0x0\nttm 126976 2 amdgpu,drm_ttm_helper, Live 0x0\n"
 DKMS = (
@@ -43,7 +45,8 @@ def apu(
     kfd = limit if kfd is None else kfd
     hsa = kfd if hsa is None else hsa
     torch = hsa if torch is None else torch
-    base, node = "/sys/class/drm/card0/device", "/sys/class/kfd/kfd/topology/nodes/1"
+    base = "/sys/class/drm/card0/device"
+    node = "/sys/class/kfd/kfd/topology/nodes/1"
     content = {
         "/proc/meminfo": f"MemTotal: {ram // KIB} kB\nMemAvailable: {ram // KIB // 2} kB\nSwapTotal: 8388608 kB\n",
         "/proc/version": f"Linux version {kernel} (b@h) #1\n",

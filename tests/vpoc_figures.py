@@ -18,7 +18,10 @@ from helpers.load.vpoc.study import measure, read_jobs
 from helpers.load.vpoc.trades import Array, Trades, survey, write_store
 from helpers.units import MIB
 
-SESSIONS, TRADES, LONG, BINS = 1014, 20_000, 200_000, 1000
+SESSIONS = 1014
+TRADES = 20_000
+LONG = 200_000
+BINS = 1000
 RESULT_MIB = SESSIONS * BINS * 4 / MIB
 
 
@@ -43,7 +46,8 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows for trades in memory; ``folder`` takes a copy for a child."""
     some = sample.generated(SESSIONS, TRADES)
     layout = survey(some, max(BINS, survey(some).bins))
-    counts, read = profiles(some, layout), read_jobs(some)
+    counts = profiles(some, layout)
+    read = read_jobs(some)
     limit, fused, level = rounds(
         30, lambda: together(read), lambda: profiles(some, layout), lambda: levels(counts, layout)
     )
@@ -51,12 +55,11 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
         3, lambda: run("session_bincount", some, layout), lambda: case_histogram(some)
     ).min(axis=1)
     peak = measure("fused", write_store(folder, [some], BINS)).peak_bytes or math.nan
-    best, middle = fused.min(), float(np.median(fused))
+    best = fused.min()
+    middle = float(np.median(fused))
     paired = middle / float(np.median(fused / limit))
-    head, once = (
-        f"fused, {SESSIONS} x {TRADES} int32, best of {len(fused)}",
-        "reading every byte once",
-    )
+    head = f"fused, {SESSIONS} x {TRADES} int32, best of {len(fused)}"
+    once = "reading every byte once"
     yield row(head, best, "ms", f"{once}, best", limit.min(), "<= 1.6 x")
     name = "the same, median of paired ratios"
     yield row(name, middle, "ms", f"{once} in the same round", paired, "<= 2.0 x")

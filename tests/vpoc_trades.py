@@ -54,7 +54,8 @@ def minutes(count=20, day="2024-07-10 ", price=5000.0, zone=""):
 
 def ragged(sessions, trades, seed=0):
     """Generated sessions whose lengths differ up to 8 to 1, as neighbouring real ones do."""
-    whole, lengths = sample.generated(sessions, trades, seed), np.random.default_rng(seed)
+    whole = sample.generated(sessions, trades, seed)
+    lengths = np.random.default_rng(seed)
     ends = lengths.integers(trades // 8, trades + 1, sessions)
     parts = [whole.session(s) for s in range(sessions)]
     cut = [(price[:end], volume[:end]) for (price, volume), end in zip(parts, ends, strict=True)]

@@ -118,8 +118,12 @@ def probe(
 def judged(
     path: str, how_found: str, said: Mapping[str, str | None], environ: Mapping[str, str]
 ) -> Interpreter:
-    text, at, python = said["text"] or "", said["at"], said["python"] or "0"
-    torch, cuda, hip = stated(text, "__version__"), stated(text, "cuda"), stated(text, "hip")
+    text = said["text"] or ""
+    at = said["at"]
+    python = said["python"] or "0"
+    torch = stated(text, "__version__")
+    cuda = stated(text, "cuda")
+    hip = stated(text, "hip")
     if said["why"]:
         why = str(said["why"])
     elif not at:
@@ -168,7 +172,8 @@ def find(
 ) -> list[Interpreter]:
     """Every interpreter that was looked at, in the order of preference, each environment (sys.prefix) once."""
     found: list[Interpreter] = []
-    paths, prefixes = set(), {str(venv), os.path.realpath(venv)}
+    paths = set()
+    prefixes = {str(venv), os.path.realpath(venv)}
     first = [(asked, "--torch-python")] if asked else []
     for path, how in [*first, *candidates(environ, venv, system)]:
         there = os.path.lexists(path) or path == asked

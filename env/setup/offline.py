@@ -36,13 +36,15 @@ PACKED = (
 
 def wheelhouse(call: Call) -> int:
     """Download the wheels of every set for this Python and processor, and torch where something serves it."""
-    root, host = call.root, sys.executable
+    root = call.root
+    host = sys.executable
     try:
         own = venv.pip_of_host(host, "", call.environ)
     except venv.Lacks as lack:
         do = "use a Python that has one, PYTHON=.."
         raise SetupError(f"wheelhouse: {host} has no pip ({lack}): {do}") from lack
-    folder, part = root / "wheelhouse", root / "wheelhouse.part"
+    folder = root / "wheelhouse"
+    part = root / "wheelhouse.part"
     part.mkdir(exist_ok=True)
     log = part / "download.log"
     kept = pip.settings(own, call.environ)

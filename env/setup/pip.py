@@ -193,13 +193,21 @@ class Progress:
     """
 
     def __init__(self, label: str, held: int | None = None) -> None:
-        self.label, self.held = label, () if held is None else (held,)
-        self.site, self.cache = Path("/nonexistent"), Path("/nonexistent")
+        self.label = label
+        self.held = () if held is None else (held,)
+        self.site = Path("/nonexistent")
+        self.cache = Path("/nonexistent")
         self.terminal = sys.stderr.isatty() and sys.stdout.isatty()
         self.began = self.shown = time.monotonic()
-        self.doing, self.kind, self.expected = "starting", "", 0
-        self.done, self.most, self.bytes, self.call_bytes = 0.0, 0.0, 0, 0
-        self.lock, self.over = threading.RLock(), threading.Event()
+        self.doing = "starting"
+        self.kind = ""
+        self.expected = 0
+        self.done = 0.0
+        self.most = 0.0
+        self.bytes = 0
+        self.call_bytes = 0
+        self.lock = threading.RLock()
+        self.over = threading.Event()
         self.look: Callable[[], None] = lambda: None
         self.ticker = threading.Thread(target=self.tick, daemon=True)
 
@@ -218,7 +226,9 @@ class Progress:
             words = argv[argv.index("--only-binary=:all:") - 1 :]
             kept.write(f"$ {'uv ' * ('uv' in argv)}pip {' '.join(words)}\n")
             kept.flush()
-            began, before, fetched = kept.tell(), self.there(self.site), self.there(self.cache)
+            began = kept.tell()
+            before = self.there(self.site)
+            fetched = self.there(self.cache)
             how = {**QUIET, "stdout": kept, "pass_fds": self.held}
             child = subprocess.Popen(argv, env=env, **how)
 
@@ -248,13 +258,15 @@ class Progress:
             with self.lock:
                 self.look = lambda: None
                 self.done += expected if child.returncode == 0 else 0
-                self.bytes, self.call_bytes = self.bytes + self.call_bytes, 0
+                self.bytes = self.bytes + self.call_bytes
+                self.call_bytes = 0
         text = printed(log, began)
         lines = [line for line in text.splitlines() if line.strip()] or ["pip printed nothing"]
         last = ([line for line in lines if line.startswith("ERROR:")] or lines)[-1]
         if "ProxyError" in text:
             last = f"the proxy that is set does not answer; {last.removeprefix('ERROR: ')}"
-        no_network, no_space = bool(NO_NETWORK.search(text)), bool(NO_SPACE.search(text))
+        no_network = bool(NO_NETWORK.search(text))
+        no_space = bool(NO_SPACE.search(text))
         return Outcome(child.returncode, last.removeprefix("ERROR: ").strip(), no_network, no_space)
 
     def there(self, folder: Path) -> set[str]:
@@ -282,8 +294,10 @@ class Progress:
 
     def show(self) -> None:
         self.look()
-        now, kind = time.monotonic(), self.doing.split(" ")[0]
-        figures, elapsed = [f"{self.most:.0%}", f"{now - self.began:.0f} s"], now - self.began
+        now = time.monotonic()
+        kind = self.doing.split(" ")[0]
+        figures = [f"{self.most:.0%}", f"{now - self.began:.0f} s"]
+        elapsed = now - self.began
         if self.bytes + self.call_bytes > 1e6:
             figures.insert(1, f"{(self.bytes + self.call_bytes) / 1e6:.0f} MB written")
         if 0.1 < self.most < 1 and elapsed > 5:
@@ -294,7 +308,8 @@ class Progress:
             print(f"\r\033[K{line[:width]}", end="", file=sys.stderr, flush=True)
         elif now - self.shown >= (2 if kind != self.kind else 10):
             print(line, file=sys.stderr, flush=True)
-            self.shown, self.kind = now, kind
+            self.shown = now
+            self.kind = kind
 
 
 def printed(log: Path, began: int) -> str:

@@ -117,9 +117,11 @@ def set_up(
         found = Stamp(made, os.path.realpath(made.python), torch=stamp.Torch(asked=asked))
     progress.doing = "reading pip's settings"
     filler = venv.Filler(root, found.made, environ, pip.settings(found.made.pip, environ), progress)
-    progress.site, progress.cache = venv.packages_folder(folder), filler.cache / "archive-v0"
+    progress.site = venv.packages_folder(folder)
+    progress.cache = filler.cache / "archive-v0"
     (folder / venv.BUSY).touch()
-    now, missing = found, found.missing(root, needs)
+    now = found
+    missing = found.missing(root, needs)
     if "base" in missing:
         now = replace(now, torch=stamp.Torch(asked=asked))
     stale = "torch" in needs and (again or asked != now.torch.asked or torch_gone(now))

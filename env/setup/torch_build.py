@@ -47,7 +47,9 @@ def check(asked: str | None, environ: Mapping[str, str], venv: Path) -> None:
 
 def settle(filler: Filler, asked: str | None) -> Torch:
     """Find the interpreter that owns torch, or put a build into .venv, and say which it is."""
-    root, made, environ = filler.root, filler.made, filler.environ
+    root = filler.root
+    made = filler.made
+    environ = filler.environ
     filler.progress.doing = "looking for torch"
     found = interpreters.find(environ, root / ".venv", asked if asked not in KINDS else None)
     one = chosen(found, asked)
@@ -89,7 +91,8 @@ def report(torch: Torch) -> list[str]:
 def install(filler: Filler, kind: str) -> str:
     """Put a build of torch into .venv. The answer is empty, or why nothing served it; set-up goes on either way."""
     local, size = BUILDS[kind]
-    name, index = f"{version(filler.root)}+{local}", f"{TORCH_INDEX}/{local}"
+    name = f"{version(filler.root)}+{local}"
+    index = f"{TORCH_INDEX}/{local}"
     house = filler.wheelhouse.is_dir()
     where = str(filler.wheelhouse) if house else f"pip's own sources, else {index}"
     filler.progress.say(f"  torch {name}: {size}; from {where}")

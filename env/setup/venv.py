@@ -19,7 +19,9 @@ from . import SetupError, pip
 from .stamp import Made, write_whole
 
 STEP_LIMIT_S = 600
-MARK, BUSY, CACHE = "made-by-bootstrap", "set-up-is-busy", ".uv"
+MARK = "made-by-bootstrap"
+BUSY = "set-up-is-busy"
+CACHE = ".uv"
 UV = "env/requirements-maintain.txt"
 SOON = {"PIP_RETRIES": "1", "PIP_TIMEOUT": "15"}
 """For what set-up can do without; a slow line still gets its download, for these limit only the waiting."""
@@ -143,7 +145,8 @@ def link_checkout(root: Path) -> None:
 
 def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:
     """Make an empty .venv with a pip to fill it; SetupError names the package that is lacking."""
-    venv, python = root / ".venv", str(root / ".venv/bin/python")
+    venv = root / ".venv"
+    python = str(root / ".venv/bin/python")
     empty(venv)
     try:
         step([host, "-m", "venv", "--without-pip", str(venv)], environ)

@@ -55,7 +55,8 @@ def working_copies(root: Path) -> list[Path]:
 
     So an autosave changes none of the committed notebooks, which hold what was found on recorded boxes.
     """
-    copies, made = [], root / ".venv" / "pyvenv.cfg"
+    copies = []
+    made = root / ".venv" / "pyvenv.cfg"
     found = re.search(r"(?m)^version\w* = ([\d.]+)", made.read_text() if made.exists() else "")
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         copies.append(root / COPIES / path.name)
@@ -64,7 +65,8 @@ def working_copies(root: Path) -> list[Path]:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
-                cell["outputs"], cell["execution_count"] = [], None
+                cell["outputs"] = []
+                cell["execution_count"] = None
             if "parameters" in cell["metadata"].get("tags", ()):
                 cell["source"] = re.sub(
                     r'(?m)^(box: str = )"[^"]*"', r'\1"live"', "".join(cell["source"])
@@ -216,7 +218,9 @@ VERBS: dict[str, Verb] = {
 
 def split(arguments: Sequence[str]) -> tuple[str, str | None, list[str]]:
     """(verb, what --torch or --torch-python asked for, the verb's own arguments); WrongUse in one line."""
-    rest, words, asked = [], list(arguments), None
+    rest = []
+    words = list(arguments)
+    asked = None
     while words:
         option, given, value = words.pop(0).partition("=")
         if option not in ("--torch", "--torch-python"):
@@ -250,7 +254,8 @@ def needed(root: Path, verb: str, asked: str | None, arguments: Sequence[str]) -
 
     A plan or a notebook that cannot be read here is taken to need it: its own reader says what is wrong with it.
     """
-    needs, plans = VERBS[verb].needs, root / "notebooks/plans"
+    needs = VERBS[verb].needs
+    plans = root / "notebooks/plans"
     if verb not in ("diagnose", "overnight") or asked:
         return needs
     words = [word for argument in arguments for word in argument.split("=", 1)]

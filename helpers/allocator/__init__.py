@@ -1,1 +1,3 @@
-"""PyTorch's caching allocator: its settings, traces of what was asked of it, and a model that replays them."""
+"""PyTorch's caching allocator: its settings, traces of what was asked of it, and a model that
+replays them.
+"""

@@ -1,9 +1,10 @@
-"""The caching allocator of one device: which block a request takes, in the order of fallbacks that the source has; and the
-operations of a trace, carried out one after the other.
+"""The caching allocator of one device: which block a request takes, in the order of fallbacks
+that the source has; and the operations of a trace, carried out one after the other.
 
-It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.2 to 2.15) call for call: which block is taken,
-split, merged, given back, and in which order the card is asked. What a release does differently, and on which releases and
-builds this was proved event by event against the compiled allocator (tests/oracle), stands in helpers/settings/torch.json.
+It follows DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, PyTorch 2.2 to 2.15) call
+for call: which block is taken, split, merged, given back, and in which order the card is asked.
+What a release does differently, and on which releases and builds this was proved event by event
+against the compiled allocator (tests/oracle), stands in helpers/settings/torch.json.
 """
 
 from __future__ import annotations
@@ -70,10 +71,14 @@ from helpers.allocator.trace import Op
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, UNLIMITED
 
 
-# malloc -----------------------------------------------------------------------------------------------------------------
+# malloc
+# -----------------------------------------------------------------------------------------------------------------
 def malloc(a, requested, stream, private):
-    """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError. ``private`` as Trace.pool: a
-    graph that is captured keeps its hands off events and off what is cached."""
+    """A block of at least requested bytes; the block at NONE where torch raises OutOfMemoryError.
+
+    ``private`` as Trace.pool: a graph that is captured keeps its hands off events and off what
+    is cached.
+    """
     captures = private > 0 or (private < 0 and not a.pools_flush)
     if not captures:
         process_events(a, False)
@@ -90,7 +95,8 @@ def malloc(a, requested, stream, private):
             block = alloc_block(a, pool, size, stream)
         if block.at == NONE and not a.rejected and not captures:
             release_cached_blocks(a, 0)
-            # The pool is not searched again here, so a free that was pending does not save the call (PyTorch #189504).
+            # The pool is not searched again here, so a free that was pending does not save the
+            # call (PyTorch #189504).
             a.num_alloc_retries += 1
             block = alloc_block(a, pool, size, stream)
         if block.at == NONE:
@@ -103,10 +109,13 @@ def malloc(a, requested, stream, private):
 
 
 def get_free_block(a, pool, size, stream):
-    """The best fitting free block of this stream, taken out of the pool; the one at NONE where none may be used."""
+    """The best fitting free block of this stream, taken out of the pool; the one at NONE where
+    none may be used.
+    """
     if collects_garbage(a):
         pool_at(a, pool).get_calls += 1
-    none, block = block_at(a, NONE), lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
+    none = block_at(a, NONE)
+    block = lower_bound(a, pool_at(a, pool).free, stream, size, -1, -1)
     if block.stream != stream:
         return none
     if is_expandable(a, block):
@@ -115,7 +124,8 @@ def get_free_block(a, pool, size, stream):
             while is_expandable(a, block) and after.stream == stream:
                 if reach(a, after) >= reach(a, block):
                     break
-                block, after = after, after_in_set(a, after)
+                block = after
+                after = after_in_set(a, after)
         else:
             while after.stream == stream and is_expandable(a, after):
                 after = after_in_set(a, after)
@@ -132,7 +142,9 @@ def get_free_block(a, pool, size, stream):
 
 
 def alloc_block(a, pool, size, stream):
-    """A new segment or newly mapped pages; else the block at NONE, with a.rejected where throw_on_cudamalloc_oom says so."""
+    """A new segment or newly mapped pages; else the block at NONE, with a.rejected where
+    throw_on_cudamalloc_oom says so.
+    """
     needed = segment_size(size, conf(a).large_segment_bytes)
     if needed > a.allowed_bytes - a.mapped_bytes:
         return block_at(a, NONE)
@@ -175,7 +187,8 @@ def alloc_found_block(a, block, size, requested):
             count_split(a, rest, 1, rest.size)
     elif already_split:
         count_split(a, block, -1, -block.size)
-    block.allocated, block.requested = 1, requested
+    block.allocated = 1
+    block.requested = requested
     count_allocated(a, block, 1)
     count_active(a, block, 1)
     if block.size >= conf(a).max_split_bytes:
@@ -183,7 +196,8 @@ def alloc_found_block(a, block, size, requested):
     return block
 
 
-# expandable segments: one long reserved range per stream and pool, mapped page by page (PyTorch PR #96995) ---------------
+# expandable segments: one long reserved range per stream and pool, mapped page by page (PyTorch
+# PR #96995) ---------------
 def reach(a, block):
     """The bytes a free block could grow to: its own and those of the unmapped block behind it."""
     after = block_at(a, block.next)
@@ -195,8 +209,9 @@ def page_bytes(settings, small):
 
 
 def allocate(a, pool, size, stream):
-    """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was mapped before one failed stays
-    mapped."""
+    """try_allocate_expandable_block: a block of at least size bytes, by mapping pages; what was
+    mapped before one failed stays mapped.
+    """
     block = find_expandable(a, pool, size, stream)
     if block.at == NONE:
         return block
@@ -215,14 +230,17 @@ def allocate(a, pool, size, stream):
 
 
 def find_expandable(a, pool, size, stream):
-    """The lowest run of free and unmapped blocks with size bytes of addresses; a new range where there is none. A release that
-    looks whether that is long enough gives it back where it is not: the block at NONE."""
+    """The lowest run of free and unmapped blocks with size bytes of addresses; a new range
+    where there is none. A release that looks whether that is long enough gives it back where
+    it is not: the block at NONE.
+    """
     unmapped = lower_bound(a, pool_at(a, pool).unmapped, stream, 0, 0, -1)
     while unmapped.stream == stream:
         first = unmapped
         if available(block_at(a, first.prev)):
             first = block_at(a, first.prev)
-        room, block = 0, first
+        room = 0
+        block = first
         while room < size and available(block):
             room += block.size
             block = block_at(a, block.next)
@@ -244,7 +262,9 @@ def find_expandable(a, pool, size, stream):
 
 
 def map_block(a, block, size):
-    """Map at least size bytes at the front of an unmapped block and merge them with what is free beside them."""
+    """Map at least size bytes at the front of an unmapped block and merge them with what is
+    free beside them.
+    """
     segment = segment_at(a, block.segment)
     size = round_up(size, segment.page_bytes)
     if not map_pages(a, segment, block.address - segment.address, size):
@@ -270,13 +290,16 @@ def map_block(a, block, size):
 def unmap_block(a, block):
     """Unmap the whole pages inside a free block; what is left of it at either end stays free."""
     segment = segment_at(a, block.segment)
-    page, offset = segment.page_bytes, block.address - segment.address
-    begin, end = round_up(offset, page), (offset + block.size) // page * page
+    page = segment.page_bytes
+    offset = block.address - segment.address
+    begin = round_up(offset, page)
+    end = (offset + block.size) // page * page
     if begin >= end:
         return
     unmap_pages(a, segment, begin, end - begin)
     erase(a, block)
-    before, after = begin - offset, offset + block.size - end
+    before = begin - offset
+    after = offset + block.size - end
     if before:
         piece = piece_of(a, block, block.address, before)
         splice(a, piece, block.prev, block.at)
@@ -285,7 +308,9 @@ def unmap_block(a, block):
         piece = piece_of(a, block, segment.address + end, after)
         splice(a, piece, block.at, block.next)
         insert(a, piece)
-    block.address, block.size, block.mapped = segment.address + begin, end - begin, 0
+    block.address = segment.address + begin
+    block.size = end - begin
+    block.mapped = 0
     try_merge(a, block, block_at(a, block.prev))
     try_merge(a, block, block_at(a, block.next))
     insert(a, block)
@@ -298,11 +323,16 @@ def unmap_block(a, block):
         drop_segment(a, segment)
 
 
-# giving memory back: empty_cache, the steps before an out-of-memory, garbage collection -----------------------------------
+# giving memory back: empty_cache, the steps before an out-of-memory, garbage collection
+# -----------------------------------
 def release_block(a, block):
-    """cudaFree of a whole free segment. A part of one, which torch too would end at, tears the replay."""
+    """cudaFree of a whole free segment.
+
+    A part of one, which torch too would end at, tears the replay.
+    """
     if is_split(block) or is_expandable(a, block):
-        # Of an expandable segment (2.4), or part of one split before max_split_size_mb became smaller.
+        # Of an expandable segment (2.4), or part of one split before max_split_size_mb became
+        # smaller.
         a.status = BROKEN
         return
     segment = segment_at(a, block.segment)
@@ -318,7 +348,8 @@ def release_block(a, block):
 
 def list_blocks(a, pool):
     """Note the free blocks of a pool in order, so that some may go meanwhile: how many there are."""
-    count, block = 0, block_at(a, block_at(a, pool_at(a, pool).free).forward[0])
+    count = 0
+    block = block_at(a, block_at(a, pool_at(a, pool).free).forward[0])
     while block.at != NONE:
         block_at(a, count).listed = block.at
         count += 1
@@ -332,7 +363,9 @@ def listed(a, k):
 
 
 def release_blocks(a, pool):
-    """Free every whole segment of a pool, then unmap the whole pages of its free expandable blocks."""
+    """Free every whole segment of a pool, then unmap the whole pages of its free expandable
+    blocks.
+    """
     count = list_blocks(a, pool)
     for k in range(count):
         block = listed(a, k)
@@ -346,7 +379,8 @@ def release_blocks(a, pool):
 
 
 def release_cached_blocks(a, private):
-    """What empty_cache does, and the last resort before an out-of-memory: wait for all events, give all back.
+    """What empty_cache does, and the last resort before an out-of-memory: wait for all events,
+    give all back.
 
     Private pools are left alone but for the one named (0: none), which nothing uses any more.
     """
@@ -359,11 +393,15 @@ def release_cached_blocks(a, private):
 
 
 def release_available_cached_blocks(a, pool, size, stream):
-    """Free just enough oversize blocks (max_split_size_mb) for the request; what was freed stays so when it fails."""
+    """Free just enough oversize blocks (max_split_size_mb) for the request; what was freed
+    stays so when it fails.
+    """
     limit = conf(a).max_split_bytes
     if limit >= UNLIMITED:
         return False
-    wanted, first, count = max(size, limit), 0, list_blocks(a, pool)
+    wanted = max(size, limit)
+    first = 0
+    count = list_blocks(a, pool)
     while first < count and precedes(listed(a, first), stream, wanted, -1, -1):
         first += 1
     if first < count:
@@ -383,12 +421,16 @@ def release_available_cached_blocks(a, pool, size, stream):
 
 
 def collects_garbage(a):
-    """Only with a memory fraction and garbage_collection_threshold together (release notes of PyTorch 1.11; measured)."""
+    """Only with a memory fraction and garbage_collection_threshold together (release notes of
+    PyTorch 1.11; measured).
+    """
     return a.allowed_bytes != NO_LIMIT and conf(a).gc_threshold > 0
 
 
 def garbage_collect(a):
-    """Free whole large segments that have waited longer than the average, while the threshold is passed."""
+    """Free whole large segments that have waited longer than the average, while the threshold
+    is passed.
+    """
     target = a.mapped_bytes - int(conf(a).gc_threshold * float(a.allowed_bytes))
     if target <= 0:
         return
@@ -399,7 +441,8 @@ def garbage_collect(a):
         if not is_split(block):
             total_age += searches - block.gc_base
             count += 1
-    reclaimed, freed = 0, True
+    reclaimed = 0
+    freed = True
     while reclaimed < target and freed and count > 0:
         age_threshold = total_age / count
         freed = False
@@ -414,7 +457,8 @@ def garbage_collect(a):
                 release_block(a, block)
 
 
-# the operations of a trace ---------------------------------------------------------------------------------------------
+# the operations of a trace
+# ---------------------------------------------------------------------------------------------
 OUTCOMES = ("ok", "oom", "skipped", "error")
 OK, OOM, SKIPPED, ERROR = range(len(OUTCOMES))
 EDGE = 16
@@ -422,15 +466,19 @@ EDGE = 16
 
 
 def has_room(a):
-    """Whether the tables hold all that one operation can make: unmapping makes two blocks more of each one."""
+    """Whether the tables hold all that one operation can make: unmapping makes two blocks more
+    of each one.
+    """
     blocks = 3 * a.block_count + EDGE <= a.block_room
     calls = not a.logs or a.call_count + 4 * a.block_count + EDGE <= a.call_room
     return blocks and calls and a.use_count < a.use_room
 
 
 def advance(a, ops, idents, sizes, streams, pools, timeline, begin, stop):
-    """Carry out operations from begin (-1: put up the starting state first) to stop, or as far as the tables have room; which
-    one is next. A size is that of the trace; of SET_FRACTION the bytes it allows, of SET_CONF the place of the settings."""
+    """Carry out operations from begin (-1: put up the starting state first) to stop, or as far
+    as the tables have room; which one is next. A size is that of the trace; of SET_FRACTION
+    the bytes it allows, of SET_CONF the place of the settings.
+    """
     a.status = FINE
     if begin < 0:
         restore(a)
@@ -510,19 +558,25 @@ def use_or_free(a, op, ident, stream):
 
 
 def note(a, timeline, i, out, place):
-    """One row of outcome.COLUMNS: what was handed out, the figures, and the counters of blocks.COUNTERS."""
+    """One row of outcome.COLUMNS: what was handed out, the figures, and the counters of
+    blocks.COUNTERS.
+    """
     block = block_at(a, place)
     segment = segment_at(a, block.segment)
     row = timeline[i]
-    row[0], row[1:6] = out, -1
+    row[0] = out
+    row[1:6] = -1
     if place != NONE:
-        row[1], row[2], row[3] = (
-            segment.expandable,
-            segment.ordinal,
-            block.address - segment.address,
-        )
-        row[4], row[5] = block.size, block.address
+        row[1] = segment.expandable
+        row[2] = segment.ordinal
+        row[3] = block.address - segment.address
+        row[4] = block.size
+        row[5] = block.address
     for figure in range(len(NAMES)):
         row[6 + figure] = stat_at(a, len(POOLS) * figure).current
-    row[15], row[16], row[17] = a.num_alloc_retries, a.num_ooms, a.num_device_alloc
-    row[18], row[19], row[20] = a.num_device_free, a.num_sync_all_streams, a.num_oom_rejections
+    row[15] = a.num_alloc_retries
+    row[16] = a.num_ooms
+    row[17] = a.num_device_alloc
+    row[18] = a.num_device_free
+    row[19] = a.num_sync_all_streams
+    row[20] = a.num_oom_rejections

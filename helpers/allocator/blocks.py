@@ -1,6 +1,8 @@
-"""Blocks of the caching allocator: the sorted sets of free ones, merging, freeing, and what waits for events.
+"""Blocks of the caching allocator: the sorted sets of free ones, merging, freeing, and what
+waits for events.
 
-Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to 2.15).
+Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2
+to 2.15).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from helpers.settings.text import (
     SMALL_SEGMENT_BYTES,
 )
 
-# Figures of torch.cuda.memory_stats in the order of a row of the timeline, and the counters beside them.
+# Figures of torch.cuda.memory_stats in the order of a row of the timeline, and the counters
+# beside them.
 NAMES = tuple(
     "allocated_bytes reserved_bytes active_bytes requested_bytes inactive_split_bytes allocation active segment "
     "inactive_split".split()
@@ -52,9 +55,12 @@ STATES = ("I", "A", "P")  # of a block: free, allocated, awaiting events
 INACTIVE, LIVE, PENDING = range(len(STATES))
 
 
-# sizes ------------------------------------------------------------------------------------------------------------------
+# sizes
+# ------------------------------------------------------------------------------------------------------------------
 def round_size(n, divisions):
-    """round_size in CUDACachingAllocator.cpp: up to whole 512 B, or to a division of the power of two below."""
+    """round_size in CUDACachingAllocator.cpp: up to whole 512 B, or to a division of the power
+    of two below.
+    """
     if n < MIN_BLOCK_BYTES:
         return MIN_BLOCK_BYTES
     parts = divisions[min(max(bit_length(n) - 21, 0), INTERVALS - 1)]
@@ -75,7 +81,9 @@ def bit_length(n):
 
 
 def segment_size(rounded, large_segment_bytes):
-    """get_allocation_size: the small pool's 2 MiB, the large pool's, or from 10 MiB up the size in steps of 2 MiB."""
+    """get_allocation_size: the small pool's 2 MiB, the large pool's, or from 10 MiB up the size
+    in steps of 2 MiB.
+    """
     if rounded <= SMALL_MAX_BYTES:
         return SMALL_SEGMENT_BYTES
     if rounded < MIN_LARGE_BYTES:
@@ -83,7 +91,8 @@ def segment_size(rounded, large_segment_bytes):
     return -(-rounded // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
 
 
-# statistics -------------------------------------------------------------------------------------------------------------
+# statistics
+# -------------------------------------------------------------------------------------------------------------
 def add(a, row, amount):
     stat = stat_at(a, row)
     stat.current += amount
@@ -133,14 +142,18 @@ def conf(a):
     return setting_at(a, a.setting)
 
 
-# blocks -----------------------------------------------------------------------------------------------------------------
+# blocks
+# -----------------------------------------------------------------------------------------------------------------
 def new_segment(a, address, size, expandable, ordinal, page_bytes):
     segment = fresh(a, segment_at)
     a.segment_last = max(a.segment_last, segment.at)
     a.numbers += 1
     segment.number = 0 if a.order == BY_ADDRESS else a.numbers
-    segment.address, segment.size, segment.expandable = address, size, expandable
-    segment.ordinal, segment.page_bytes = ordinal, page_bytes
+    segment.address = address
+    segment.size = size
+    segment.expandable = expandable
+    segment.ordinal = ordinal
+    segment.page_bytes = page_bytes
     return segment
 
 
@@ -153,8 +166,13 @@ def new_block(a, segment, pool, stream, address, size, number):
     """A free and mapped block without neighbours."""
     block = fresh(a, block_at)
     a.block_count += 1
-    block.segment, block.pool, block.stream = segment.at, pool, stream
-    block.address, block.size, block.number, block.requested = address, size, number, 0
+    block.segment = segment.at
+    block.pool = pool
+    block.stream = stream
+    block.address = address
+    block.size = size
+    block.number = number
+    block.requested = 0
     block.prev = block.next = block.uses = NONE
     block.allocated = block.event_count = block.gc_base = 0
     block.used = block.mapped = 1
@@ -162,7 +180,10 @@ def new_block(a, segment, pool, stream, address, size, number):
 
 
 def piece_of(a, block, address, size):
-    """A new block beside one of the same segment. It takes the next number of all (2.12), or its segment's (2.13 on)."""
+    """A new block beside one of the same segment.
+
+    It takes the next number of all (2.12), or its segment's (2.13 on).
+    """
     number = segment_at(a, block.segment).number
     if a.order == BY_BLOCK:
         a.numbers += 1
@@ -179,7 +200,8 @@ def drop_block(a, block):
 
 def splice(a, block, before, after):
     """Put a block between two neighbours, given by their places."""
-    block.prev, block.next = before, after
+    block.prev = before
+    block.next = after
     if before != NONE:
         block_at(a, before).next = block.at
     if after != NONE:
@@ -203,7 +225,8 @@ def available(block):
     return block.allocated == 0 and block.event_count == 0 and block.uses == NONE
 
 
-# sets: skip lists in the order of stream, size, number and address, those of unmapped blocks of stream and address --------
+# sets: skip lists in the order of stream, size, number and address, those of unmapped blocks of
+# stream and address --------
 def precedes(block, stream, size, number, address):
     if block.stream != stream:
         return block.stream < stream
@@ -215,12 +238,15 @@ def precedes(block, stream, size, number, address):
 
 
 def lower_bound(a, head, stream, size, number, address):
-    """The first block of the set that does not precede these; a.path then has the last that does, for each level."""
+    """The first block of the set that does not precede these; a.path then has the last that
+    does, for each level.
+    """
     block = block_at(a, head)
     for level in range(a.levels - 1, -1, -1):
         after = block_at(a, block.forward[level])
         while precedes(after, stream, size, number, address):
-            block, after = after, block_at(a, after.forward[level])
+            block = after
+            after = block_at(a, after.forward[level])
         a.path[level] = block.at
     return block_at(a, block.forward[0])
 
@@ -232,12 +258,15 @@ def set_of(a, block):
 
 
 def insert(a, block):
-    """Put a free or unmapped block into its set; it stands on one level more with a chance of one in four."""
+    """Put a free or unmapped block into its set; it stands on one level more with a chance of
+    one in four.
+    """
     head = set_of(a, block)
     lower_bound(a, head, block.stream, block.size, block.number, block.address)
     block.gc_base = pool_at(a, block.pool).get_calls
     a.chance = (a.chance * 1103515245 + 12345) & 0x7FFFFFFF
-    level, chance = 0, a.chance >> 8
+    level = 0
+    chance = a.chance >> 8
     while level < LEVELS:
         if level == a.levels:
             a.path[level] = head
@@ -247,7 +276,8 @@ def insert(a, block):
         before.forward[level] = block.at
         if chance & 3:
             return
-        level, chance = level + 1, chance >> 2
+        level = level + 1
+        chance = chance >> 2
 
 
 def erase(a, block):
@@ -267,7 +297,8 @@ def after_in_set(a, block):
     return block_at(a, block.forward[0])
 
 
-# free -------------------------------------------------------------------------------------------------------------------
+# free
+# -------------------------------------------------------------------------------------------------------------------
 def try_merge(a, block, other):
     """Swallow a neighbour that is free and as mapped as the block: its bytes, or 0."""
     if other.at == NONE or not available(other) or other.mapped != block.mapped:
@@ -292,7 +323,8 @@ def free_block(a, block):
     before = try_merge(a, block, block_at(a, block.prev))
     after = try_merge(a, block, block_at(a, block.next))
     insert(a, block)
-    count, size = -int(before > 0) - int(after > 0), -before - after
+    count = -int(before > 0) - int(after > 0)
+    size = -before - after
     if is_split(block):
         count += 1
         size += block.size
@@ -300,8 +332,9 @@ def free_block(a, block):
 
 
 def free(a, block, pending):
-    """Take a block back: at once, when the events of other streams have completed, or when the recording says that the
-    free of this id (pending, not below 0) was complete."""
+    """Take a block back: at once, when the events of other streams have completed, or when the
+    recording says that the free of this id (pending, not below 0) was complete.
+    """
     block.allocated = 0
     count_allocated(a, block, -1)
     if block.size >= conf(a).max_split_bytes:
@@ -315,7 +348,8 @@ def free(a, block, pending):
         free_block(a, block)
 
 
-# events -----------------------------------------------------------------------------------------------------------------
+# events
+# -----------------------------------------------------------------------------------------------------------------
 def record_stream(a, block, stream):
     """Another stream uses the block: its free waits for that stream."""
     last = use_at(a, NONE)
@@ -323,12 +357,14 @@ def record_stream(a, block, stream):
     while use.at != NONE:
         if use.stream == stream:
             return
-        last, use = use, use_at(a, use.next)
+        last = use
+        use = use_at(a, use.next)
     if stream == block.stream:
         return
     use = fresh(a, use_at)
     a.use_count += 1
-    use.stream, use.next = stream, NONE
+    use.stream = stream
+    use.next = NONE
     if last.at == NONE:
         block.uses = use.at
     else:
@@ -336,8 +372,11 @@ def record_stream(a, block, stream):
 
 
 def insert_events(a, block):
-    """Turn the uses of a block by other streams into events that it waits for, in the order of a map of those streams."""
-    m, use = map_at(a, USES), use_at(a, block.uses)
+    """Turn the uses of a block by other streams into events that it waits for, in the order of
+    a map of those streams.
+    """
+    m = map_at(a, USES)
+    use = use_at(a, block.uses)
     block.uses = NONE
     while use.at != NONE:
         place = 1
@@ -358,7 +397,9 @@ def insert_events(a, block):
 def insert_event(a, queue, block):
     use = use_at(a, queue.use)
     block.event_count += 1
-    use.event, use.block, use.next = record_event(a), block.at, NONE
+    use.event = record_event(a)
+    use.block = block.at
+    use.next = NONE
     if queue.first == NONE:
         queue.first = use.at
     else:
@@ -369,7 +410,8 @@ def insert_event(a, queue, block):
 def process_events(a, all_of_them):
     """Free what waited for events that have completed, per stream, up to the first that has not."""
     if a.use_count:
-        m, at = map_at(a, EVENTS), map_at(a, EVENTS).first
+        m = map_at(a, EVENTS)
+        at = map_at(a, EVENTS).first
         while at < map_end(m):
             if slot_at(a, at).far == 0:
                 at += 1
@@ -395,9 +437,12 @@ def process_events(a, all_of_them):
 
 def wait_for(a, block, ident):
     """Note a pending free; one that is noted already keeps its turn."""
-    entry, ring, place = ident_at(a, ident + 1), ident_at(a, NONE), ident + 1
+    entry = ident_at(a, ident + 1)
+    ring = ident_at(a, NONE)
+    place = ident + 1
     if entry.pending == NONE:
-        entry.before, entry.after = ring.before, NONE
+        entry.before = ring.before
+        entry.after = NONE
         ident_at(a, ring.before).after = place
         ring.before = place
     entry.pending = block.at
@@ -425,19 +470,26 @@ def synchronize_and_free_events(a):
         complete(a, ident_at(a, NONE).after)
 
 
-# the starting state -----------------------------------------------------------------------------------------------------
+# the starting state
+# -----------------------------------------------------------------------------------------------------
 def restore(a):
-    """Put the allocator into the state that a recording starts from; segments are numbered in the order given."""
-    segment, before = segment_at(a, NONE), NONE
+    """Put the allocator into the state that a recording starts from; segments are numbered in
+    the order given.
+    """
+    segment = segment_at(a, NONE)
+    before = NONE
     for place in range(a.part_count):
         part = part_at(a, place)
         if part.begins:
-            segment, before = restore_segment(a, part), NONE
-        address, number = part.base + part.offset, segment.number
+            segment = restore_segment(a, part)
+            before = NONE
+        address = part.base + part.offset
+        number = segment.number
         block = new_block(a, segment, part.pool, part.stream, address, part.size, number)
         splice(a, block, before, NONE)
         before = block.at
-        block.requested, block.mapped = part.requested, part.mapped
+        block.requested = part.requested
+        block.mapped = part.mapped
         restore_state(a, block, part)
 
 

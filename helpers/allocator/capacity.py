@@ -29,9 +29,12 @@ NEIGHBOURS = 4
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Replays of one trace on cards like one card. Where a release tells equal blocks apart by address (through 2.11), what the
-    driver returns matters, and three rules for addresses count; else one. Threads share the work where it is compiled.
-    others: the trace for settings that need another form of it."""
+    """Replays of one trace on cards like one card.
+
+    Where a release tells equal blocks apart by address (through 2.11), what the driver returns
+    matters, and three rules for addresses count; else one. Threads share the work where it is
+    compiled. others: the trace for settings that need another form of it.
+    """
 
     trace: Trace
     card: Card
@@ -63,7 +66,9 @@ class Runs:
     def map(
         self, work: Callable[[Runs, Any], Any], items: Sequence, progress: Progress | None = None
     ) -> list:
-        """work(runs, item) of each item, in order, compiled on all cores; progress(done, all) after each."""
+        """work(runs, item) of each item, in order, compiled on all cores; progress(done, all)
+        after each.
+        """
         done: list = []
         runs = replace(self, engine=choose(self.engine, len(self.trace) * len(items)))
         side_by_side = os.cpu_count() if runs.engine == "compiled" else 1
@@ -78,7 +83,9 @@ class Runs:
 
 
 def live_bytes(trace: Trace) -> np.ndarray:
-    """Bytes that must be on the card after each operation, whatever the settings: live requests, each rounded to 512."""
+    """Bytes that must be on the card after each operation, whatever the settings: live
+    requests, each rounded to 512.
+    """
     rounded = -(-np.maximum(trace.size, 0) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     alloc = (trace.op == Op.ALLOC) & (trace.id >= 0)
     of_id = np.zeros(trace.ids + 1, np.int64)
@@ -95,7 +102,9 @@ def live_bytes(trace: Trace) -> np.ndarray:
 
 
 def lower_bound(trace: Trace, card: Card) -> tuple[int, int]:
-    """(bytes, operation): the peak of live and held bytes in whole granules; with less no setting can pass. By arithmetic."""
+    """(bytes, operation): the peak of live and held bytes in whole granules; with less no
+    setting can pass. By arithmetic.
+    """
     foreign = np.flatnonzero(trace.op == Op.FOREIGN)
     at = np.searchsorted(foreign, np.arange(len(trace)), side="right")
     held = np.concatenate(([card.held_bytes], trace.size[foreign]))[at]
@@ -106,16 +115,20 @@ def lower_bound(trace: Trace, card: Card) -> tuple[int, int]:
 
 
 def smallest(runs: Runs, conf: str, *, above: int = 0, below: int | None = None) -> int:
-    """The smallest card in bytes, to 2 MiB, on which the trace passes under one setting; one granule below it fails.
+    """The smallest card in bytes, to 2 MiB, on which the trace passes under one setting; one
+    granule below it fails.
 
-    By bisection from the peak of a replay with room to spare, then NEIGHBOURS granules further down: a pass below those is not
-    excluded (garbage collection and fractions make such cases). ``above`` is a capacity known to fail: only larger ones are
-    looked at; ``below`` one known to pass. ValueError where no capacity passes.
+    By bisection from the peak of a replay with room to spare, then NEIGHBOURS granules further
+    down: a pass below those is not excluded (garbage collection and fractions make such cases).
+    ``above`` is a capacity known to fail: only larger ones are looked at; ``below`` one known
+    to pass. ValueError where no capacity passes.
     """
-    held, trace = runs.card.held_bytes, runs.of(conf)
+    held = runs.card.held_bytes
+    trace = runs.of(conf)
     floor = max(lower_bound(trace, runs.card)[0], held + start_bytes(trace.start), above + 1)
     under = held + round_up(floor - held, GRANULE_BYTES) - GRANULE_BYTES
-    high, low = held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES), under
+    high = held + round_up((below or _enough(runs, conf, floor)) - held, GRANULE_BYTES)
+    low = under
     while True:
         high, _ = halved(partial(runs.passes, conf), high, low, GRANULE_BYTES)
         tried = (high - (more + 2) * GRANULE_BYTES for more in range(NEIGHBOURS))
@@ -140,7 +153,9 @@ def _enough(runs: Runs, conf: str, floor: int) -> int:
 
 
 def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> tuple[str, int]:
-    """The setting of several that passes on the smallest card, and that card; the others fail one granule below it."""
+    """The setting of several that passes on the smallest card, and that card; the others fail
+    one granule below it.
+    """
     conf, *left = confs
     size = smallest(runs, conf, above=above)
     while left and (target := size - GRANULE_BYTES) > above:
@@ -156,7 +171,9 @@ def smallest_of(runs: Runs, confs: Sequence[str], above: int = 0) -> tuple[str, 
 
 
 def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
-    """Whether the start cannot have come about under these settings: segments above max_split_size_mb are never split."""
+    """Whether the start cannot have come about under these settings: segments above
+    max_split_size_mb are never split.
+    """
     above = settings.max_split_bytes + LARGE_STEP_BYTES
     return any(
         len(segment.blocks) > 1 and not segment.expandable and segment.size >= above
@@ -165,8 +182,9 @@ def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:
 
 
 def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
-    """The requests without what was recorded beside them, each that the card refused given back at once; the recorded operation
-    of each, and how many were refused."""
+    """The requests without what was recorded beside them, each that the card refused given back
+    at once; the recorded operation of each, and how many were refused.
+    """
     origin = np.arange(len(trace))
     calls = sorted({call.event for call in trace.driver if call.action == "oom"})
     refused = np.array(calls, np.int64)
@@ -182,11 +200,13 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
 
 
 def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.ndarray, list[str]]:
-    """The requests to replay, the recorded operation of each (-1: none), and what was changed, a sentence each.
+    """The requests to replay, the recorded operation of each (-1: none), and what was changed,
+    a sentence each.
 
-    A recorded request that ran out of memory is asked again, and given back at once: what it was for is not recorded. A start
-    that is larger than the card loses the segments without a live block, which the allocator would have given back; where that
-    is not enough, or with anew, its live blocks are allocated anew in the order of their addresses.
+    A recorded request that ran out of memory is asked again, and given back at once: what it
+    was for is not recorded. A start that is larger than the card loses the segments without a
+    live block, which the allocator would have given back; where that is not enough, or with
+    anew, its live blocks are allocated anew in the order of their addresses.
     """
     trace, origin, refused = asked_again(trace)
     notes = []
@@ -197,7 +217,8 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
         notes.append(
             "the program sets allocator settings itself while it runs; those are kept on top of each setting tried"
         )
-    reserved, room = start_bytes(trace.start), card.capacity_bytes - card.held_bytes
+    reserved = start_bytes(trace.start)
+    room = card.capacity_bytes - card.held_bytes
     before = f"{reserved:,} bytes were reserved before the first operation"
     if not trace.start:
         return trace, origin, notes

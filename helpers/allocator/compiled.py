@@ -1,7 +1,9 @@
-"""The same allocator as machine code: numba compiles the functions of these modules as they stand, tables as arrays.
+"""The same allocator as machine code: numba compiles the functions of these modules as they
+stand, tables as arrays.
 
-Importing this module without numba raises ImportError. The code is kept where numba keeps it (NUMBA_CACHE_DIR says otherwise);
-where nothing can be written it is made anew in each process. Threads may run it side by side: it holds no lock and no state.
+Importing this module without numba raises ImportError. The code is kept where numba keeps it
+(NUMBA_CACHE_DIR says otherwise); where nothing can be written it is made anew in each process.
+Threads may run it side by side: it holds no lock and no state.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ MODULES = (records, driver, blocks, allocator)
 
 
 def function(body: Callable[..., Any]) -> Any:
-    """Compile for use from compiled code only: once, not anew for each constant that it is called with."""
+    """Compile for use from compiled code only: once, not anew for each constant that it is
+    called with.
+    """
     options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     compiled: Any = njit(body, nogil=True, error_model="numpy", **options)
     resolve = compiled.get_call_template
@@ -37,8 +41,11 @@ def function(body: Callable[..., Any]) -> Any:
 
 
 def accessor(name: str) -> Any:
-    """The record at a place of the table whose address the allocator's record holds under this name."""
-    made, each = from_dtype(TABLES[name]), TABLES[name].itemsize
+    """The record at a place of the table whose address the allocator's record holds under this
+    name.
+    """
+    made = from_dtype(TABLES[name])
+    each = TABLES[name].itemsize
     offset = dict(ALLOCATOR.fields or {})[name][1]
 
     @intrinsic
@@ -73,7 +80,9 @@ _advance = namespace()["advance"]
 
 
 def _kernel(sources: int) -> Any:
-    """The compiled loop. numba looks at this file alone to see whether its cache is stale; sources stands for the others."""
+    """The compiled loop. numba looks at this file alone to see whether its cache is stale;
+    sources stands for the others.
+    """
 
     def advance(head, ops, idents, sizes, streams, pools, timeline, begin, stop):
         """allocator.advance."""
@@ -92,15 +101,19 @@ advance = _kernel(_SOURCES)
 _ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)
 for _array in _ARRAYS:
     _array.flags.writeable = False
-_HEAD, _TIMELINE = np.zeros(1, ALLOCATOR).view(np.recarray), np.zeros((0, 0), np.int64)
+_HEAD = np.zeros(1, ALLOCATOR).view(np.recarray)
+_TIMELINE = np.zeros((0, 0), np.int64)
 _SIGNATURE = tuple(map(typeof, (_HEAD, *_ARRAYS, _TIMELINE, 0, 0)))
 
 
 def _stamp() -> Path | None:
-    """The file beside numba's cache that says what was compiled: these sources, by this numba, on this processor."""
+    """The file beside numba's cache that says what was compiled: these sources, by this numba,
+    on this processor.
+    """
     if not advance.stats.cache_path:
         return None
-    here, processor = Path(__file__).stat(), binding.get_host_cpu_name()
+    here = Path(__file__).stat()
+    processor = binding.get_host_cpu_name()
     about = f"{_SOURCES} {here.st_mtime_ns} {here.st_size} {numba.__version__} {processor}"
     name = f"casebook-{sys.implementation.cache_tag}-{zlib.crc32(about.encode()):08x}.stamp"
     return Path(advance.stats.cache_path, name)

@@ -1,8 +1,9 @@
 """The card under the allocator: so many bytes, some held by others, and a rule for addresses.
 
-The rules are those of the fake runtime in tests/oracle: cudaMalloc takes whole granules of 2 MiB and fails only when
-used + held + asked is more than the capacity; addresses come from the lowest free range (firstfit), the highest
-(topdown), are never used twice (monotonic), or are those of a recording (recorded).
+The rules are those of the fake runtime in tests/oracle: cudaMalloc takes whole granules of 2
+MiB and fails only when used + held + asked is more than the capacity; addresses come from the
+lowest free range (firstfit), the highest (topdown), are never used twice (monotonic), or are
+those of a recording (recorded).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ MALLOC, MALLOC_FAIL, FREE, RESERVE, UNRESERVE, MAP, CREATE_FAIL, UNMAP = range(l
 class Card:
     """The device to replay on.
 
-    capacity_bytes is both what torch sees as the total and what can be given out; held_bytes is what others hold.
+    capacity_bytes is both what torch sees as the total and what can be given out; held_bytes is
+    what others hold.
     """
 
     capacity_bytes: int
@@ -59,7 +61,8 @@ def round_up(size, unit):
     return -(-size // unit) * unit
 
 
-# free addresses ---------------------------------------------------------------------------------------------------------
+# free addresses
+# ---------------------------------------------------------------------------------------------------------
 def take(a, arena, size):
     """An address of so many free bytes, by the card's rule."""
     before = chosen_before = range_at(a, arena)
@@ -67,7 +70,8 @@ def take(a, arena, size):
     while before.next != NONE and (a.topdown or chosen.at == NONE):
         here = range_at(a, before.next)
         if here.high - here.low >= size:
-            chosen_before, chosen = before, here
+            chosen_before = before
+            chosen = here
         before = here
     if chosen.at == NONE:
         a.status = EXHAUSTED
@@ -85,7 +89,9 @@ def take(a, arena, size):
 
 
 def give(a, arena, low, size):
-    """The addresses are free again, where the card's rule uses any twice; they join what is free beside them."""
+    """The addresses are free again, where the card's rule uses any twice; they join what is
+    free beside them.
+    """
     if not a.reuses:
         return
     before = range_at(a, arena)
@@ -96,7 +102,8 @@ def give(a, arena, low, size):
     joins_before = before.at != arena and before.high == low
     joins_after = after.at != NONE and after.low == high
     if joins_before and joins_after:
-        before.high, before.next = after.high, after.next
+        before.high = after.high
+        before.next = after.next
         drop(a, range_at, after)
     elif joins_before:
         before.high = high
@@ -104,12 +111,16 @@ def give(a, arena, low, size):
         after.low = low
     else:
         new = fresh(a, range_at)
-        new.low, new.high, new.next = low, high, before.next
+        new.low = low
+        new.high = high
+        new.next = before.next
         before.next = new.at
 
 
 def recorded_address(a, size):
-    """The next address of the recording; 0 where there is none, or a replay that went another way has it in use."""
+    """The next address of the recording; 0 where there is none, or a replay that went another
+    way has it in use.
+    """
     if a.next_recorded == a.recorded_count:
         return 0
     address = recorded_at(a, a.next_recorded).value
@@ -123,9 +134,12 @@ def recorded_address(a, size):
     return address
 
 
-# calls ------------------------------------------------------------------------------------------------------------------
+# calls
+# ------------------------------------------------------------------------------------------------------------------
 def log(a, call, ordinal, address, size):
-    """Keep the call for the driver log; ranges mapped or unmapped one behind the other are one call."""
+    """Keep the call for the driver log; ranges mapped or unmapped one behind the other are one
+    call.
+    """
     if not a.logs:
         return
     last = call_at(a, a.call_count)
@@ -136,8 +150,11 @@ def log(a, call, ordinal, address, size):
             return
     a.call_count += 1
     new = call_at(a, a.call_count)
-    new.event, new.call, new.ordinal = a.operation, call, ordinal
-    new.address, new.size = address, size
+    new.event = a.operation
+    new.call = call
+    new.ordinal = ordinal
+    new.address = address
+    new.size = size
 
 
 def room_for(a, size):
@@ -201,7 +218,8 @@ def unmap_pages(a, segment, offset, size):
     log(a, UNMAP, segment.ordinal, offset, size)
 
 
-# events -----------------------------------------------------------------------------------------------------------------
+# events
+# -----------------------------------------------------------------------------------------------------------------
 def record_event(a):
     a.events += 1
     if not a.events_held:
@@ -209,14 +227,20 @@ def record_event(a):
     return a.events
 
 
-# the map in which torch keeps the events of each stream (ska::flat_hash_map, c10/util): the order in which it is walked changes no
-# byte and no address, only how inactive_split's peak and accumulated counts come about (measured, 2.6 to 2.15, ROCm 2.6)
+# the map in which torch keeps the events of each stream (ska::flat_hash_map, c10/util): the
+# order in which it is walked changes no byte and no address, only how inactive_split's peak and
+# accumulated counts come about (measured, 2.6 to 2.15, ROCm 2.6)
 EVENTS, USES, TODO = range(3)
-"""Places of MAP: the allocator's streams with events, the streams of one block that is freed, and room to work in."""
+"""Places of MAP: the allocator's streams with events, the streams of one block that is freed,
+and room to work in.
+"""
 
 
 def stream_turn(stream: int, device_type: int) -> int:
-    """Fibonacci hashing of a stream of device 0; its highest bits are the slot. Half of it, so that it fits a signed number."""
+    """Fibonacci hashing of a stream of device 0; its highest bits are the slot.
+
+    Half of it, so that it fits a signed number.
+    """
     return (0x9E3779B97F4A7C15 * (device_type << 56 | stream) & (1 << 64) - 1) >> 1
 
 
@@ -225,34 +249,45 @@ def map_end(m):
 
 
 def attempt(a, m, queue):
-    """Put a queue into a map: NONE once it is there, else the queue that is to be put again when the map has grown."""
+    """Put a queue into a map: NONE once it is there, else the queue that is to be put again
+    when the map has grown.
+    """
     if m.bits == 0:
         return queue
-    at, far, most = m.first + (queue_at(a, queue).turn >> (63 - m.bits)), 1, max(4, m.bits)
+    at = m.first + (queue_at(a, queue).turn >> (63 - m.bits))
+    far = 1
+    most = max(4, m.bits)
     while slot_at(a, at).far >= far:
         if slot_at(a, at).queue == queue:
             return NONE
-        at, far = at + 1, far + 1
+        at = at + 1
+        far = far + 1
     if far > most or 2 * (m.count + 1) > 1 << m.bits:
         return queue
     begin = slot_at(a, at)
     while far <= most:
         slot = slot_at(a, at)
         if slot.far == 0:
-            slot.queue, slot.far = queue, far
+            slot.queue = queue
+            slot.far = far
             m.count += 1
             return NONE
         if slot.far < far:  # who is nearer to where it belongs makes room
             slot.queue, queue = queue, slot.queue
             slot.far, far = far, slot.far
-        at, far = at + 1, far + 1
+        at = at + 1
+        far = far + 1
     begin.queue, queue = queue, begin.queue
     return queue
 
 
 def put(a, m, queue):
-    """Put a queue into a map, which is made twice as large for it where it must be; what was in it is put again in order."""
-    todo, count, i = map_at(a, TODO).first, 1, 0
+    """Put a queue into a map, which is made twice as large for it where it must be; what was in
+    it is put again in order.
+    """
+    todo = map_at(a, TODO).first
+    count = 1
+    i = 0
     slot_at(a, todo).queue = queue
     while i < count:
         left = attempt(a, m, slot_at(a, todo + i).queue)
@@ -268,14 +303,18 @@ def put(a, m, queue):
                 kept += 1
         slot_at(a, todo + kept).queue = left
         count += kept - i
-        m.bits, m.count, i = max(2, m.bits + 1), 0, 0
+        m.bits = max(2, m.bits + 1)
+        m.count = 0
+        i = 0
 
 
 def take_out(a, m, at):
     """Empty a slot; those behind it that are not where they belong move up."""
     m.count -= 1
     while slot_at(a, at + 1).far > 1:
-        slot, after = slot_at(a, at), slot_at(a, at + 1)
-        slot.queue, slot.far = after.queue, after.far - 1
+        slot = slot_at(a, at)
+        after = slot_at(a, at + 1)
+        slot.queue = after.queue
+        slot.far = after.far - 1
         at += 1
     slot_at(a, at).far = 0

@@ -1,8 +1,10 @@
-"""What if a line of the program were changed: the requests of that line made otherwise, so that a replay answers.
+"""What if a line of the program were changed: the requests of that line made otherwise, so that
+a replay answers.
 
-``train.py:82 / 8`` and the like. A line's requests are those asked for while it ran, whatever it called; what a library keeps for
-good after its first call (a workspace) is left as it is. What no trace can tell (when a tensor is last used, what is computed
-from it) follows from the rules of ``VERBS``, which are said beside the answer.
+``train.py:82 / 8`` and the like. A line's requests are those asked for while it ran, whatever
+it called; what a library keeps for good after its first call (a workspace) is left as it is.
+What no trace can tell (when a tensor is last used, what is computed from it) follows from the
+rules of ``VERBS``, which are said beside the answer.
 """
 
 from __future__ import annotations
@@ -39,17 +41,26 @@ KEEPS = ("drop", "offload", "free-earlier")
 _FORM = re.compile(
     r"([^\s:]+\.py):(\d+)\s*(?:/\s*(\d+)|(free-earlier|checkpoint|offload|drop|dtype\s+(?:bf16|fp16)))\s*"
 )
-LARGE, NEAR = 1 << 16, 64
-"""Bytes from which what is computed from a request is looked for, and among how many requests around it."""
+LARGE = 1 << 16
+NEAR = 64
+"""Bytes from which what is computed from a request is looked for, and among how many requests
+around it.
+"""
 BELOW = 8
 """So many lines below one that asks for something may keep it."""
-HELD, MOST_LINES, CHUNKS, MANY = 0.02, 8, (2, 3, 4, 6, 8, 12, 16), 1 << 10
+HELD = 0.02
+MOST_LINES = 8
+CHUNKS = (2, 3, 4, 6, 8, 12, 16)
+MANY = 1 << 10
 OPTIMIZER = re.compile("torch/optim/").match
-CONTAINER, CALL = "torch/nn/modules/container.py", "_call_impl"
+CONTAINER = "torch/nn/modules/container.py"
+CALL = "_call_impl"
 NEVER_KEPT = ("torch/nn/modules/linear.py", "torch/nn/modules/conv.py")
 """Modules that keep what they are given for the backward pass, and not what they give."""
 KEPT = ("torch/optim/", "torch/nn/modules/module.py:")
-"""Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends in ``_call_impl``)."""
+"""Frames of what makes an optimizer's state and moves weights (``to``; a call of a module ends
+in ``_call_impl``).
+"""
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,9 @@ class Edit:
 
 @dataclass(frozen=True, eq=False)
 class Edited:
-    """The trace after an edit: how many requests are made otherwise, their bytes, and bytes asked for again (recomputed, brought
-    back)."""
+    """The trace after an edit: how many requests are made otherwise, their bytes, and bytes
+    asked for again (recomputed, brought back).
+    """
 
     trace: Trace
     changed: int
@@ -96,8 +108,11 @@ def parse(text: str) -> Edit:
 
 
 def edited(trace: Trace, edit: Edit, known: Requests | None = None) -> Edited:
-    """The trace as the edited program would ask. Raises ValueError where the line asks for nothing, LinesError for a trace
-    without lines of the program. ``known``: its requests, where they were read before."""
+    """The trace as the edited program would ask.
+
+    Raises ValueError where the line asks for nothing, LinesError for a trace without lines of
+    the program. ``known``: its requests, where they were read before.
+    """
     asked = known or with_lines(asked_again(trace)[0])
     which = of_line(asked, edit)
     if not which.any():
@@ -125,7 +140,9 @@ def _under(asked: Requests, is_one: Callable[[str], Any]) -> np.ndarray:
 
 
 def _kept(asked: Requests, edit: Edit) -> np.ndarray:
-    """Of the requests of a line several that are there to the end, which is what a line below it may keep."""
+    """Of the requests of a line several that are there to the end, which is what a line below
+    it may keep.
+    """
     which = of_line(asked, edit) & ~_under(asked, OPTIMIZER)
     to_end = asked.until > asked.at.max(initial=0)  # what a program frees at its own end, too
     which &= to_end & ~_workspaces(asked, which)
@@ -133,33 +150,45 @@ def _kept(asked: Requests, edit: Edit) -> np.ndarray:
 
 
 def _workspaces(asked: Requests, which: np.ndarray) -> np.ndarray:
-    """What a library keeps for good after its first call: alone of its stack never freed, though later ones are."""
-    stacks, never = asked.stack, asked.until >= len(asked.trace)
-    freed, last = np.flatnonzero(which & ~never), np.full(len(asked.trace.frames) + 1, -1)
+    """What a library keeps for good after its first call: alone of its stack never freed,
+    though later ones are.
+    """
+    stacks = asked.stack
+    never = asked.until >= len(asked.trace)
+    freed = np.flatnonzero(which & ~never)
+    last = np.full(len(asked.trace.frames) + 1, -1)
     np.maximum.at(last, stacks[freed], freed)
     kept = which & never & (np.arange(len(asked)) < last[stacks])
     return kept & (np.bincount(stacks[kept], minlength=len(last))[stacks] == 1)
 
 
 def _period(tokens: list[Any]) -> int:
-    """How long the shortest part is that a sequence repeats; its whole length where it repeats none."""
+    """How long the shortest part is that a sequence repeats; its whole length where it repeats
+    none.
+    """
     count = len(tokens)
     parts = (each for each in range(1, count // 2 + 1) if count % each == 0)
     return next((each for each in parts if tokens[each:] == tokens[:-each]), count)
 
 
 def _calls_on(frames: tuple[str, ...]) -> bool:
-    """Whether a call goes through a line of the program or a module of torch that calls others, but containers."""
+    """Whether a call goes through a line of the program or a module of torch that calls others,
+    but containers.
+    """
     calls = [at for at, one in enumerate(frames) if one.endswith("_call_impl")]
     made = (one for one in frames[: max(calls, default=0)] if not one.startswith(CONTAINER))
     return any(own_line(one) for one in frames) or any(one.endswith(" forward") for one in made)
 
 
 class _Change:
-    """One edit at work: requests that are made otherwise, and rows (operation, turn, op, id, request) that come instead."""
+    """One edit at work: requests that are made otherwise, and rows (operation, turn, op, id,
+    request) that come instead.
+    """
 
     def __init__(self, asked: Requests, edit: Edit, which: np.ndarray) -> None:
-        self.asked, self.edit, self.all = asked, edit, np.flatnonzero(which).tolist()
+        self.asked = asked
+        self.edit = edit
+        self.all = np.flatnonzero(which).tolist()
         self.kept = _workspaces(asked, which)
         self.mine = np.flatnonzero(which & ~self.kept).tolist()
         self.of_id = np.full(asked.trace.ids + 1, -1)
@@ -174,10 +203,12 @@ class _Change:
         self.places: set[tuple[int, int]] = set()
         """Where in its run, and by what stack, what a checkpoint does not keep is asked for."""
         self.rows: list[tuple[int, int, int, int, int]] = []
-        self.next_id, self.added = asked.trace.ids, 0
+        self.next_id = asked.trace.ids
+        self.added = 0
 
     def done(self) -> Edited:
-        asked, verb = self.asked, self.edit.verb
+        asked = self.asked
+        verb = self.edit.verb
         if verb in ("/", "dtype bf16"):
             self._make_smaller()
         elif verb == "drop":
@@ -194,8 +225,11 @@ class _Change:
     # The edits.
 
     def _make_smaller(self) -> None:
-        """With what is computed from it and its gradients. What the backward pass needs of chunks is made again there, and what
-        they give on is there whole while the last of them is at work."""
+        """With what is computed from it and its gradients.
+
+        What the backward pass needs of chunks is made again there, and what they give on is
+        there whole while the last of them is at work.
+        """
         state = _under(self.asked, OPTIMIZER)
         if self.edit.verb == "/":
             for run in self._runs():
@@ -215,15 +249,21 @@ class _Change:
                 self._unnamed(members)
 
     def _put_together(self, run: list[int]) -> None:
-        """What a line gives on, less than half of its largest request, is of all chunks: there from the first of them on."""
-        asked, last = self.asked, run[-1]
+        """What a line gives on, less than half of its largest request, is of all chunks: there
+        from the first of them on.
+        """
+        asked = self.asked
+        last = run[-1]
         given = self._asked(last + 1) < asked.until[last]
         if given and LARGE <= asked.size[last] < asked.size[run].max() // 2:
             self._there(last, (int(asked.at[run[0]]), -3), (int(asked.until[last]), 0))
 
     def _unnamed(self, members: list[int]) -> None:
-        """Chunks are not named by the program: what has one name, which the next takes over, goes when the chunk is done."""
-        asked, last = self.asked, members[-1]
+        """Chunks are not named by the program: what has one name, which the next takes over,
+        goes when the chunk is done.
+        """
+        asked = self.asked
+        last = members[-1]
         later = bisect_right(self.mine, last)
         following = self.mine[later : later + len(members) + 1]
         end = int(asked.at[following[-1]]) + NEAR if following and len(self.back) else 0
@@ -232,8 +272,12 @@ class _Change:
                 self._moved(one, int(asked.at[last + 1]) + 1)
 
     def _derived(self, one: int) -> list[int]:
-        """What is computed from a request with as many values: of its size or cast, one after another in the forward pass."""
-        asked, members, size = self.asked, [one], int(self.asked.size[one])
+        """What is computed from a request with as many values: of its size or cast, one after
+        another in the forward pass.
+        """
+        asked = self.asked
+        members = [one]
+        size = int(self.asked.size[one])
         for later in range(one + 1, min(one + NEAR, len(asked)) if size >= LARGE else one):
             like = asked.size[later] in (size, 2 * size, size // 2)
             if asked.backward[later] or (asked.size[later] >= size // 8 and not like):
@@ -243,8 +287,10 @@ class _Change:
 
     def _chunks(self, members: list[int], saved: list[int]) -> None:
         """What follows of a line made smaller: its gradients, and for chunks what comes twice."""
-        asked, until = self.asked, self.asked.until
-        begin, end = self._done_after(members[-1], saved), int(until[saved].max())
+        asked = self.asked
+        until = self.asked.until
+        begin = self._done_after(members[-1], saved)
+        end = int(until[saved].max())
         sizes = {int(asked.size[one]) * times // 2 for one in members for times in (1, 2, 4)}
         near = int(asked.at[: np.searchsorted(asked.at, end) + NEAR][-1])
         alike = [one for one in self._gradients(begin, near + 1) if self.spent[one]]
@@ -258,7 +304,8 @@ class _Change:
         for one in back:
             within = self._gradients(int(asked.at[one]), int(until[one]))
             self.smaller.update(each for each in within if until[each] < until[one])
-        after, first = members[-1] + 1, min([int(asked.at[one]) + 1 for one in back], default=end)
+        after = members[-1] + 1
+        first = min([int(asked.at[one]) + 1 for one in back], default=end)
         place = self._step_of(min(first, int(until[saved].min())))
         done = self._asked(after) + 1
         if self.edit.verb != "/" or done > place:
@@ -279,27 +326,35 @@ class _Change:
         return self.back[first:last].tolist()
 
     def _before(self, one: int, place: int, end: int) -> list[int]:
-        """What the forward pass asked for before a request and a backward pass frees between two operations."""
+        """What the forward pass asked for before a request and a backward pass frees between
+        two operations.
+        """
         near = slice(max(one - MANY, 0), one)
         until = self.asked.until[near]
         freed = self.spent[near] & ~self.asked.backward[near] & (until > place) & (until < end)
         return (np.flatnonzero(freed) + near.start).tolist()
 
     def _whole(self, one: int, place: int, end: int) -> None:
-        """A gradient of all chunks: summed up, the last one's beside it, or put together at the end where it goes on."""
+        """A gradient of all chunks: summed up, the last one's beside it, or put together at the
+        end where it goes on.
+        """
         until = int(self.asked.until[one])
         beside = end + 1 if self.spent[one] else int(self.asked.at[one])
         self._there(one, (place, -3), (until, 0))
         self._there(one, (beside, -1), (beside, -1))
 
     def _of_weight(self, one: int, state: np.ndarray) -> set[int]:
-        """A weight's gradients and ``state`` (of optimizers): as large, in the order of such weights, gradients reversed."""
+        """A weight's gradients and ``state`` (of optimizers): as large, in the order of such
+        weights, gradients reversed.
+        """
         asked = self.asked
-        alike, stays = asked.size == asked.size[one], asked.until == len(asked.trace)
+        alike = asked.size == asked.size[one]
+        stays = asked.until == len(asked.trace)
         first = int(asked.at[asked.backward].min(initial=len(asked.trace)))
         early = alike & stays & ~state & (asked.at < first)
         weights = np.flatnonzero(early & (asked.size >= LARGE))
-        count, at = len(weights), int(np.searchsorted(weights, one))
+        count = len(weights)
+        at = int(np.searchsorted(weights, one))
         made = np.flatnonzero(alike & asked.backward & ~self.spent)
         kept = np.flatnonzero(alike & state & stays)
         each = len(kept) // max(count, 1)
@@ -319,15 +374,19 @@ class _Change:
                 self._moved(one, end)
 
     def _put_away(self) -> None:
-        """Freed once it was used, and there again before a backward pass frees it, like what the line was given and alone keeps;
-        what it gives on stays."""
-        asked, until, mine = self.asked, self.asked.until, {*self.mine}
+        """Freed once it was used, and there again before a backward pass frees it, like what
+        the line was given and alone keeps; what it gives on stays.
+        """
+        asked = self.asked
+        until = self.asked.until
+        mine = {*self.mine}
         for run in self._runs():
             own = self._own(run) or [one for one in run if self.spent[one]]
             for one in (one for one in run if one in own or not self.spent[one]):
                 over = len(asked) if one == run[-1] else run[-1] + 1
                 self._away(one, min(self._used(one), self._asked(over)))
-            first, done = int(asked.at[run[0]]), int(until[own].max(initial=0))
+            first = int(asked.at[run[0]])
+            done = int(until[own].max(initial=0))
             back = self._gradients(first, len(asked.trace))[:1]
             step = int(np.searchsorted(asked.at, done))
             while step + 1 < len(asked) and asked.at[step + 1] == asked.at[step] + 1:
@@ -350,8 +409,11 @@ class _Change:
                 self._again([one], [one], self._step_of(until))
 
     def _release(self) -> None:
-        """What a line keeps to the end goes with its name or its function, and after the backward pass through its line."""
-        asked, until = self.asked, self.asked.until
+        """What a line keeps to the end goes with its name or its function, and after the
+        backward pass through its line.
+        """
+        asked = self.asked
+        until = self.asked.until
         outer = f" {asked.sites[asked.site[self.mine[0]]].function}"
         inside = _under(asked, lambda f: outer == " <module>" or f.endswith(outer))
         outside = np.flatnonzero(~inside & (asked.stack >= 0))
@@ -364,9 +426,11 @@ class _Change:
                 self._moved(one, int(max(min(ends), until[near][beside][-1:].sum())))
 
     def _checkpoint(self, run: list[int]) -> None:
-        """What the line keeps is freed when it is done and made again when the backward pass comes to it. What it gives on stays,
-        and so does what it was given, until then."""
-        asked, until = self.asked, self.asked.until
+        """What the line keeps is freed when it is done and made again when the backward pass
+        comes to it. What it gives on stays, and so does what it was given, until then.
+        """
+        asked = self.asked
+        until = self.asked.until
         end = self._asked(run[-1] + 1)
         own = self._own(run)
         self.places |= {(one - run[0], int(asked.stack[one])) for one in own}
@@ -383,7 +447,8 @@ class _Change:
             return
         ends = {one: end for one in run} | self._passed_on(run) | {run[-1]: place}
         for one in own:
-            # What the line gives on, and keeps itself, is there until what comes after it has been gone back through.
+            # What the line gives on, and keeps itself, is there until what comes after it has
+            # been gone back through.
             self._moved(one, ends[one])
         self._again([one for one in run if one <= own[-1]], own, place)
         done = min(place, end + 1)  # it has the name of what the line gives
@@ -394,8 +459,11 @@ class _Change:
                 self._moved(given, max(int(until[one]) for one in own))
 
     def _passed_on(self, run: list[int]) -> dict[int, int]:
-        """When what a call gives to the next of its expression or container goes: with that, both sides of a product after it."""
-        calls, ends = [(of, [*ones]) for of, ones in groupby(run, self._call)], dict[int, int]()
+        """When what a call gives to the next of its expression or container goes: with that,
+        both sides of a product after it.
+        """
+        calls = [(of, [*ones]) for of, ones in groupby(run, self._call)]
+        ends = dict[int, int]()
         for (of, ones), (to, then), (_, begun) in zip(calls, calls[1:], calls[2:], strict=False):
             frees = self._used_up(then[-1])[0] * self.spent[then[-1]]
             for one in ones if of[0] == to[0] else ():
@@ -403,7 +471,9 @@ class _Change:
         return ends
 
     def _call(self, one: int) -> tuple[tuple[str, ...], str]:
-        """The innermost stack of the program's own or a container's that asked for a request, and what that called."""
+        """The innermost stack of the program's own or a container's that asked for a request,
+        and what that called.
+        """
         frames = self.asked.trace.frames[self.asked.stack[one]]
         at = next((n for n, f in enumerate(frames) if own_line(f) or f.startswith(CONTAINER)), 0)
         called = (f for f in frames[:at][::-1] if not f.endswith("_call_impl"))
@@ -411,8 +481,11 @@ class _Change:
         return (*frames[at : at + 1], *outer), next(called, "")
 
     def _own(self, run: list[int]) -> list[int]:
-        """What the line itself keeps for the backward pass, not what comes after it. A backward pass goes through what was
-        computed the other way round, so that is freed later; the line's last result where it goes with its own gradient."""
+        """What the line itself keeps for the backward pass, not what comes after it.
+
+        A backward pass goes through what was computed the other way round, so that is freed
+        later; the line's last result where it goes with its own gradient.
+        """
         until = self.asked.until
         held = [one for one in run if self.spent[one]]
         if not held:
@@ -424,27 +497,37 @@ class _Change:
         return [one for one in own if not self._given(one, run) and (itself or one != last)]
 
     def _given(self, one: int, run: list[int]) -> bool:
-        """Whether it is one of several results: its step uses up a gradient of a size that the run has not asked for since."""
-        size, (step, used) = self.asked.size, self._used_up(one)
+        """Whether it is one of several results: its step uses up a gradient of a size that the
+        run has not asked for since.
+        """
+        size = self.asked.size
+        (step, used) = self._used_up(one)
         made = self._gradients(step - 1, int(self.asked.until[one]))
         most = max(size[used].tolist(), default=0)
         return bool(size[one] in size[made]) and most not in (0, *size[one : run[-1] + 1].tolist())
 
     def _used_up(self, one: int) -> tuple[int, list[int]]:
         """Where the step begins that frees a request, and the gradients that it uses up."""
-        asked, end = self.asked, int(self.asked.until[one])
+        asked = self.asked
+        end = int(self.asked.until[one])
         step = self._step_of(end)
         before = self._gradients(int(asked.at[one]), step)
         return step, [each for each in before if step <= asked.until[each] <= end]
 
     def _with_gradient(self, one: int, done: int) -> bool:
-        """Whether a request goes in the step that uses up its own gradient, to which steps after ``done`` have added."""
-        size, (step, used) = self.asked.size, self._used_up(one)
+        """Whether a request goes in the step that uses up its own gradient, to which steps
+        after ``done`` have added.
+        """
+        size = self.asked.size
+        (step, used) = self._used_up(one)
         return all(size[one] in size[each] for each in (self._gradients(done, step), used))
 
     def _done_after(self, one: int, held: list[int]) -> int:
-        """When the backward pass has come through all that was computed after a request: what it keeps of that is freed."""
-        asked, ends = self.asked, int(self.asked.until[held].max())
+        """When the backward pass has come through all that was computed after a request: what
+        it keeps of that is freed.
+        """
+        asked = self.asked
+        ends = int(self.asked.until[held].max())
         least = int(self.asked.size[held].max()) // NEAR
         later = slice(one + 1, int(np.searchsorted(asked.at, ends)))
         until = asked.until[later]
@@ -452,8 +535,11 @@ class _Change:
         return int(until[kept & (until < ends)].max(initial=asked.at[one]))
 
     def _used(self, one: int) -> int:
-        """When a request was used by what comes next: before the second request after it that is about as large."""
-        asked, seen = self.asked, 0
+        """When a request was used by what comes next: before the second request after it that
+        is about as large.
+        """
+        asked = self.asked
+        seen = 0
         for later in range(one + 1, min(one + NEAR, len(asked))):
             seen += bool(asked.size[later] * 8 >= asked.size[one])
             if seen == 2 or asked.backward[later]:
@@ -461,8 +547,11 @@ class _Change:
         return len(asked.trace)
 
     def _again(self, run: list[int], saved: list[int], place: int) -> None:
-        """The requests of a run are asked for again before that operation, in their order; what was saved lives on."""
-        asked, last = self.asked, self.asked.at[run[-1]]
+        """The requests of a run are asked for again before that operation, in their order; what
+        was saved lives on.
+        """
+        asked = self.asked
+        last = self.asked.at[run[-1]]
         steps = [(int(asked.at[one]), Op.ALLOC, one) for one in run]
         steps += [(min(int(asked.until[one]), int(last) + 1), Op.FREE, one) for one in run]
         ids = {one: self.next_id + at for at, one in enumerate(run)}
@@ -474,8 +563,11 @@ class _Change:
         self.added += int(asked.size[run].sum())
 
     def _let_go(self, one: int) -> int:
-        """When what a hook brought back goes: with the step's function, before a linear bias's gradient is summed up."""
-        asked, until = self.asked, int(self.asked.until[one])
+        """When what a hook brought back goes: with the step's function, before a linear bias's
+        gradient is summed up.
+        """
+        asked = self.asked
+        until = int(self.asked.until[one])
         made = self._gradients(self._step_of(until) - 1, until)
         later = [each for each in made if asked.until[each] > until]
         last = later[2:]  # after the input's, the weight's
@@ -499,7 +591,9 @@ class _Change:
         return int(self.asked.at[one]) if one < len(self.asked) else len(self.asked.trace)
 
     def _step_of(self, operation: int) -> int:
-        """Where the backward step begins that frees something at that operation: the first of its requests in a row."""
+        """Where the backward step begins that frees something at that operation: the first of
+        its requests in a row.
+        """
         asked = self.asked
         one = int(np.searchsorted(asked.at, operation)) - 1
         while one > 0 and asked.backward[one - 1] and asked.at[one - 1] == asked.at[one] - 1:
@@ -507,15 +601,18 @@ class _Change:
         return int(asked.at[one])
 
     def _runs(self) -> Iterator[list[int]]:
-        """The requests of each time that the line ran: neighbours, cut where they repeat; where they do not, a new run where what
-        the line calls is at its first line again after another. What it calls is of torch: where the first stack comes again."""
+        """The requests of each time that the line ran: neighbours, cut where they repeat; where
+        they do not, a new run where what the line calls is at its first line again after
+        another. What it calls is of torch: where the first stack comes again.
+        """
         stack = self.asked.stack
         called = [self._called(one) for one in self.asked.trace.frames]
         loops = [not name or name.startswith(CONTAINER) for name in called]
         own = [own_line(name) for name in called]
         for near in np.split(self.all, np.flatnonzero(np.diff(self.all) != 1) + 1):
             mine = [one for one in near.tolist() if not self.kept[one]]
-            length, run = self._repeats(mine), list[int]()
+            length = self._repeats(mine)
+            run = list[int]()
             for one in mine:
                 first, last, here = (stack[e] for e in ((run or mine)[0], (run or mine)[-1], one))
                 again = called[here] == called[first] != called[last]
@@ -527,12 +624,17 @@ class _Change:
             yield from [run] * bool(run)
 
     def _repeats(self, run: list[int]) -> int:
-        """How many requests a line asks for each time, where neighbours repeat; 0 where they do not. No stack tells the next call
-        from a loop within one: all of one line further in is such a loop, unless no single call would be so (of layers of torch
-        alone, of unequal sizes or two of a kind in a row)."""
-        asked, frames = self.asked, self.asked.trace.frames
-        stacks, sizes = asked.stack[run].tolist(), asked.size[run].tolist()
-        kinds, length = _period(stacks), _period(list(zip(stacks, sizes, strict=True)))
+        """How many requests a line asks for each time, where neighbours repeat; 0 where they do
+        not. No stack tells the next call from a loop within one: all of one line further in
+        is such a loop, unless no single call would be so (of layers of torch alone, of
+        unequal sizes or two of a kind in a row).
+        """
+        asked = self.asked
+        frames = self.asked.trace.frames
+        stacks = asked.stack[run].tolist()
+        sizes = asked.size[run].tolist()
+        kinds = _period(stacks)
+        length = _period(list(zip(stacks, sizes, strict=True)))
         if kinds == len(run):
             return 0
         below = [self._below(frames[one]) for one in stacks]
@@ -544,8 +646,11 @@ class _Change:
         return length if alone and (ends or len({*sizes[:length]}) > 1) else len(run)
 
     def _below(self, frames: tuple[str, ...]) -> tuple[str, ...]:
-        """What a stack holds below the edited line, outermost first. Of deep ones torch's are left out but its calls of modules:
-        two of them in a row have one between, which is taken for a container."""
+        """What a stack holds below the edited line, outermost first.
+
+        Of deep ones torch's are left out but its calls of modules: two of them in a row have
+        one between, which is taken for a container.
+        """
         names = list[str]()
         for name in frames[: self._line(frames)][::-1]:
             call = name.endswith(" _call_impl")
@@ -558,18 +663,23 @@ class _Change:
         return next((at for at, one in enumerate(frames) if self.edit.runs(one)), 0)
 
     def _called(self, frames: tuple[str, ...]) -> str:
-        """The frame that the edited line called, past those by which torch calls a module; "" for none."""
+        """The frame that the edited line called, past those by which torch calls a module; ""
+        for none.
+        """
         return next((one for one in self._below(frames) if one != CALL), "")
 
     def _trace(self) -> Trace:
-        trace, asked = self.asked.trace, self.asked
-        sizes, smaller = trace.size.copy(), asked.at[[*self.smaller]]
+        trace = self.asked.trace
+        asked = self.asked
+        sizes = trace.size.copy()
+        smaller = asked.at[[*self.smaller]]
         sizes[smaller] = np.maximum(-(-sizes[smaller] // max(self.edit.n, 2)), 1)
         kept = np.flatnonzero((trace.id < 0) | ~np.isin(trace.id, asked.id[[*self.gone]]))
         place, turn, op, ident, one = np.array(self.rows, np.int64).reshape(-1, 5).T
         asks = asked.at[one]
         size = np.where(op == Op.ALLOC, sizes[asks], 0)
-        places, turns = np.concatenate((kept, place)), np.concatenate((kept * 0, turn))
+        places = np.concatenate((kept, place))
+        turns = np.concatenate((kept * 0, turn))
         order = np.lexsort((np.arange(len(places)), turns, places))
 
         def column(old: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -584,10 +694,12 @@ class _Change:
 
 
 def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[LineEdit]:
-    """The program's own lines by what saves the run: fewest chunks first, then other edits, then what no edit of it saves.
+    """The program's own lines by what saves the run: fewest chunks first, then other edits,
+    then what no edit of it saves.
 
-    What is kept for good (weights, an optimizer's state) can be held on the host, not be made in chunks. confs are tried in
-    turn; ``how`` goes to replay. Lines that hold less than HELD of the most of any are left out.
+    What is kept for good (weights, an optimizer's state) can be held on the host, not be made
+    in chunks. confs are tried in turn; ``how`` goes to replay. Lines that hold less than HELD
+    of the most of any are left out.
     """
     trace, _, _ = asked_again(trace)
     asked = with_lines(trace)
@@ -601,7 +713,8 @@ def ranked(trace: Trace, card: Card, confs: Sequence[str], **how: Any) -> list[L
         return next((r for r in confs if replay(made, r, card, **how).first_oom is None), None)
 
     live = asked.alive(max(int(origin[first]) - 1, 0)) & (asked.at >= 0) & ~asked.backward
-    sums, found = asked.by_site(live), []
+    sums = asked.by_site(live)
+    found = []
     order = [at for at in np.argsort(-sums).tolist() if asked.sites[at].own][:MOST_LINES]
     for at in (at for at in order if sums[at] >= HELD * sums[order[0]]):
         name, _, file, line, _ = asked.sites[at]

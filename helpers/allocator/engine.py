@@ -1,4 +1,6 @@
-"""One trace under one setting, release and card, carried out by the allocator: plain, or compiled to machine code."""
+"""One trace under one setting, release and card, carried out by the allocator: plain, or
+compiled to machine code.
+"""
 
 from __future__ import annotations
 
@@ -38,28 +40,29 @@ def run(
     addresses: tuple[int, ...] = (),
     compiled: bool = False,
 ) -> Outcome:
-    """Carry out the first `stop` operations. settings[0] holds from the start, settings[settings_at[i]] from operation i on;
-    -1 - number for what torch refuses there and what then holds.
+    """Carry out the first `stop` operations. settings[0] holds from the start,
+    settings[settings_at[i]] from operation i on; -1 - number for what torch refuses there
+    and what then holds.
 
-    Raises OverflowError where the modelled addresses are used up, ReplayError where the allocator's own state is torn,
-    ValueError for columns of unequal length.
+    Raises OverflowError where the modelled addresses are used up, ReplayError where the
+    allocator's own state is torn, ValueError for columns of unequal length.
     """
     stop = max(len(trace) if stop is None else stop, 0)
     columns = (trace.id, trace.size, trace.stream, trace.pool)
     if {len(column) for column in columns} != {len(trace)} or stop > len(trace):
         expected = "expected columns of one length, no more"
         raise ValueError(f"{stop} operations of a trace with {len(trace)}: {expected}")
-    start, shift = whole(trace.start, settings[0], card), max(0, -int(trace.id.min(initial=0)))
+    start = whole(trace.start, settings[0], card)
+    shift = max(0, -int(trace.id.min(initial=0)))
     op = trace.op[:stop]
     named = trace.pool[:stop][(op == Op.ALLOC) | (op == Op.EMPTY_CACHE)]
     pools = [0, *sorted({*map(abs, named.tolist()), *(segment.pool for segment in start)} - {0})]
     streams = sorted(set(trace.stream[:stop][op == Op.RECORD_STREAM].tolist()))
-    turns, slots = (
-        [stream_turn(one, rules.device_type) for one in streams],
-        64 << len(streams).bit_length(),
-    )
+    turns = [stream_turn(one, rules.device_type) for one in streams]
+    slots = 64 << len(streams).bit_length()
     parts = parts_of(start, pools, settings[0], shift)
-    room, low = 3 * len(parts) + (4096 if compiled else 32), above(trace, card, addresses)
+    room = 3 * len(parts) + (4096 if compiled else 32)
+    low = above(trace, card, addresses)
     tables, values = at_rest(pools, room, card, rules, low)
     tables |= {
         "settings": settings_table(settings, card),
@@ -90,7 +93,8 @@ def run(
         proceed = machine_code.advance
     else:
         operations = tuple(column.tolist() for column in operations)
-    at, head = -1, memory.head if compiled else memory.a
+    at = -1
+    head = memory.head if compiled else memory.a
     while (at := proceed(head, *operations, rows, at, stop)) < stop:
         if memory.a.status != records.GROW:
             break
@@ -103,7 +107,9 @@ def run(
 
 
 def limit(fraction: float | None, card: Card, rules: Behaviour) -> int:
-    """What torch.cuda.set_per_process_memory_fraction allows: from 2.x on exactly 1.0 lifts the limit (settings/torch.json)."""
+    """What torch.cuda.set_per_process_memory_fraction allows: from 2.x on exactly 1.0 lifts the
+    limit (settings/torch.json).
+    """
     if fraction is None or (fraction >= 1.0 and rules.fraction_one_is_unlimited):
         return NO_LIMIT
     allowed = fraction * float(card.capacity_bytes) + 0.5 * rules.fraction_rounds
@@ -119,9 +125,11 @@ def columns_of(
     card: Card,
     rules: Behaviour,
 ) -> tuple[np.ndarray, ...]:
-    """op, id, size, stream and pool as the allocator takes them: ids from 0, pools by their places, a limit or the place of
-    settings as the size of what sets it."""
-    op, sizes = trace.op[:stop], trace.size[:stop].copy()
+    """op, id, size, stream and pool as the allocator takes them: ids from 0, pools by their
+    places, a limit or the place of settings as the size of what sets it.
+    """
+    op = trace.op[:stop]
+    sizes = trace.size[:stop].copy()
     for at in np.flatnonzero(op == Op.SET_CONF).tolist():
         sizes[at] = settings_at[at]
     for at in np.flatnonzero(op == Op.SET_FRACTION).tolist():
@@ -139,8 +147,9 @@ def columns_of(
 
 
 def above(trace: Trace, card: Card, addresses: tuple[int, ...]) -> int:
-    """The address above all that the recording has: its start, reserved ranges included, and, no segment being larger than the
-    card, all that it hands out."""
+    """The address above all that the recording has: its start, reserved ranges included, and,
+    no segment being larger than the card, all that it hands out.
+    """
     span = card.capacity_bytes + card.capacity_bytes // 8 + (1 << 30)
     start = (one.address + (span if one.expandable else one.size) for one in trace.start)
     given = (address + card.capacity_bytes for address in addresses)
@@ -150,16 +159,21 @@ def above(trace: Trace, card: Card, addresses: tuple[int, ...]) -> int:
 def at_rest(
     pools: list[int], room: int, card: Card, rules: Behaviour, low: int
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The tables and figures of an allocator that has nothing yet, with room for so many blocks; addresses begin at low."""
+    """The tables and figures of an allocator that has nothing yet, with room for so many
+    blocks; addresses begin at low.
+    """
     # In front of free blocks; the next one is in front of unmapped ones.
     heads = 1 + 2 * np.arange(2 * len(pools))
     places = unused("blocks", room + 4 * len(pools) + records.TO_SPARE)
     places["spare"][NONE] = 1 + 4 * len(pools)
-    places["stream"][NONE], places["allocated"][NONE], places["mapped"][NONE] = NO_LIMIT, 1, 1
+    places["stream"][NONE] = NO_LIMIT
+    places["allocated"][NONE] = 1
+    places["mapped"][NONE] = 1
     base = round_up(low, card.granule_bytes)
     reserved = max(base + driver.MALLOC_SPAN, driver.RESERVE_BASE)
     ranges = unused("ranges", len(places))
-    ranges["next"][[records.MEMORY, records.RESERVED]], ranges["spare"][NONE] = (3, 4), 5
+    ranges["next"][[records.MEMORY, records.RESERVED]] = (3, 4)
+    ranges["spare"][NONE] = 5
     ranges["low"][3:5] = base, reserved
     ranges["high"][3:5] = base + driver.MALLOC_SPAN, reserved + driver.RESERVE_SPAN
     kinds = {"private": np.repeat(pools, 2), "small": [0, 1] * len(pools)}
@@ -201,13 +215,17 @@ def settings_table(settings: Sequence[Settings], card: Card) -> np.ndarray:
 
 def range_bytes(settings: Settings, card: Card) -> int:
     """The addresses of an expandable segment, before they are rounded to whole pages."""
-    full, (of_card, number) = card.capacity_bytes * 9 // 8, settings.reserve or (True, 2.0)
+    full = card.capacity_bytes * 9 // 8
+    (of_card, number) = settings.reserve or (True, 2.0)
     return int(min(number * (card.capacity_bytes if of_card else 1 << 30), full))
 
 
 def whole(start: Sequence[StartSegment], settings: Settings, card: Card) -> list[StartSegment]:
-    """The starting state with its expandable segments whole. A recording shows their mapped ranges: those of one stream and
-    pool are taken to lie in one segment as far as it reaches."""
+    """The starting state with its expandable segments whole.
+
+    A recording shows their mapped ranges: those of one stream and pool are taken to lie in one
+    segment as far as it reaches.
+    """
     found: list[StartSegment] = []
     ranges: dict[tuple[int, int, bool], list[int]] = {}  # of a stream and pool: places in found
     for known in start:
@@ -244,7 +262,8 @@ def parts_of(
     """The blocks of the starting state."""
     rows = []
     for one in start:
-        pool, page = 2 * pools.index(one.pool) + one.small, page_bytes(settings, one.small)
+        pool = 2 * pools.index(one.pool) + one.small
+        page = page_bytes(settings, one.small)
         whole = len(one.blocks) == 1
         home = (pool, one.stream, one.address, one.size, one.expandable, page, whole)
         for at, block in enumerate(one.blocks):
@@ -267,10 +286,8 @@ def outcome_of(memory: Memory, stop: int, timeline: np.ndarray | None) -> Outcom
     state = np.where(allocated > 0, blocks.LIVE, waits)
     place = (expandable, ordinal, base, address - base, size)
     found = np.stack((*place, requested, state, stream, small, private, mapped), axis=1)[used == 1]
-    figures, shape = (
-        memory.columns("stats", "current peak allocated freed"),
-        (len(blocks.NAMES), len(blocks.POOLS)),
-    )
+    figures = memory.columns("stats", "current peak allocated freed")
+    shape = (len(blocks.NAMES), len(blocks.POOLS))
     rows = shape[0] * shape[1]
     calls = memory.columns("calls", " ".join(CALL_COLUMNS))[1 : int(a.call_count) + 1]
     return Outcome(
@@ -288,7 +305,8 @@ def outcome_of(memory: Memory, stop: int, timeline: np.ndarray | None) -> Outcom
     )
 
 
-# Replays a trace under other settings, another version, another card: exactly what the caching allocator would do.
+# Replays a trace under other settings, another version, another card: exactly what the caching
+# allocator would do.
 
 COMPILED = "helpers.allocator.compiled"
 ENGINES = ("auto", "compiled", "plain")
@@ -301,11 +319,15 @@ ODD_PAGES = (
 def resolve(
     trace: Trace, conf: str, rules: Behaviour
 ) -> tuple[list[Settings], dict[int, int], tuple[tuple[int, str], ...]]:
-    """The settings that hold in turn: all of them, which one from which operation on, and the refusals.
+    """The settings that hold in turn: all of them, which one from which operation on, and the
+    refusals.
 
-    A refusal changes settings too; its place is given as -1 - number. Raises SettingsError where torch refuses `conf` itself.
+    A refusal changes settings too; its place is given as -1 - number. Raises SettingsError
+    where torch refuses `conf` itself.
     """
-    settings, at, errors = [parse(conf, rules)], {}, []
+    settings = [parse(conf, rules)]
+    at = {}
+    errors = []
     for index in (trace.op == Op.SET_CONF).nonzero()[0].tolist():
         try:
             settings.append(parse(str(trace.values[int(trace.size[index])]), rules, settings[-1]))
@@ -329,11 +351,13 @@ def replay(
     timeline: bool = False,
     engine: str = "auto",
 ) -> Outcome:
-    """What the allocator of that torch does with the trace under `conf` (a PYTORCH_CUDA_ALLOC_CONF string) on that card.
+    """What the allocator of that torch does with the trace under `conf` (a
+    PYTORCH_CUDA_ALLOC_CONF string) on that card.
 
-    fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline keeps a row an operation. engine
-    "compiled" is the allocator as machine code, "plain" the same in Python, "auto" what is quicker. Raises SettingsError where
-    torch would refuse the settings, ReplayError where the allocator's own state would be torn.
+    fraction is set_per_process_memory_fraction; stop ends after so many operations; timeline
+    keeps a row an operation. engine "compiled" is the allocator as machine code, "plain" the
+    same in Python, "auto" what is quicker. Raises SettingsError where torch would refuse the
+    settings, ReplayError where the allocator's own state would be torn.
     """
     rules = behaviour(torch, build)
     settings, at, errors = resolve(trace, conf, rules)
@@ -352,19 +376,24 @@ def replay(
 
 PLAIN_A_SECOND = 20_000
 """Operations; compiled it is 100 times as many."""
-LOAD_S, COMPILE_S = 1, 25
+LOAD_S = 1
+COMPILE_S = 25
 _plain = 0  # operations carried out in plain Python by this process so far
 
 
 def choose(engine: str, operations: int) -> str:
-    """The engine, "compiled" or "plain", for so many operations. "auto" compiles once that takes less time than plain Python
-    has taken and would take, and says so first; machine code kept from another time is loaded sooner."""
+    """The engine, "compiled" or "plain", for so many operations.
+
+    "auto" compiles once that takes less time than plain Python has taken and would take, and
+    says so first; machine code kept from another time is loaded sooner.
+    """
     global _plain
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r}: expected one of {', '.join(ENGINES)}")
     if engine == "plain":
         return engine
-    must, plain_s = engine == "compiled", (_plain + operations) / PLAIN_A_SECOND
+    must = engine == "compiled"
+    plain_s = (_plain + operations) / PLAIN_A_SECOND
     compiled = None
     # While another thread imports it, it stands there half made: importing waits for the whole.
     if must or plain_s > LOAD_S or COMPILED in sys.modules:

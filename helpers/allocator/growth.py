@@ -1,10 +1,13 @@
-"""Does live memory grow from step to step, and whose line keeps it? Read off the requests of a few steps, whatever made them.
+"""Does live memory grow from step to step, and whose line keeps it?
 
-A step is one pass of the program's main loop. Its beginning is a line of the program's own that comes again and again: between
-two beginnings live memory rises to its height and falls back, and in a training program the backward pass runs. What a step
-leaves behind is looked at two steps later, so that a variable which the next step replaces is no growth, however long its
-sequences are; and it counts only where it goes on to the last steps, so that caches, optimizer states and bounded queues are
-none once they are full.
+Read off the requests of a few steps, whatever made them.
+
+A step is one pass of the program's main loop. Its beginning is a line of the program's own that
+comes again and again: between two beginnings live memory rises to its height and falls back,
+and in a training program the backward pass runs. What a step leaves behind is looked at two
+steps later, so that a variable which the next step replaces is no growth, however long its
+sequences are; and it counts only where it goes on to the last steps, so that caches, optimizer
+states and bounded queues are none once they are full.
 """
 
 from __future__ import annotations
@@ -22,10 +25,16 @@ from helpers.settings.text import MIN_BLOCK_BYTES
 from helpers.units import show_bytes
 
 FEWEST_STEPS = 5
-"""Three steps after the first that keep something, seen two steps later, are the least that can be told from a start."""
-SAME_HEIGHT, SAME_COUNT, WITH_BACKWARD = 0.5, 0.9, 0.5
-_DEEPEST, _MOST_CANDIDATES = 8, 300
-KEPT, LARGER = "kept", "larger each step"
+"""Three steps after the first that keep something, seen two steps later, are the least that can
+be told from a start.
+"""
+SAME_HEIGHT = 0.5
+SAME_COUNT = 0.9
+WITH_BACKWARD = 0.5
+_DEEPEST = 8
+_MOST_CANDIDATES = 300
+KEPT = "kept"
+LARGER = "larger each step"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +50,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class Grower:
-    """A call site that keeps more with each step. ``count``: blocks a step; ``how``: KEPT, or LARGER where its block is replaced
-    by a larger one; ``last``: nothing else that stays is asked for later in a step."""
+    """A call site that keeps more with each step.
+
+    ``count``: blocks a step; ``how``: KEPT, or LARGER where its block is replaced by a larger
+    one; ``last``: nothing else that stays is asked for later in a step.
+    """
 
     site: Site
     bytes_per_step: float
@@ -53,11 +65,14 @@ class Grower:
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """What grew over the steps of a trace. ``growers`` is empty where nothing did: own files first, then by bytes.
+    """What grew over the steps of a trace.
 
-    ``live``: live bytes at the beginning of each step. ``window``: the first and the last step, from 0, between which growth is
-    counted, whole periods of it. ``inputs_grow``: the steps themselves ask for more each time, so that their peak rises.
-    ``seen_bytes`` a step would have been seen if kept in every step, or at least once in ``seen_every`` steps.
+    ``growers`` is empty where nothing did: own files first, then by bytes.
+
+    ``live``: live bytes at the beginning of each step. ``window``: the first and the last step,
+    from 0, between which growth is counted, whole periods of it. ``inputs_grow``: the steps
+    themselves ask for more each time, so that their peak rises. ``seen_bytes`` a step would
+    have been seen if kept in every step, or at least once in ``seen_every`` steps.
     """
 
     steps: Steps
@@ -88,8 +103,9 @@ def steps(found: Requests) -> Steps:
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Where a step may begin: ``depth``: of the function in the stack; ``inside``: of the forward of a module, or of what a
-    backward pass runs, where no main loop lies."""
+    """Where a step may begin: ``depth``: of the function in the stack; ``inside``: of the
+    forward of a module, or of what a backward pass runs, where no main loop lies.
+    """
 
     depth: int
     begins: np.ndarray
@@ -98,12 +114,17 @@ class _Candidate:
 
 
 def _candidates(found: Requests) -> Iterator[_Candidate]:
-    """Where a line of the program's own is come to anew, in the same function called from the same lines; then where what is
-    asked for first by the same lines is asked for anew, then each time that it is."""
+    """Where a line of the program's own is come to anew, in the same function called from the
+    same lines; then where what is asked for first by the same lines is asked for anew, then
+    each time that it is.
+    """
     frames = found.trace.frames
-    own, insides = [], []
+    own = []
+    insides = []
     for names in frames:
-        within, lines, flags = False, [], []
+        within = False
+        lines = []
+        flags = []
         for frame in reversed(names):
             within = within or bool(CALLS.match(frame)) or frame.endswith(" forward")
             if own_line(frame):
@@ -113,7 +134,8 @@ def _candidates(found: Requests) -> Iterator[_Candidate]:
         insides.append(flags)
     named = np.array([bool(lines) for lines in own] + [False])
     framed = np.flatnonzero((found.at >= 0) & named[found.stack])
-    at, stack = found.at[framed], found.stack[framed]
+    at = found.at[framed]
+    stack = found.stack[framed]
     for depth in range(min(_DEEPEST, max(map(len, own), default=0))):
         tokens: dict[tuple[str, ...], int] = {}
         inside: list[bool] = []
@@ -144,7 +166,8 @@ def _entries(at: np.ndarray, token: np.ndarray, anew: bool) -> Iterator[tuple[in
         first[1:] = token[1:] != token[:-1]
     first &= token >= 0
     order = np.argsort(token[first], kind="stable")
-    sorted_tokens, places = token[first][order], at[first][order]
+    sorted_tokens = token[first][order]
+    places = at[first][order]
     cuts = np.flatnonzero(np.diff(sorted_tokens)) + 1
     for some, names in zip(np.split(places, cuts), np.split(sorted_tokens, cuts), strict=True):
         if len(some) >= 3:
@@ -152,10 +175,12 @@ def _entries(at: np.ndarray, token: np.ndarray, anew: bool) -> Iterator[tuple[in
 
 
 def _best(found: Requests) -> Steps | None:
-    """Of all that may be beginnings: those between which memory rises highest and falls again and, in training, the backward pass
-    runs; of these the most; of these the one at which least is live. Without a backward pass the outermost loop is the main one.
+    """Of all that may be beginnings: those between which memory rises highest and falls again
+    and, in training, the backward pass runs; of these the most; of these the one at which
+    least is live. Without a backward pass the outermost loop is the main one.
     """
-    live, back = np.concatenate(([0], found.live)), np.zeros(len(found.trace) + 1, np.int64)
+    live = np.concatenate(([0], found.live))
+    back = np.zeros(len(found.trace) + 1, np.int64)
     np.add.at(back, found.at[found.backward] + 1, 1)
     back = np.cumsum(back)
     scored = []
@@ -164,8 +189,9 @@ def _best(found: Requests) -> Steps | None:
         heights = np.maximum.reduceat(live[1:], one.begins)[:-1] - ends
         runs = (np.diff(back[one.begins]) > 0).mean() >= WITH_BACKWARD
         scored.append((float(np.median(heights)), bool(runs), one))
-    # A module's forward is no main loop, unless whole steps run in it, as where a trainer wraps them in one; but it lies in one,
-    # which a loop that loads weights before it does not (2026-11).
+    # A module's forward is no main loop, unless whole steps run in it, as where a trainer wraps
+    # them in one; but it lies in one, which a loop that loads weights before it does not
+    # (2026-11).
     within = [one.begins for _, runs, one in scored if one.inside and (runs or not back[-1])]
     inner = np.sort(np.concatenate([*within, np.zeros(0, np.int64)]))
     outside = [row for row in scored if not row[2].inside]
@@ -189,12 +215,14 @@ def _best(found: Requests) -> Steps | None:
 def growth(found: Requests) -> Growth:
     """What grows over the steps of a trace. Raises LinesError where it has too few of them."""
     loop = steps(found)
-    begins, count = loop.begins, len(loop)
+    begins = loop.begins
+    count = len(loop)
     made, gone = (np.searchsorted(begins, ops, "right") - 1 for ops in (found.at, found.until))
     gone = np.minimum(gone, count - 1)
     first = max(1, count // 3) if count > FEWEST_STEPS else 1
     last = count - 1
-    # What a step left behind and was there two steps later, at the beginning of each step, by call site.
+    # What a step left behind and was there two steps later, at the beginning of each step, by
+    # call site.
     old = _over_steps(found, (made >= 0) & (gone >= made + 2), made + 2, gone, count)
     # What the step just over left behind.
     young = _over_steps(found, (made >= 0) & (gone > made), made + 1, made + 1, count)
@@ -223,7 +251,8 @@ def growth(found: Requests) -> Growth:
         growers.append(Grower(found.sites[at], more, 0.0, LARGER, False))
     growers.sort(key=lambda one: (not one.site.own, -one.bytes_per_step))
     before = np.concatenate(([0], found.live))[begins]
-    every, rises = max(1, (last - first) // 3), bool(inputs)
+    every = max(1, (last - first) // 3)
+    rises = bool(inputs)
     return Growth(loop, tuple(growers), tuple(before.tolist()), window, rises, every)
 
 
@@ -239,8 +268,9 @@ def _over_steps(
 
 
 def _goes_on(series: np.ndarray) -> bool:
-    """Whether it grows in each third, in the last at half the pace at least, does not fall back to where it was, and has not come
-    to rest since."""
+    """Whether it grows in each third, in the last at half the pace at least, does not fall back
+    to where it was, and has not come to rest since.
+    """
     places = np.linspace(0, len(series) - 1, 4).round().astype(int)
     gains = np.diff(series[places])
     falls = series[places[2] :].min() <= series[: places[1]].max()
@@ -256,7 +286,9 @@ def _rises(series: np.ndarray) -> bool:
 
 
 def _rising_sizes(found: Requests, made: np.ndarray, count: int, first: int) -> dict[int, bool]:
-    """Of each call site that asks in most steps, whether its largest request becomes larger from step to step."""
+    """Of each call site that asks in most steps, whether its largest request becomes larger
+    from step to step.
+    """
     most = np.zeros((len(found.sites), count), np.int64)
     inside = made >= 0
     np.maximum.at(most, (found.site[inside], made[inside]), found.size[inside])
@@ -269,7 +301,9 @@ def _rising_sizes(found: Requests, made: np.ndarray, count: int, first: int) -> 
 
 
 def _with_inputs(at: int, rising: dict[int, bool]) -> bool:
-    """Whether a third of the other call sites ask for more from step to step too: then it is what the steps are given."""
+    """Whether a third of the other call sites ask for more from step to step too: then it is
+    what the steps are given.
+    """
     others = [rises for site, rises in rising.items() if site != at]
     return sum(others) >= max(2, len(others) / 3)
 
@@ -294,5 +328,6 @@ def grows(trace: Trace) -> str:
     found = grown(trace)
     if found is None or not found.growers:
         return ""
-    size, first = show_bytes(round(found.bytes_per_step)), found.growers[0].site.name
+    size = show_bytes(round(found.bytes_per_step))
+    first = found.growers[0].site.name
     return f"live memory grows by {size} a step, most of it asked for at {first}"

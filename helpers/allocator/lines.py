@@ -1,9 +1,12 @@
-"""Whose line asked for it: the requests of a trace by call site, and how many bytes of each are live at any operation.
+"""Whose line asked for it: the requests of a trace by call site, and how many bytes of each are
+live at any operation.
 
-A call site is the innermost frame in the program's own files, ``train.py:82 step``: no package's, no standard library's, none of
-torch's. Where a stack has none (a library's own thread) its innermost Python frame outside torch stands in. The backward pass of
-a GPU runs on a thread without Python frames (torch/csrc/autograd/engine.cpp): its requests belong to the line that called
-``backward``, which asked for the first gradient just before. Any other request without a Python frame belongs to no line.
+A call site is the innermost frame in the program's own files, ``train.py:82 step``: no
+package's, no standard library's, none of torch's. Where a stack has none (a library's own
+thread) its innermost Python frame outside torch stands in. The backward pass of a GPU runs on a
+thread without Python frames (torch/csrc/autograd/engine.cpp): its requests belong to the line
+that called ``backward``, which asked for the first gradient just before. Any other request
+without a Python frame belongs to no line.
 """
 
 from __future__ import annotations
@@ -24,15 +27,21 @@ _CALLS_BACKWARD = re.compile(
     r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)|autograd::engine"
 )
 _IN_BACKWARD = re.compile(r"torch/(?:utils/checkpoint|autograd/function)\.py:")
-"""Frames of the call that starts a backward pass; and of Python that it runs itself, on its own thread."""
+"""Frames of the call that starts a backward pass; and of Python that it runs itself, on its own
+thread.
+"""
 
 
 class LinesError(ValueError):
-    """A trace from which nothing can be told of a program's lines; one line: what is missing and what to do."""
+    """A trace from which nothing can be told of a program's lines; one line: what is missing
+    and what to do.
+    """
 
 
 class Site(NamedTuple):
-    """A call site: ``name``, whether it is the program's own, and ``file``, ``line``, ``function`` ("", 0, "" for none)."""
+    """A call site: ``name``, whether it is the program's own, and ``file``, ``line``,
+    ``function`` ("", 0, "" for none).
+    """
 
     name: str
     own: bool
@@ -43,12 +52,14 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Requests:
-    """The requests of a trace in order, what was live at its start first; all columns of equal length.
+    """The requests of a trace in order, what was live at its start first; all columns of equal
+    length.
 
-    ``at``: the operation that asked, -1 for what was live before; ``until``: the operation that freed it (that asked for it to be
-    freed), the trace's length where none did; ``size``: bytes on the card, each request rounded up to 512; ``site``: index into
-    ``sites``; ``id``: the block's; ``stack``: index into the trace's frames, -1 for none; ``backward``: asked for by a backward
-    pass, as far as that is known.
+    ``at``: the operation that asked, -1 for what was live before; ``until``: the operation that
+    freed it (that asked for it to be freed), the trace's length where none did; ``size``: bytes
+    on the card, each request rounded up to 512; ``site``: index into ``sites``; ``id``: the
+    block's; ``stack``: index into the trace's frames, -1 for none; ``backward``: asked for by a
+    backward pass, as far as that is known.
     """
 
     trace: Trace
@@ -106,7 +117,10 @@ def site_of(stack: tuple[str, ...]) -> Site:
 
 
 def requests(trace: Trace) -> Requests:
-    """The requests of a trace with their call sites. A request that the card refused is none: nothing was handed out."""
+    """The requests of a trace with their call sites.
+
+    A request that the card refused is none: nothing was handed out.
+    """
     blocks = [block for one in trace.start for block in one.blocks if block.state == "A"]
     first = np.array([(block.id, block.size) for block in blocks], np.int64).reshape(-1, 2)
     refused = [call.event for call in trace.driver if call.action == "oom"]
@@ -139,14 +153,17 @@ def requests(trace: Trace) -> Requests:
 
 
 def _backward(trace: Trace, stacks: np.ndarray) -> np.ndarray:
-    """For each request the stack that called the backward pass which asked for it; -1 where none is known to."""
+    """For each request the stack that called the backward pass which asked for it; -1 where
+    none is known to.
+    """
     calls, inside = (
         np.array([any(map(names.match, frames)) for frames in trace.frames] + [end])
         for names, end in ((_CALLS_BACKWARD, False), (_IN_BACKWARD, True))
     )
     python = np.array([any(".py:" in one for one in frames) for frames in trace.frames] + [False])
     nameless = ~python[stacks]
-    # The last request before that some other Python asked for: it may be the call of the backward pass.
+    # The last request before that some other Python asked for: it may be the call of the
+    # backward pass.
     speaks = np.where(nameless | (inside & ~calls)[stacks], -1, np.arange(len(stacks)))
     last = np.maximum.accumulate(speaks) if len(stacks) else speaks
     root = np.where(last >= 0, stacks[last], -1)
@@ -154,12 +171,16 @@ def _backward(trace: Trace, stacks: np.ndarray) -> np.ndarray:
 
 
 def with_lines(trace: Trace) -> Requests:
-    """The requests, where any has a line of the program's own; else LinesError says what is missing."""
+    """The requests, where any has a line of the program's own; else LinesError says what is
+    missing.
+    """
     return named(requests(trace))
 
 
 def named(found: Requests) -> Requests:
-    """The same requests, where any has a line of the program's own; else LinesError says what is missing."""
+    """The same requests, where any has a line of the program's own; else LinesError says what
+    is missing.
+    """
     if found.named:
         return found
     frames = len(found.trace.frames)

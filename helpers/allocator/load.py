@@ -1,8 +1,10 @@
-"""A trace out of a file, and into one: a torch memory snapshot, the oracle's JSON lines (operations or results, plain or .xz),
-or the project's own Parquet file, which is small, read by DuckDB, and complete enough to be replayed.
+"""A trace out of a file, and into one: a torch memory snapshot, the oracle's JSON lines
+(operations or results, plain or .xz), or the project's own Parquet file, which is small,
+read by DuckDB, and complete enough to be replayed.
 
-Its columns: i, op, id, size_bytes, stream, time_ns, frames (innermost first, a line each), pool, address. What is no column is
-JSON under the key ``casebook.trace`` of the file's metadata: header, values of settings, start state, driver calls, notes.
+Its columns: i, op, id, size_bytes, stream, time_ns, frames (innermost first, a line each),
+pool, address. What is no column is JSON under the key ``casebook.trace`` of the file's
+metadata: header, values of settings, start state, driver calls, notes.
 """
 
 from __future__ import annotations
@@ -31,13 +33,16 @@ from helpers.allocator.trace import (
 )
 from helpers.look.files import opened
 
-_BLOCK_BYTES, _LINE_BYTES = 1 << 22, 64 << 20
+_BLOCK_BYTES = 1 << 22
+_LINE_BYTES = 64 << 20
 
 
 def read(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES) -> Trace:
-    """The trace in a file, its kind recognised by content and, for a pickle of an old protocol, by name.
+    """The trace in a file, its kind recognised by content and, for a pickle of an old protocol,
+    by name.
 
-    ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError where the file cannot be read.
+    ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError
+    where the file cannot be read.
     """
     path = Path(path)
     with opened(path) as file:
@@ -75,7 +80,8 @@ def _kind(name: str, head: bytes) -> str:
 
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
     """Lines of a file in bounded memory; a .xz of zeros is stopped at ``max_bytes``."""
-    seen, rest = 0, b""
+    seen = 0
+    rest = b""
     while block := file.read(_BLOCK_BYTES):
         seen += len(block)
         if seen > max_bytes:
@@ -95,7 +101,9 @@ _METADATA = b"casebook.trace"
 
 
 def to_parquet(trace: Trace, path: str | Path) -> None:
-    """Writes one row an operation; header, values, start state, driver calls and notes go into the file's metadata as JSON."""
+    """Writes one row an operation; header, values, start state, driver calls and notes go into
+    the file's metadata as JSON.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -129,7 +137,10 @@ def to_parquet(trace: Trace, path: str | Path) -> None:
 
 
 def from_parquet(path: str | Path) -> Trace:
-    """The trace that ``to_parquet`` wrote. Raises TraceError where a column is missing or what it says cannot have happened."""
+    """The trace that ``to_parquet`` wrote.
+
+    Raises TraceError where a column is missing or what it says cannot have happened.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

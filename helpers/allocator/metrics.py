@@ -1,4 +1,5 @@
-"""How much of the reserved memory is in use, wasted, can be given back or is stranded; and what request would still succeed.
+"""How much of the reserved memory is in use, wasted, can be given back or is stranded; and what
+request would still succeed.
 
 All of it is read off the table of blocks that a replay leaves (outcome.BLOCK_COLUMNS), in bytes.
 """
@@ -30,9 +31,11 @@ MAX_SAMPLES = 60
 
 @dataclass(frozen=True)
 class Metrics:
-    """What the reserved memory is made of. active = allocated + awaiting free; requested and internal waste (block sizes less
-    requests) are over active. releasable: whole free cudaMalloc segments and whole free pages of the default pools. stranded:
-    free, yet neither; that is fragmentation, under expandable segments too."""
+    """What the reserved memory is made of. active = allocated + awaiting free; requested and
+    internal waste (block sizes less requests) are over active. releasable: whole free
+    cudaMalloc segments and whole free pages of the default pools. stranded: free, yet
+    neither; that is fragmentation, under expandable segments too.
+    """
 
     reserved_bytes: int
     allocated_bytes: int
@@ -87,15 +90,19 @@ def state_of(blocks: np.ndarray) -> tuple[StartSegment, ...]:
         for at, (*_, offset, size, requested, state, _, _, _, mapped) in members:
             word = STATES[state] if mapped else UNMAPPED
             kept.append(StartBlock(offset, size, requested, word, at if word in ("A", "P") else -1))
-        span, of = sum(block.size for block in kept), (stream, bool(small), private, bool(kind))
+        span = sum(block.size for block in kept)
+        of = (stream, bool(small), private, bool(kind))
         segments.append(StartSegment(base, span, *of, tuple(kept)))
     return tuple(segments)
 
 
 @dataclass(frozen=True)
 class State:
-    """The allocator in the state that a block table shows, under some settings. What the table lacks (ages for garbage
-    collection, where the next segment would lie) begins anew; a block that awaits events does so until all are waited for."""
+    """The allocator in the state that a block table shows, under some settings.
+
+    What the table lacks (ages for garbage collection, where the next segment would lie) begins
+    anew; a block that awaits events does so until all are waited for.
+    """
 
     start: tuple[StartSegment, ...]
     settings: Settings
@@ -112,7 +119,9 @@ class State:
         return run(trace, [self.settings], {}, self.rules, card, fraction=self.fraction)
 
     def succeeds(self, request_bytes: int, stream: int = 0) -> bool:
-        """Whether the allocator would serve this request now, with all that it does before it gives up."""
+        """Whether the allocator would serve this request now, with all that it does before it
+        gives up.
+        """
         return not self.after(Op.ALLOC, request_bytes, stream).ooms
 
     def largest_request_of_any(self) -> int:
@@ -121,10 +130,12 @@ class State:
         return max(map(self.largest_request, sorted(streams)))
 
     def largest_request(self, stream: int = 0) -> int:
-        """The largest request in bytes, in steps of 512, that would succeed now outside private pools; 0 where none would.
+        """The largest request in bytes, in steps of 512, that would succeed now outside private
+        pools; 0 where none would.
 
-        The allocator itself is asked. Between two neighbouring marks (sizes of free blocks, lengths of free and unmapped runs,
-        thresholds) success is either had at the top or lost at one point, so a search from the highest mark down is exact.
+        The allocator itself is asked. Between two neighbouring marks (sizes of free blocks,
+        lengths of free and unmapped runs, thresholds) success is either had at the top or lost
+        at one point, so a search from the highest mark down is exact.
         """
         limit = self.card.capacity_bytes // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
         split = self.settings.max_split_bytes
@@ -152,8 +163,11 @@ class State:
 
 
 def _room_in(segment: StartSegment) -> set[int]:
-    """Sizes of the free blocks, and of the runs of free and unmapped ones from each that a request could be laid over."""
-    found, run_bytes = set(), 0
+    """Sizes of the free blocks, and of the runs of free and unmapped ones from each that a
+    request could be laid over.
+    """
+    found = set()
+    run_bytes = 0
     for block in reversed(segment.blocks):
         run_bytes = run_bytes + block.size if block.state in ("I", UNMAPPED) else 0
         if run_bytes:
@@ -162,7 +176,9 @@ def _room_in(segment: StartSegment) -> set[int]:
 
 
 def _most(settings: Settings, rounded: int, limit: int) -> int:
-    """The largest request, in steps of 512 bytes and up to limit, whose rounded size is at most that."""
+    """The largest request, in steps of 512 bytes and up to limit, whose rounded size is at most
+    that.
+    """
 
     def size(step: int) -> int:
         return round_size(step * MIN_BLOCK_BYTES, settings.roundup_divisions)
@@ -174,13 +190,16 @@ def _most(settings: Settings, rounded: int, limit: int) -> int:
 def stranded_over_time(
     trace: Trace, conf: str, card: Card, *, samples: int = 40, **how: Any
 ) -> list[tuple[int, Metrics]]:
-    """(operation, figures after it) at evenly spaced points, the last operation among them; `how` goes to replay.
+    """(operation, figures after it) at evenly spaced points, the last operation among them;
+    `how` goes to replay.
 
-    Each point is a replay of its own, so this costs half of samples replays of the whole; more than MAX_SAMPLES are not taken.
+    Each point is a replay of its own, so this costs half of samples replays of the whole; more
+    than MAX_SAMPLES are not taken.
     """
     rules = behaviour(how.get("torch", "2.14.1"), how.get("build", "cuda"))
     points = np.unique(np.linspace(0, len(trace), min(samples, MAX_SAMPLES) + 1).astype(int))[1:]
-    settings, found = parse(conf, rules), []
+    settings = parse(conf, rules)
+    found = []
     for stop in points.tolist():
         blocks = replay(trace, conf, card, stop=stop, **how).blocks
         found.append((stop - 1, metrics(blocks, settings)))

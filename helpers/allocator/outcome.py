@@ -1,4 +1,6 @@
-"""What a replay gives: totals, one row of figures an operation, what the card was asked, and the blocks at the end."""
+"""What a replay gives: totals, one row of figures an operation, what the card was asked, and
+the blocks at the end.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,22 @@ COLUMNS = (
     "out kind ordinal offset size address allocated reserved active requested inactive_split allocations actives "
     "segments inactive_splits " + " ".join(COUNTERS)
 ).split()
-"""Of a row of the timeline. kind is 0 for a cudaMalloc segment, 1 for an expandable one, -1 where nothing was handed out;
-size is that of the block; figures in bytes or counts as they stand after the operation."""
+"""Of a row of the timeline. kind is 0 for a cudaMalloc segment, 1 for an expandable one, -1
+where nothing was handed out; size is that of the block; figures in bytes or counts as they
+stand after the operation.
+"""
 
 CALL_COLUMNS = ("event", "call", "ordinal", "address", "size")
-"""Of a row of the driver log: the operation during which, an index into CALLS, and what that call has of the rest: address
-is an offset for map and unmap; create_fail has the pages made before it as ordinal; -1 where a call has none."""
+"""Of a row of the driver log: the operation during which, an index into CALLS, and what that
+call has of the rest: address is an offset for map and unmap; create_fail has the pages made
+before it as ordinal; -1 where a call has none.
+"""
 
 BLOCK_COLUMNS = "kind ordinal base offset size requested state stream small pool mapped".split()
-"""Of a row of the block table: base is the address of the segment, offset that of the block in it, state an index into STATES
-(free, allocated, awaiting events). Rows are in order of kind, ordinal and offset."""
+"""Of a row of the block table: base is the address of the segment, offset that of the block in
+it, state an index into STATES (free, allocated, awaiting events). Rows are in order of kind,
+ordinal and offset.
+"""
 
 
 TORN = (
@@ -43,8 +51,9 @@ class ReplayError(ValueError):
 class Outcome:
     """One trace under one setting, version and card.
 
-    first_oom is the index of the first request that failed and first_oom_bytes its rounded size; the replay goes on after
-    it as a program would that catches the error. timeline and calls are there when asked for.
+    first_oom is the index of the first request that failed and first_oom_bytes its rounded
+    size; the replay goes on after it as a program would that catches the error. timeline and
+    calls are there when asked for.
     """
 
     events: int
@@ -61,7 +70,9 @@ class Outcome:
     engine: str = "plain"
 
     def figure(self, name: str, which: str = "current") -> int:
-        """One statistic of all pools in bytes or a count; which is current, peak, allocated or freed."""
+        """One statistic of all pools in bytes or a count; which is current, peak, allocated or
+        freed.
+        """
         column = ("current", "peak", "allocated", "freed").index(which)
         return int(self.figures[NAMES.index(name), POOLS.index("all"), column])
 
@@ -100,7 +111,9 @@ def _segment(kind: int, ordinal: int) -> str:
 
 
 def layout(blocks: np.ndarray) -> list[dict[str, Any]]:
-    """The block table in the oracle's words: one entry per segment, or per contiguous mapped range of an expandable one."""
+    """The block table in the oracle's words: one entry per segment, or per contiguous mapped
+    range of an expandable one.
+    """
     entries: list[dict[str, Any]] = []
     last: tuple[int, int, int] | None = None
     for row in blocks[blocks[:, BLOCK_COLUMNS.index("mapped")] == 1].tolist():
@@ -121,13 +134,16 @@ _LINE = tuple(zip("alloc res act req isplit".split(), _FIGURES, strict=True))
 
 
 def lines(ops: Iterable[dict[str, Any]], outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """The oracle's result lines (one an operation, then the final figures and layout) of a replay with a timeline."""
+    """The oracle's result lines (one an operation, then the final figures and layout) of a
+    replay with a timeline.
+    """
     assert outcome.timeline is not None and outcome.calls is not None, "replay with timeline=True"
     errors = dict(outcome.errors)
     called: dict[int, list[list]] = {}
     for event, *call in outcome.calls.tolist():
         called.setdefault(event, []).append(_call(*call))
-    first, counters = COLUMNS.index("allocations"), COLUMNS.index(COUNTERS[0])
+    first = COLUMNS.index("allocations")
+    counters = COLUMNS.index(COUNTERS[0])
     for index, (op, row) in enumerate(zip(ops, outcome.timeline.tolist(), strict=True)):
         of = dict(zip(COLUMNS, row, strict=True))
         out = f"error: {errors[index]}" if of["out"] == ERROR else OUTCOMES[of["out"]]

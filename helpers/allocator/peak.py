@@ -1,7 +1,9 @@
-"""What two traces hold at their peaks of live memory, by the program's lines and by kind, and what moved from one to the other.
+"""What two traces hold at their peaks of live memory, by the program's lines and by kind, and
+what moved from one to the other.
 
-A line is found again by its file, its function and what it asks for: lines inserted above it are no change. Where the sources of
-both sides are at hand, their text says which line became which.
+A line is found again by its file, its function and what it asks for: lines inserted above it
+are no change. Where the sources of both sides are at hand, their text says which line became
+which.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ KINDS = "parameters,gradients,optimizer state,activations,workspaces,kept,tempor
     ","
 )
 BLAS_BYTES = (8519680, 32 << 20)
-"""What cuBLAS gets once and keeps, up to Hopper and on it (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+"""What cuBLAS gets once and keeps, up to Hopper and on it
+(aten/src/ATen/cuda/CublasHandlePool.cpp).
+"""
 MOST_CHANGED = 8
 Sources = Mapping[str, Sequence[str]]
 """The lines of each source file, by its name without folders."""
@@ -33,8 +37,10 @@ Sources = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Change:
-    """Bytes of one line, or of one kind, at the peak of each side; ``before`` is None for a line that is new, ``after`` for one
-    that is gone. ``was``: the line's name before, where it has another now."""
+    """Bytes of one line, or of one kind, at the peak of each side; ``before`` is None for a
+    line that is new, ``after`` for one that is gone. ``was``: the line's name before, where
+    it has another now.
+    """
 
     what: str
     before: int | None
@@ -48,10 +54,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of live bytes, the peaks of what is reserved on each side's own card and settings, and what moved, largest first.
+    """The peaks of live bytes, the peaks of what is reserved on each side's own card and
+    settings, and what moved, largest first.
 
-    ``changed``: where the sources are known, their new or changed lines ("model.py:29"): those from which a line that rose was
-    called, else all of them, up to MOST_CHANGED.
+    ``changed``: where the sources are known, their new or changed lines ("model.py:29"): those
+    from which a line that rose was called, else all of them, up to MOST_CHANGED.
     """
 
     live: tuple[int, int]
@@ -62,14 +69,20 @@ class Peaks:
 
     @property
     def share(self) -> float:
-        """By which share the peak of live bytes rose: of what was live without the workspaces, which no line decides."""
+        """By which share the peak of live bytes rose: of what was live without the workspaces,
+        which no line decides.
+        """
         fixed = next((one.before or 0 for one in self.kinds if one.what == "workspaces"), 0)
-        rose, own = self.live[1] - self.live[0], self.live[0] - fixed
+        rose = self.live[1] - self.live[0]
+        own = self.live[0] - fixed
         return rose / own if own > 0 else float(rose > 0)
 
 
 def compare(one: Trace, two: Trace, sources: tuple[Sources, Sources] = ({}, {})) -> Peaks:
-    """What moved at the peak from one trace to the other. Raises LinesError where one of them has no lines."""
+    """What moved at the peak from one trace to the other.
+
+    Raises LinesError where one of them has no lines.
+    """
     sides = with_lines(one), with_lines(two)
     held = [found.by_site(found.alive(found.peak)).tolist() for found in sides]
     live = tuple(int(found.live[found.peak]) for found in sides)
@@ -123,9 +136,10 @@ def _reserved(trace: Trace) -> int:
 def by_kind(found: Requests) -> dict[str, int]:
     """Live bytes at the peak by kind, told by who asked and how long it stays.
 
-    What the optimizer's code asks for and keeps is its state; what a backward pass asks for and outlives it, a gradient; what is
-    there when a backward pass begins and not to the end, an activation; what stays to the end beside those, a parameter or buffer
-    where it was asked for before the first step, else kept; a block of cuBLAS's size that stays, its workspace.
+    What the optimizer's code asks for and keeps is its state; what a backward pass asks for and
+    outlives it, a gradient; what is there when a backward pass begins and not to the end, an
+    activation; what stays to the end beside those, a parameter or buffer where it was asked for
+    before the first step, else kept; a block of cuBLAS's size that stays, its workspace.
     """
     frames = found.trace.frames
     optimizer = np.array(
@@ -150,7 +164,8 @@ def by_kind(found: Requests) -> dict[str, int]:
         "activations": in_backward & ~found.backward,
         "temporaries": np.ones(len(found), bool),
     }
-    left, sums = found.alive(found.peak), {}
+    left = found.alive(found.peak)
+    sums = {}
     for kind, test in tests.items():
         sums[kind] = int(found.size[left & test].sum())
         left = left & ~test
@@ -158,7 +173,9 @@ def by_kind(found: Requests) -> dict[str, int]:
 
 
 def _first_step(found: Requests) -> int:
-    """The operation with which the steps begin; where none are seen, the first of a backward pass, else the end."""
+    """The operation with which the steps begin; where none are seen, the first of a backward
+    pass, else the end.
+    """
     try:
         return int(steps(found).begins[0])
     except LinesError:
@@ -213,7 +230,9 @@ def _pairs(
 
 
 def _aligned(one: Sequence[Hashable], two: Sequence[Hashable]) -> dict[int, int]:
-    """Place to place of two sequences, where they are alike and where one thing stands in place of another."""
+    """Place to place of two sequences, where they are alike and where one thing stands in place
+    of another.
+    """
     pairs: dict[int, int] = {}
     for tag, i, j, k, m in SequenceMatcher(None, one, two, autojunk=False).get_opcodes():
         if tag in ("equal", "replace"):

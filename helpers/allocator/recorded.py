@@ -1,4 +1,6 @@
-"""What a recording says of its own circumstances, and how well a replay under the same ones agrees with it."""
+"""What a recording says of its own circumstances, and how well a replay under the same ones
+agrees with it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,17 @@ from helpers.look.files import whole
 
 NEWEST_CHECKED = "2.14.1"
 CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.2 to 2.11", "2.12.1": "2.12"}
-"""One release, and which it stands for, for each order in which equal free blocks are taken (helpers/settings/torch.json)."""
+"""One release, and which it stands for, for each order in which equal free blocks are taken
+(helpers/settings/torch.json).
+"""
 AMPLE_BYTES = 1 << 41
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Under what a trace was recorded: None or 0 where the file does not say and it cannot be inferred."""
+    """Under what a trace was recorded: None or 0 where the file does not say and it cannot be
+    inferred.
+    """
 
     conf: str
     torch: str
@@ -38,10 +44,11 @@ class Circumstances:
 
 
 class Agreement(NamedTuple):
-    """A same-settings replay against the recording: counts of what was compared and of what was equal.
+    """A same-settings replay against the recording: counts of what was compared and of what was
+    equal.
 
-    ``by_offset``: so many of the allocations lie in expandable ranges and are compared by their offset in them, since where a
-    range begins is the driver's choice.
+    ``by_offset``: so many of the allocations lie in expandable ranges and are compared by their
+    offset in them, since where a range begins is the driver's choice.
     """
 
     allocations: int
@@ -54,7 +61,9 @@ class Agreement(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Every address, every segment call and the reserved bytes at the end are those of the recording."""
+        """Every address, every segment call and the reserved bytes at the end are those of the
+        recording.
+        """
         return (
             self.allocations == self.same_address
             and self.segment_calls == self.same_segment_calls
@@ -63,12 +72,15 @@ class Agreement(NamedTuple):
 
 
 def with_record(trace: Trace, path: Path) -> Trace:
-    """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's size and the fraction."""
+    """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's
+    size and the fraction.
+    """
     try:
         record = path.with_suffix(".record") / "record.json"
         report = json.loads(whole(record))
         process = next(process for process in report["processes"] if process.get("devices"))
-        torch, device = process["torch"], process["devices"][int(trace.header.get("device") or 0)]
+        torch = process["torch"]
+        device = process["devices"][int(trace.header.get("device") or 0)]
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
         return trace  # no such record, or none of a GPU: the trace alone speaks
     hip = torch.get("hip")
@@ -87,9 +99,11 @@ def with_record(trace: Trace, path: Path) -> Trace:
 
 def circumstances(trace: Trace) -> Circumstances:
     """What the header says, completed by what the recording shows."""
-    head, notes = trace.header, []
+    head = trace.header
+    notes = []
     known = trace.address is not None and bool((trace.address >= 0).any())
-    conf, torch = str(head.get("conf") or ""), str(head.get("torch") or "")
+    conf = str(head.get("conf") or "")
+    torch = str(head.get("torch") or "")
     rocm = "rocm" + torch.split("+rocm")[1] if "+rocm" in torch else ""
     if not torch:
         torch = NEWEST_CHECKED
@@ -113,7 +127,8 @@ def circumstances(trace: Trace) -> Circumstances:
 
 def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
     """The candidate whose replay gives the most recorded addresses, and that in words."""
-    checks, head = {}, trace.header
+    checks = {}
+    head = trace.header
     card = Card(head.get("vram") or AMPLE_BYTES, head.get("foreign") or 0, "recorded")
     how: dict[str, Any] = {"fraction": head.get("fraction"), "timeline": True}
     for torch in CANDIDATES:
@@ -138,7 +153,9 @@ def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
 
 
 def agreement(trace: Trace, outcome: Outcome) -> Agreement | None:
-    """How a same-settings replay with a timeline compares with the recording; None where that has no addresses."""
+    """How a same-settings replay with a timeline compares with the recording; None where that
+    has no addresses.
+    """
     if trace.address is None or outcome.timeline is None or outcome.calls is None:
         return None
     stop = outcome.events

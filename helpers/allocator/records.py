@@ -1,8 +1,10 @@
-"""The allocator's state as records in tables, which plain Python and compiled code read alike: ``block_at(a, 7).size``.
+"""The allocator's state as records in tables, which plain Python and compiled code read alike:
+``block_at(a, 7).size``.
 
-``a`` is the allocator's own record. A record names another by its place in that one's table. The record at place 0 stands for
-none and can be read all the same: it has no bytes, is never free, and sorts behind all others. Plain, a table is a list of
-objects; compiled, an array whose address ``a`` holds (compiled.py).
+``a`` is the allocator's own record. A record names another by its place in that one's table.
+The record at place 0 stands for none and can be read all the same: it has no bytes, is never
+free, and sorts behind all others. Plain, a table is a list of objects; compiled, an array whose
+address ``a`` holds (compiled.py).
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
-NONE, GONE = 0, -1
+NONE = 0
+GONE = -1
 NO_LIMIT = (1 << 63) - 1
 LEVELS = 8  # of the sorted sets in blocks.py
 FINE, GROW, EXHAUSTED, BROKEN = range(4)
 """Status: may go on, needs larger tables, has no addresses left, is torn."""
 BY_ADDRESS, BY_BLOCK, BY_SEGMENT = range(3)
 """Order of free blocks, as settings.releases.Behaviour tells it."""
-MEMORY, RESERVED = 1, 2
+MEMORY = 1
+RESERVED = 2
 """Places of RANGE: in front of the free addresses for cudaMalloc, and for reserved ranges."""
 
 
@@ -28,43 +32,67 @@ def record(names: str, *more: tuple) -> np.dtype:
     return np.dtype([(name, np.int64) for name in names.split()] + list(more), align=True)
 
 
-# ``at``: a record's own place. ``spare``: the next record that is not in use; that of place 0 is the first one.
+# ``at``: a record's own place. ``spare``: the next record that is not in use; that of place 0
+# is the first one.
 BLOCK = record(
     "at spare used segment pool stream address size requested prev next allocated mapped event_count uses number "
     "gc_base listed",
     ("forward", np.int64, (LEVELS,)),
 )
-"""Block in C++. ``uses``: the first USE of another stream; ``number``: what tells equal blocks apart before their addresses do;
-``forward``: the next block of its set, on each level; ``listed``: the block that the list in progress has at this place."""
+"""Block in C++.
+
+``uses``: the first USE of another stream; ``number``: what tells equal blocks apart before
+their addresses do; ``forward``: the next block of its set, on each level; ``listed``: the block
+that the list in progress has at this place.
+"""
 SEGMENT = record("at spare address size expandable ordinal number page_bytes")
-"""What one cudaMalloc gave, or one range reserved for expandable segments; ``ordinal`` counts each of the two kinds."""
+"""What one cudaMalloc gave, or one range reserved for expandable segments; ``ordinal`` counts
+each of the two kinds.
+"""
 POOL = record("private small get_calls free unmapped")
-"""BlockPool in C++. ``free`` and ``unmapped``: the places of the blocks that stand in front of its two sets."""
+"""BlockPool in C++.
+
+``free`` and ``unmapped``: the places of the blocks that stand in front of its two sets.
+"""
 STAT = record("current peak allocated freed")
 SETTING = record(
     "max_split_bytes non_split_rounding_bytes expandable large_segment_bytes throw_on_oom fraction_bytes range_bytes",
     ("gc_threshold", np.float64),
     ("roundup_divisions", np.int64, (16,)),
 )
-"""settings.text.Settings. ``fraction_bytes``: what a named fraction allows, else NO_LIMIT; ``range_bytes``: engine.range_bytes."""
+"""settings.text.Settings.
+
+``fraction_bytes``: what a named fraction allows, else NO_LIMIT; ``range_bytes``:
+engine.range_bytes.
+"""
 USE = record("at spare stream event block next")
-"""A stream that uses a block; once the block is freed, an event that it waits for, in the stream's queue."""
+"""A stream that uses a block; once the block is freed, an event that it waits for, in the
+stream's queue.
+"""
 QUEUE = record("stream turn first last use")
-"""The events of one stream; ``turn`` places it in a map of streams (driver.py), ``use`` is that of the block at hand."""
+"""The events of one stream; ``turn`` places it in a map of streams (driver.py), ``use`` is that
+of the block at hand.
+"""
 MAP = record("first bits count")
 SLOT = record("queue far")
-"""A map of streams: 2 ** bits slots from the first on and a few more, and the queue in each, 1 more than its distance away from
-where it belongs (0: empty)."""
+"""A map of streams: 2 ** bits slots from the first on and a few more, and the queue in each, 1
+more than its distance away from where it belongs (0: empty).
+"""
 IDENT = record("block pending before after")
-"""What an id of the trace stands for, at the place id + 1: its ``block`` (GONE: none), and the block whose free the recording
-has not yet completed (``pending``); these lie in a ring through place 0."""
+"""What an id of the trace stands for, at the place id + 1: its ``block`` (GONE: none), and the
+block whose free the recording has not yet completed (``pending``); these lie in a ring
+through place 0.
+"""
 RANGE = record("at spare low high next")
 CALL = record("event call ordinal address size")
 """outcome.CALL_COLUMNS."""
 PART = record(
     "begins pool stream base span expandable page_bytes whole offset size requested state mapped ident"
 )
-"""A block of the starting state; the one that ``begins`` a segment stands first. ``whole``: it is all of its segment."""
+"""A block of the starting state; the one that ``begins`` a segment stands first.
+
+``whole``: it is all of its segment.
+"""
 ADDRESS = record("value")
 TABLES = {
     "blocks": BLOCK,
@@ -128,7 +156,9 @@ def drop(a, table, entry):
 
 # What keeps the tables of one replay: enlarged on the way, and read at the end.
 BY_BLOCKS = ("blocks", "segments", "ranges")
-"""As long as the table of blocks, which is enough: there are no more segments, or free ranges between them, than blocks."""
+"""As long as the table of blocks, which is enough: there are no more segments, or free ranges
+between them, than blocks.
+"""
 TO_SPARE = 8  # records of them for what is no block: place 0, the two arenas, an edge
 
 
@@ -166,7 +196,9 @@ def table(name: str, count: int, **columns: Any) -> np.ndarray:
 
 
 def unused(name: str, count: int, first: int = 0, then: int = NONE) -> np.ndarray:
-    """Records numbered from first on, none of them in use; behind the last one comes the record at then."""
+    """Records numbered from first on, none of them in use; behind the last one comes the record
+    at then.
+    """
     made = table(name, count)
     if "spare" in (made.dtype.names or ()):
         made["at"] = np.arange(first, first + count)
@@ -175,7 +207,9 @@ def unused(name: str, count: int, first: int = 0, then: int = NONE) -> np.ndarra
 
 
 class Memory:
-    """The allocator's record, ``a``, and its tables: lists of objects, or arrays whose addresses ``a`` has."""
+    """The allocator's record, ``a``, and its tables: lists of objects, or arrays whose
+    addresses ``a`` has.
+    """
 
     def __init__(self, tables: dict[str, np.ndarray], values: dict[str, int], compiled: bool):
         self.compiled = compiled
@@ -194,13 +228,15 @@ class Memory:
             setattr(self.a, name, kept.ctypes.data if self.compiled else kept)
         room = {name: len(kept) for name, kept in self.tables.items()}
         self.a.block_room = room["blocks"] - TO_SPARE - 2 * room["pools"]
-        self.a.use_room, self.a.call_room = room["uses"] - 1, room["calls"] - 1
+        self.a.use_room = room["uses"] - 1
+        self.a.call_room = room["calls"] - 1
 
     def grow(self) -> None:
         """Make each table that may be too short for an operation twice as long."""
         for name in (*BY_BLOCKS, "uses", "calls"):
             kept = self.tables[name]
-            count, spare = len(kept), hasattr(kept[NONE], "spare")
+            count = len(kept)
+            spare = hasattr(kept[NONE], "spare")
             more = self._kept(unused(name, count, count, kept[NONE].spare if spare else NONE))
             if spare:
                 kept[NONE].spare = count
@@ -210,7 +246,8 @@ class Memory:
 
     def columns(self, name: str, words: str) -> np.ndarray:
         """These fields of each record, a row each."""
-        kept, fields = self.tables[name], words.split()
+        kept = self.tables[name]
+        fields = words.split()
         if self.compiled:
             return np.stack([kept[field] for field in fields], axis=1)
         found = [[getattr(row, field) for field in fields] for row in kept]

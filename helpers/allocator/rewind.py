@@ -1,9 +1,12 @@
-"""What was there when a recording began: the final segments with every event undone, last one first.
+"""What was there when a recording began: the final segments with every event undone, last one
+first.
 
-A snapshot has the state at its end and the events before it; a replay needs the state at their start. Free space needs no
-bookkeeping: what no block holds is free, and neighbouring free bytes of a segment are always one block. The one thing that no
-event says is how much more than it asked for a block kept: a block that survived has its size in the snapshot, another is taken
-to keep what the allocator would not have split off (1 MiB in the large pool, any rest from max_split_size up).
+A snapshot has the state at its end and the events before it; a replay needs the state at their
+start. Free space needs no bookkeeping: what no block holds is free, and neighbouring free bytes
+of a segment are always one block. The one thing that no event says is how much more than it
+asked for a block kept: a block that survived has its size in the snapshot, another is taken to
+keep what the allocator would not have split off (1 MiB in the large pool, any rest from
+max_split_size up).
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ _VERBS = {
 
 @dataclass
 class _Range:
-    """A segment or a mapped range while events are undone; ``small`` is None until a block in it tells."""
+    """A segment or a mapped range while events are undone; ``small`` is None until a block in
+    it tells.
+    """
 
     size: int
     stream: int
@@ -72,7 +77,10 @@ class _Live:
 
 
 def rewind(snapshot: Snapshot) -> Trace:
-    """The trace of a snapshot with the state at its start. TraceError names an event that cannot have happened."""
+    """The trace of a snapshot with the state at its start.
+
+    TraceError names an event that cannot have happened.
+    """
     kinds = {event.action for event in snapshot.events}
     check(snapshot.events, kinds)
     state = _State(snapshot, kinds)
@@ -83,7 +91,9 @@ def rewind(snapshot: Snapshot) -> Trace:
 
 
 def _settings_of(snapshot: Snapshot) -> Settings:
-    """The settings of the recording: its string as the newest release reads it, and what the snapshot lists by name."""
+    """The settings of the recording: its string as the newest release reads it, and what the
+    snapshot lists by name.
+    """
     rules = behaviour(".".join(map(str, NEWEST)))
     try:
         named = parse(conf_of(snapshot), rules)
@@ -101,7 +111,9 @@ class _State:
     """The segments and live blocks at one moment, moved back event by event."""
 
     def __init__(self, snapshot: Snapshot, kinds: set[str]) -> None:
-        self.snapshot, self.kinds, self.settings = snapshot, kinds, _settings_of(snapshot)
+        self.snapshot = snapshot
+        self.kinds = kinds
+        self.settings = _settings_of(snapshot)
         self.ranges: dict[int, _Range] = {}
         self.starts: list[int] = []  # addresses of the ranges, sorted
         self.live: dict[int, _Live] = {}
@@ -119,7 +131,9 @@ class _State:
 
     def undo(self, event: Event) -> None:
         """The state just before the event."""
-        action, address, size = event.action, event.address, event.size
+        action = event.action
+        address = event.address
+        size = event.size
         if action == "alloc":
             if (block := self.live.get(address)) is None:
                 raise _impossible(event, f"a block that is {GONE}")
@@ -152,17 +166,23 @@ class _State:
 
     def start(self) -> tuple[tuple[StartSegment, ...], list[str]]:
         """The state that is left, ids in address order, and what was guessed."""
-        segments, unsure, number, at = [], 0, 0, 0
+        segments = []
+        unsure = 0
+        number = 0
+        at = 0
         for address in self.starts:
             home = self.ranges[address]
-            end, here, blocks = address + home.size, address, []
+            end = address + home.size
+            here = address
+            blocks = []
             while at < len(self.places) and self.places[at] < end:
                 place = self.places[at]
                 block = self.live[place]
                 at += 1
                 if not block.survived and not home.small and not home.expandable:
                     after = min(end, self.places[at]) if at < len(self.places) else end
-                    gap, oversize = after - place - block.size, self.settings.max_split_bytes
+                    gap = after - place - block.size
+                    oversize = self.settings.max_split_bytes
                     if block.size >= oversize and gap < self.settings.non_split_rounding_bytes:
                         block.size += gap
                     unsure += gap > MIB and block.size == self.round_size(block.requested)
@@ -186,7 +206,8 @@ class _State:
                 f"{len(self.places) - live} blocks that were live when the recording began lie in segments that "
                 "it does not show: record again with the segment events (without skip_actions)"
             )
-        events, notes = self.snapshot.events, []
+        events = self.snapshot.events
+        notes = []
         if segments and events:
             notes.append(
                 f"{len(segments)} segments with {live} live blocks were there before the first event; their order of creation is "
@@ -234,7 +255,8 @@ class _State:
     def _carve(self, event: Event, state: str) -> None:
         """The block that the event freed is live again."""
         size = self.round_size(event.size)
-        end, home = event.address + size, self._range_at(event.address)
+        end = event.address + size
+        home = self._range_at(event.address)
         if (other := self._held(event.address, end)) is not None:
             raise _impossible(event, f"bytes that the live block at {other:#x} holds")
         if home is None:
@@ -255,7 +277,9 @@ class _State:
             self._keep(event.address, min(last, self.places[at]) if at < len(self.places) else last)
 
     def _keep(self, address: int, end: int) -> None:
-        """The block keeps a rest of at most 1 MiB before ``end``: no free block of the large pool is as small as that."""
+        """The block keeps a rest of at most 1 MiB before ``end``: no free block of the large
+        pool is as small as that.
+        """
         block = self.live[address]
         if not block.survived and end - address - block.size <= MIB:
             block.size = end - address
@@ -286,7 +310,8 @@ class _State:
 
     def _remove(self, event: Event) -> None:
         """Undoes a segment_alloc or segment_map: what it made must be free and goes."""
-        address, end = event.address, event.address + event.size
+        address = event.address
+        end = event.address + event.size
         if (other := self._held(address, end)) is not None:
             raise _impossible(event, f"memory in which the block at {other:#x} lived already")
         home = self._range_at(address)
@@ -314,10 +339,12 @@ def _impossible(event: Event, what: str) -> TraceError:
     )
 
 
-# The events of a snapshot as the requests of a program, each with what the allocator asked of the driver for it.
+# The events of a snapshot as the requests of a program, each with what the allocator asked of
+# the driver for it.
 #
-# Segments that are given back belong to an allocation that the driver had refused, or to an empty_cache. The stacks tell, where
-# there are any; else the room that was there at an out-of-memory does, and else empty_cache is taken, and said.
+# Segments that are given back belong to an allocation that the driver had refused, or to an
+# empty_cache. The stacks tell, where there are any; else the room that was there at an
+# out-of-memory does, and else empty_cache is taken, and said.
 
 _CALLS = {
     "segment_alloc": "malloc",
@@ -331,7 +358,9 @@ _GIVES = ("segment_free", "segment_unmap")
 
 
 def check(events: Sequence[Event], kinds: set[str]) -> None:
-    """Passes where each address is allocated and freed in turn; else TraceError names the first event at fault."""
+    """Passes where each address is allocated and freed in turn; else TraceError names the first
+    event at fault.
+    """
     frees = kinds & {"free_requested", "free_completed"}
     if "alloc" not in kinds and any(_reuses(events, kind) for kind in frees):
         raise TraceError(f"addresses are freed twice and no alloc is recorded: allocs {SKIPPED}")
@@ -339,7 +368,8 @@ def check(events: Sequence[Event], kinds: set[str]) -> None:
         raise TraceError(f"addresses are allocated twice and no free is recorded: frees {SKIPPED}")
     last: dict[int, Event] = {}
     for event in events:
-        action, before = event.action, last.get(event.address)
+        action = event.action
+        before = last.get(event.address)
         was, number = (before.action, before.number) if before else ("", 0)
         if action == "alloc":
             if was == "alloc" or was == "free_requested" and "free_completed" in kinds:
@@ -391,7 +421,9 @@ class _Builder:
         start: Sequence[StartSegment],
         pool_of: dict[int, int],
     ):
-        self.snapshot, self.kinds, self.pool_of = snapshot, kinds, pool_of
+        self.snapshot = snapshot
+        self.kinds = kinds
+        self.pool_of = pool_of
         self.rows: list[tuple[int, ...]] = []  # op id size stream pool address frame time
         self.driver: list[DriverCall] = []
         self.waiting: list[Event] = []  # segment events since the last request
@@ -406,9 +438,12 @@ class _Builder:
 
     def row(self, op: Op, event: Event, ident: int = -1, address: int = -1) -> None:
         size = stream = pool = 0
-        frame, time_ns = -1, (event.time_us or 0) * 1000
+        frame = -1
+        time_ns = (event.time_us or 0) * 1000
         if op == Op.ALLOC:
-            size, stream, frame = event.size, event.stream, event.frame
+            size = event.size
+            stream = event.stream
+            frame = event.frame
             pool = self.pool_of.get(event.number, event.pool)
         self.rows.append((op, ident, size, stream, pool, address, frame, time_ns))
 
@@ -422,7 +457,8 @@ class _Builder:
 
     def build(self) -> None:
         """One row for each request, in order."""
-        events, at = self.snapshot.events, 0
+        events = self.snapshot.events
+        at = 0
         while at < len(events):
             event = events[at]
             at += 1
@@ -457,7 +493,8 @@ class _Builder:
         if back and not self._mine(back, rest, event):
             self.waiting = back
             self._give_back()
-            self.waiting, back = rest, []
+            self.waiting = rest
+            back = []
         late = []  # frees completed by the synchronisation in front of the release: the pool is not searched after it
         while back and self.rows and self.rows[-1][0] == Op.FREE_COMPLETED:
             late.append(self.rows.pop())
@@ -471,7 +508,9 @@ class _Builder:
         self.made += 1
 
     def _mine(self, back: Sequence[Event], rest: Sequence[Event], event: Event) -> bool:
-        """Whether the segments were given back for this allocation, and not by an empty_cache before it."""
+        """Whether the segments were given back for this allocation, and not by an empty_cache
+        before it.
+        """
         frames = self.snapshot.frames
         if back[0].frame >= 0 and event.frame >= 0:
             empties = any(line.endswith(" empty_cache") for line in frames[event.frame])
@@ -492,7 +531,10 @@ def trace(
     pool_of: dict[int, int],
     notes: Sequence[str],
 ) -> Trace:
-    """The trace of the snapshot from the given start. ``pool_of``: the private pool of the events that are allocations."""
+    """The trace of the snapshot from the given start.
+
+    ``pool_of``: the private pool of the events that are allocations.
+    """
     builder = _Builder(snapshot, kinds, start, pool_of)
     builder.build()
     columns = np.array(builder.rows, np.int64).reshape(-1, 8).T
@@ -558,8 +600,11 @@ def _header(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _room(events: Sequence[Event], start: Sequence[StartSegment]) -> int | None:
-    """The least that the process had and could have had at an out-of-memory: bytes reserved plus bytes free."""
-    reserved, rooms = start_bytes(start), []
+    """The least that the process had and could have had at an out-of-memory: bytes reserved
+    plus bytes free.
+    """
+    reserved = start_bytes(start)
+    rooms = []
     for event in events:
         reserved += growth(event)
         if event.action == "oom":
@@ -570,8 +615,8 @@ def _room(events: Sequence[Event], start: Sequence[StartSegment]) -> int | None:
 def _capacity(builder: _Builder, start: Sequence[StartSegment]) -> tuple[int | None, list[str]]:
     """What the process could have of the device, as far as refusals tell, and how that is known.
 
-    Where segments were given back for a new one, it is less than what was reserved before plus the new one, unless garbage
-    collection may have been the reason.
+    Where segments were given back for a new one, it is less than what was reserved before plus
+    the new one, unless garbage collection may have been the reason.
     """
     reserved = peak = start_bytes(start)
     refused = []
@@ -585,7 +630,8 @@ def _capacity(builder: _Builder, start: Sequence[StartSegment]) -> tuple[int | N
         peak = max(peak, reserved)
     ooms = [call for call in builder.driver if call.action == "oom"]
     limited = sum(call.address > max(2 * call.size, 64 * MIB) for call in ooms)
-    inferred, notes = "the capacity for this process is inferred", []
+    inferred = "the capacity for this process is inferred"
+    notes = []
     if limited:
         notes.append(
             f"{limited} out-of-memory errors came while the driver had room: a memory fraction or another limit of the "

@@ -1,8 +1,9 @@
-"""The fewest requests that still fail in the same way: the layout at the failure built anew from a few repeated requests, or
-delta debugging over whole allocations with their frees. Every candidate is replayed by the model of the allocator.
+"""The fewest requests that still fail in the same way: the layout at the failure built anew
+from a few repeated requests, or delta debugging over whole allocations with their frees.
+Every candidate is replayed by the model of the allocator.
 
-A candidate counts only where its last request is refused and none before it, with the same arithmetic at that moment: what that
-means stands in ``Failure.invariants``.
+A candidate counts only where its last request is refused and none before it, with the same
+arithmetic at that moment: what that means stands in ``Failure.invariants``.
 """
 
 from __future__ import annotations
@@ -30,16 +31,21 @@ from helpers.settings.text import (
 
 EXPANDABLE = "expandable_segments:True"
 MOST_ASKED = 400
-"""Allocations up to which the requests of the recording are tried even where the layout could be built anew."""
+"""Allocations up to which the requests of the recording are tried even where the layout could
+be built anew.
+"""
 Rows = list[tuple[int, int, int]]
 """(op, id, size) of each operation."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A request that is refused, and what was there, in bytes. room: what the allocator may take of the card; live: requests in
-    use, each rounded up to 512; free: within segments that are held; largest: the largest request up to it; saved: settings under
-    which the same requests pass, "" for none. kind: fragmentation where what is live and the request fit the room together."""
+    """A request that is refused, and what was there, in bytes. room: what the allocator may
+    take of the card; live: requests in use, each rounded up to 512; free: within segments
+    that are held; largest: the largest request up to it; saved: settings under which the
+    same requests pass, "" for none. kind: fragmentation where what is live and the request
+    fit the room together.
+    """
 
     index: int
     kind: str
@@ -74,8 +80,9 @@ class Failure:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smaller trace, with its circumstances in its header. requests and before count allocations; fewer than least cannot
-    fill the card."""
+    """The smaller trace, with its circumstances in its header. requests and before count
+    allocations; fewer than least cannot fill the card.
+    """
 
     trace: Trace
     failure: Failure
@@ -110,7 +117,8 @@ class _Trial:
         if index + 1 < len(trace):
             done = self.outcome(trace, stop=index + 1)
         size, requested, state, mapped = _columns(done, "size requested state mapped")
-        used, free = state != STATES.index("I"), (mapped == 1) & (state == STATES.index("I"))
+        used = state != STATES.index("I")
+        free = (mapped == 1) & (state == STATES.index("I"))
         foreign = trace.size[:index][trace.op[:index] == Op.FOREIGN]
         held = int(foreign[-1]) if len(foreign) else self.card.held_bytes
         rules = behaviour(self.how["torch"], self.how["build"])
@@ -159,10 +167,12 @@ def shrink(
     smaller_card: bool = False,
     seconds: float = 240.0,
 ) -> Shrunk:
-    """The smallest program found that fails as the trace does on that card under ``conf``; it ends with the refused request.
+    """The smallest program found that fails as the trace does on that card under ``conf``; it
+    ends with the refused request.
 
-    smaller_card: where the layout is what fails, the card may be as small as the segments that show it. seconds bounds the
-    search, which says so. Raises ValueError where nothing fails, or as it did before only while segments lie as recorded.
+    smaller_card: where the layout is what fails, the card may be as small as the segments that
+    show it. seconds bounds the search, which says so. Raises ValueError where nothing fails, or
+    as it did before only while segments lie as recorded.
     """
     began = time.monotonic()
     if not len(trace):
@@ -183,23 +193,28 @@ def shrink(
         if found is None or found.kind != kind:
             lay = "the failure hangs on how segments lay when the recording began"
             raise ValueError(f"{lay}; record again from the program's start")
-    stream, target = kept(stream, np.arange(len(stream)) <= found.index), found
+    stream = kept(stream, np.arange(len(stream)) <= found.index)
+    target = found
     wider = ",".join(filter(None, (conf, EXPANDABLE)))
     if found.kind == "fragmentation" and EXPANDABLE in set(grid(behaviour(torch, build))) - {conf}:
         passes = trial.outcome(stream, wider).first_oom is None
         target = replace(found, saved=wider if passes else "")
-    trial.target, trial.card = target, Card(found.room_bytes)
+    trial.target = target
+    trial.card = Card(found.room_bytes)
     trial.how = {**how, "fraction": None}
     if not trial.same(simple := _plain(stream, stream.stream * 0)):
-        trial.card, trial.how = card, how
+        trial.card = card
+        trial.how = how
         forms = (_plain(stream, stream.stream), kept(stream, stream.op < Op.RESET_PEAK), stream)
         simple = next(filter(trial.same, forms), stream)
-    small, way = next(filter(trial.same, _rebuilt(trial, simple)), None), "built anew"
+    small = next(filter(trial.same, _rebuilt(trial, simple)), None)
+    way = "built anew"
     small = None if small is None else _fewer(trial, small)
     if small is None or (simple.op == Op.ALLOC).sum() < MOST_ASKED:
         own = _merged(trial, _fewer(trial, _sliced(trial, simple)))
         if small is None or len(own) < len(small):
-            small, way = own, "requests of the recording"
+            small = own
+            way = "requests of the recording"
     if smaller_card and found.kind == "fragmentation" and trial.how["fraction"] is None:
         small = _smaller_card(trial, small)
         notes = [*notes, f"the card is smaller: it gave {found.room_bytes:,} bytes before"]
@@ -239,7 +254,9 @@ def kept(trace: Trace, which: np.ndarray) -> Trace:
 
 
 def _plain(trace: Trace, stream: np.ndarray) -> Trace:
-    """Allocations and frees alone, outside private pools, on those streams; each free where it was asked for."""
+    """Allocations and frees alone, outside private pools, on those streams; each free where it
+    was asked for.
+    """
     op = np.where(trace.op == Op.FREE_REQUESTED, int(Op.FREE), trace.op).astype(np.int8)
     trace = replace(trace, op=op, stream=stream, pool=trace.pool * 0)
     return kept(trace, np.isin(op, (Op.ALLOC, Op.FREE)))
@@ -261,7 +278,8 @@ def _rebuilt(trial: _Trial, trace: Trace) -> Iterator[Trace]:
         return
     for _, segment, live, count in sorted(_pins(trial.outcome(trace), target)):
         rows = _filled(target.room_bytes - count * segment, target.largest_bytes)
-        hole, held = segment - live, list[int]()
+        hole = segment - live
+        held = list[int]()
         for _ in range(count):
             if segment <= target.largest_bytes:  # else the smaller request makes the segment
                 rows += [(Op.ALLOC, len(rows), segment), (Op.FREE, len(rows), 0)]
@@ -285,7 +303,9 @@ def _program(rows: Rows, like: Trace) -> Trace:
 
 
 def _pins(done: Outcome, target: Failure) -> Iterator[tuple[int, int, int, int]]:
-    """(requests, segment, live, how many such segments): holes that are enough together, by the shapes seen at the failure."""
+    """(requests, segment, live, how many such segments): holes that are enough together, by the
+    shapes seen at the failure.
+    """
     kind, ordinal, size, state = _columns(done, "kind ordinal size state")
     _, place = np.unique(ordinal * 2 + kind, return_inverse=True)
     spans = np.bincount(place, size).astype(np.int64).tolist()
@@ -293,7 +313,8 @@ def _pins(done: Outcome, target: Failure) -> Iterator[tuple[int, int, int, int]]
     largest = target.largest_bytes
     for segment, live in set(zip(spans, used, strict=True)):
         live = max(round_up(live, GRANULE_BYTES), GRANULE_BYTES)
-        hole, whole = segment - live, segment <= largest
+        hole = segment - live
+        whole = segment <= largest
         first = whole or (segment == LARGE_STEP_BYTES and live < MIN_LARGE_BYTES)
         if not (first and live <= largest and 0 < hole < target.rounded_bytes):
             continue
@@ -307,8 +328,11 @@ def _pins(done: Outcome, target: Failure) -> Iterator[tuple[int, int, int, int]]
 
 
 def _filled(size: int, largest: int) -> Rows:
-    """Requests that take so many bytes of the card in whole segments, as few as the largest request allows."""
-    unit, sizes = largest // GRANULE_BYTES * GRANULE_BYTES, []
+    """Requests that take so many bytes of the card in whole segments, as few as the largest
+    request allows.
+    """
+    unit = largest // GRANULE_BYTES * GRANULE_BYTES
+    sizes = []
     if largest >= MIN_LARGE_BYTES:
         rest = size % unit // GRANULE_BYTES * GRANULE_BYTES
         sizes = [unit] * (size // unit) + [rest] * (rest >= MIN_LARGE_BYTES)
@@ -324,7 +348,8 @@ def _smaller_card(trial: _Trial, trace: Trace) -> Trace:
     """Without the requests that only fill the card, on a card that is smaller by their bytes."""
     for chunk in (8, 2, 1):
         asked = trace.op[:-1] == Op.ALLOC
-        ids, sizes = trace.id[:-1][asked].tolist(), trace.size[:-1][asked].tolist()
+        ids = trace.id[:-1][asked].tolist()
+        sizes = trace.size[:-1][asked].tolist()
         for at in range(0, len(ids), chunk):
             card = trial.card
             less = sum(round_up(size, GRANULE_BYTES) for size in sizes[at : at + chunk])
@@ -339,7 +364,9 @@ def _smaller_card(trial: _Trial, trace: Trace) -> Trace:
 
 
 def _sliced(trial: _Trial, trace: Trace) -> Trace:
-    """Without what was freed early: as much of it as the failure does not need, by what is left of three quarters."""
+    """Without what was freed early: as much of it as the failure does not need, by what is left
+    of three quarters.
+    """
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
     cut = len(frees)
     while cut and not trial.same(_without(trace, frees[:cut].tolist())):
@@ -348,14 +375,20 @@ def _sliced(trial: _Trial, trace: Trace) -> Trace:
 
 
 def _fewer(trial: _Trial, trace: Trace) -> Trace:
-    """Without the allocations that the failure does not need: in chunks, halved down to one, until none more can go."""
-    chunk, found = max(len(trace) // 4, 1), True
+    """Without the allocations that the failure does not need: in chunks, halved down to one,
+    until none more can go.
+    """
+    chunk = max(len(trace) // 4, 1)
+    found = True
     while not trial.late and (chunk > 1 or found):
         ids = trace.id[:-1][trace.op[:-1] == Op.ALLOC].tolist()
-        at, found, chunk = 0, False, max(chunk // 2, 1)
+        at = 0
+        found = False
+        chunk = max(chunk // 2, 1)
         while at < len(ids) and not trial.late:
             if trial.same(smaller := _without(trace, ids[at : at + chunk])):
-                trace, found = smaller, True
+                trace = smaller
+                found = True
                 del ids[at : at + chunk]
             else:
                 at += chunk
@@ -363,14 +396,18 @@ def _fewer(trial: _Trial, trace: Trace) -> Trace:
 
 
 def _merged(trial: _Trial, trace: Trace) -> Trace:
-    """Sizes in whole 2 MiB where that fails as well, and neighbouring allocations put together up to the largest request."""
+    """Sizes in whole 2 MiB where that fails as well, and neighbouring allocations put together
+    up to the largest request.
+    """
     most = trial.target.largest_bytes if trial.target else 0
     whole = np.where(trace.size > GRANULE_BYTES, round_up(trace.size, GRANULE_BYTES), trace.size)
     whole[-1] = trace.size[-1]
     rounder = replace(trace, size=np.minimum(whole, np.maximum(most, trace.size)))
-    trace, at = rounder if trial.same(rounder) else trace, 0
+    trace = rounder if trial.same(rounder) else trace
+    at = 0
     while len(pair := np.flatnonzero(trace.op[:-1] == Op.ALLOC)[at : at + 2]) == 2:
-        sizes, (one, other) = trace.size.copy(), pair
+        sizes = trace.size.copy()
+        (one, other) = pair
         sizes[one] += sizes[other]
         joined = _without(replace(trace, size=sizes), [int(trace.id[other])])
         alike = trace.stream[one] == trace.stream[other] and sizes[one] <= most

@@ -1,8 +1,11 @@
-"""What a torch memory snapshot says: the segments at its end, the events that it still has, and the settings.
+"""What a torch memory snapshot says: the segments at its end, the events that it still has, and
+the settings.
 
-Every generation from torch 2.0 to 2.15 (torch/csrc/cuda/memory_snapshot.cpp, torch/cuda/_memory_viz.py and six public files):
-segments alone (``torch.cuda.memory_snapshot()``), blocks with ``history`` and no address, events without time, with pool_id,
-compile_context or user_metadata. host_segments and host_traces (2.14) are the host allocator's and are left out.
+Every generation from torch 2.0 to 2.15 (torch/csrc/cuda/memory_snapshot.cpp,
+torch/cuda/_memory_viz.py and six public files): segments alone
+(``torch.cuda.memory_snapshot()``), blocks with ``history`` and no address, events without time,
+with pool_id, compile_context or user_metadata. host_segments and host_traces (2.14) are the
+host allocator's and are left out.
 """
 
 from __future__ import annotations
@@ -29,8 +32,12 @@ from helpers.look import files
 
 MAX_OPCODES = 60_000_000
 """About 250 MB of a snapshot; the objects of so many take at most 5 GB."""
-FRAMES_KEPT, MORE_KEPT, FRAMES_SEEN = 8, 16, 256
-"""Of a stack: its innermost frames; how many more of the program's own files and of CALLS; and how far is looked."""
+FRAMES_KEPT = 8
+MORE_KEPT = 16
+FRAMES_SEEN = 256
+"""Of a stack: its innermost frames; how many more of the program's own files and of CALLS; and
+how far is looked.
+"""
 ACTIONS = (
     "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
 ).split()
@@ -48,7 +55,11 @@ MIB = 1 << 20
 
 
 class Event(NamedTuple):
-    """One trace entry. ``number`` is its place in the device's list. Of an oom, ``address`` is the free bytes of the device."""
+    """One trace entry.
+
+    ``number`` is its place in the device's list. Of an oom, ``address`` is the free bytes of
+    the device.
+    """
 
     number: int
     action: str
@@ -62,9 +73,13 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One device of a snapshot. ``segments`` is the state after the last of ``events``, in address order; no block has an id.
+    """One device of a snapshot.
 
-    ``divisions``: roundup_power2_divisions, 16 numbers. ``pools``: the pool id that stands behind each number, from 1 up.
+    ``segments`` is the state after the last of ``events``, in address order; no block has an
+    id.
+
+    ``divisions``: roundup_power2_divisions, 16 numbers. ``pools``: the pool id that stands
+    behind each number, from 1 up.
     """
 
     device: int
@@ -83,7 +98,10 @@ def load(
     max_bytes: int = MAX_FILE_BYTES,
     max_opcodes: int = MAX_OPCODES,
 ) -> Snapshot:
-    """One device of a snapshot file: ``device``, or the one with most events. Raises TraceError in one line."""
+    """One device of a snapshot file: ``device``, or the one with most events.
+
+    Raises TraceError in one line.
+    """
     path = Path(path)
     if (size := path.stat().st_size) > max_bytes:
         more = f"(max_entries=100000), or allow more with max_bytes={size}"
@@ -93,7 +111,10 @@ def load(
 
 
 def parse(content: Any, device: int | None = None) -> Snapshot:
-    """One device of what a snapshot's pickle holds. Raises TraceError where a type or a number is not what torch writes."""
+    """One device of what a snapshot's pickle holds.
+
+    Raises TraceError where a type or a number is not what torch writes.
+    """
     notes: list[str] = []
     if type(content) is list:
         content = {"segments": content}
@@ -104,7 +125,8 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
         raise TraceError(
             f"the pickle holds a {type(content).__name__} without segments: {expected}"
         )
-    segments, name = _list(content["segments"], "segments"), "device_traces"
+    segments = _list(content["segments"], "segments")
+    name = "device_traces"
     traces = [_list(entries, name) for entries in _list(content.get(name, []), name)]
     for segment in segments:
         if type(segment) is not dict:
@@ -182,9 +204,11 @@ def _pool(entry: dict[Any, Any], pools: dict[tuple[int, int], int], *keys: str) 
 
 
 def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartSegment:
-    address, size = _whole(entry, "address", "a segment"), _whole(entry, "total_size", "a segment")
+    address = _whole(entry, "address", "a segment")
+    size = _whole(entry, "total_size", "a segment")
     where = f"the segment at {address:#x}"
-    blocks, at = [], 0
+    blocks = []
+    at = 0
     for block in _list(entry.get("blocks"), "blocks"):
         if type(block) is not dict:
             what = f"a block that is a {type(block).__name__}"
@@ -208,8 +232,10 @@ def _segment(entry: dict[Any, Any], pools: dict[tuple[int, int], int]) -> StartS
     if at != size:
         sizes = f"{size:,} bytes and its blocks {at:,}"
         raise TraceError(f"{where} has {sizes}: the snapshot is damaged")
-    stream, small = _whole(entry, "stream", where, 0), entry.get("segment_type") == "small"
-    pool, expandable = _pool(entry, pools, "segment_pool_id"), entry.get("is_expandable") is True
+    stream = _whole(entry, "stream", where, 0)
+    small = entry.get("segment_type") == "small"
+    pool = _pool(entry, pools, "segment_pool_id")
+    expandable = entry.get("is_expandable") is True
     return StartSegment(address, size, stream, small, pool, expandable, tuple(blocks))
 
 
@@ -239,7 +265,8 @@ class _Events:
             self.left_out[action[:40]] += 1
             return None
         where = f"event {index} ({action})"
-        free, frames = action == "oom" and "device_free" in entry, entry.get("frames")
+        free = action == "oom" and "device_free" in entry
+        frames = entry.get("frames")
         return Event(
             number=index,
             action=action,
@@ -252,7 +279,9 @@ class _Events:
         )
 
     def _frame(self, frames: list[Any]) -> int:
-        """The number of the Python frames that are kept; a stack is often one object in many entries."""
+        """The number of the Python frames that are kept; a stack is often one object in many
+        entries.
+        """
         if (known := self._lists.get(id(frames))) is not None:
             return known
         lines: list[str] = []
@@ -281,17 +310,21 @@ _PACKAGES = {
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
     "casebook/": r".*/helpers/torchside/(.+)",
 }
-"""Files that are not the program's own, and what stands for their folder: installed, the standard library's, torch's from
-source, a compiler's, the recorder's."""
+"""Files that are not the program's own, and what stands for their folder: installed, the
+standard library's, torch's from source, a compiler's, the recorder's.
+"""
 _PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
 
 
 def _frame_text(frame: Any) -> str:
-    """``train.py:12 step``, without the folders of whoever recorded it; of a package's file with its place in the package,
-    ``torch/nn/modules/linear.py:125 forward``; empty for C++."""
+    """``train.py:12 step``, without the folders of whoever recorded it; of a package's file
+    with its place in the package, ``torch/nn/modules/linear.py:125 forward``; empty for C++.
+    """
     if type(frame) is not dict:
         return ""
-    file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
+    file = frame.get("filename")
+    line = frame.get("line")
+    name = frame.get("name")
     if type(file) is not str or type(line) is not int or type(name) is not str:
         return ""
     if not file.endswith(".py") and file[:1] != "<":
@@ -305,13 +338,16 @@ def _frame_text(frame: Any) -> str:
     return " ".join(f"{shown[-80:]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())
 
 
-# A pickle read as data: dicts, lists, tuples, numbers, texts and nothing else. No code of the file runs, whatever it holds.
+# A pickle read as data: dicts, lists, tuples, numbers, texts and nothing else. No code of the
+# file runs, whatever it holds.
 #
-# Two walls. A scan of the whole file lets only the opcodes of plain data pass, checks every length and memo index against what is
-# there, counts and measures nesting, and refuses anything but text as a dict's key (hashing tuples of tuples can take for ever or
-# crash, and numbers can be chosen to collide). Then an Unpickler that has no way to find a class builds the objects. Real
-# snapshots hold no other opcode (checked with pickletools on six public files). Nothing here walks what was read, so a list that
-# holds itself does no harm. weights_only=True is no substitute (CVE-2026-24747).
+# Two walls. A scan of the whole file lets only the opcodes of plain data pass, checks every
+# length and memo index against what is there, counts and measures nesting, and refuses anything
+# but text as a dict's key (hashing tuples of tuples can take for ever or crash, and numbers can
+# be chosen to collide). Then an Unpickler that has no way to find a class builds the objects.
+# Real snapshots hold no other opcode (checked with pickletools on six public files). Nothing
+# here walks what was read, so a list that holds itself does no harm. weights_only=True is no
+# substitute (CVE-2026-24747).
 
 MAX_DEPTH = 32
 _LOOK_AHEAD_BYTES = 1 << 20
@@ -338,7 +374,9 @@ _ACTIONS = {
     "skip": "PROTO 1 FRAME 8",
     "stop": "STOP 0",
 }
-"""What an opcode does, and the bytes of its argument; below 0: those of the length before a counted argument."""
+"""What an opcode does, and the bytes of its argument; below 0: those of the length before a
+counted argument.
+"""
 _PLAIN = {
     name: (action, max(int(width), 0), max(-int(width), 0))
     for action, words in _ACTIONS.items()
@@ -354,7 +392,10 @@ _BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
 def plain_pickle(
     path: Path, max_opcodes: int = MAX_OPCODES, max_bytes: int = MAX_FILE_BYTES
 ) -> Any:
-    """The plain objects in the pickle file. Raises TraceError, naming what it asks for, where it holds anything else."""
+    """The plain objects in the pickle file.
+
+    Raises TraceError, naming what it asks for, where it holds anything else.
+    """
     data = files.whole(path, max_bytes)
     if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
         protocol = data[1] if len(data) > 1 else "none"
@@ -382,7 +423,8 @@ class _Plain(pickle.Unpickler):
 
 def _scan(name: str, data: bytes, max_opcodes: int) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
-    at, end = 0, len(data)
+    at = 0
+    end = len(data)
     depths = (
         bytearray()
     )  # of the values on the stack: 0 a text, 1 a number, else 1 + the deepest value in it
@@ -468,7 +510,9 @@ def _refuse(name: str, data: bytes, at: int) -> NoReturn:
     if later is None:
         expected = "expected a torch memory snapshot, a pickle (2 to 5) of plain data"
         raise TraceError(f"{name} holds {what} at byte {at:,}: {expected}")
-    asks, place, texts = later[0].name, at + (later[2] or 0), []
+    asks = later[0].name
+    place = at + (later[2] or 0)
+    texts = []
     if asks in ("GLOBAL", "INST"):
         texts = str(later[1]).split(" ")
     elif asks == "STACK_GLOBAL":

@@ -1,6 +1,8 @@
-"""What was asked of an allocator, in order, and what was there before: the one shape that every replay reads.
+"""What was asked of an allocator, in order, and what was there before: the one shape that every
+replay reads.
 
-Arrays, not objects: a million operations are a few tens of megabytes. load.py reads the files that hold one.
+Arrays, not objects: a million operations are a few tens of megabytes. load.py reads the files
+that hold one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ NO_OPERATION = "the trace has no operation: expected at least one allocation; re
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read or cannot have happened. The message is one line: seen, expected, what to do."""
+    """A trace that cannot be read or cannot have happened.
+
+    The message is one line: seen, expected, what to do.
+    """
 
 
 class Op(IntEnum):
@@ -53,10 +58,12 @@ class Op(IntEnum):
 
 @dataclass(frozen=True)
 class DriverCall:
-    """One recorded segment_* or oom event. ``event`` is the index of the operation during which it happened.
+    """One recorded segment_* or oom event.
 
-    ``action``: malloc, free, map, unmap, or oom (``address`` then holds the free bytes of the device, ``size`` the rounded
-    request).
+    ``event`` is the index of the operation during which it happened.
+
+    ``action``: malloc, free, map, unmap, or oom (``address`` then holds the free bytes of the
+    device, ``size`` the rounded request).
     """
 
     event: int
@@ -68,7 +75,10 @@ class DriverCall:
 
 @dataclass(frozen=True)
 class StartBlock:
-    """A block at the start of a trace. ``state``: A allocated, P freed but awaiting events, I free. ``id``: -1 for I."""
+    """A block at the start of a trace.
+
+    ``state``: A allocated, P freed but awaiting events, I free. ``id``: -1 for I.
+    """
 
     offset: int
     size: int
@@ -79,7 +89,9 @@ class StartBlock:
 
 @dataclass(frozen=True)
 class StartSegment:
-    """A segment, or one contiguous mapped range of an expandable one, at the start of a trace; its blocks tile it."""
+    """A segment, or one contiguous mapped range of an expandable one, at the start of a trace;
+    its blocks tile it.
+    """
 
     address: int
     size: int
@@ -94,13 +106,15 @@ class StartSegment:
 class Trace:
     """Operations in order as columns of equal length, and the state before the first one.
 
-    ``id``: 0 to ids - 1, -1 for none. ``size``: ALLOC requested bytes; FOREIGN bytes; FAIL_NEXT a count; EVENTS_HOLD 1 or 0;
-    SET_FRACTION and SET_CONF an index into ``values``. ``stream``: the handle (RECORD_STREAM: the stream that used the block).
-    ``pool``: 0 the default pools, k the k-th private pool, as while a graph is captured, -k the same without (use_mem_pool); of
-    EMPTY_CACHE the pool that nothing will use any more. ``address``: recorded address of each ALLOC, -1 for none. ``frame``:
-    index into ``frames`` ("file:line function", innermost first; of a package's file with its place in the package, of the
-    program's own files without folders), -1 for none. ``notes``: what was cut, missing or guessed.
-    ``names``: what the file calls each id; empty where it is the id itself.
+    ``id``: 0 to ids - 1, -1 for none. ``size``: ALLOC requested bytes; FOREIGN bytes; FAIL_NEXT
+    a count; EVENTS_HOLD 1 or 0; SET_FRACTION and SET_CONF an index into ``values``. ``stream``:
+    the handle (RECORD_STREAM: the stream that used the block). ``pool``: 0 the default pools, k
+    the k-th private pool, as while a graph is captured, -k the same without (use_mem_pool); of
+    EMPTY_CACHE the pool that nothing will use any more. ``address``: recorded address of each
+    ALLOC, -1 for none. ``frame``: index into ``frames`` ("file:line function", innermost first;
+    of a package's file with its place in the package, of the program's own files without
+    folders), -1 for none. ``notes``: what was cut, missing or guessed. ``names``: what the file
+    calls each id; empty where it is the id itself.
     """
 
     op: np.ndarray
@@ -135,11 +149,15 @@ _PYTHON_LINE = re.compile(r"(?!<(?!ipython|stdin))[^/]*:\d+ ")
 CALLS = re.compile(
     r"^torch/(?:nn/modules/module\.py:\d+ _call_impl|utils/checkpoint\.py:|autograd/function\.py:)"
 )
-"""Frames that run a part of the program: the forward of a module, what a checkpoint runs anew, a function's own backward."""
+"""Frames that run a part of the program: the forward of a module, what a checkpoint runs anew,
+a function's own backward.
+"""
 
 
 def own_line(frame: str) -> bool:
-    """Whether a frame is a line of the program's own files: no package's, not the standard library's, no operator of torch's."""
+    """Whether a frame is a line of the program's own files: no package's, not the standard
+    library's, no operator of torch's.
+    """
     return bool(_PYTHON_LINE.match(frame))
 
 
@@ -149,7 +167,9 @@ def start_bytes(segments: Iterable[StartSegment]) -> int:
 
 
 def _objects(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) of each line that is not blank; a batch at a time, which halves the time."""
+    """(line number from 1, object) of each line that is not blank; a batch at a time, which
+    halves the time.
+    """
     texts = (line.decode("utf-8", "replace") if isinstance(line, bytes) else line for line in lines)
     rows = ((number, text) for number, text in enumerate(texts, 1) if text and not text.isspace())
     while batch := list(islice(rows, _BATCH)):
@@ -177,10 +197,12 @@ def _one(number: int, text: str) -> Any:
 
 
 def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = None) -> Trace:
-    """The trace in the oracle's operation lines or result lines; a result's first line gives the header.
+    """The trace in the oracle's operation lines or result lines; a result's first line gives
+    the header.
 
-    Every allocation gets an id of its own, so an id of the file may be used again after it was freed. Raises TraceError naming
-    the line: unknown operation, a size that is no whole number of bytes, an id freed or used before it was allocated.
+    Every allocation gets an id of its own, so an id of the file may be used again after it was
+    freed. Raises TraceError naming the line: unknown operation, a size that is no whole number
+    of bytes, an id freed or used before it was allocated.
     """
     top: dict[str, Any] = {"label": "oracle", **(header or {})}
     values: list[float | str] = []
@@ -197,12 +219,15 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             elif "config_error" in row:
                 top["config_error"] = row["config_error"]
             continue
-        size, ident, stream = 0, -1, 0
+        size = 0
+        ident = -1
+        stream = 0
         if type(kind) is not str or kind not in _ASKED:
             what = f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
             raise TraceError(f"line {number} has {what}: expected alloc, free, ...")
         if kind == "alloc":
-            name, size = _id(row, number), _whole(row, "size", number)
+            name = _id(row, number)
+            size = _whole(row, "size", number)
             stream = _whole(row, "stream", number, 0)
             if name in live:
                 what = f"line {number} allocates id {name!r}, which is still live"
@@ -233,7 +258,9 @@ def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = No
             size = _whole(row, "count" if counted else WORDS[OP_NAMES[kind]], number)
         pool = _whole(row, "pool", number, 0) if kind in ("alloc", "empty_cache") else 0
         pool = -pool if row.get("mempool") is True else pool
-        time, calls, stack = row.get("time_ns"), row.get("frames"), -1
+        time = row.get("time_ns")
+        calls = row.get("frames")
+        stack = -1
         time = time if type(time) is int else -1
         if type(calls) is list:
             stack = stacks.setdefault(tuple(map(str, calls)), len(stacks))
@@ -319,8 +346,11 @@ def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The lines as a program asks: a free is one, where it was requested. Raises ValueError where the trace begins in the
-    middle of a program: what was there first cannot be asked for again."""
+    """The lines as a program asks: a free is one, where it was requested.
+
+    Raises ValueError where the trace begins in the middle of a program: what was there first
+    cannot be asked for again.
+    """
     if trace.start:
         used = f"the trace begins with {len(trace.start)} segments in use"
         raise ValueError(f"{used}: only a program's whole trace can be run")
@@ -330,8 +360,11 @@ def program_lines(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def possible(trace: Trace) -> Trace:
-    """The same trace, where it can have happened; else TraceError names the first operation at fault."""
-    count, values = trace.ids, len(trace.values)
+    """The same trace, where it can have happened; else TraceError names the first operation at
+    fault.
+    """
+    count = trace.ids
+    values = len(trace.values)
     maker = np.full(max(count, 1), len(trace), np.int64)
     live = [block.id for segment in trace.start for block in segment.blocks if block.id >= 0]
     maker[live] = -1

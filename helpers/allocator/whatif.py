@@ -1,4 +1,7 @@
-"""Would another setting have saved this run? One request stream under many settings, the one to use, or what is missing."""
+"""Would another setting have saved this run?
+
+One request stream under many settings, the one to use, or what is missing.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,17 @@ def whatif(
     engine: str = "auto",
     anew: bool = False,
 ) -> WhatIf:
-    """Which setting avoids the out-of-memory on that card, and what it costs: the league, best first, and the one to use.
+    """Which setting avoids the out-of-memory on that card, and what it costs: the league, best
+    first, and the one to use.
 
-    use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting helps, use is "", and the card
-    needs that many more bytes, then under needs_settings; live and groups are what was live when that row first ran out.
-    floor_bytes: the peak of live bytes, at operation floor_index: no setting passes on less, by arithmetic. grows: see growth.
-    confs are the settings to try, by default the grid of this build and what the trace was recorded under. Recorded addresses
-    are not used; anew: see capacity.prepared. Raises SettingsError for a string that torch refuses, ValueError for an empty trace
-    or a card smaller than what was live on it at the start.
+    use is a settings string, "" for the default settings; where needs_bytes is not 0 no setting
+    helps, use is "", and the card needs that many more bytes, then under needs_settings; live
+    and groups are what was live when that row first ran out. floor_bytes: the peak of live
+    bytes, at operation floor_index: no setting passes on less, by arithmetic. grows: see
+    growth. confs are the settings to try, by default the grid of this build and what the trace
+    was recorded under. Recorded addresses are not used; anew: see capacity.prepared. Raises
+    SettingsError for a string that torch refuses, ValueError for an empty trace or a card
+    smaller than what was live on it at the start.
     """
     if not len(trace):
         raise ValueError(NO_OPERATION)
@@ -74,7 +80,8 @@ def whatif(
     table = [row_of(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
     rows = sorted(table, key=_rank)
     use, why = choose(rows)
-    needs, needs_settings = 0, ""
+    needs = 0
+    needs_settings = ""
     live: list[LiveBytes] = []
     groups: list[LiveBytes] = []
     if use is None:
@@ -133,7 +140,8 @@ def _confs(
     """The settings to try, each once, and what is to be said about the recorded one."""
     if confs is not None:
         return list(dict.fromkeys(confs)) or [""], []
-    tried, recorded = list(grid(rules)), str(trace.header.get("conf") or "")
+    tried = list(grid(rules))
+    recorded = str(trace.header.get("conf") or "")
     if recorded in tried:
         return tried, []
     try:
@@ -150,10 +158,15 @@ def row_of(
     fraction: float | None,
     origin: np.ndarray | None = None,
 ) -> Replay:
-    """One setting. Figures are those of first-fit addresses; the band of peak reserved is over all the rules for addresses that
-    matter on this release (one: no band), and it passes where it passes under each. flags: why never recommended; origin:
-    the recorded operation of each, where they differ."""
-    first, peaks = outcomes[0], [outcome.peak_reserved_bytes for outcome in outcomes]
+    """One setting.
+
+    Figures are those of first-fit addresses; the band of peak reserved is over all the rules
+    for addresses that matter on this release (one: no band), and it passes where it passes
+    under each. flags: why never recommended; origin: the recorded operation of each, where they
+    differ.
+    """
+    first = outcomes[0]
+    peaks = [outcome.peak_reserved_bytes for outcome in outcomes]
     passed = [outcome.ooms == 0 for outcome in outcomes]
     flags = list(settings.warnings)
     if fraction is not None:
@@ -190,7 +203,9 @@ def row_of(
 
 
 def _rank(row: Replay) -> tuple:
-    """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the farthest first."""
+    """Passing rows by slow calls, retries, peak reserved, simplicity; then the others, the
+    farthest first.
+    """
     after = (row.peak_reserved_high_bytes or 0, len(row.settings), row.settings)
     if row.passes:
         return (0, row.slow_calls, row.retries, *after)
@@ -200,8 +215,9 @@ def _rank(row: Replay) -> tuple:
 def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
     """The setting to use and why; None where none that may be recommended passes.
 
-    The best of the table, or a simpler one that is about as good; but the default settings where they pass and the best saves
-    neither a retry nor a slow call in a hundred operations (ten at least): a change that buys nothing is not recommended.
+    The best of the table, or a simpler one that is about as good; but the default settings
+    where they pass and the best saves neither a retry nor a slow call in a hundred operations
+    (ten at least): a change that buys nothing is not recommended.
     """
     passing = [row for row in rows if row.passes and not row.flags]
     if not passing:

@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     from helpers.run.runner import Stop
     from helpers.tell.report import write_index
 
-    plan, stop, carrier = _plan(arguments.plan), Stop(), None
+    plan = _plan(arguments.plan)
+    stop = Stop()
+    carrier = None
     if arguments.dry_run:
         checked = load_plan(plan, arguments.box)
         return say(arguments, dry_run(checked), dry_run_text(checked))
@@ -223,7 +225,8 @@ def collect(arguments: argparse.Namespace) -> int:
 
     folders = [Path(folder) for folder in arguments.folders]
     merged = history.collect(folders, Path(arguments.out))
-    view, page = read_batch(merged.folder), write_index(merged.folder)
+    view = read_batch(merged.folder)
+    page = write_index(merged.folder)
     told = {**status_json(view), "same": merged.same, "page": str(page)}
     here = f"{len(merged.runs)} runs, {merged.same} of them here before"
     return say(arguments, told, status_text(view), here, f"Open: {page}")
@@ -269,7 +272,8 @@ def fleet(arguments: argparse.Namespace) -> int:
     from helpers.run import fleet_worker as doors
     from helpers.run.plan import load_plan
 
-    part, place = arguments.part, Path(arguments.keys) if arguments.keys else doors.KEYS
+    part = arguments.part
+    place = Path(arguments.keys) if arguments.keys else doors.KEYS
     if part == "keys":
         made = str(doors.make_keys(place))
         note = f"{made}: keys for {doors.DAYS} days; copy the folder to every box of the fleet"

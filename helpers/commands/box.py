@@ -240,7 +240,8 @@ def gate(arguments: argparse.Namespace) -> int:
         if arguments.save:
             files.write_atomic(Path(arguments.save), to_json(state))
     except (OSError, ValueError) as error:
-        name, why = getattr(error, "filename", ""), getattr(error, "strerror", "") or error
+        name = getattr(error, "filename", "")
+        why = getattr(error, "strerror", "") or error
         expected = "expected a look that gate --save wrote, and a folder that is there"
         raise WrongUse(f"{name or arguments.since}: {why}; {expected}") from error
     looks = iter([state])
@@ -253,7 +254,8 @@ def gate(arguments: argparse.Namespace) -> int:
     limits = box_state.Gates(settle_s=arguments.settle)
     troubles = [*box_state.settle(before or box_state.idle(state), limits, look)]
     seen = [gpu.pci for gpu in state.gpus]
-    gone, blind = "no layer shows it", "nothing here says how much of its memory is used"
+    gone = "no layer shows it"
+    blind = "nothing here says how much of its memory is used"
     missing = [(f"gpu {pci}", gone) for pci in asked if pci not in seen]
     missing += [(f"gpu {gpu.pci}", blind) for gpu in state.gpus if not gpu.pools]
     if arguments.gpus is not None and len(seen) != arguments.gpus:

@@ -58,7 +58,8 @@ def found_for(given: argparse.Namespace) -> Answer:
     else:
         with TextFile(str(path)) as file:
             known = model.read_log(file.lines())
-    known.program, known.version = given.server or known.program, given.release or known.version
+    known.program = given.server or known.program
+    known.version = given.release or known.version
     alike = family_of(known.program) in ("vLLM", "SGLang")
     known.inputs.update(_asked(given, (given.tp or 1) if alike else 0))
     if given.train:

@@ -115,8 +115,11 @@ def rehearse(given: Given) -> int:
     """
     from helpers.load.rehearse import build
 
-    place, command = build.cache(given.cache), _program(given)
-    gpus, steps, seconds = given.gpus, given.steps, given.seconds or 0
+    place = build.cache(given.cache)
+    command = _program(given)
+    gpus = given.gpus
+    steps = given.steps
+    seconds = given.seconds or 0
     if not 1 <= gpus <= 16:
         raise WrongUse(f"rehearse: seen --gpus {gpus}; expected 1 to 16, one a process of torchrun")
     if min(steps, seconds) < 0:
@@ -248,7 +251,9 @@ def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
     from helpers.load.record import under
     from helpers.load.rehearse import commits
 
-    allowed, out, ref = share(given.allow), _out(given, "rehearsal"), given.against_commit
+    allowed = share(given.allow)
+    out = _out(given, "rehearsal")
+    ref = given.against_commit
     words = under(given.torch_python, command)
 
     def one(words: list[str], at: Path) -> Rehearsal:
@@ -288,7 +293,9 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
         size = f"a card of {show_bytes(value)} ({value:,} bytes)"
         return f"{argument} {value}" if argument else size
 
-    end, code, argument = "", 0, given.find_batch
+    end = ""
+    code = 0
+    argument = given.find_batch
     if given.against:
         presets = {name: study.settings_of(load(name)) for name in given.against}
         runs = {"no preset": one(command, card)}
@@ -311,7 +318,8 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
                 raise
         names = [show(value) for value in asked]
     if made[-1].exit_code == STOPPED:
-        end, code = "ended by SIGTERM: what follows was not tried", STOPPED
+        end = "ended by SIGTERM: what follows was not tried"
+        code = STOPPED
     if given.json:
         shapes = dict(zip(names, map(_shape, made), strict=True))
         print(json.dumps({"runs": shapes, "says": end}, indent=1, default=str))
@@ -356,7 +364,8 @@ def told(done: Rehearsal) -> list[str]:
     ]
     lines += [f"whose fault: {done.whose}"] if done.whose else []
     if done.oom:
-        asked, free = show_bytes(done.oom.requested_bytes), show_bytes(done.oom.free_bytes)
+        asked = show_bytes(done.oom.requested_bytes)
+        free = show_bytes(done.oom.free_bytes)
         frames = " < ".join(done.oom.frames[:6]) or "no Python frame"
         lines.append(f"first out of memory: {asked} asked of the card, {free} free; {frames}")
         caught = "the program caught it, so its words are not here"

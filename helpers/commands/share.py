@@ -107,7 +107,8 @@ def _issue(
     from helpers.tell.redact_text import redact_text
 
     text_file, bundle_file = _issue_files(out, arguments.issue)
-    evidence, where = "", f"not available because {about.no_bundle}"
+    evidence = ""
+    where = f"not available because {about.no_bundle}"
     if about.bundle and known is not None:
         try:
             allowed = (arguments.allow_binary, arguments.allow_found, arguments.force)

@@ -67,7 +67,8 @@ class _Subject:
         self.rules = behaviour(self.torch, self.build)
         # What the circumstances note is how the release was inferred.
         self.notes = [*self.trace.notes, *(() if arguments.torch else known.notes)]
-        capacity, wants_card = known.capacity_bytes, arguments.verb not in ("replay", "leaks")
+        capacity = known.capacity_bytes
+        wants_card = arguments.verb not in ("replay", "leaks")
         if arguments.gpu:
             capacity = device(arguments.gpu).total_bytes
         if arguments.capacity:
@@ -141,7 +142,8 @@ def replay(arguments: argparse.Namespace) -> int:
         if out is None:
             return 0
     check = agreement(subject.trace, outcome) if subject.same_settings else None
-    settings, rules = parse(subject.conf, subject.rules), subject.rules
+    settings = parse(subject.conf, subject.rules)
+    rules = subject.rules
     shape = row_of(settings, [outcome], rules, subject.fraction)
     shape = replace(shape, proved_on=rules.proved_on)
     agreed = {"agreement": check._asdict()} if check else {}
@@ -165,14 +167,17 @@ def whatif(arguments: argparse.Namespace) -> int:
     from helpers.allocator import whatif
     from helpers.tell import edits, replays
 
-    capacities, releases = arguments.capacity.split(","), arguments.torch.split(",")
-    arguments.capacity, arguments.torch = capacities[0], releases[0]
+    capacities = arguments.capacity.split(",")
+    releases = arguments.torch.split(",")
+    arguments.capacity = capacities[0]
+    arguments.torch = releases[0]
     subject = _Subject(arguments)
     if arguments.edit:
         return _changed(arguments, subject)
     answers = []
     for release, capacity in itertools.product(releases, capacities):
-        torch, card = _release(release, subject.torch), subject.card
+        torch = _release(release, subject.torch)
+        card = subject.card
         if capacity:
             card = replace(card, capacity_bytes=_size(capacity, "capacity"))
         how = {**subject.how, "torch": torch, "confs": _tried(arguments, torch, subject.build)}

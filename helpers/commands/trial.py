@@ -104,9 +104,11 @@ def _rehearsed(given: argparse.Namespace) -> int:
     for name in DROPPED & os.environ.keys():  # as in a trial: only the presets' settings act
         del os.environ[name]
     found = fix_study(bundle or card, words, of=of)
-    made, rows = dict[str, None](), {row.remedy: row for row in found.rows}
+    made = dict[str, None]()
+    rows = {row.remedy: row for row in found.rows}
     python = build.interpreter(own, given.torch_python)
-    tried, limits = study.left(found.rows, of or chosen(words)), Limits(seconds=given.seconds)
+    tried = study.left(found.rows, of or chosen(words))
+    limits = Limits(seconds=given.seconds)
     for name, *both in study.rehearsed_arms(tried, card, python=python, limits=limits):
         rows[name] = study.measured(rows[name], *both)
         trust = [line for one in both for line in one.trust[0 if own else -1 :]]
@@ -222,7 +224,9 @@ def criteria(arguments: argparse.Namespace) -> int:
     from helpers.tell.training import criteria_table
     from helpers.units import parse_size
 
-    log, study, files = arguments.log, arguments.study, arguments.files
+    log = arguments.log
+    study = arguments.study
+    files = arguments.files
     if not (log or study or files):
         expected = "expected --log FILE, --study URL, --files FILE, or more of them"
         raise WrongUse(f"criteria: nothing to read; {expected}")
@@ -251,7 +255,8 @@ def vpoc(arguments: argparse.Namespace) -> int:
     from helpers.load.vpoc.histogram import USUAL, level_rows, levels
     from helpers.tell.vpoc import levels_text
 
-    answers, how = [], (arguments.tick, arguments.strategy, arguments.device)
+    answers = []
+    how = (arguments.tick, arguments.strategy, arguments.device)
     reading = _reading(arguments)
     for name in arguments.file:
         path = Path(name)

@@ -46,7 +46,8 @@ def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
 
     Call it with how many are done of how many.
     """
-    began, drawn = time.monotonic(), getattr(sys.stderr, "drawn", sys.stderr)
+    began = time.monotonic()
+    drawn = getattr(sys.stderr, "drawn", sys.stderr)
     seen = sys.stderr.isatty() and not quiet
 
     def tell(done: int = 0, total: int = 0) -> None:
@@ -92,7 +93,8 @@ def _option(rest: list[str]) -> dict[str, Any]:
     """What argparse calls the words that follow the name of an option."""
     if not rest:
         return {"action": "store_true"}
-    word, kind = rest[0], next((KINDS[one] for one in rest if one in KINDS), None)
+    word = rest[0]
+    kind = next((KINDS[one] for one in rest if one in KINDS), None)
     options: dict[str, Any] = {"default": None, "type": kind} if kind else {"default": ""}
     if "=" in rest:
         default = rest[rest.index("=") + 1]

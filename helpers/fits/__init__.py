@@ -1,1 +1,3 @@
-"""What fits: weights, cache and buffers of a model against what a card or a box can give, as its server would round them."""
+"""What fits: weights, cache and buffers of a model against what a card or a box can give, as
+its server would round them.
+"""

@@ -1,4 +1,6 @@
-"""The rows of what a server needs, their sum against what a card or a box can give, and each unknown solved for."""
+"""The rows of what a server needs, their sum against what a card or a box can give, and each
+unknown solved for.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from helpers.units import halved
 
 @dataclass
 class Answer:
-    """What fits: the rows (bytes as they are likely, the least and most they may be, None where nothing says so; source), their
-    ceiling, yes, no or None, what each open unknown may be, and what is missing to say more. Its fields are its JSON."""
+    """What fits: the rows (bytes as they are likely, the least and most they may be, None where
+    nothing says so; source), their ceiling, yes, no or None, what each open unknown may be,
+    and what is missing to say more. Its fields are its JSON.
+    """
 
     program: str
     rows: list[dict[str, Any]]
@@ -36,32 +40,42 @@ class Answer:
 
 
 def read_inputs(path: Path) -> Given:
-    """Program, version, architecture and inputs of a record, and nothing else of it. Raises ValueError in one line."""
+    """Program, version, architecture and inputs of a record, and nothing else of it.
+
+    Raises ValueError in one line.
+    """
     record = json_file(path)
-    inputs, tags = record.get("inputs"), record.get("architecture") or ()
+    inputs = record.get("inputs")
+    tags = record.get("architecture") or ()
     if not isinstance(inputs, dict) or not isinstance(record.get("program"), str):
         raise wrong(path, list(record)[:6], "program, version, architecture and inputs, an object")
-    tags, of = list(map(str, tags if isinstance(tags, list) else (tags,))), table("models")
+    tags = list(map(str, tags if isinstance(tags, list) else (tags,)))
+    of = table("models")
     inputs = {**named(inputs, of["config"]), **named(inputs, of["options"]), **inputs}
     return Given(record["program"], inputs, tags, str(record.get("version") or ""))
 
 
 def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
-    """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others hold of it now, as inputs.
+    """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others
+    hold of it now, as inputs.
 
-    ``alike``: for a server that takes the same of so many cards, the freest of them and what is held of the fullest of those.
+    ``alike``: for a server that takes the same of so many cards, the freest of them and what is
+    held of the fullest of those.
     """
-    found, stacks = [], ceilings(bundle)
+    found = []
+    stacks = ceilings(bundle)
     if any(one.kind in ("card", "other vendor") for one in stacks):  # an APU beside it is idle
         stacks = tuple(one for one in stacks if one.kind != "apu")
     for stack, gpu in ((s, g) for s in stacks for g in gpus(bundle) if g.pci == s.pci):
         own = (one for one in gpu.pools if "GTT" not in one.layer or stack.kind == "apu")
-        known, numbers = [one for one in own if one.total.ok], stack.numbers
+        known = [one for one in own if one.total.ok]
+        numbers = stack.numbers
         pool = max(known, key=lambda one: one.total.bytes, default=None)
         size = stack.decision.binding_bytes or (pool.total.bytes if pool else 0)
         used = pool.used.bytes if pool and pool.used.ok else 0
         if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
-            size, used = numbers.ram, numbers.ram - numbers.available
+            size = numbers.ram
+            used = numbers.ram - numbers.available
         if size:
             layer = stack.decision.binding or (pool.layer if pool else "RAM")
             found.append((size, used, f"{stack.name or stack.pci}: {layer}"))
@@ -75,13 +89,18 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
 
 
 def answer(given: Given) -> Answer:
-    """The rows, the sum, yes or no, and what is solved for; what a log says comes before what is computed. Raises ValueError."""
-    program, inputs = given.program, checked(given.inputs)
+    """The rows, the sum, yes or no, and what is solved for; what a log says comes before what
+    is computed. Raises ValueError.
+    """
+    program = given.program
+    inputs = checked(given.inputs)
     ends = {end: Sheet(program, given.version, inputs, given.tags, end) for end in ENDS}
-    sheet, least = ends[LIKELY], ends[LOW]
+    sheet = ends[LIKELY]
+    least = ends[LOW]
     rows = [_part(ends, *row) for row in table()["parts"] if sheet.value(row[1]) is not False]
     spare = {end: one.value("spare") for end, one in ends.items()}
-    fits, ceiling = given.fits, sheet.value("ceiling")
+    fits = given.fits
+    ceiling = sheet.value("ceiling")
     known = sum(least.value(name) or 0 for name in ("weights", "need_bytes", "state_bytes"))
     if fits is None and spare[HIGH] is not None and spare[HIGH] >= 0:
         fits = True
@@ -103,10 +122,12 @@ def answer(given: Given) -> Answer:
 
 
 def _part(ends: Mapping[str, Sheet], part: str, formula: str, shown: list[str]) -> dict[str, Any]:
-    sheet, values = ends[LOW], [one.value(formula) for one in ends.values()]
+    sheet = ends[LOW]
+    values = [one.value(formula) for one in ends.values()]
     sizes = [None if value is None else max(0, int(value)) for value in values]
     known = [size for size in sizes if size is not None]
-    least, most = min(known, default=None), None if None in sizes else max(known)
+    least = min(known, default=None)
+    most = None if None in sizes else max(known)
     row = {"part": part, "bytes": sizes[1], "low_bytes": least, "high_bytes": most}
     source = next((sheet.sources[one] for one in shown if one in sheet.sources), "as given")
     return {**row, "source": source if known else f"missing: {', '.join(_missing(sheet, formula))}"}
@@ -119,7 +140,9 @@ def _missing(sheet: Sheet, *formulas: str) -> list[str]:
 
 
 def solved(sheet: Sheet) -> dict[str, Any]:
-    """Each unknown that the inputs allow to solve, in the steps in which the program rounds; None where they do not."""
+    """Each unknown that the inputs allow to solve, in the steps in which the program rounds;
+    None where they do not.
+    """
     found: dict[str, Any] = {}
     for unknown, how in table()["solved"].items():
         known, name = (sheet.value(how.get(key, "nothing")) for key in ("is", "name"))
@@ -130,8 +153,12 @@ def solved(sheet: Sheet) -> dict[str, Any]:
 
 
 def _solved(sheet: Sheet, name: str, how: Mapping[str, Any]) -> float | None:
-    """The most of an unknown that leaves something spare, or the ``least``; 0 where none does, None where that is not known."""
-    scale, per, most = how.get("scale", 1), how.get("per"), int(sheet.value(how["most"]) or 0)
+    """The most of an unknown that leaves something spare, or the ``least``; 0 where none does,
+    None where that is not known.
+    """
+    scale = how.get("scale", 1)
+    per = how.get("per")
+    most = int(sheet.value(how["most"]) or 0)
     step = max(1, int(sheet.value(how.get("step", "1")) or 1))
     whole = (sheet.value(per or "nothing") or 0) / (sheet.value(name) or 1)
 

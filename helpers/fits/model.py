@@ -1,7 +1,9 @@
-"""A model by its own header as the inputs of a sheet: layers by kind, heads, widths, windows, states, bytes of its weights.
+"""A model by its own header as the inputs of a sheet: layers by kind, heads, widths, windows,
+states, bytes of its weights.
 
-A header is read in bounded bytes and nothing of it is believed: each length is held against what was read, and against a
-limit. A ``ValueError`` says in one line what was seen and what was expected.
+A header is read in bounded bytes and nothing of it is believed: each length is held against
+what was read, and against a limit. A ``ValueError`` says in one line what was seen and what was
+expected.
 """
 
 from __future__ import annotations
@@ -21,12 +23,19 @@ from helpers.look.messages import read_message
 from helpers.units import MIB, printed_size
 
 MOST_READ = 32 * MIB
-"""Bytes of a header that are read: a GGUF's largest part is its vocabulary, an index of 100,000 tensors takes 12 MiB."""
-MOST_TENSORS, MOST_KEYS, MOST_KEPT, MOST_LAYERS = 200_000, 65_536, 4096, 4096
-MOST_BYTES, INDEX = 1 << 50, "model.safetensors.index.json"
+"""Bytes of a header that are read: a GGUF's largest part is its vocabulary, an index of 100,000
+tensors takes 12 MiB.
+"""
+MOST_TENSORS = 200_000
+MOST_KEYS = 65_536
+MOST_KEPT = 4096
+MOST_LAYERS = 4096
+MOST_BYTES = 1 << 50
+INDEX = "model.safetensors.index.json"
 SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
 _SCALARS = {at: form for at, form in enumerate("BbHhIif?  Qqd") if form != " "}
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 
 
 def wrong(path: Path, seen: object, expected: str) -> ValueError:
@@ -57,7 +66,8 @@ def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, A
 
 def safetensors_bytes(path: Path) -> int:
     """Bytes of the tensors of one safetensors file, by its header: 8 bytes of length, then JSON."""
-    size, length = path.stat().st_size, int.from_bytes(start_of(path, 8), "little")
+    size = path.stat().st_size
+    length = int.from_bytes(start_of(path, 8), "little")
     tensors = json_file(path, 8, min(length, MOST_READ + 1))
     tensors.pop("__metadata__", None)
     try:
@@ -73,24 +83,31 @@ def safetensors_bytes(path: Path) -> int:
 
 
 class Gguf:
-    """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its tensors, and those by type."""
+    """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its
+    tensors, and those by type.
+    """
 
     def __init__(self, path: Path):
-        self.path, self.data, self.at = path, start_of(path, MOST_READ), 4
-        self.by_type, self.ends = dict[str, int](), dict[str, int]()
+        self.path = path
+        self.data = start_of(path, MOST_READ)
+        self.at = 4
+        self.by_type = dict[str, int]()
+        self.ends = dict[str, int]()
         version, tensors, keys = self._take("<IQQ")
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
             most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
             raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
         self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
         last = max((self._tensor() for _ in range(tensors)), default=0)
-        self.bytes, size = sum(self.by_type.values()), path.stat().st_size
+        self.bytes = sum(self.by_type.values())
+        size = path.stat().st_size
         if size < self.at + last - 4096:
             raise wrong(path, f"{size} bytes", f"at least {self.at + last}: the file is cut off")
 
     def _tensor(self) -> int:
         """Counts a tensor; returns where it ends."""
-        name, (rank,) = self._string(), self._take("<I")
+        name = self._string()
+        (rank,) = self._take("<I")
         shape = self._take(f"<{rank}Q") if rank <= 4 else ()
         kind, offset = self._take("<IQ")
         label, block, size = table("models")["ggml"].get(str(kind), ("", 1, 0))
@@ -123,7 +140,9 @@ class Gguf:
             return self._string()
         inner, count = self._take("<IQ") if kind == _ARRAY else (_ARRAY, 0)
         if inner == _STRING:  # a vocabulary, of which only the number counts
-            data, at, end = self.data, self.at, len(self.data)
+            data = self.data
+            at = self.at
+            end = len(self.data)
             for _ in range(count):
                 at += 8 + int.from_bytes(data[at : at + 8], "little")
                 if at > end:
@@ -138,14 +157,20 @@ class Gguf:
 
 
 def read_model(path: Path) -> Given:
-    """A model by its own header: nothing is downloaded, no weight is read. Raises ValueError in one line."""
+    """A model by its own header: nothing is downloaded, no weight is read.
+
+    Raises ValueError in one line.
+    """
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"), key=lambda one: "mmproj" in one.name)
         path = (*ggufs, path / "config.json")[0]
     if start_of(path, 4) == b"GGUF":
         return _gguf(path)
-    config, folder = {} if path.suffix == ".safetensors" else json_file(path), path.parent
-    index, beside, about = folder / INDEX, folder / "config.json", config
+    config = {} if path.suffix == ".safetensors" else json_file(path)
+    folder = path.parent
+    index = folder / INDEX
+    beside = folder / "config.json"
+    about = config
     if "weight_map" not in config:
         about = json_file(index) if config and index.exists() else {}
     total = about["metadata"].get("total_size") if isinstance(about.get("metadata"), dict) else 0
@@ -161,7 +186,8 @@ def read_model(path: Path) -> Given:
 
 def _known(kind: str, **given: Any) -> Given:
     """What a header gives; an architecture that is not known is said."""
-    name, found = re.sub("[^a-z0-9]", "", kind.lower()), Given(**given)
+    name = re.sub("[^a-z0-9]", "", kind.lower())
+    found = Given(**given)
     if not any(map(name.startswith, table("models")["known"])):
         found.missing.append(f"not known: architecture {kind or '(none)'}")
         found.notes.append("What is said of its cache is that of plain attention.")
@@ -190,7 +216,8 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     inner = config.get("text_config") or config.get("llm_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
-    of, both = table("models"), text.get("is_encoder_decoder") is True
+    of = table("models")
+    both = text.get("is_encoder_decoder") is True
     found = {**named(text, of["config"]), **(named(text, of["encoder_decoder"]) if both else {})}
     if not (_whole(found.get("n_layer")) and _whole(found.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
@@ -208,7 +235,9 @@ def _config(config: dict[str, Any], path: Path) -> Given:
 
 
 def _quantised(how: Any) -> dict[str, Any]:
-    """A config's quantisation of its matrices: the method, the bits and the weights that share a scale."""
+    """A config's quantisation of its matrices: the method, the bits and the weights that share
+    a scale.
+    """
     how = how if isinstance(how, dict) else {}
     inner = how.get("config_groups")
     for _ in range(2):  # compressed-tensors: the first group, and its weights
@@ -222,8 +251,12 @@ def _quantised(how: Any) -> dict[str, Any]:
 
 
 def _kinds(found: dict[str, Any], kind: str, types: Any, heads: list[Any]) -> list[str]:
-    """Of each layer whether it is full, sliding, recurrent, both, sees an encoder's tokens alone, or is without a cache."""
-    of, layers, cross = table("models"), found["n_layer"], listed(found.get("cross_layers", ()))
+    """Of each layer whether it is full, sliding, recurrent, both, sees an encoder's tokens
+    alone, or is without a cache.
+    """
+    of = table("models")
+    layers = found["n_layer"]
+    cross = listed(found.get("cross_layers", ()))
     if len(types) < layers:
         given = {"pattern": of["windows"].get(kind), "interval": of["intervals"].get(kind), **found}
         types = (Sheet("", "", given).value("layer_unit") or ["full"]) * layers
@@ -236,7 +269,8 @@ def _kinds(found: dict[str, Any], kind: str, types: Any, heads: list[Any]) -> li
 
 def _layers(found: dict[str, Any], kind: str, types: Any = ()) -> dict[str, Any]:
     """The inputs of what a header says. Layers that share another's cache hold none."""
-    layers, query = found["n_layer"], found.get("n_head", 0)
+    layers = found["n_layer"]
+    query = found.get("n_head", 0)
     if not 0 < layers <= MOST_LAYERS:
         raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
     heads = (listed(found.get("n_head_kv", query)) * layers)[:layers]
@@ -289,12 +323,16 @@ def _parts(header: Gguf, path: Path) -> tuple[int, list[str]]:
     return sum(Gguf(one).bytes for one in parts), lost * (len(parts) < int(match[2]))
 
 
-# A server's log as the inputs of a sheet: what it was given, what it printed that it took, how it ended and what to change.
+# A server's log as the inputs of a sheet: what it was given, what it printed that it took, how
+# it ended and what to change.
 
 
 def read_log(lines: Iterable[str]) -> Given:
     """What a log says, of its last load. Raises ValueError where no line is a server's."""
-    log, known, programs, kept = Given("", {}), table("logs"), Counter[str](), list[str]()
+    log = Given("", {})
+    known = table("logs")
+    programs = Counter[str]()
+    kept = list[str]()
     seen: dict[tuple[str, str, bool, int, str], dict[Any, Any]] = {}
     runs, host, draft = (re.compile(known[one]) for one in ("runs", "host", "beside"))
     forms = [(row["has"], re.compile(row["form"]), row) for row in known["lines"]]
@@ -307,18 +345,22 @@ def read_log(lines: Iterable[str]) -> Given:
                 beside = beside if at else ""
         beside = "draft" if draft.search(line) else beside
         if runs.search(line):
-            log.fits, kept = True, []  # what failed before was tried again
+            log.fits = True
+            kept = []  # what failed before was tried again
         for _, form, row in [one for one in forms if one[0] in line]:
-            match, how = form.search(line), row.get("how", "last")
+            match = form.search(line)
+            how = row.get("how", "last")
             groups = [group for group in match.groups() if group] if match else []
             if groups and not (host.search(groups[0]) if how in known["added"] else beside):
                 programs[row["program"]] += 1
                 log.version = row.get("until", log.version)
                 key = (row["key"], how, "printed" in row, row.get("at", 1), row["program"])
-                spot, named = seen.setdefault(key, {}), how in ("each", "cards")
+                spot = seen.setdefault(key, {})
+                named = how in ("each", "cards")
                 spot[groups[0] + beside if named else len(spot)] = _value(groups[-1], row)
     for (name, how, printed, *_), spot in seen.items():
-        values, many = list(spot.values()), how in ("list", "cards")
+        values = list(spot.values())
+        many = how in ("list", "cards")
         whole = sum(values) if how in ("each", "add") else values if many else values[-1]
         (log.printed if printed else log.inputs)[name] = whole
     log.inputs["n_ctx_printed"] = log.inputs.get("n_ctx")
@@ -330,8 +372,10 @@ def read_log(lines: Iterable[str]) -> Given:
     log.program = programs.most_common(1)[0][0] if programs else found[-1].program
     for last in found[-1:]:
         log.inputs = {"card_total_bytes": last.capacity and last.capacity.bytes, **log.inputs}
-        words, advice = " ".join(last.words.split())[:160], known["advice"].get(last.row)
-        log.fits, log.notes = False, [f"It ended in: {words}", *([advice] if advice else [])]
+        words = " ".join(last.words.split())[:160]
+        advice = known["advice"].get(last.row)
+        log.fits = False
+        log.notes = [f"It ended in: {words}", *([advice] if advice else [])]
     return log
 
 
@@ -341,6 +385,7 @@ def _value(text: str, row: dict[str, Any]) -> Any:
         return [printed_size(one) for one in re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)]
     if "unit" in row:
         return printed_size(text, row["unit"])
-    text, words = text.replace(",", ""), table("logs")["words"]
+    text = text.replace(",", "")
+    words = table("logs")["words"]
     is_word = text in words or not re.fullmatch(r"[\d.]+", text)
     return words.get(text, text) if is_word else float(text) if "." in text else int(text)

@@ -1,7 +1,9 @@
-"""A small spreadsheet: rules.json evaluated for one program, release and set of inputs; each figure keeps its source.
+"""A small spreadsheet: rules.json evaluated for one program, release and set of inputs; each
+figure keeps its source.
 
-A name is what was given, else the first of its rows that is for the program's family and holds. A row of three formulas is a
-range, of which a sheet takes one end: ``low``, ``likely`` or ``high``. A name that nothing gives raises ``Missing``.
+A name is what was given, else the first of its rows that is for the program's family and holds.
+A row of three formulas is a range, of which a sheet takes one end: ``low``, ``likely`` or
+``high``. A name that nothing gives raises ``Missing``.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from typing import Any
 from helpers.units import GIB, MIB
 
 LOW, LIKELY, HIGH = ENDS = ("low", "likely", "high")
-MOST, NEWEST = 1 << 62, 999912
+MOST = 1 << 62
+NEWEST = 999912
 
 
 @dataclass
 class Given:
-    """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is ``missing`` and what to say beside it
-    (``notes``), and of a log the ``printed`` results and how it ended (``fits``)."""
+    """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is
+    ``missing`` and what to say beside it (``notes``), and of a log the ``printed`` results
+    and how it ended (``fits``).
+    """
 
     program: str
     inputs: dict[str, Any]
@@ -41,21 +46,30 @@ class Given:
 
 
 class Missing(Exception):
-    """A name that neither the inputs nor a rule gives; ``why`` where a rule says that there is no bound."""
+    """A name that neither the inputs nor a rule gives; ``why`` where a rule says that there is
+    no bound.
+    """
 
     def __init__(self, name: str, why: str = ""):
-        self.name, self.why = name, why
+        self.name = name
+        self.why = why
 
 
 @lru_cache(8)
 def table(name: str = "rules") -> dict[str, Any]:
-    """What the file NAME.json of this folder holds, with its sources. It is shared, so nobody changes it."""
+    """What the file NAME.json of this folder holds, with its sources.
+
+    It is shared, so nobody changes it.
+    """
     return dict(json.loads(get_data(__name__, f"{name}.json") or b"{}"))
 
 
 @lru_cache(None)
 def compiled(formula: str) -> CodeType:
-    """A formula of the table. Only the project's own table is ever compiled, and it sees no name but a sheet's."""
+    """A formula of the table.
+
+    Only the project's own table is ever compiled, and it sees no name but a sheet's.
+    """
     return compile(formula, "rules.json", "eval")
 
 
@@ -68,11 +82,14 @@ def family_of(program: str) -> str:
 
 @lru_cache(64)
 def date_of(version: str, family: str) -> int:
-    """A release as the month it came out in (202511): as written, by build or release number; the newest where nothing says so.
+    """A release as the month it came out in (202511): as written, by build or release number;
+    the newest where nothing says so.
 
     ``before 2025-05`` is the month before; a year alone is its end.
     """
-    text, dates, found = version.lower(), table()["dates"], NEWEST
+    text = version.lower()
+    dates = table()["dates"]
+    found = NEWEST
     for word, year in re.findall(r"\b([a-z]{3})[a-z]*[. -]{1,2}(20\d\d)", text):
         text += f" {year}-{dates['words'].get(word, 0):02d}"
     build = re.search(r"\bb(?:uild )?(\d{3,5})\b", text)
@@ -80,7 +97,8 @@ def date_of(version: str, family: str) -> int:
     if month := re.search(r"(20\d\d)-(0[1-9]|1[0-2])", text):
         found = int(month[1] + month[2])
     elif number:
-        rows, asked = dates["build" if build else family], [*map(int, number[1].split("."))]
+        rows = dates["build" if build else family]
+        asked = [*map(int, number[1].split("."))]
         known = [at for one, at in rows if [*map(int, one.split("."))] <= asked]
         found = int([rows[0][1], *known][-1].replace("-", ""))
     elif year := re.search(r"\b20\d\d\b", text):
@@ -94,10 +112,16 @@ def listed(value: Any) -> list[float]:
 
 
 def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs that are known, of the right kind. Raises ValueError in one line for a figure that cannot be one."""
-    found, of, used = {}, table()["inputs"], {**table()["rules"], **table()["words"]}
+    """The inputs that are known, of the right kind.
+
+    Raises ValueError in one line for a figure that cannot be one.
+    """
+    found = {}
+    of = table()["inputs"]
+    used = {**table()["rules"], **table()["words"]}
     for name, value in inputs.items():
-        least, most = int(name in of["from one"]), 1 if name in of["shares"] else MOST
+        least = int(name in of["from one"])
+        most = 1 if name in of["shares"] else MOST
         figures = value if isinstance(value, list) and value and name in of["lists"] else [value]
         is_word = isinstance(value, str) and name in of["words"]
         if is_word or all(isinstance(n, (int, float)) and least <= n <= most for n in figures):
@@ -117,7 +141,9 @@ def element_bytes(kind: str) -> float:
 
 
 def layers_in(cards: Any, fixed: float, first: float, one: float, last: float, count: int) -> int:
-    """How many of ``count`` layers of a size, and of a last one, cards hold beside what is fixed on each and on the first."""
+    """How many of ``count`` layers of a size, and of a last one, cards hold beside what is
+    fixed on each and on the first.
+    """
     rooms = [max(0, size - fixed - first * (at == 0)) for at, size in enumerate(listed(cards))]
     held = sum(int(room // one) for room in rooms)
     lost = min(int(room // one) - (room - last) // one for room in rooms)
@@ -125,7 +151,9 @@ def layers_in(cards: Any, fixed: float, first: float, one: float, last: float, c
 
 
 def fullest_card(cards: Any, shares: Any, fixed: float, one: float, count: int, off: int) -> float:
-    """What layers of a size leave on the fullest card, were its count ``off`` less. Raises TypeError.
+    """What layers of a size leave on the fullest card, were its count ``off`` less.
+
+    Raises TypeError.
 
     A layer goes to the first card whose share, added up, passes the layer's place among all.
     """
@@ -151,12 +179,17 @@ class Sheet:
     def __init__(
         self, program: str, version: str, inputs: dict[str, Any], tags: Any = (), end: str = LIKELY
     ):
-        self.program, self.version, self.inputs = program.lower(), version, dict(inputs)
-        self.tags, self.end, first = tuple(tags), end, family_of(program)
+        self.program = program.lower()
+        self.version = version
+        self.inputs = dict(inputs)
+        self.tags = tuple(tags)
+        self.end = end
+        first = family_of(program)
         date = date_of(version, first)
         since, later = table()["becomes"].get(first, (date, first))
         self.family = later if date >= since else first
-        self._open, self.sources = list[str](), dict[str, str]()
+        self._open = list[str]()
+        self.sources = dict[str, str]()
         own = {"given": self._given, "may": lambda name: self.lacks(name) is None, "date": date}
         own.update(program=self.program, family=self.family, tags=self.tags, version=version)
         self._made: dict[str, Any] = {**FUNCTIONS, **own}

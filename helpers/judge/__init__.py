@@ -11,7 +11,10 @@ from typing import Any
 
 @lru_cache(maxsize=None)
 def table(name: str) -> Any:
-    """What the file NAME.json of this folder holds: knowledge with its sources. It is shared, so nobody changes it."""
+    """What the file NAME.json of this folder holds: knowledge with its sources.
+
+    It is shared, so nobody changes it.
+    """
     return json.loads(pkgutil.get_data(__name__, f"{name}.json") or b"{}")
 
 

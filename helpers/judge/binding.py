@@ -1,15 +1,19 @@
-"""Which ceiling binds: the decision table over pages_limit, GTT, carve-out, KFD bank and total. Pure.
+"""Which ceiling binds: the decision table over pages_limit, GTT, carve-out, KFD bank and total.
+
+Pure.
 
 The same total has several causes, so no one number decides. Which of carve-out and TTM the pool is
 goes by the kernel: the carve-out alone before Linux 6.10; TTM's limit, even where the carve-out is
 larger, until 6.14 (89773b85599a); from 6.15 on TTM's limit where the GTT is larger than the
 carve-out, else the carve-out (759e764f7d58; amd-gfx, 2025-01-30).
 
-The table is ceilings.json. ``decisions`` has the words, the cause and the source of each answer. ``rules`` find the answer:
-groups in the order in which they are asked, of each the first rule that holds; a rule without an answer ends its group. A
-condition is a fact of ``_facts``, a figure that is known, ``no`` and one of these, or one of COMPARISONS between two figures.
-``size`` is the figure that binds, ``words`` are figures that a sentence names by another word, and the confidence ``read`` is
-``confirmed`` where the driver's own pool was read, else ``likely``.
+The table is ceilings.json. ``decisions`` has the words, the cause and the source of each
+answer. ``rules`` find the answer: groups in the order in which they are asked, of each the
+first rule that holds; a rule without an answer ends its group. A condition is a fact of
+``_facts``, a figure that is known, ``no`` and one of these, or one of COMPARISONS between two
+figures. ``size`` is the figure that binds, ``words`` are figures that a sentence names by
+another word, and the confidence ``read`` is ``confirmed`` where the driver's own pool was read,
+else ``likely``.
 """
 
 from __future__ import annotations
@@ -36,25 +40,33 @@ if TYPE_CHECKING:
     from helpers.shapes import Cause, Confidence, Layer
 
 KFD_RESERVE_BYTES = 3 << 29
-NEW_KFD_LIMIT, GTT_AS_VRAM, GTT_IF_LARGER = (6, 7), (6, 10), (6, 15)
+NEW_KFD_LIMIT = (6, 7)
+GTT_AS_VRAM = (6, 10)
+GTT_IF_LARGER = (6, 15)
 FAR = 1.3
 """A layer this much above another is no rounding, and no share that firmware keeps."""
 MENU = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 CARVE_OUTS = tuple(512 * MIB * size for size in MENU)
 """Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
 SMALL_CARVE_OUTS = (256 * MIB, 512 * MIB, GIB, 2 * GIB)
-"""Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of APUs)."""
+"""Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of
+APUs).
+"""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The readings of the decision table, in bytes; None is not known. ``ram`` is what the carve-out left to Linux.
+    """The readings of the decision table, in bytes; None is not known.
 
-    ``wanted`` is the pages_limit that is configured, ``free`` what HIP or CUDA says is free, ``installed`` the RAM as bought;
-    ``bare_free`` and ``available`` are MemFree and MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer
-    or empty. ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold; ``precision`` is how
-    exact ``torch`` was printed. ``other_total`` is what another program or build sees, ``vulkan`` the largest heap, ``halves``
-    the layers that were called half of the RAM in words, ``failed`` whether an allocation failed.
+    ``ram`` is what the carve-out left to Linux.
+
+    ``wanted`` is the pages_limit that is configured, ``free`` what HIP or CUDA says is free,
+    ``installed`` the RAM as bought; ``bare_free`` and ``available`` are MemFree and
+    MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer or empty.
+    ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold;
+    ``precision`` is how exact ``torch`` was printed. ``other_total`` is what another program or
+    build sees, ``vulkan`` the largest heap, ``halves`` the layers that were called half of the
+    RAM in words, ``failed`` whether an allocation failed.
     """
 
     pages_limit: int | None = None
@@ -85,9 +97,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Decision:
-    """Which layer binds and why. ``pattern`` names the row of the decision table; ``step`` is the one next thing to do.
+    """Which layer binds and why.
 
-    ``rests`` names the fields of Numbers that the answer rests on; ``filled``: one of them was filled in for a recorded box.
+    ``pattern`` names the row of the decision table; ``step`` is the one next thing to do.
+
+    ``rests`` names the fields of Numbers that the answer rests on; ``filled``: one of them was
+    filled in for a recorded box.
     """
 
     pattern: str
@@ -114,10 +129,12 @@ def kernel_release(text: str) -> tuple[int, int] | None:
 
 
 def kfd_limit(ram_bytes: int, kernel: tuple[int, int] | None) -> int:
-    """Bytes of system memory that KFD lets compute programs take together (amdgpu_amdkfd_gpuvm_init_mem_limits).
+    """Bytes of system memory that KFD lets compute programs take together
+    (amdgpu_amdkfd_gpuvm_init_mem_limits).
 
-    Since October 2023 RAM less a 64th less 1.5 GiB, or half where that leaves under 1.5 GiB; before, 15/16 of what was free
-    at load, of which 15/16 of the RAM is an upper bound. With an unknown kernel the lower of both.
+    Since October 2023 RAM less a 64th less 1.5 GiB, or half where that leaves under 1.5 GiB;
+    before, 15/16 of what was free at load, of which 15/16 of the RAM is an upper bound. With an
+    unknown kernel the lower of both.
     """
     left = ram_bytes - (ram_bytes >> 6)
     new = left >> 1 if left < 2 * KFD_RESERVE_BYTES else left - KFD_RESERVE_BYTES
@@ -150,11 +167,13 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 def decide(n: Numbers) -> Decision:
     """The binding layer by the decision table, of a bundle's readings and of posted numbers alike.
 
-    One number never decides. Where layers that would discriminate are missing, the answer is ``cannot-tell`` with their names.
-    ``confirmed`` needs two layers that a machine printed and that agree; a reading that was filled in counts towards
-    ``likely`` only, and what was retold alone is ``weak``.
+    One number never decides. Where layers that would discriminate are missing, the answer is
+    ``cannot-tell`` with their names. ``confirmed`` needs two layers that a machine printed and
+    that agree; a reading that was filled in counts towards ``likely`` only, and what was retold
+    alone is ``weak``.
     """
-    sizes, beside = _sizes(n), _beside(n)
+    sizes = _sizes(n)
+    beside = _beside(n)
     rule = _first_rule({**_facts(n, sizes), "small beside the rest": bool(beside)}, sizes)
     if rule is None:
         return _graded(_undecided(n), n)
@@ -169,7 +188,8 @@ def decide(n: Numbers) -> Decision:
         sure = "likely" if sizes["pool"] is None else "confirmed"
     found = row(rule["row"], n, sizes.get(rule.get("size", "")), sure, **words)
     missing = tuple(rule.get("missing", ()))
-    # By default a capture does not ask torch; without its total a faulty HIP build above the kernel stays unseen.
+    # By default a capture does not ask torch; without its total a faulty HIP build above the
+    # kernel stays unseen.
     if n.torch is None and not missing and n.kind not in (UNIFIED, CARD):
         missing = ("torch total",)
     return _graded(replace(found, missing=missing), n)
@@ -178,15 +198,20 @@ def decide(n: Numbers) -> Decision:
 def row(
     pattern: str, n: Numbers, size: int | None, confidence: Confidence, **words: str
 ) -> Decision:
-    """The decision that a row of the table words, with the readings put in. ``size`` is what binds, in bytes."""
-    data, either = decisions()[pattern], table("ceilings")["either"]
+    """The decision that a row of the table words, with the readings put in.
+
+    ``size`` is what binds, in bytes.
+    """
+    data = decisions()[pattern]
+    either = table("ceilings")["either"]
     values = {k: show_bytes(v) for k, v in vars(n).items() if type(v) is int}
     says = data["says"].format(**{**values, "ram_any": show_bytes(_ram(n)), **words})
     rests = []
     for name in data["rests"]:
         fields = either.get(name, [name])
         rests.append(next((f for f in fields if getattr(n, f) is not None), fields[0]))
-    layer, step = data["layer"], data["step"]
+    layer = data["layer"]
+    step = data["step"]
     bound = size if layer else None
     answer = (pattern, layer, bound, data["cause"], confidence, says, step)
     return Decision(*answer, rests=tuple(rests))
@@ -215,12 +240,15 @@ def _first_rule(facts: dict[str, bool], sizes: dict[str, int | None]) -> dict[st
 
 
 def _sizes(n: Numbers) -> dict[str, int | None]:
-    """The figures that rules compare, by name: those of Numbers and what follows from them, in bytes.
+    """The figures that rules compare, by name: those of Numbers and what follows from them, in
+    bytes.
 
-    ``pool`` is what the driver gives, ``low`` torch's total where that is not known, ``ram_any`` the RAM by the best reading.
+    ``pool`` is what the driver gives, ``low`` torch's total where that is not known,
+    ``ram_any`` the RAM by the best reading.
     """
     found = {name: value for name, value in vars(n).items() if value is None or type(value) is int}
-    ram, pool = _ram(n), n.kfd if n.kfd is not None else n.hsa
+    ram = _ram(n)
+    pool = n.kfd if n.kfd is not None else n.hsa
     free = n.free if n.free is not None else n.bare_free
     found.update(ram_any=ram, pool=pool, low=n.torch if pool is None else pool, free_any=free)
     found.update(total=n.kfd or n.hsa or n.torch or None, half=None if ram is None else ram // 2)
@@ -231,18 +259,27 @@ def _sizes(n: Numbers) -> dict[str, int | None]:
 
 def _facts(n: Numbers, sizes: dict[str, int | None]) -> dict[str, bool]:
     """What rules ask beside comparing two figures."""
-    pool, low, total, heap = sizes["pool"], sizes["low"] or 0, sizes["total"], n.vulkan or 0
-    torch, gtt, vram, kernel = n.torch or 0, n.gtt or 0, n.vram or 0, n.kernel or (0, 0)
-    is_ttm, is_carveout = near(sizes["low"], n.pages_limit), near(sizes["low"], n.vram)
+    pool = sizes["pool"]
+    low = sizes["low"] or 0
+    total = sizes["total"]
+    heap = n.vulkan or 0
+    torch = n.torch or 0
+    gtt = n.gtt or 0
+    vram = n.vram or 0
+    kernel = n.kernel or (0, 0)
+    is_ttm = near(sizes["low"], n.pages_limit)
+    is_carveout = near(sizes["low"], n.vram)
     older = n.out_of_tree or kernel < GTT_IF_LARGER
     if is_ttm and is_carveout:
-        # Both would give this number; Linux 6.15 and later take GTT only where it is larger than the carve-out.
+        # Both would give this number; Linux 6.15 and later take GTT only where it is larger
+        # than the carve-out.
         known = n.kernel is not None and n.gtt is not None
         is_ttm = known and kernel >= GTT_AS_VRAM and (kernel < GTT_IF_LARGER or vram < gtt)
         is_carveout = known and not is_ttm
     asked = n.kind == UNKNOWN and n.hip and not is_card_size(torch)
     whole = int((n.ram + vram) / (1 - INSTALLED_SHARE)) if n.ram else 0
-    available, free = n.available or 0, sizes["free_any"]
+    available = n.available or 0
+    free = sizes["free_any"]
     free = available if free is None else free
     largest = max(gtt, total or 0, sizes["ram_any"] or 0)
     given = (gtt, n.gtt_wanted or 0, n.wanted or 0, gtt + vram)
@@ -274,7 +311,10 @@ def _facts(n: Numbers, sizes: dict[str, int | None]) -> dict[str, bool]:
 
 
 def _is_small(n: Numbers, size: int) -> bool:
-    """Whether a total is a carve-out of a size that no RAM has. ROCm runs on no card of so little memory (parts.json)."""
+    """Whether a total is a carve-out of a size that no RAM has.
+
+    ROCm runs on no card of so little memory (parts.json).
+    """
     return size in SMALL_CARVE_OUTS and (n.kind == APU or size <= GIB)
 
 
@@ -309,7 +349,9 @@ def _ram(n: Numbers) -> int | None:
 
 
 def _is_half(n: Numbers, size: int) -> bool:
-    """Whether a size is half of the RAM: of MemTotal closely, of the RAM as bought less what firmware takes."""
+    """Whether a size is half of the RAM: of MemTotal closely, of the RAM as bought less what
+    firmware takes.
+    """
     if n.ram is not None and near(size, n.ram // 2, HALF_SHARE):
         return True
     half = (n.installed or 0) // 2
@@ -341,10 +383,13 @@ def numbers_of(
     hip: bool = True,
     failed: bool | None = None,
 ) -> Numbers:
-    """Posted figures as the decision takes them. What the failing message says comes first, then what a machine printed.
+    """Posted figures as the decision takes them.
 
-    ``kind`` is gpu_kind's answer, ``kernel`` the release as posted, ``hip`` whether the runtime is ROCm's,
-    ``failed`` whether an allocation failed (by default: whether a message gives a total).
+    What the failing message says comes first, then what a machine printed.
+
+    ``kind`` is gpu_kind's answer, ``kernel`` the release as posted, ``hip`` whether the runtime
+    is ROCm's, ``failed`` whether an allocation failed (by default: whether a message gives a
+    total).
     """
     figures = tuple(figures)
     known = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]

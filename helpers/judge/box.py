@@ -1,4 +1,6 @@
-"""What a captured box shows: access, the build, holders and the kernel's log; not ceilings, not settings."""
+"""What a captured box shows: access, the build, holders and the kernel's log; not ceilings, not
+settings.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,12 @@ def box_observations(bundle: Bundle, messages: tuple[Message, ...] = ()) -> list
 
 
 def layer_observations(bundle: Bundle, name: str) -> Iterator[Observation]:
-    """The layers that the decision about a box's ceilings was made from, each with its reading, under the decision's name."""
+    """The layers that the decision about a box's ceilings was made from, each with its reading,
+    under the decision's name.
+    """
     filled = {item.id for item in bundle.items if item.constructed}
-    stack, layers = ceilings(bundle)[0], table("ceilings")["layers"]
+    stack = ceilings(bundle)[0]
+    layers = table("ceilings")["layers"]
     for row in stack.rows:
         if row.layer and layers[row.layer]["says"] and row.value.ok:
             says = f"{row.name}, {layers[row.layer]['says']}"
@@ -65,7 +70,8 @@ def _access(
             continue  # the bus list is incomplete: another layer sees a GPU
         short = way.path or "none"
         reading = seen(short, "text", way.path or "pci_devices", way.item)
-        name, says = OBSTACLES.get(way.cause, "access-refused"), way.says[:1].upper() + way.says[1:]
+        name = OBSTACLES.get(way.cause, "access-refused")
+        says = way.says[:1].upper() + way.says[1:]
         yield _row(name, reading, says, name in ("no-gpu", "no-driver"))
     who = identity(bundle)
     if who is not None and who.container not in ("", "none"):
@@ -84,8 +90,10 @@ def _build(bundle: Bundle, found: tuple[Gpu, ...]) -> Iterator[Observation]:
     for gpu in found:
         gfx = gpu.indices.get("gfx", "")
         bare = {arch.split(":")[0] for arch in build.archs}
-        # LLVM's generic targets: gfx11-generic, gfx10-3-generic; gfx950 is of gfx9-4-generic (its AMDGPUUsage page).
-        family, minor = gfx[:-2], "4" if gfx == "gfx950" else gfx[-2:-1]
+        # LLVM's generic targets: gfx11-generic, gfx10-3-generic; gfx950 is of gfx9-4-generic
+        # (its AMDGPUUsage page).
+        family = gfx[:-2]
+        minor = "4" if gfx == "gfx950" else gfx[-2:-1]
         runs = {gfx, f"{family}-generic", f"{family}-{minor}-generic"}
         if build.build == "rocm" and gfx and bare and not bare & runs:
             says = f"torch is built for {', '.join(sorted(bare))}"[:179]
@@ -108,7 +116,8 @@ def _holders(
             if gpu.unattributed.ok and not gpu.integrated:
                 yield from _unattributed(gpu, used.bytes)
         for holder in gpu.holders:
-            size, named = holder.memory.bytes, not numbered_by_host(holder)
+            size = holder.memory.bytes
+            named = not numbered_by_host(holder)
             if holder.state == "Z" and size > owner.UNEXPLAINED_BYTES:
                 says = f"pid {holder.pid} is a zombie and holds this much"
                 yield _row("zombie-holder", holder.memory, says, True)
@@ -122,7 +131,8 @@ def _holders(
 
 
 def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
-    rest, place = gpu.unattributed, "identity, device_files"
+    rest = gpu.unattributed
+    place = "identity, device_files"
     says = f"In use on {gpu.pci}, and held by no process that is seen here"
     if not owner.is_unexplained(rest.bytes, in_use):
         yield _row("explained", rest, f"{says}: too little to matter")
@@ -135,28 +145,36 @@ def _unattributed(gpu: Gpu, in_use: int) -> Iterator[Observation]:
 
 
 def _kernel(bundle: Bundle) -> Iterator[Observation]:
-    """One row for each kind of line since the last boot, with how often it stands there; the last line is shown."""
+    """One row for each kind of line since the last boot, with how often it stands there; the
+    last line is shown.
+    """
     kinds: dict[str, list[kernel_log.Event]] = {}
     for event in kernel_log.events(bundle):
         if event.boot == 0:
             kinds.setdefault(event.row, []).append(event)
     for kind, events in kinds.items():
-        rule, last = kernel_log.rule(kind), events[-1]
-        name, times = observation_name(rule.side, rule.event), sum(e.count for e in events)
+        rule = kernel_log.rule(kind)
+        last = events[-1]
+        name = observation_name(rule.side, rule.event)
+        times = sum(e.count for e in events)
         if name:
             words = seen(last.text[:400] or last.kind, "text", last.source)
             often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
-            says, proof = f"The kernel log holds {often}", name in ("killed", "kernel-leak")
+            says = f"The kernel log holds {often}"
+            proof = name in ("killed", "kernel-leak")
             yield _row(name, words, says, proof)
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0:
         yield _row("killed", kills, "The control group's limit killed this many processes", True)
 
 
-# What a memory snapshot of torch shows of a failure: its blocks, its out-of-memory event, and what grows.
+# What a memory snapshot of torch shows of a failure: its blocks, its out-of-memory event, and
+# what grows.
 #
-# The segments of a snapshot are the state after its last event. What they were at the out-of-memory event is reckoned back over
-# the events in between (torch/csrc/cuda/memory_snapshot.cpp: alloc, free_completed, segment_alloc, segment_free, map, unmap).
+# The segments of a snapshot are the state after its last event. What they were at the
+# out-of-memory event is reckoned back over the events in between
+# (torch/csrc/cuda/memory_snapshot.cpp: alloc, free_completed, segment_alloc, segment_free, map,
+# unmap).
 
 if TYPE_CHECKING:  # its packages are not the standard library's
     from helpers.allocator.growth import Growth
@@ -168,9 +186,11 @@ RESERVED = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_u
 
 @dataclass(frozen=True)
 class Moment:
-    """The allocator at the out-of-memory event: bytes allocated, reserved and free on the device, and what was asked for.
+    """The allocator at the out-of-memory event: bytes allocated, reserved and free on the
+    device, and what was asked for.
 
-    ``largest_bytes`` is the largest unused block, known where nothing happened between the event and the end.
+    ``largest_bytes`` is the largest unused block, known where nothing happened between the
+    event and the end.
     """
 
     request_bytes: int
@@ -182,7 +202,10 @@ class Moment:
 
 
 def evidence_from_snapshot(path: str | Path) -> CaseEvidence:
-    """Evidence of a snapshot file. Raises allocator.trace.TraceError, one line, where it is none; runs no code of it."""
+    """Evidence of a snapshot file.
+
+    Raises allocator.trace.TraceError, one line, where it is none; runs no code of it.
+    """
     from helpers.allocator.snapshot import load
 
     return CaseEvidence(snapshot=load(path))
@@ -193,7 +216,8 @@ def moment(snapshot: Snapshot) -> Moment | None:
     failed = [at for at, event in enumerate(snapshot.events) if event.action == "oom"]
     if not failed:
         return None
-    event, later = snapshot.events[failed[-1]], snapshot.events[failed[-1] + 1 :]
+    event = snapshot.events[failed[-1]]
+    later = snapshot.events[failed[-1] + 1 :]
     blocks = [block for segment in snapshot.segments for block in segment.blocks]
     allocated = sum(block.size for block in blocks if block.state != "I")
     reserved = sum(segment.size for segment in snapshot.segments)
@@ -217,7 +241,8 @@ def snapshot_observations(snapshot: Snapshot) -> list[Observation]:
     say("snapshot-reserved", sum(segment.size for segment in snapshot.segments))
     m = moment(snapshot)
     if m is not None:
-        stranded, request = m.reserved_bytes - m.allocated_bytes, show_bytes(m.request_bytes)
+        stranded = m.reserved_bytes - m.allocated_bytes
+        request = show_bytes(m.request_bytes)
         free = show_bytes(m.device_free_bytes)
         say("snapshot-oom", m.request_bytes, where=m.where or "an unknown call site", free=free)
         lacks = m.allocated_bytes + m.request_bytes - m.reserved_bytes - m.device_free_bytes
@@ -251,8 +276,9 @@ def _grown(snapshot: Snapshot) -> Growth | None:
 
 # What stands between this process and the GPUs of the box, and the exact line that removes it.
 #
-# The words, the lines and their sources are data: obstacles.json. A GPU of another vendor than the one
-# that the failing program is about is no obstacle: sysfs shows the host's whole PCI bus in a container.
+# The words, the lines and their sources are data: obstacles.json. A GPU of another vendor than
+# the one that the failing program is about is no obstacle: sysfs shows the host's whole PCI bus
+# in a container.
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
 OVERFLOW_GID = 65534
@@ -260,7 +286,9 @@ OVERFLOW_GID = 65534
 
 @dataclass(frozen=True)
 class Obstacle:
-    """One thing in the way. ``fix`` is a command for a person to run, never run here; empty where there is none.
+    """One thing in the way.
+
+    ``fix`` is a command for a person to run, never run here; empty where there is none.
 
     ``cause`` is one of no_gpu, no_driver, no_node, no_device, device_cgroup, group,
     group_not_in_session, unmapped_group, selinux, refused, variable.
@@ -276,8 +304,11 @@ class Obstacle:
 def _obstacle(
     reason: str, path: str, item: str, who: Identity | None, vendor: str = "AMD", **words: str
 ) -> Obstacle:
-    """A row of ``causes``, its words filled in for this vendor, and its line for the host or for a container."""
-    data, of = table("obstacles")["causes"][reason], VENDORS[vendor]
+    """A row of ``causes``, its words filled in for this vendor, and its line for the host or
+    for a container.
+    """
+    data = table("obstacles")["causes"][reason]
+    of = VENDORS[vendor]
     inside = who.container if who is not None and who.container != "none" else ""
     words.update(path=path, vendor=vendor, driver=of["driver"], log=of["log"])
     words.update(start=of["start"].get(inside, of["start"][""]))
@@ -289,12 +320,16 @@ def _obstacle(
 
 
 def obstacles(bundle: Bundle, vendor: str = "") -> tuple[Obstacle, ...]:
-    """Everything in the way, nodes first. Empty where nothing is, or where access was not captured.
+    """Everything in the way, nodes first.
 
-    ``vendor`` (AMD, NVIDIA) is whose GPU the failing program is about; by default torch's build says
-    it, and without one the vendor whose nodes are all there.
+    Empty where nothing is, or where access was not captured.
+
+    ``vendor`` (AMD, NVIDIA) is whose GPU the failing program is about; by default torch's build
+    says it, and without one the vendor whose nodes are all there.
     """
-    nodes, who, pci = access(bundle), identity(bundle), bundle.read("pci_devices")
+    nodes = access(bundle)
+    who = identity(bundle)
+    pci = bundle.read("pci_devices")
     # The drivers of each vendor's displays and accelerators on the bus.
     drivers: dict[str, set[str]] = {}
     for row in bundle.table("pci_devices"):
@@ -309,7 +344,8 @@ def obstacles(bundle: Bundle, vendor: str = "") -> tuple[Obstacle, ...]:
         for node in nodes:
             if not any(re.fullmatch(VENDORS[name]["nodes"], node.path) for name in meant):
                 continue
-            why, item = node.opened.why, node.opened.item
+            why = node.opened.why
+            item = node.opened.item
             if node.opened.status == "not_allowed" and not node.path.startswith("/dev/dri/card"):
                 found.append(_refused(node, who))
             elif node.opened.status == "not_available" and not node.missing:
@@ -352,7 +388,8 @@ def _missing(
     lacks = _lacks(vendor, nodes)
     if not lacks:
         return []
-    item, names = nodes[0].opened.item if nodes else "", " and ".join(lacks)
+    item = nodes[0].opened.item if nodes else ""
+    names = " and ".join(lacks)
     if VENDORS[vendor]["driver"] in drivers:
         return [_obstacle("no_node", lacks[0], item, who, vendor, names=names)]
     bound = ", ".join(drivers) or "none"
@@ -392,7 +429,8 @@ def _reason(node: Node, who: Identity | None) -> str:
 
 
 def visible_devices(bundle: Bundle | None = None, listing: str = "") -> str:
-    """The line that leaves a program the AMD card and not the APU beside it, by a captured or a posted list of devices.
+    """The line that leaves a program the AMD card and not the APU beside it, by a captured or a
+    posted list of devices.
 
     Empty where no list names both a card and a processor's GPU under an index: no index is guessed.
     """

@@ -1,9 +1,13 @@
-"""Every ceiling between a box's RAM and torch, per GPU, and the one that binds. Pure: a bundle in, facts and a decision out.
+"""Every ceiling between a box's RAM and torch, per GPU, and the one that binds.
 
-An APU's pool is one of two things, never their sum: the firmware's carve-out, or what TTM may take of the RAM left to Linux.
-Which one, and so which setting can move it, goes by the kernel (amd-gfx patches 89773b85599a, Linux 6.10; 759e764f7d58, Linux
-6.15). amdgpu.gttsize moves the GTT that graphics sees and not that pool; amdgpu.vm_size is GiB of address space and sizes no
-pool; page_pool_size is a cache of freed pages, need not match pages_limit and limits nothing. pages_limit alone is enough.
+Pure: a bundle in, facts and a decision out.
+
+An APU's pool is one of two things, never their sum: the firmware's carve-out, or what TTM may
+take of the RAM left to Linux. Which one, and so which setting can move it, goes by the kernel
+(amd-gfx patches 89773b85599a, Linux 6.10; 759e764f7d58, Linux 6.15). amdgpu.gttsize moves the
+GTT that graphics sees and not that pool; amdgpu.vm_size is GiB of address space and sizes no
+pool; page_pool_size is a cache of freed pages, need not match pages_limit and limits nothing.
+pages_limit alone is enough.
 """
 
 from __future__ import annotations
@@ -43,10 +47,12 @@ _note = partial(sentence, "ceilings", "notes")
 
 @dataclass(frozen=True)
 class Ceiling:
-    """One row: ``value`` in bytes (a count for nofile), ``unit`` and ``native`` as the source writes it.
+    """One row: ``value`` in bytes (a count for nofile), ``unit`` and ``native`` as the source
+    writes it.
 
-    ``layer`` is empty where the row limits nothing that a program allocates; ``note`` then says what it is. ``pending`` is
-    what is configured and not live, in bytes, with the place it is written in.
+    ``layer`` is empty where the row limits nothing that a program allocates; ``note`` then says
+    what it is. ``pending`` is what is configured and not live, in bytes, with the place it is
+    written in.
     """
 
     layer: Layer | None
@@ -60,8 +66,10 @@ class Ceiling:
 
     def shape(self) -> shapes.Ceiling:
         """The row as a contract; only of a row with a layer."""
-        size, value = self.value.bytes if self.value.ok else None, self.value
-        place, status = value.source or value.why, value.status
+        size = self.value.bytes if self.value.ok else None
+        value = self.value
+        place = value.source or value.why
+        status = value.status
         return shapes.Ceiling(self.layer, size, place, status, self.pending_bytes)  # type: ignore[arg-type]
 
 
@@ -81,7 +89,9 @@ class Stack:
 
 
 def ceilings(bundle: Bundle) -> tuple[Stack, ...]:
-    """A stack for each GPU, APUs first; on a box without one, a single stack of what limits the host."""
+    """A stack for each GPU, APUs first; on a box without one, a single stack of what limits the
+    host.
+    """
 
     def place(gpu: Gpu) -> tuple[bool, bool, str]:
         return not (gpu.vendor == "AMD" and gpu.integrated), gpu.vendor != "AMD", gpu.pci
@@ -106,7 +116,8 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
     name = gpu.name.show() if gpu and gpu.name.ok else ""
     unified = gpu is not None and _is_unified(bundle, gpu)
     of = UNIFIED if unified else APU if kind == "apu" else ""
-    numbers, who = replace(_numbers(bundle, found), kind=of), identity(bundle)
+    numbers = replace(_numbers(bundle, found), kind=of)
+    who = identity(bundle)
     if who is not None and who.wsl:
         kind = "wsl"
     decision = decide(numbers) if kind == "apu" or unified else _not_an_apu(kind, gpu, numbers)
@@ -114,7 +125,8 @@ def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
     share = stack.row("fraction")
     if share is None or not share.value.ok or share.value.bytes >= (decision.binding_bytes or 0):
         return stack
-    says, size = _note("fraction", name=share.name, says=decision.says), share.value.bytes
+    says = _note("fraction", name=share.name, says=decision.says)
+    size = share.value.bytes
     below = replace(decision, binding="fraction", binding_bytes=size, says=says)
     return replace(stack, decision=below)
 
@@ -127,7 +139,9 @@ def _is_unified(bundle: Bundle, gpu: Gpu) -> bool:
 
 
 def _host_rows(bundle: Bundle, kind: str) -> list[Ceiling]:
-    box, used, page = machine(bundle), ttm.ttm_module(bundle), page_size(bundle)
+    box = machine(bundle)
+    used = ttm.ttm_module(bundle)
+    page = page_size(bundle)
     rows = [_row("ram", box.ram_total)]
     if kind in ("other vendor", "none"):
         return rows
@@ -185,7 +199,8 @@ def _gpu_rows(bundle: Bundle, gpu: Gpu, kind: str) -> list[Ceiling]:
 
 def _process_rows(bundle: Bundle) -> list[Ceiling]:
     """Limits of the process: of the allocator's settings, its control group and its ulimits."""
-    rows, build = [], framework.framework(bundle)
+    rows = []
+    build = framework.framework(bundle)
     given = {v.name: v for v in variables(bundle)}
     environ = {name: variable.value for name, variable in given.items()}
     share, name, _ = memory_fraction(environ, str(build.version.value or ""), build.build)
@@ -202,9 +217,12 @@ def _process_rows(bundle: Bundle) -> list[Ceiling]:
 
 
 def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
-    """The readings of a stack as the decision takes them, with those that no machine printed named as filled in."""
+    """The readings of a stack as the decision takes them, with those that no machine printed
+    named as filled in.
+    """
     taken: dict[str, Reading] = {}
-    layers, own = table("ceilings")["layers"], ""
+    layers = table("ceilings")["layers"]
+    own = ""
     for ceiling in rows:
         field = "free" if ceiling.name == "HIP free" else ""
         if ceiling.layer:
@@ -229,7 +247,9 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
 
 
 def _wanted(bundle: Bundle, module: str) -> int | None:
-    """The pages_limit that is configured, in bytes, that of the module in use first: another's was wanted as well."""
+    """The pages_limit that is configured, in bytes, that of the module in use first: another's
+    was wanted as well.
+    """
     found = [p.wanted for p in ttm.parameters(bundle) if p.name == "pages_limit" and p.wanted]
     found.sort(key=lambda setting: setting.module != module)
     sizes = (_size(setting.value, "pages", page_size(bundle)) for setting in found)
@@ -241,10 +261,12 @@ def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Dec
 
     What the failing program's message says of the total stands in where the evidence has none.
     """
-    stacks, found = ceilings(bundle), []
+    stacks = ceilings(bundle)
+    found = []
     about_a_card = _has_a_card_of(message_total, stacks)
     for stack in stacks:
-        numbers, answer = stack.numbers, stack.decision
+        numbers = stack.numbers
+        answer = stack.decision
         if numbers.torch is None and message_total is not None and not about_a_card:
             if numbers.kind in (APU, UNIFIED):
                 answer = decide(replace(numbers, torch=message_total))
@@ -253,7 +275,9 @@ def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Dec
 
 
 def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:
-    """Whether a card of the box has that total, so that a message is about the card and not the APU beside it."""
+    """Whether a card of the box has that total, so that a message is about the card and not the
+    APU beside it.
+    """
     cards = [stack for stack in stacks if stack.numbers.kind not in (APU, UNIFIED)]
     layers = (None, "carveout", "kfd_bank", "hip_total")
     rows = [row.value for card in cards for row in card.rows if row.layer in layers]

@@ -1,7 +1,8 @@
 """The cause of a failure with its evidence, or what is missing to name it.
 
-Every entry of the catalogue is weighed on its own by the observations at hand, and the best of each cause is compared: no order
-of entries, observations or texts decides anything. Two causes that weigh alike are ``cannot-tell`` with both as alternatives.
+Every entry of the catalogue is weighed on its own by the observations at hand, and the best of
+each cause is compared: no order of entries, observations or texts decides anything. Two causes
+that weigh alike are ``cannot-tell`` with both as alternatives.
 """
 
 from __future__ import annotations
@@ -33,13 +34,20 @@ from helpers.shapes import (
 )
 from helpers.units import GIB, show_bytes
 
-MEASURED, SAID, HINT = 2.0, 1.0, 0.7
-SUFFICIENT, PROOF, NEAR = 1.0, 3.0, 1.0
+MEASURED = 2.0
+SAID = 1.0
+HINT = 0.7
+SUFFICIENT = 1.0
+PROOF = 3.0
+NEAR = 1.0
 KIND = {"contrast": 0.5, "symptom": 0.0, "oddity": -0.75}
 POINTS = {"strong": 1, "weak": 0.5, "refuted_by": -2, "strong_against": -1.5, "weak_against": -0.5}
-LEAST, MARGIN = 0.8, 0.2
-"""What words weigh: a measured need 2, a said one 1, a hint 0.7; an observation its POINTS, half of them where it is only
-said. A cause that weighs less than LEAST is none, one that is not MARGIN above the next leaves it open."""
+LEAST = 0.8
+MARGIN = 0.2
+"""What words weigh: a measured need 2, a said one 1, a hint 0.7; an observation its POINTS,
+half of them where it is only said. A cause that weighs less than LEAST is none, one that is
+not MARGIN above the next leaves it open.
+"""
 SUMS = "the numbers of the error text"
 APART = ("assert", "fault", "wrong-index", "option-refused")
 HELD = ("external-holder", "stale-holder", "driver-leak")
@@ -59,7 +67,10 @@ class Weighed:
 
 
 def diagnose(evidence: CaseEvidence) -> Verdict:
-    """The verdict on what was handed over. Never raises on odd evidence; says ``cannot-tell`` where it does not decide."""
+    """The verdict on what was handed over.
+
+    Never raises on odd evidence; says ``cannot-tell`` where it does not decide.
+    """
     from helpers.look.kernel_log import not_whole  # only a captured box has a log
 
     verdict = verdict_of(observe(evidence), evidence)
@@ -68,7 +79,9 @@ def diagnose(evidence: CaseEvidence) -> Verdict:
 
 
 def weigh(found: Iterable[Observation]) -> list[Weighed]:
-    """Every failure whose needs are met, the heaviest first; equal weights in the order of their ids."""
+    """Every failure whose needs are met, the heaviest first; equal weights in the order of
+    their ids.
+    """
     by_name: dict[str, list[Observation]] = {}
     for one in found:
         by_name.setdefault(one.name, []).append(one)
@@ -89,7 +102,8 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
     groups = [[one for name in group for one in by_name.get(name, ())] for group in failure.needs]
     if not all(groups) or any(one.hard for one in there("refuted_by")):
         return None
-    needed, measured = sum(groups, []), all(any(one.hard for one in group) for group in groups)
+    needed = sum(groups, [])
+    measured = all(any(one.hard for one in group) for group in groups)
     supports, against = (
         there("strong", "weak"),
         there("refuted_by", "strong_against", "weak_against"),
@@ -102,7 +116,8 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
     total += sum(points(column, each) for column, each in POINTS.items())
     total += (SUFFICIENT if sufficient else 0) + (PROOF if proofs else 0) + KIND[failure.kind]
     speaking = needed + [one for one in supports if one not in needed]
-    # DESIGN rule 6: proof for confirmed; two measured observations, or an exclusion by arithmetic, for likely.
+    # DESIGN rule 6: proof for confirmed; two measured observations, or an exclusion by
+    # arithmetic, for likely.
     confidence: Confidence = "weak"
     hard_against = [one for one in against if one.hard]
     independent = {one.name for one in speaking if one.hard}
@@ -137,7 +152,8 @@ def verdict_of(found: tuple[Observation, ...], evidence: CaseEvidence = NO_EVIDE
     shown = behind if missing else others
     # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
     apart = [one for one in found if one.name in APART and one.hard and one not in top.speaks_for]
-    # What was cached and would have met the request speaks against a card that is too small, however little it weighs.
+    # What was cached and would have met the request speaks against a card that is too small,
+    # however little it weighs.
     cached = [one for one in found if one.name == "stranded-possible" and one not in top.against]
     against = [*top.against, *(cached if top.failure.cause == "true-capacity" else ())]
     summary = f"{top.failure.title.rstrip('.')}. {top.failure.mechanism}"
@@ -198,7 +214,8 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
         length = sum(len(text) for _, _, text in texts(evidence))
         reading = seen(f"{length} characters", "text", "the text handed over")
         rows = [Evidence("read", reading, _say("unused"))]
-    what, when = _say("decides", reading=missing[0].reading), _say("decides when")
+    what = _say("decides", reading=missing[0].reading)
+    when = _say("decides when")
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
@@ -223,9 +240,12 @@ def _listed(found: Iterable[Observation]) -> str:
 
 
 def _healthy(found: tuple[Observation, ...], box: str) -> Verdict:
-    """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the evidence, what is free first."""
+    """Nothing failed and nothing is out of the ordinary on this box; what was looked at is the
+    evidence, what is free first.
+    """
     rooms = [one for one in found if one.name.startswith("free:")]
-    free, missing = ", ".join(one.reading.show() for one in rooms), _reading("failure")
+    free = ", ".join(one.reading.show() for one in rooms)
+    missing = _reading("failure")
     missing = replace(missing, how=missing.how.replace(" live ", f" {box} "))
     return Verdict(
         cause="cannot-tell",
@@ -275,7 +295,9 @@ def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:
 
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
-    """The ladder for memory that somebody or nobody holds, mildest first, with preconditions. Empty for other causes.
+    """The ladder for memory that somebody or nobody holds, mildest first, with preconditions.
+
+    Empty for other causes.
 
     The steps are data: ladder.json.
     """
@@ -287,30 +309,38 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     said = " ".join(text for _, _, text in texts(evidence))[:20_000]
     driver = evidence.bundle.read("/proc/driver/nvidia/version") if evidence.bundle else None
     nvidia = re.search(r"nvidia|cuda", said, re.IGNORECASE) or (driver is not None and driver.ok)
-    names, steps = names_of(evidence, ()), []
+    names = names_of(evidence, ())
+    steps = []
     for row in table("ladder"):
-        vendor, step = row["vendor"], {key: row[key] for key in row if key != "vendor"}
+        vendor = row["vendor"]
+        step = {key: row[key] for key in row if key != "vendor"}
         if vendor in ("", "NVIDIA" if nvidia else "AMD"):
             steps.append(NextStep(**{**step, "command": fill(step["command"], names)}))
     return tuple(steps)
 
 
-# The catalogue of known failures, read from failures.json: what must be seen, what speaks for and against it, what to do.
+# The catalogue of known failures, read from failures.json: what must be seen, what speaks for
+# and against it, what to do.
 #
-# To add one, copy an entry of the file: its keys are explained in ``Failure``. A test walks every entry and every name in it. What
-# to do is filled in with this box's own numbers and names; for memory that somebody holds there is a ladder of steps (ladder.json).
+# To add one, copy an entry of the file: its keys are explained in ``Failure``. A test walks
+# every entry and every name in it. What to do is filled in with this box's own numbers and
+# names; for memory that somebody holds there is a ladder of steps (ladder.json).
 
 KINDS = ("contrast", "symptom", "oddity")
 BASES = ("plain", "hint")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
 HOST_SIDES = ("host", "pinned", "shm", "cgroup", "commit")
 UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
-"""What stands in a command where the evidence has no such number or name; in a sentence its [part] is left out."""
+"""What stands in a command where the evidence has no such number or name; in a sentence its
+[part] is left out.
+"""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """What to do: commands with placeholders in braces, if there are any, what must hold before it, and what it may harm."""
+    """What to do: commands with placeholders in braces, if there are any, what must hold before
+    it, and what it may harm.
+    """
 
     what: str
     command: str
@@ -322,12 +352,15 @@ class Remedy:
 class Failure:
     """One known failure.
 
-    ``kind``: symptom (it is what fails), oddity (something odd that may stand beside another failure), contrast (fails with X,
-    works without X). ``needs``: groups of observations, of each group one must be there. ``sufficient``: of these one alone
-    makes it likely, since it is an exclusion by arithmetic or the program's own statement of the cause. ``proof``: of these
-    one that is a proof makes it confirmed. ``strong`` and ``weak`` support it; ``refuted_by`` ends it where measured,
-    ``strong_against`` and ``weak_against`` speak against it. ``base`` hint: even measured it is only a hint. ``decides`` is
-    the reading that would decide: its name, what it is, and how it is taken; ``source`` where the mechanism can be read.
+    ``kind``: symptom (it is what fails), oddity (something odd that may stand beside another
+    failure), contrast (fails with X, works without X). ``needs``: groups of observations, of
+    each group one must be there. ``sufficient``: of these one alone makes it likely, since it
+    is an exclusion by arithmetic or the program's own statement of the cause. ``proof``: of
+    these one that is a proof makes it confirmed. ``strong`` and ``weak`` support it;
+    ``refuted_by`` ends it where measured, ``strong_against`` and ``weak_against`` speak against
+    it. ``base`` hint: even measured it is only a hint. ``decides`` is the reading that would
+    decide: its name, what it is, and how it is taken; ``source`` where the mechanism can be
+    read.
     """
 
     id: str
@@ -381,7 +414,9 @@ def _spread(names: Any, groups: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, str]:
-    """The numbers and names of this box that a remedy may speak of; the first that gives a name counts."""
+    """The numbers and names of this box that a remedy may speak of; the first that gives a name
+    counts.
+    """
     got: dict[str, str] = {}
     rows = [*_of_messages(evidence), *_of_holders(evidence), *_of_observations(found)]
     rows.append(("chip", evidence.fact("gfx")))
@@ -402,7 +437,9 @@ def names_of(evidence: CaseEvidence, found: Iterable[Observation]) -> dict[str, 
 
 
 def fill(text: str, names: Mapping[str, str]) -> str:
-    """The text with its placeholders filled in, without the [parts] whose number or name is not known."""
+    """The text with its placeholders filled in, without the [parts] whose number or name is not
+    known.
+    """
     part = r"\[([^\[\]]*\{([a-z]+)\}[^\[\]]*)\]"
     text = re.sub(part, lambda m: m[1] if m[2] in names else "", text)
     known = {**UNKNOWN, **names}
@@ -411,7 +448,8 @@ def fill(text: str, names: Mapping[str, str]) -> str:
 
 def _of_observations(found: Iterable[Observation]) -> Iterator[tuple[str, str]]:
     for one in found:
-        words, kind = one.reading.show(), one.name.split("-")[0]
+        words = one.reading.show()
+        kind = one.name.split("-")[0]
         if kind == "ceiling":
             yield "binding", f"{words} ({one.says.rstrip('.')})"
         if kind == "setting" and "=" in str(one.reading.value):
@@ -453,7 +491,9 @@ def _of_messages(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
 
 
 def _beside(a: Account) -> str:
-    """A request that what is free and cached would have met, in numbers: what was missing is not known."""
+    """A request that what is free and cached would have met, in numbers: what was missing is
+    not known.
+    """
     sizes = (("free", a.message.free), ("cached", a.stranded))
     parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
     asked = a.message.requested
@@ -461,7 +501,9 @@ def _beside(a: Account) -> str:
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """The process that holds most, as a tool or the captured box lists it; one below 256 MiB is none."""
+    """The process that holds most, as a tool or the captured box lists it; one below 256 MiB is
+    none.
+    """
     rows = [(row.bytes or 0, row.pid, row.name) for row in processes(evidence) if row.pid]
     if evidence.bundle is not None:
         from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
@@ -478,7 +520,9 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
 
 
 def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence) -> NextStep:
-    """The one first choice: the line that removes an obstacle on this very box, else the catalogue's remedy, filled in."""
+    """The one first choice: the line that removes an obstacle on this very box, else the
+    catalogue's remedy, filled in.
+    """
     bundle = evidence.bundle
     if failure.cause in ("permission", "config-ineffective") and bundle is not None:
         from helpers.judge.box import obstacles
@@ -498,7 +542,8 @@ def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence
         if planned := planned_step(bundle, failure.cause):
             return planned
     remedy = failure.remedy
-    what, command = fill(remedy.what, names), fill(remedy.command, names)
+    what = fill(remedy.what, names)
+    command = fill(remedy.command, names)
     return to_fits(NextStep(what, command, fill(remedy.precondition, names), remedy.harm), names)
 
 

@@ -1,6 +1,7 @@
 """What a person handed over about one failure, and the observations that are made of it.
 
-An observation is one thing seen, with its reading and where it stands. It says nothing about causes; the catalogue does.
+An observation is one thing seen, with its reading and where it stands. It says nothing about
+causes; the catalogue does.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
     from helpers.allocator.snapshot import Snapshot
 
 LONGEST_TEXT = 60_000
-"""Characters of one text that are looked at: its beginning, its end, and what stands around each failure in it."""
+"""Characters of one text that are looked at: its beginning, its end, and what stands around
+each failure in it.
+"""
 
 
 @dataclass(frozen=True)
 class Observation:
     """One thing seen. ``origin``: message, tool, bundle, snapshot, environment or narrative.
 
-    ``hard``: a parser of the program that prints it, or arithmetic on printed numbers, gave it; else it is hearsay (prose, a
-    description of a tool's output). ``proof``: it proves its cause by itself (the kernel's own line, blocks of a snapshot,
-    layers really read that agree). ``filled``: it rests on a reading that was filled in for a recorded box.
+    ``hard``: a parser of the program that prints it, or arithmetic on printed numbers, gave it;
+    else it is hearsay (prose, a description of a tool's output). ``proof``: it proves its cause
+    by itself (the kernel's own line, blocks of a snapshot, layers really read that agree).
+    ``filled``: it rests on a reading that was filled in for a recorded box.
     """
 
     name: str
@@ -46,7 +50,9 @@ class Observation:
 
 @dataclass(frozen=True)
 class CaseEvidence:
-    """Everything a person handed over about one failure. ``facts`` are the environment's words (gpu, gfx, ram_gib, ...).
+    """Everything a person handed over about one failure.
+
+    ``facts`` are the environment's words (gpu, gfx, ram_gib, ...).
 
     ``snapshot`` is what was read from a memory snapshot.
     """
@@ -86,7 +92,9 @@ SILENT = ("sizes", "note", "footer")
 
 
 def observation_name(side: str, event: str) -> str:
-    """The name of the observation that a row of the grammar makes; empty for rows that only inform."""
+    """The name of the observation that a row of the grammar makes; empty for rows that only
+    inform.
+    """
     if event in SILENT:
         return ""
     if side in SIDES and event in HOSTED:
@@ -104,7 +112,10 @@ def note(
     proof: bool = False,
     **words: object,
 ) -> Observation:
-    """An observation: its value a Reading, a number of bytes, or words. What it says is the table's sentence, unless given."""
+    """An observation: its value a Reading, a number of bytes, or words.
+
+    What it says is the table's sentence, unless given.
+    """
     if isinstance(value, int):
         reading = seen(max(0, value), "bytes", source)
     elif isinstance(value, Reading):
@@ -123,7 +134,9 @@ def _cut(text: str, messages: tuple[Message, ...] = ()) -> str:
 
 
 CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])
-"""Bytes that no text holds in number, whatever its encoding; a terminal's escapes, bells and backspaces are not among them."""
+"""Bytes that no text holds in number, whatever its encoding; a terminal's escapes, bells and
+backspaces are not among them.
+"""
 
 
 def not_text(start: bytes) -> str:
@@ -139,7 +152,10 @@ def not_text(start: bytes) -> str:
 
 
 def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
-    """Evidence of a pasted error text or a log. Never raises; ``unused`` says what could not be used."""
+    """Evidence of a pasted error text or a log.
+
+    Never raises; ``unused`` says what could not be used.
+    """
     if isinstance(text, bytes):
         marked = text[:2] in (b"\xff\xfe", b"\xfe\xff")
         text = text.decode("utf-16" if marked else "utf-8", "replace")
@@ -175,9 +191,11 @@ def evidence_from_bundle(bundle: Bundle) -> CaseEvidence:
 
 
 def evidence_from_case(path: str | Path) -> CaseEvidence:
-    """Evidence of a posted case (JSON: ``evidence`` with error_text, tool_outputs, environment, narrative).
+    """Evidence of a posted case (JSON: ``evidence`` with error_text, tool_outputs, environment,
+    narrative).
 
-    Raises ValueError in one line where the file is no such JSON. ``truth`` and the like are not looked at.
+    Raises ValueError in one line where the file is no such JSON. ``truth`` and the like are not
+    looked at.
     """
     try:
         data = json.loads(whole(path).decode("utf-8", "replace"))

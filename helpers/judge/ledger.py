@@ -1,10 +1,12 @@
-"""Who has what of a GPU's memory: every byte in use stands in one row, and what nobody accounts for is a row too.
+"""Who has what of a GPU's memory: every byte in use stands in one row, and what nobody accounts
+for is a row too.
 
-One ledger a source: the driver's (sysfs, nvidia-smi) as the box was captured, and the out-of-memory message's at the moment
-of the failure. They are not mixed, for they are two moments; where they disagree, ``notes`` says so.
+One ledger a source: the driver's (sysfs, nvidia-smi) as the box was captured, and the
+out-of-memory message's at the moment of the failure. They are not mixed, for they are two
+moments; where they disagree, ``notes`` says so.
 
-The tolerance comes from the sources: a message prints two decimals, nvidia-smi whole MiB, fdinfo KiB, and KFD counts in
-blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABLITY_ALIGN).
+The tolerance comes from the sources: a message prints two decimals, nvidia-smi whole MiB,
+fdinfo KiB, and KFD counts in blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABLITY_ALIGN).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from helpers.look.messages import Message, Quantity
 from helpers.shapes import Reading, not_available, seen
 from helpers.units import MIB, show_bytes
 
-DRIVER, MESSAGE = "driver", "message"
+DRIVER = "driver"
+MESSAGE = "message"
 SAID = "the error message"
 TOTALS_AGREE = 4 * MIB
 # KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
@@ -36,10 +39,13 @@ _say = partial(sentence, "ledger", "says")
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One part of what is in use. ``kind``: process (the failing one), other_process, outside, reserved, unattributed.
+    """One part of what is in use.
 
-    ``bytes`` without a value is a holder whose share was not measured; it is then within the unattributed rest. A negative
-    rest means that processes were counted twice (shared memory) or at another moment; a contradiction then says so.
+    ``kind``: process (the failing one), other_process, outside, reserved, unattributed.
+
+    ``bytes`` without a value is a holder whose share was not measured; it is then within the
+    unattributed rest. A negative rest means that processes were counted twice (shared memory)
+    or at another moment; a contradiction then says so.
     """
 
     kind: str
@@ -50,10 +56,12 @@ class LedgerRow:
 
 @dataclass(frozen=True)
 class GpuLedger:
-    """One source's account of one GPU; ``pci`` is empty where a message does not tell which GPU it means.
+    """One source's account of one GPU; ``pci`` is empty where a message does not tell which GPU
+    it means.
 
-    ``account`` is driver or message, ``left`` what total less used is. The rows that have a value add up to ``used`` within
-    ``tolerance_bytes``. Where ``used`` is not known there is no unattributed row.
+    ``account`` is driver or message, ``left`` what total less used is. The rows that have a
+    value add up to ``used`` within ``tolerance_bytes``. Where ``used`` is not known there is no
+    unattributed row.
     """
 
     pci: str
@@ -67,28 +75,38 @@ class GpuLedger:
     left: str = "free"
 
     def sum_bytes(self, *kinds: str) -> int:
-        """What the rows of these kinds (all, where none is given) hold together; rows without a value count nothing."""
+        """What the rows of these kinds (all, where none is given) hold together; rows without a
+        value count nothing.
+        """
         return sum(row.bytes.bytes for row in self.rows if not kinds or row.kind in kinds)
 
 
 def with_rest(book: GpuLedger, words: str) -> GpuLedger:
-    """The ledger with its rest. A rest below zero is named, and stands as a row only where it is more than the tolerance."""
-    used, held, against = book.used, book.sum_bytes(), book.contradictions
+    """The ledger with its rest.
+
+    A rest below zero is named, and stands as a row only where it is more than the tolerance.
+    """
+    used = book.used
+    held = book.sum_bytes()
+    against = book.contradictions
     rest = used.bytes - held
     if not used.ok or -book.tolerance_bytes <= rest <= 0:
         return book
     if rest < 0:
         sizes = {"held": show_bytes(held), "used": show_bytes(used.bytes)}
-        against, words = (*against, _say("too much", source=used.source, **sizes)), _say("twice")
+        against = (*against, _say("too much", source=used.source, **sizes))
+        words = _say("twice")
     left = seen(rest, "bytes", f"{used.source} less the rows above", used.item)
     row = LedgerRow("unattributed", words, left, used.source)
     return replace(book, rows=(*book.rows, row), contradictions=against)
 
 
 def ledger(bundle: Bundle | None, message: Message | None = None) -> tuple[GpuLedger, ...]:
-    """The driver's ledger of every GPU, each followed by the message's where it is of that GPU; last, one that fits none.
+    """The driver's ledger of every GPU, each followed by the message's where it is of that GPU;
+    last, one that fits none.
 
-    ``bundle`` may be None: a message alone has a ledger too. A message that gives no amounts has none.
+    ``bundle`` may be None: a message alone has a ledger too. A message that gives no amounts
+    has none.
     """
     found = gpus(bundle) if bundle is not None else ()
     here = _gpu_of(message, found) if message is not None else None
@@ -119,10 +137,12 @@ def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
             used = _sum(used, kept.total, f"{used.source} (used + reserved)")
             grain += MIB
     holders, spread = _holders(bundle, gpu)
-    # On an APU part of what is in use lies in the carve-out, outside the pool that compute takes from.
+    # On an APU part of what is in use lies in the carve-out, outside the pool that compute
+    # takes from.
     left = _say("apu left") if gpu.integrated else "free"
     notes += [f"{spot[:1].upper()}{spot[1:]}." for spot in gpu.blind_spots]
-    parts, odd = (*holders, *reserved), tuple(contradictions(gpu))
+    parts = (*holders, *reserved)
+    odd = tuple(contradictions(gpu))
     book = GpuLedger(gpu.pci, DRIVER, total, used, parts, grain + spread, odd, tuple(notes), left)
     unmeasured = sum(not row.bytes.ok for row in holders)
     rest = "unmeasured" if unmeasured else "unseen" if gpu.blind_spots else "nobody"
@@ -130,8 +150,11 @@ def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
 
 
 def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
-    """Total, used, and what used may be off by. On an APU the carve-out and GTT are two places, one use: used adds, total
-    does not (amdgpu takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info)."""
+    """Total, used, and what used may be off by.
+
+    On an APU the carve-out and GTT are two places, one use: used adds, total does not (amdgpu
+    takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info).
+    """
     pools = _by_layer(gpu)
     for layer, grain in USED_BY:
         pool = pools.get(layer)
@@ -159,7 +182,9 @@ def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
 
 
 def _excluded(gpu: Gpu, kept: Reading) -> bool:
-    """Whether nvidia-smi's used leaves the driver's reserve out, as it does since driver 510: then the three add up."""
+    """Whether nvidia-smi's used leaves the driver's reserve out, as it does since driver 510:
+    then the three add up.
+    """
     main = _by_layer(gpu).get("nvidia-smi")
     if not main or not all(reading.ok for reading in (main.total, main.used, main.free)):
         return False
@@ -168,9 +193,12 @@ def _excluded(gpu: Gpu, kept: Reading) -> bool:
 
 
 def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
-    """A row a process, and what they may be off by together; what the host's lists name beyond those seen is outside."""
+    """A row a process, and what they may be off by together; what the host's lists name beyond
+    those seen is outside.
+    """
     inside, by_host, away = in_sight(bundle, gpu)
-    rows, spread = [_row(h, h in away) for h in inside], _spread([*inside, *by_host])
+    rows = [_row(h, h in away) for h in inside]
+    spread = _spread([*inside, *by_host])
     if not (inside and by_host) or gpu.vendor == "NVIDIA":
         return rows + [_row(h, h in away) for h in by_host], spread
     beyond = sum(h.memory.bytes for h in by_host) - sum(h.memory.bytes for h in inside)
@@ -199,7 +227,8 @@ def _spread(holders: list[Holder]) -> int:
 
 
 def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
-    m, a = message, account(message)
+    m = message
+    a = account(message)
     if not any((m.capacity, m.free, m.process, m.allocated, m.reserved_total)):
         return None
     used = not_available(_say("no capacity"), "bytes", SAID)
@@ -207,7 +236,8 @@ def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
         used = seen(max(0, a.used.bytes), "bytes", f"{SAID}: capacity less what is free")
     names = [(_say("another") + (f": {pid}" if pid is not None else ""), n) for pid, n in a.others]
     others = [LedgerRow("other_process", words, _said(size, ""), SAID) for words, size in names]
-    total, rows = _said(m.capacity, "capacity"), (*_own_rows(a), *others)
+    total = _said(m.capacity, "capacity")
+    rows = (*_own_rows(a), *others)
     pci = gpu.pci if gpu else ""
     book = GpuLedger(pci, MESSAGE, total, used, rows, a.tolerance_bytes, a.contradictions)
     return with_rest(book, _say("others" if a.own else "others or own"))
@@ -215,7 +245,8 @@ def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
 
 def _own_rows(a: Account) -> list[LedgerRow]:
     """This process: allocated, cached, and the rest of it (context, libraries)."""
-    m, rows = a.message, []
+    m = a.message
+    rows = []
 
     def add(words: str, reading: Reading) -> None:
         rows.append(LedgerRow("process", "this process" + words, reading, SAID))
@@ -236,7 +267,9 @@ def _own_rows(a: Account) -> list[LedgerRow]:
 
 
 def _split(own: GpuLedger, message: Message) -> GpuLedger:
-    """The driver's ledger with the one holder that the message's process fits, if there is exactly one, in its parts."""
+    """The driver's ledger with the one holder that the message's process fits, if there is
+    exactly one, in its parts.
+    """
     if message.process is None or not message.allocated:
         return own
     a = account(replace(message, process=None, non_torch=None, others=(), pids=()))
@@ -244,7 +277,8 @@ def _split(own: GpuLedger, message: Message) -> GpuLedger:
     fits = [row for row in held if owner.is_itself(row.bytes.bytes, message.process)]
     if len(fits) != 1:
         return own
-    parts, named = _own_rows(a), fits[0].words
+    parts = _own_rows(a)
+    named = fits[0].words
     left = fits[0].bytes.bytes - sum(row.bytes.bytes for row in parts)
     if left < -a.tolerance_bytes:
         return own
@@ -284,7 +318,8 @@ def _gpu_of(message: Message, found: tuple[Gpu, ...]) -> Gpu | None:
     if len(by_index) == 1:
         return by_index[0]
     if len(fit) > 1 and message.capacity:
-        size, off = message.capacity.bytes, message.capacity.precision_bytes + TOTALS_AGREE
+        size = message.capacity.bytes
+        off = message.capacity.precision_bytes + TOTALS_AGREE
         layers = ("torch", "KFD bank", "sysfs VRAM")
         totals = [(gpu, p.total) for gpu in fit for p in gpu.pools if p.layer in layers]
         near = [gpu for gpu, total in totals if total.ok and abs(total.bytes - size) <= off]
@@ -302,7 +337,8 @@ def contradictions(gpu: Gpu) -> Iterator[str]:
     """Each contradiction in a sentence, with both figures; none where the layers agree."""
     pools = _by_layer(gpu)
     for pool in gpu.pools:
-        total, source = pool.total, pool.total.source
+        total = pool.total
+        source = pool.total.source
         for what, part in (("used", pool.used), ("free", pool.free)):
             if part.ok and total.ok and part.bytes > total.bytes:
                 words = {"layer": pool.layer, "what": what, "part": part.show()}

@@ -1,8 +1,10 @@
-"""What was observed: every reader of evidence in one list, and the readers of messages, of marks and of prose.
+"""What was observed: every reader of evidence in one list, and the readers of messages, of
+marks and of prose.
 
-Messages are read by the grammar, and the account of their numbers says whose the memory is. Marks (marks.json) are words that
-stand in a text. Statements (statements.json) are what people say in prose, a subject and an event in one sentence: ``words``
-are classes of synonyms, ``statements`` say which classes stand in one sentence, or in two that follow each other.
+Messages are read by the grammar, and the account of their numbers says whose the memory is.
+Marks (marks.json) are words that stand in a text. Statements (statements.json) are what people
+say in prose, a subject and an event in one sentence: ``words`` are classes of synonyms,
+``statements`` say which classes stand in one sentence, or in two that follow each other.
 """
 
 from __future__ import annotations
@@ -31,22 +33,29 @@ from helpers.look.parts import APU, CARD, device_list
 from helpers.units import GIB, MIB, printed_size, show_bytes
 
 NEAR_END = 0.9
-"""A process that holds this share of the card is what fills it; the rest is context and granules (account.NEAR_FULL)."""
+"""A process that holds this share of the card is what fills it; the rest is context and
+granules (account.NEAR_FULL).
+"""
 OWN_SHARE = 3
-"""A process that holds over three times what others do is the first to ask for less; below that, ask who they are."""
+"""A process that holds over three times what others do is the first to ask for less; below
+that, ask who they are.
+"""
 SOURCE = "error text"
 BROKEN = ("fault", "assert")
 FAMILIES = {"row:jax": ("XLA", ("workspace", "mismatch")), "row:miopen": ("MIOpen", ("workspace",))}
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
 NEAR_CHARACTERS = 1500
-SENTENCES_LIMIT, SENTENCE_LIMIT = 400, 600
+SENTENCES_LIMIT = 400
+SENTENCE_LIMIT = 600
 LOOSE = ("requested", "free", "stranded")
 
 Say = Callable[..., Observation]
 
 
 def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
-    """Everything that the evidence shows, from all its parts; one observation can stand there from several sources."""
+    """Everything that the evidence shows, from all its parts; one observation can stand there
+    from several sources.
+    """
     found = message_observations(evidence)
     found += posted_observations(evidence)
     found += statement_observations(evidence)
@@ -67,7 +76,9 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
 
 
 def message_observations(evidence: CaseEvidence) -> list[Observation]:
-    """What the messages of the error text say, and those in posted tool output; in prose they are hearsay."""
+    """What the messages of the error text say, and those in posted tool output; in prose they
+    are hearsay.
+    """
     found: list[Observation] = []
     for message in evidence.messages:
         found += _of_message(message, "message", SOURCE, evidence.error_text)
@@ -86,8 +97,11 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
 
 
 def _of_message(m: Message, origin: str, source: str, text: str) -> Iterator[Observation]:
-    """What one message is evidence of: its event, what follows from which program says it, and its account."""
-    words, name = m.words or m.row, observation_name(m.side, m.event)
+    """What one message is evidence of: its event, what follows from which program says it, and
+    its account.
+    """
+    words = m.words or m.row
+    name = observation_name(m.side, m.event)
     says = meaning(m.row) or f"{m.program or 'A program'} says so"
 
     def also(name: str, says: str = "") -> Observation:
@@ -131,7 +145,10 @@ def _of_bare_refusal(m: Message, also: Say, text: str) -> Iterator[Observation]:
 
 
 def _of_account(a: Account, origin: str, source: str) -> Iterator[Observation]:
-    m, request, total, free = a.message, a.message.requested, a.message.capacity, a.message.free
+    m = a.message
+    request = a.message.requested
+    total = a.message.capacity
+    free = a.message.free
 
     def say(name: str, size: int, **words: str | int) -> Observation:
         known = {"total": total, "free": free, "request": request, "limit": a.limit}
@@ -165,7 +182,9 @@ def _of_account(a: Account, origin: str, source: str) -> Iterator[Observation]:
 def _of_stranded(a: Account, say: Say) -> Iterator[Observation]:
     if a.stranded is None or a.stranded.bytes <= 0:
         return
-    request, free, stranded = a.message.requested, a.message.free, a.stranded.bytes
+    request = a.message.requested
+    free = a.message.free
+    stranded = a.stranded.bytes
     assert request is not None
     if a.fragmentation == LIKELY:
         yield say("stranded-decides", stranded)
@@ -211,7 +230,9 @@ def _of_shares(a: Account, say: Say) -> Iterator[Observation]:
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What stands in the words themselves, kinds of GPU, and numbers told in a sentence of free words."""
+    """What stands in the words themselves, kinds of GPU, and numbers told in a sentence of free
+    words.
+    """
     for origin, source, text in texts(evidence):
         for name, pattern, places, hard in marks():
             if (origin in places or source in places) and (match := pattern.search(text)):
@@ -226,7 +247,9 @@ def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 @lru_cache(1)
 def marks() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...], bool], ...]:
-    """(observation, pattern, the kinds and names of texts it is looked for in, whether it is hard): marks.json."""
+    """(observation, pattern, the kinds and names of texts it is looked for in, whether it is
+    hard): marks.json.
+    """
     rows = table("marks")["marks"]
     return tuple((row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"]) for row in rows)
 
@@ -239,7 +262,8 @@ def _loose_numbers(evidence: CaseEvidence) -> Iterator[Observation]:
         got = {name: match for name in LOOSE if (match := form(f"{name}, told").search(text))}
         sizes = {name: printed_size(match[1], match[2]) for name, match in got.items()}
         if len(sizes) == 3 and sizes["stranded"] >= sizes["requested"] > sizes["free"]:
-            name, request = "stranded-said", show_bytes(sizes["requested"])
+            name = "stranded-said"
+            request = show_bytes(sizes["requested"])
             yield note(name, sizes["stranded"], source, origin, hard=False, request=request)
             return
 
@@ -259,13 +283,17 @@ def _of_programs(evidence: CaseEvidence) -> Iterator[Observation]:
 
 @lru_cache(1)
 def frameworks() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
-    """(name, pattern, whether it reserves most of the card when it starts) of each framework: marks.json."""
+    """(name, pattern, whether it reserves most of the card when it starts) of each framework:
+    marks.json.
+    """
     rows = table("marks")["frameworks"]
     return tuple((r["name"], lazy(r["form"], re.IGNORECASE), "takes_card" in r) for r in rows)
 
 
 class Statement(NamedTuple):
-    """``all_of`` must stand in the sentence, of ``any_of`` one, of ``none_of`` none; ``near`` in it or in the one before."""
+    """``all_of`` must stand in the sentence, of ``any_of`` one, of ``none_of`` none; ``near``
+    in it or in the one before.
+    """
 
     name: str
     all_of: tuple[str, ...]
@@ -297,12 +325,17 @@ def sentences(text: str) -> list[str]:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a posted tool output is a description in words: it says so, or it is one line without columns."""
+    """Whether a posted tool output is a description in words: it says so, or it is one line
+    without columns.
+    """
     return is_described(text) or not ("\n" in text.strip() or "|" in text or "=" in text)
 
 
 def statement_observations(evidence: CaseEvidence) -> list[Observation]:
-    """One observation for each statement, with the sentence it stands in. Prose is hearsay: a statement is never hard."""
+    """One observation for each statement, with the sentence it stands in.
+
+    Prose is hearsay: a statement is never hard.
+    """
     found: dict[str, Observation] = {}
     for origin, source, text in texts(evidence):
         if origin == "environment" or (origin == "message" and evidence.messages):

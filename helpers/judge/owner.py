@@ -1,14 +1,19 @@
-"""Whose is it? Device memory as a message accounts for it, and the processes that hold it: the failing program itself, another
-one, or nobody.
+"""Whose is it?
 
-Every room that must know asks here: every view of a message's numbers reads its one account (the sums shown, the ledger, the
-verdict, an issue text); the observations of a box, the refusal to load a card that is in use and the gate between two runs ask
-whose a holder is. Nobody names the failing program to the driver, so it is told by what it held; a process of two looks by its
-number and when it began, since a number comes back. Which holders can be seen from here at all is a fact: look.gpus.in_sight.
+Device memory as a message accounts for it, and the processes that hold it: the failing program
+itself, another one, or nobody.
 
-Segment sizes and the order of the allocator's last resorts are those of c10/cuda/CUDACachingAllocator.cpp, torch 1.2
-to 2.15: before the error every whole cached segment was released, so what is still reserved and unallocated is a free
-part of a segment in use, waits for an event, or belongs to another stream or a private pool. The sentences are data:
+Every room that must know asks here: every view of a message's numbers reads its one account
+(the sums shown, the ledger, the verdict, an issue text); the observations of a box, the refusal
+to load a card that is in use and the gate between two runs ask whose a holder is. Nobody names
+the failing program to the driver, so it is told by what it held; a process of two looks by its
+number and when it began, since a number comes back. Which holders can be seen from here at all
+is a fact: look.gpus.in_sight.
+
+Segment sizes and the order of the allocator's last resorts are those of
+c10/cuda/CUDACachingAllocator.cpp, torch 1.2 to 2.15: before the error every whole cached
+segment was released, so what is still reserved and unallocated is a free part of a segment in
+use, waits for an event, or belongs to another stream or a private pool. The sentences are data:
 account.json.
 """
 
@@ -23,36 +28,58 @@ from helpers.judge import sentence, table
 from helpers.look.messages import Message, Quantity
 from helpers.units import GIB, MIB, show_bytes
 
-EXCLUDED, POSSIBLE, LIKELY, UNKNOWN = "excluded", "possible", "likely", "unknown"
+EXCLUDED = "excluded"
+POSSIBLE = "possible"
+LIKELY = "likely"
+UNKNOWN = "unknown"
 KEPT_BACK_BYTES = 64 * MIB
-"""Free memory that a driver near its end reports and still does not give (page tables, granules): an estimate."""
+"""Free memory that a driver near its end reports and still does not give (page tables,
+granules): an estimate.
+"""
 NEAR_FULL = 0.1
-"""Share of what PyTorch may have that any busy program strands (remainders up to 1 MiB, half-used segments): an estimate."""
-SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES = 2 * MIB, 20 * MIB
+"""Share of what PyTorch may have that any busy program strands (remainders up to 1 MiB,
+half-used segments): an estimate.
+"""
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
 Say = Callable[..., str]
 CONTEXT_BYTES = 1200 * MIB
-"""The most that a CUDA or HIP context, its libraries and a small desktop take beside the allocator (0.3 to 1 GiB)."""
+"""The most that a CUDA or HIP context, its libraries and a small desktop take beside the
+allocator (0.3 to 1 GiB).
+"""
 CONTEXT_SHARE = 0.3
 """The most of a small card that is taken for a context; a larger rest is somebody's. An estimate."""
-UNEXPLAINED_SHARE, UNEXPLAINED_BYTES = 0.02, 512 * MIB
-"""Firmware, page tables and a console's framebuffer belong to no process: below both of these nothing is unexplained."""
+UNEXPLAINED_SHARE = 0.02
+UNEXPLAINED_BYTES = 512 * MIB
+"""Firmware, page tables and a console's framebuffer belong to no process: below both of these
+nothing is unexplained.
+"""
 IN_USE_BYTES = GIB
-"""More that no process seen here accounts for, and a card is taken for somebody's: it is not loaded."""
+"""More that no process seen here accounts for, and a card is taken for somebody's: it is not
+loaded.
+"""
 SLACK_BYTES = 64 * MIB
-"""What the driver may count more as used after a job than before it, and what a desktop's small clients hold."""
+"""What the driver may count more as used after a job than before it, and what a desktop's small
+clients hold.
+"""
 
 
 @dataclass(frozen=True)
 class Account:
-    """The sums of one message. Sizes are bytes with the precision of all that went into them; None is not known.
+    """The sums of one message.
 
-    ``own``: this process as the driver counts it (given, or found among the named ones: ``own_pid``). ``held``: what PyTorch
-    has of the device, ``stranded`` the part of it that no tensor uses, ``context`` the rest of this process. ``others``: the
-    named processes that are not this one. ``unaccounted``: in use, less this process, less the others; where the message does
-    not give the process, ``held`` stands for it and the rest includes this process's context. ``outside``: the others and what
-    is surely nobody's here. ``fragmentation`` is about the sole cause, from this message alone: excluded, possible, likely, or
-    unknown where a number is missing; never proved here. ``beyond_limit``: allocated + requested against the card or against
-    what the process is allowed. ``fits_alone``: the request would have fitted if nobody else held memory.
+    Sizes are bytes with the precision of all that went into them; None is not known.
+
+    ``own``: this process as the driver counts it (given, or found among the named ones:
+    ``own_pid``). ``held``: what PyTorch has of the device, ``stranded`` the part of it that no
+    tensor uses, ``context`` the rest of this process. ``others``: the named processes that are
+    not this one. ``unaccounted``: in use, less this process, less the others; where the message
+    does not give the process, ``held`` stands for it and the rest includes this process's
+    context. ``outside``: the others and what is surely nobody's here. ``fragmentation`` is
+    about the sole cause, from this message alone: excluded, possible, likely, or unknown where
+    a number is missing; never proved here. ``beyond_limit``: allocated + requested against the
+    card or against what the process is allowed. ``fits_alone``: the request would have fitted
+    if nobody else held memory.
     """
 
     message: Message
@@ -80,12 +107,14 @@ class Account:
 
 def account(message: Message) -> Account:
     """The account of one message. Pure; every message is accepted, also one without numbers."""
-    m, stranded = message, message.reserved_unallocated
+    m = message
+    stranded = message.reserved_unallocated
     if stranded is None and m.reserved_total and m.allocated:
         stranded = minus(m.reserved_total, m.allocated)
     by_parts = plus(m.allocated, stranded) if m.allocated and stranded else None
     held = by_parts or m.reserved_total or m.allocated
-    at, own_pid = None if m.process else _itself(m, held), None
+    at = None if m.process else _itself(m, held)
+    own_pid = None
     if at is not None:
         own_pid = m.pids[at] if at < len(m.pids) else None
         m = replace(_without(m, at), process=m.others[at])
@@ -96,11 +125,13 @@ def account(message: Message) -> Account:
     if whole and m.capacity and above(whole, m.capacity):
         m = replace(m, process=None)  # such as NVML's "not available" printed as a size
     used = minus(m.capacity, m.free) if m.capacity and m.free else None
-    mine, unaccounted = m.process or held, None
+    mine = m.process or held
+    unaccounted = None
     if used and mine and used.bytes >= -used.precision_bytes:
         unaccounted = minus(used, plus(mine, *m.others))
     pids = list(m.pids) + [None] * (len(m.others) - len(m.pids))
-    outside, fits_alone = _outside(m, unaccounted), None
+    outside = _outside(m, unaccounted)
+    fits_alone = None
     if m.requested and m.free and outside:
         fits_alone = not above(m.requested, plus(m.free, outside))
     made = Account(
@@ -150,8 +181,9 @@ def words(size: Quantity | None) -> str:
 def _itself(m: Message, held: Quantity | None) -> int | None:
     """The named process that must be this one: what it holds does not fit beside all of them.
 
-    NVML names host numbers, so in a container torch does not know its own and lists itself among the others, where the
-    driver's figure of this process is given a second time; without that, the smallest that can hold ``held``.
+    NVML names host numbers, so in a container torch does not know its own and lists itself
+    among the others, where the driver's figure of this process is given a second time; without
+    that, the smallest that can hold ``held``.
     """
     own = m.process or held
     if not (own and m.capacity and m.free and m.others):
@@ -168,7 +200,8 @@ def _without(m: Message, at: int | None) -> Message:
     """The message without one of the processes that it names."""
     if at is None:
         return m
-    others, pids = m.others[:at] + m.others[at + 1 :], m.pids[:at] + m.pids[at + 1 :]
+    others = m.others[:at] + m.others[at + 1 :]
+    pids = m.pids[:at] + m.pids[at + 1 :]
     return replace(m, others=others, pids=pids)
 
 
@@ -196,8 +229,12 @@ def _beyond(m: Message) -> bool | None:
 
 
 def _fragmentation(m: Message, a: Account, say: Say) -> tuple[str, list[str]]:
-    """DESIGN rule 6, with its reason. A driver that refused although it reported room is no matter of split blocks."""
-    stranded, held = a.stranded, a.held
+    """DESIGN rule 6, with its reason.
+
+    A driver that refused although it reported room is no matter of split blocks.
+    """
+    stranded = a.stranded
+    held = a.held
     if not m.requested or stranded is None:
         return UNKNOWN, []
     if above(m.requested, stranded):
@@ -229,8 +266,10 @@ def _requested(m: Message, say: Say) -> Iterator[str]:
     size = m.requested
     if not size:
         return
-    near, off = size.precision_bytes + 1, size.bytes % SMALL_SEGMENT_BYTES
-    digits, below = show_bytes(size.precision_bytes), show_bytes(size.bytes - SMALL_SEGMENT_BYTES)
+    near = size.precision_bytes + 1
+    off = size.bytes % SMALL_SEGMENT_BYTES
+    digits = show_bytes(size.precision_bytes)
+    below = show_bytes(size.bytes - SMALL_SEGMENT_BYTES)
     multiple = size.bytes >= 10 * MIB - near and min(off, SMALL_SEGMENT_BYTES - off) <= near
     kind = "rounded up" if multiple else "no segment"
     if m.program != "torch" or m.event != "refused" or m.side != "device":
@@ -287,7 +326,9 @@ def _limits(m: Message, a: Account, say: Say) -> Iterator[str]:
 
 def _contradictions(m: Message, a: Account, say: Say) -> Iterator[str]:
     """What in the message cannot be together."""
-    held, stranded, rest = a.held, a.stranded, a.unaccounted
+    held = a.held
+    stranded = a.stranded
+    rest = a.unaccounted
     if m.free and m.capacity and above(m.free, m.capacity):
         yield say("free above capacity")
     if m.process and held and above(held, m.process):
@@ -310,25 +351,33 @@ def above(size: Quantity, other: Quantity) -> bool:
 
 
 def context_bytes(given: bool, capacity: Quantity | None) -> int:
-    """The most of a rest that is taken for the failing program's own context; ``given``: the driver's figure counts it."""
+    """The most of a rest that is taken for the failing program's own context; ``given``: the
+    driver's figure counts it.
+    """
     most = CONTEXT_BYTES // 4 if given else CONTEXT_BYTES
     return min(most, int(CONTEXT_SHARE * capacity.bytes)) if capacity else most
 
 
 def own_range(given: Quantity | None, held: Quantity | None) -> tuple[int, int] | None:
-    """What the failing program held, at least and at most, by the driver's figure of it or by what torch held."""
+    """What the failing program held, at least and at most, by the driver's figure of it or by
+    what torch held.
+    """
     size, beside = (given, CONTEXT_BYTES // 4) if given else (held, 2 * CONTEXT_BYTES)
     return (int(size.bytes * 0.98), int(size.bytes * 1.02) + beside) if size else None
 
 
 def is_another(size: int, total: int, ours: Sequence[tuple[int, int]]) -> bool:
-    """Whether a holder of this size is not the failing program: it holds most of the card, and both fit on it together."""
+    """Whether a holder of this size is not the failing program: it holds most of the card, and
+    both fit on it together.
+    """
     fits = all(size > most and least + size <= total * 1.02 for least, most in ours)
     return bool(ours) and size > total // 2 and fits
 
 
 def is_itself(size: int, given: Quantity) -> bool:
-    """Whether a holder of this size may be the process of which a message gives the driver's figure."""
+    """Whether a holder of this size may be the process of which a message gives the driver's
+    figure.
+    """
     return abs(size - given.bytes) <= given.precision_bytes + 2 * MIB
 
 
@@ -338,9 +387,11 @@ def is_unexplained(rest_bytes: int, in_use_bytes: int) -> bool:
 
 
 def newcomers(before: Iterable[Any], after: Iterable[Any]) -> list[Any]:
-    """Of the holders ``after`` (number, start, bytes, state) those that were not there before and matter.
+    """Of the holders ``after`` (number, start, bytes, state) those that were not there before
+    and matter.
 
-    A desktop opens and closes small clients all the time; one that cannot be ended holds the GPU whatever its size.
+    A desktop opens and closes small clients all the time; one that cannot be ended holds the
+    GPU whatever its size.
     """
     known = {(held.pid, held.start_ticks) for held in before}
     matter = [h for h in after if h.bytes is None or h.bytes > SLACK_BYTES or h.state == "D"]

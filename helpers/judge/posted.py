@@ -1,8 +1,10 @@
-"""What is evidence in what was posted or captured: processes, figures, settings, versions, chips and containers.
+"""What is evidence in what was posted or captured: processes, figures, settings, versions,
+chips and containers.
 
-Of a tool's list of processes (nvidia-smi's table and CSV, gpustat, rocm-smi --showpids, ps, fuser, lsof) only rows in the
-tool's own form are read; a description of an output gives none. The forms are data: posted.json, whose ``lists`` are of
-processes (``of``: what their text or its source must have), and forms.json.
+Of a tool's list of processes (nvidia-smi's table and CSV, gpustat, rocm-smi --showpids, ps,
+fuser, lsof) only rows in the tool's own form are read; a description of an output gives none.
+The forms are data: posted.json, whose ``lists`` are of processes (``of``: what their text or
+its source must have), and forms.json.
 """
 
 from __future__ import annotations
@@ -44,14 +46,20 @@ STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed"
 
 
 def posted_observations(evidence: CaseEvidence) -> list[Observation]:
-    """Processes, figures, settings with their own verdicts, versions that do not fit, chips without code, containers."""
+    """Processes, figures, settings with their own verdicts, versions that do not fit, chips
+    without code, containers.
+    """
     readers = (process_observations, size_observations, _settings, _wheels, _chips, _container)
     return [one for reader in readers for one in reader(evidence)]
 
 
 def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Variables and kernel parameters that are misspelt, inert, too late or dangerous, and two that other causes ask for."""
-    bundle, given, found = evidence.bundle, evidence.variables, []
+    """Variables and kernel parameters that are misspelt, inert, too late or dangerous, and two
+    that other causes ask for.
+    """
+    bundle = evidence.bundle
+    given = evidence.variables
+    found = []
     code = [text for _, _, text in texts(evidence) if form("in code").search(text)]
     posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
     if bundle is not None or given or code:
@@ -95,13 +103,16 @@ def _of_setting(one: Finding, origin: str) -> Iterator[Observation]:
 
 
 def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
-    """torchaudio has torch's number; torchvision 0.(N+15) goes with torch 2.N, 0.(N+1) with 1.N (release tables)."""
+    """torchaudio has torch's number; torchvision 0.(N+15) goes with torch 2.N, 0.(N+1) with 1.N
+    (release tables).
+    """
     got: dict[str, tuple[int, int]] = {}
     source = ""
     for origin, name, text in texts(evidence):
         for package, major, minor in form("wheel").findall(f"{name}: {text}"):
             if origin != "narrative" and package.lower() not in got:
-                got[package.lower()], source = (int(major), int(minor)), name
+                got[package.lower()] = (int(major), int(minor))
+                source = name
     if "torch" not in got:
         return
     major, minor = got["torch"]
@@ -141,7 +152,8 @@ def _container(evidence: CaseEvidence) -> Iterator[Observation]:
     for origin, source, text in texts(evidence):
         if origin not in ("tool", "message") or not form("container").search(f"{source} {text}"):
             continue
-        kfd, dri = "/dev/kfd" in text, "/dev/dri" in text
+        kfd = "/dev/kfd" in text
+        dri = "/dev/dri" in text
         if re.search(r"--privileged|privileged: true", text) or not (kfd or dri):
             continue
         groups = re.findall(r"--group-add[= ]+(\S{1,40})", text)
@@ -163,7 +175,9 @@ def is_hip(evidence: CaseEvidence) -> bool:
 
 
 def kind_of(evidence: CaseEvidence) -> str:
-    """apu, card, nvidia-unified or unknown: by the GPU's own names first, then by what the texts name."""
+    """apu, card, nvidia-unified or unknown: by the GPU's own names first, then by what the
+    texts name.
+    """
     total = next((m.capacity.bytes for m in evidence.messages if m.capacity), None)
     # "gfx1035 as gfx1030": the chip is the first, the second is what it is passed off as.
     facts = [value for name, value in evidence.facts if name in NAMES]
@@ -180,7 +194,8 @@ def kind_of(evidence: CaseEvidence) -> str:
 
 def size_observations(evidence: CaseEvidence) -> list[Observation]:
     """What the figures say of each other, what kind of GPU it is, and which ceiling binds."""
-    kind, found = kind_of(evidence), []
+    kind = kind_of(evidence)
+    found = []
     figures = list(figures_of(texts(evidence)))
     for message in evidence.messages:
         figures += figures_of_message(message)
@@ -189,7 +204,8 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
     names = [value for name, value in evidence.facts if name in NAMES]
     cards = len({f.bytes for f in figures if f.what == "total" and f.pool == "vram"})
     for relation in relations(figures, kind, card_sizes(names), is_hip(evidence)):
-        first, name = relation.figures[0], relation.name
+        first = relation.figures[0]
+        name = relation.name
         if name == "above-hardware" and kind == CARD and cards > 1:
             continue  # which of several cards it is, is not known
         if name == "runtime-below-driver" and kind == CARD:
@@ -209,7 +225,8 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
     ram = max((f.bytes or 0 for f in figures if f.what == "total" and f.pool == "ram"), default=0)
     needs = [f for f in figures if f.what == "wanted" and f.pool in ("runtime", "weights")]
     for f in [need for need in needs if ram and (need.bytes or 0) > ram][:1]:
-        name, whole = "needs-more-than-ram", show_bytes(ram)
+        name = "needs-more-than-ram"
+        whole = show_bytes(ram)
         found.append(note(name, f.bytes, f.source, f.origin, hard=not f.hearsay, ram=whole))
     # Where RAM is shared, a total may be a limit.
     found += _above_the_named_card(evidence, names, [] if kind in (APU, UNIFIED) else figures)
@@ -219,14 +236,17 @@ def size_observations(evidence: CaseEvidence) -> list[Observation]:
 def _above_the_named_card(
     evidence: CaseEvidence, names: list[str], figures: list[Figure]
 ) -> Iterator[Observation]:
-    """A request without a total beside it that is larger than the card which is named, or than every total posted."""
+    """A request without a total beside it that is larger than the card which is named, or than
+    every total posted.
+    """
     said = [printed_size(size) for text in names for size in form("named size").findall(text)]
     said += [f.bytes or 0 for f in figures if f.what == "total" and f.pool in ("vram", "runtime")]
     largest = max([*(size * GIB for size in card_sizes(names)), *said], default=0)
     for message in evidence.messages:
         if largest and message.requested and not message.capacity and message.side == "device":
             if message.requested.bytes > largest:
-                words, total = message.requested.text, show_bytes(largest)
+                words = message.requested.text
+                total = show_bytes(largest)
                 yield note("request-above-card", words, "error text", "message", total=total)
                 return
 
@@ -237,18 +257,24 @@ def _ceilings(evidence: CaseEvidence, figures: list[Figure], kind: str) -> Itera
     if evidence.bundle is not None:
         from helpers.judge.ceilings import ceiling_answer
 
-        answers, hearsay, origin = ceiling_answer(evidence.bundle, total), set(), "bundle"
+        answers = ceiling_answer(evidence.bundle, total)
+        hearsay = set()
+        origin = "bundle"
     else:
-        kernel, failed = evidence.fact("kernel"), bool(evidence.messages)
+        kernel = evidence.fact("kernel")
+        failed = bool(evidence.messages)
         given = numbers_of(figures, kind, kernel, is_hip(evidence), failed)
-        answers, hearsay, origin = [decide(given)], set(given.hearsay), "tool"
+        answers = [decide(given)]
+        hearsay = set(given.hearsay)
+        origin = "tool"
     for answer in answers:
         layer = LAYERS.get(answer.cause)
         if layer is None:
             continue
         name = f"ceiling-{layer}" + ("-hint" if answer.confidence == "weak" else "")
         size = answer.pattern if answer.binding_bytes is None else answer.binding_bytes
-        hard, proof = not set(answer.rests) & hearsay, answer.confidence == "confirmed"
+        hard = not set(answer.rests) & hearsay
+        proof = answer.confidence == "confirmed"
         found = note(name, size, "the layers' totals", origin, answer.says, hard, proof)
         yield replace(found, filled=answer.filled)
         if evidence.bundle is not None:
@@ -259,7 +285,9 @@ def _ceilings(evidence: CaseEvidence, figures: list[Figure], kind: str) -> Itera
 
 @dataclass(frozen=True)
 class PostedProcess:
-    """One process as a tool listed it; ``state`` is ps's letter, ``gpu`` the tool's index (None: it names none)."""
+    """One process as a tool listed it; ``state`` is ps's letter, ``gpu`` the tool's index
+    (None: it names none).
+    """
 
     pid: int | None
     name: str
@@ -280,8 +308,11 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
             continue
         for match in re.finditer(data["form"], text):
             got = match.groupdict()
-            mib, gpu, name = got.get("mib"), got.get("gpu"), (got.get("name") or "").strip()
-            size, index = int(mib) * MIB if mib else None, int(gpu) if gpu else None
+            mib = got.get("mib")
+            gpu = got.get("gpu")
+            name = (got.get("name") or "").strip()
+            size = int(mib) * MIB if mib else None
+            index = int(gpu) if gpu else None
             state = data.get("state") or (got.get("state") or "")[:1]
             pids = re.findall(r"\d{2,9}", got["pids"]) if "pids" in got else [got.get("pid")]
             for pid in pids:
@@ -313,7 +344,10 @@ def process_observations(evidence: CaseEvidence) -> list[Observation]:
 
 
 def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
-    """A node that is for a group alone, beside an ``id`` that does not name that group. Root needs none."""
+    """A node that is for a group alone, beside an ``id`` that does not name that group.
+
+    Root needs none.
+    """
     users = [m for _, text in evidence.tools for m in form("id").finditer(text)]
     if len(users) != 1 or users[0].group().startswith("uid=0"):
         return

@@ -1,17 +1,23 @@
-"""How far the TTM limit may safely be raised on a box, or why it is left alone. Pure: a bundle and a wish in, a plan out.
+"""How far the TTM limit may safely be raised on a box, or why it is left alone.
 
-The default reserve is the larger of 8 GiB and 6 % of the RAM left to Linux. A desktop, its browser and the page cache that a
-model is read through need some 8 GiB whatever the size of the box; 6 % is what page tables, slab and KFD's own reserve (a 64th
-and 1.5 GiB) grow by on large ones. TTM pages cannot be taken back while a program uses them, so what is missing is swapped.
+Pure: a bundle and a wish in, a plan out.
+
+The default reserve is the larger of 8 GiB and 6 % of the RAM left to Linux. A desktop, its
+browser and the page cache that a model is read through need some 8 GiB whatever the size of the
+box; 6 % is what page tables, slab and KFD's own reserve (a 64th and 1.5 GiB) grow by on large
+ones. TTM pages cannot be taken back while a program uses them, so what is missing is swapped.
 The sentences are data: ttm.json.
 
-The plan comes with what a person would run on each boot system, how to undo it, how to verify it. Printed, never run. Every
-block may be run again without harm. Setting pages_limit alone is enough; the blocks also take away what earlier attempts
-left: amdgpu.gttsize (deprecated, moves only graphics' GTT), amdgpu.vm_size (GiB of address space) and page_pool_size (a cache).
-Our modprobe.d file is named so that it is read last; the kernel command line still wins over it (modprobe.d(5)). The blocks are
-data as well: a row of a block is a line, or the name of a list and the lines that stand there once for each of its items,
-``{one}``; once where "any" stands before the list's name, and with "no" where the list is empty. A line that begins with @ is
-one of ``parts``. ``{names!q}`` is quoted for a shell, ``{names: --add=}`` puts those words before each name.
+The plan comes with what a person would run on each boot system, how to undo it, how to verify
+it. Printed, never run. Every block may be run again without harm. Setting pages_limit alone is
+enough; the blocks also take away what earlier attempts left: amdgpu.gttsize (deprecated, moves
+only graphics' GTT), amdgpu.vm_size (GiB of address space) and page_pool_size (a cache). Our
+modprobe.d file is named so that it is read last; the kernel command line still wins over it
+(modprobe.d(5)). The blocks are data as well: a row of a block is a line, or the name of a list
+and the lines that stand there once for each of its items, ``{one}``; once where "any" stands
+before the list's name, and with "no" where the list is empty. A line that begins with @ is one
+of ``parts``. ``{names!q}`` is quoted for a shell, ``{names: --add=}`` puts those words before
+each name.
 """
 
 from __future__ import annotations
@@ -36,7 +42,8 @@ from helpers.look.machine import machine, page_size
 from helpers.shapes import Reading, TtmCommand, TtmPlan, not_available, seen
 from helpers.units import GIB, KIB, MIB, near, parse_size, show_bytes
 
-RESERVE_BYTES, RESERVE_SHARE = 8 * GIB, 0.06
+RESERVE_BYTES = 8 * GIB
+RESERVE_SHARE = 0.06
 SMALLEST_BYTES = 64 * MIB
 """A reserve or target below this was meant in another unit: the smallest APU's limit is far above."""
 NEIGHBOUR_SHARE = 0.05
@@ -48,7 +55,9 @@ _warn = partial(sentence, "ttm", "warnings")
 
 @dataclass(frozen=True)
 class Room:
-    """What a plan depends on. ``kernel`` (6, 17) or None; ``live_pages`` None where the limit was not read.
+    """What a plan depends on.
+
+    ``kernel`` (6, 17) or None; ``live_pages`` None where the limit was not read.
 
     ``ram_bytes`` is what the firmware's carve-out left to Linux.
     """
@@ -71,28 +80,37 @@ class Room:
 
 def room(bundle: Bundle, stack: Stack) -> Room | None:
     """The room on a box, or None where RAM or page size were not captured."""
-    box, size = machine(bundle), page_size(bundle)
+    box = machine(bundle)
+    size = page_size(bundle)
     if not box.ram_total.ok or not size.ok:
         return None
-    live, kernel = stack.numbers.pages_limit, kernel_release(str(box.kernel.value or ""))
+    live = stack.numbers.pages_limit
+    kernel = kernel_release(str(box.kernel.value or ""))
     pages = None if live is None else live // size.bytes
     return Room(box.ram_total.bytes, size.bytes, kernel, pages, stack.numbers.vram or 0)
 
 
 def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None = None) -> TtmPlan:
-    """A limit above the kernel's default and within the RAM, KFD's limit and the target, or ``leave`` with the reason.
+    """A limit above the kernel's default and within the RAM, KFD's limit and the target, or
+    ``leave`` with the reason.
 
-    ``reserve_bytes`` is what stays for the rest of the box, ``target_bytes`` the limit itself; with both, the reserve only says
-    what the target eats. Raises ValueError, in one line, for what the box cannot give or what was meant in another unit.
+    ``reserve_bytes`` is what stays for the rest of the box, ``target_bytes`` the limit itself;
+    with both, the reserve only says what the target eats. Raises ValueError, in one line, for
+    what the box cannot give or what was meant in another unit.
     """
     check_wish(space, reserve_bytes, target_bytes)
-    reserve, wish = reserve_bytes, "reserve" if target_bytes is None else "target"
+    reserve = reserve_bytes
+    wish = "reserve" if target_bytes is None else "target"
     if reserve is None:
         reserve = max(RESERVE_BYTES, int(space.ram_bytes * RESERVE_SHARE))
     asked = space.ram_bytes - reserve if target_bytes is None else target_bytes
-    limit, page, default = min(asked, space.kfd_bytes), space.page_bytes, space.default_pages
-    pages, live = limit // page, default if space.live_pages is None else space.live_pages
-    stays, kernel = live * page, space.kernel
+    limit = min(asked, space.kfd_bytes)
+    page = space.page_bytes
+    default = space.default_pages
+    pages = limit // page
+    live = default if space.live_pages is None else space.live_pages
+    stays = live * page
+    kernel = space.kernel
     sizes = {"ram": space.ram_bytes, "carveout": space.carveout_bytes, "reserve": reserve}
     sizes.update(limit=max(limit, 0), stays=stays, pool=pages * page, default=default * page)
     words = {name: show_bytes(size) for name, size in sizes.items()}
@@ -119,8 +137,13 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
 
 
 def check_wish(space: Room, reserve_bytes: int | None, target_bytes: int | None) -> None:
-    """Refuse a reserve or a target that the box cannot give, or that was meant in another unit. Raises ValueError."""
-    ram, kfd, slip = space.ram_bytes, space.kfd_bytes, ""
+    """Refuse a reserve or a target that the box cannot give, or that was meant in another unit.
+
+    Raises ValueError.
+    """
+    ram = space.ram_bytes
+    kfd = space.kfd_bytes
+    slip = ""
     words = {"ram": show_bytes(ram), "kfd": show_bytes(kfd)}
     for name, size in (("reserve", reserve_bytes), ("target", target_bytes)):
         if size is None or slip or (name == "reserve" and size == 0):
@@ -146,14 +169,19 @@ def _meant(size: int, space: Room) -> str:
 
 
 def wanted_bytes(text: str) -> int | None:
-    """Bytes of a reserve or target as typed: a number with a unit, or plain bytes; empty is None. Raises ValueError."""
+    """Bytes of a reserve or target as typed: a number with a unit, or plain bytes; empty is None.
+
+    Raises ValueError.
+    """
     if text.strip().startswith("-"):
         raise ValueError(f"size {text!r}: expected a size above 0, such as 8GiB")
     return parse_size(text) if text.strip() else None
 
 
 def in_units(pages: int, page_bytes: int) -> str:
-    """One size in every unit that a tool or file wants it in, and decimal GB, which are smaller by 7 %."""
+    """One size in every unit that a tool or file wants it in, and decimal GB, which are smaller
+    by 7 %.
+    """
     size = pages * page_bytes
     units = f"{pages} pages of {page_bytes // KIB} KiB = {size} bytes = {size // MIB} MiB"
     return f"{units} = {size / GIB:.2f} GiB ({size / 1e9:.2f} GB of 10^9 bytes)"
@@ -162,12 +190,16 @@ def in_units(pages: int, page_bytes: int) -> str:
 def ttm(
     bundle: Bundle, reserve_bytes: int | None = None, target_bytes: int | None = None
 ) -> shapes.Ttm:
-    """Every ceiling of a box, the one that binds, the safe limit, and what to run. Raises ValueError for an impossible wish.
+    """Every ceiling of a box, the one that binds, the safe limit, and what to run.
+
+    Raises ValueError for an impossible wish.
 
     A box with several GPUs is answered for its APU, else for its first AMD GPU.
     """
     stack = ceilings(bundle)[0]
-    space, found, is_apu = room(bundle, stack), stack.decision, stack.kind == "apu"
+    space = room(bundle, stack)
+    found = stack.decision
+    is_apu = stack.kind == "apu"
     if space is not None:
         check_wish(space, reserve_bytes, target_bytes)
     above_kernel = decisions()[found.pattern]["layer"] in ("hsa_pool", "hip_total")
@@ -196,7 +228,8 @@ def _warnings(
 ) -> Iterator[str]:
     """What on this box the plan would meet, each in one line."""
     if space is not None and made.bytes is not None:
-        left, reserve = space.ram_bytes - made.bytes, made.reserve_bytes or 0
+        left = space.ram_bytes - made.bytes
+        reserve = made.reserve_bytes or 0
         if left < reserve and made.action != "remove":
             sizes = {"left": show_bytes(left), "reserve": show_bytes(reserve)}
             yield _warn("reserve", whose=whose, **sizes)
@@ -214,7 +247,8 @@ def _warnings(
         yield _warn("stale", name=name, value=value, place=place, why=why)
     for odd in parameters.unknown(bundle):
         meant = f"; {odd.meant} was meant" if odd.meant else ""
-        name, place = f"{odd.setting.module}.{odd.setting.name}", odd.setting.source
+        name = f"{odd.setting.module}.{odd.setting.name}"
+        place = odd.setting.source
         yield _warn("unknown", name=name, place=place, meant=meant)
     if any(row.layer is None for row in limits):
         yield _warn("two modules")
@@ -226,7 +260,8 @@ def _warnings(
 
 def _neighbours(bundle: Bundle) -> Iterator[str]:
     """Who else wants the RAM: a desktop, ZFS, huge pages, swap and zram, large processes."""
-    box, listed = machine(bundle), processes.processes(bundle)
+    box = machine(bundle)
+    listed = processes.processes(bundle)
     desktop = sorted({p.name for p in listed} & set(table("ttm")["desktops"]))
     if desktop:
         yield _warn("desktop", names=", ".join(desktop))
@@ -243,20 +278,27 @@ def _neighbours(bundle: Bundle) -> Iterator[str]:
 
 
 def planned_step(bundle: Bundle, cause: str) -> shapes.NextStep | None:
-    """The line that moves the ceiling of this box, for its own distribution; None where its ceilings are not the cause."""
-    found, answer = ceilings(bundle)[0].decision, ttm(bundle)
+    """The line that moves the ceiling of this box, for its own distribution; None where its
+    ceilings are not the cause.
+    """
+    found = ceilings(bundle)[0].decision
+    answer = ttm(bundle)
     if found.cause != cause or answer.plan.action == "leave" or not answer.commands:
         return None
-    block, size = answer.commands[0], answer.plan.bytes
+    block = answer.commands[0]
+    size = answer.plan.bytes
     left = f"; {show_bytes(size)} can then be filled by GPU programs" if size else ""
     where = "live" if bundle.kind == "live" else "recorded"
     before = sentence("ttm", "before", where, box=bundle.box)
-    what, harm = f"{found.step} ({block.system})", "the boot configuration, from the next boot on"
+    what = f"{found.step} ({block.system})"
+    harm = "the boot configuration, from the next boot on"
     return shapes.NextStep(what, block.run, before, harm + left, True, block.verify, block.undo)
 
 
 def stale_settings(bundle: Bundle) -> list[tuple[str, str, str, str]]:
-    """(name, value, where, why) of each setting that earlier advice leaves behind and that does not raise the pool."""
+    """(name, value, where, why) of each setting that earlier advice leaves behind and that does
+    not raise the pool.
+    """
     stale = table("ttm")["stale"]
     return [
         (f"{s.module}.{s.name}", s.value, f"{s.source}:{s.line}", stale[s.name])
@@ -266,14 +308,17 @@ def stale_settings(bundle: Bundle) -> list[tuple[str, str, str, str]]:
 
 
 def change(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> dict[str, Any]:
-    """What the blocks can speak of, by the names that ttm.json has for it; empty where nothing needs doing.
+    """What the blocks can speak of, by the names that ttm.json has for it; empty where nothing
+    needs doing.
 
-    ``arguments`` of the kernel command line are to be there and ``before`` are there; ``old`` are only before, ``new`` only
-    after. ``drop`` are the names that go, ``files`` the modprobe.d files with stale settings, ``lines`` those of our own.
+    ``arguments`` of the kernel command line are to be there and ``before`` are there; ``old``
+    are only before, ``new`` only after. ``drop`` are the names that go, ``files`` the
+    modprobe.d files with stale settings, ``lines`` those of our own.
     """
     configured, cmdline = parameters.settings(bundle)
     used = parameters.ttm_module(bundle)
-    # Ubuntu's OEM kernels and DKMS have both modules: then both get the value, and only the one in use reads it.
+    # Ubuntu's OEM kernels and DKMS have both modules: then both get the value, and only the one
+    # in use reads it.
     modules = [m for m in TTM_MODULES if m == used.value or _folder(bundle, m)] or ["ttm"]
     pages = plan.pages_limit if plan.action == "set" else None
     gone = {name for name, _, _, _ in stale_settings(bundle)}
@@ -318,7 +363,8 @@ def change(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> dict[str, Any]:
 def commands(
     bundle: Bundle, plan: TtmPlan, page_bytes: int, every: bool = False
 ) -> list[TtmCommand]:
-    """The blocks for this box's boot system first, then AMD's own tools; ``every`` gives all systems.
+    """The blocks for this box's boot system first, then AMD's own tools; ``every`` gives all
+    systems.
 
     Empty where nothing needs doing. An unknown distribution gets every block.
     """
@@ -340,13 +386,17 @@ def _folder(bundle: Bundle, module: str) -> bool:
 
 
 def is_built_in(bundle: Bundle, module: str) -> bool:
-    """Whether the kernel was built with the module: then modprobe.d is not read, only the kernel command line."""
+    """Whether the kernel was built with the module: then modprobe.d is not read, only the
+    kernel command line.
+    """
     loaded = parameters.parse_modules(bundle.read("/proc/modules").text)
     return bool(loaded) and module not in loaded and _folder(bundle, module)
 
 
 def systems(bundle: Bundle) -> list[str]:
-    """Names of the blocks that fit the distribution, the one to prefer first, by os-release and the kernel command line."""
+    """Names of the blocks that fit the distribution, the one to prefer first, by os-release and
+    the kernel command line.
+    """
     text = bundle.read("/etc/os-release").text
     fields = dict(re.findall(r"(?m)^(\w{1,40})=\"?([^\"\n]{0,200})\"?$", text))
     ids = {fields.get("ID", ""), *fields.get("ID_LIKE", "").split()}
@@ -357,7 +407,9 @@ def systems(bundle: Bundle) -> list[str]:
 
 
 class _Shell(string.Formatter):
-    """Fills lines in: lists with blanks between, ``!q`` quoted for a shell, or each item behind the words of its format."""
+    """Fills lines in: lists with blanks between, ``!q`` quoted for a shell, or each item behind
+    the words of its format.
+    """
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         if conversion != "q":
@@ -371,7 +423,9 @@ class _Shell(string.Formatter):
 
 
 def _items(name: str, given: dict[str, Any]) -> list[str]:
-    """What the lines of a row stand there for: each item of its list, or once where the list has any or no item."""
+    """What the lines of a row stand there for: each item of its list, or once where the list
+    has any or no item.
+    """
     how, _, rest = name.partition(" ")
     if how not in ("any", "no"):
         return list(given[name])
@@ -380,7 +434,8 @@ def _items(name: str, given: dict[str, Any]) -> list[str]:
 
 def _lines(rows: list[Any], given: dict[str, Any]) -> list[str]:
     """The lines of a block, its lists unrolled and its names filled in."""
-    found, parts = [], table("ttm")["parts"]
+    found = []
+    parts = table("ttm")["parts"]
     for row in rows:
         items, lines = ([""], [row]) if isinstance(row, str) else (_items(row[0], given), row[1:])
         for one in items:
@@ -389,7 +444,8 @@ def _lines(rows: list[Any], given: dict[str, Any]) -> list[str]:
     return found
 
 
-# Did a change of the TTM limit take? Before, intended and now, layer by layer, and why what did not take did not. Pure.
+# Did a change of the TTM limit take? Before, intended and now, layer by layer, and why what did
+# not take did not. Pure.
 
 _say = partial(sentence, "ttm", "verify")
 LAYERS = ("ttm", "gtt", "kfd_bank", "hsa_pool", "hip_total")
@@ -397,7 +453,10 @@ LAYERS = ("ttm", "gtt", "kfd_bank", "hsa_pool", "hip_total")
 
 @dataclass(frozen=True)
 class Layered:
-    """One layer before and now. ``took`` is None where now was not read, or where nothing was intended."""
+    """One layer before and now.
+
+    ``took`` is None where now was not read, or where nothing was intended.
+    """
 
     layer: str
     name: str
@@ -410,7 +469,9 @@ class Layered:
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """``took`` is False when a layer that was read is not what was intended, or TTM's limit itself was not read."""
+    """``took`` is False when a layer that was read is not what was intended, or TTM's limit
+    itself was not read.
+    """
 
     took: bool
     intended_bytes: int | None
@@ -425,10 +486,12 @@ def verify(
 ) -> VerifyResult:
     """Compare a bundle from before the change with one from after the reboot.
 
-    Intended is the target where one is given, else what is configured now, else what was configured then, else what the
-    earlier box's plan advised. Raises ValueError for a target that the box cannot give.
+    Intended is the target where one is given, else what is configured now, else what was
+    configured then, else what the earlier box's plan advised. Raises ValueError for a target
+    that the box cannot give.
     """
-    was, is_now = ceilings(earlier)[0], ceilings(now)[0]
+    was = ceilings(earlier)[0]
+    is_now = ceilings(now)[0]
     unlike = _unlike(earlier, now, was, is_now)
     if is_now.kind != "apu":
         says = _say("nothing", says=is_now.decision.says)
@@ -462,7 +525,8 @@ def _page(*bundles: Bundle) -> int:
 def _intended(
     earlier: Bundle, now: Bundle, reserve_bytes: int | None, target_bytes: int | None
 ) -> tuple[int | None, str]:
-    answer, page = ttm(earlier, reserve_bytes, target_bytes), _page(now, earlier)
+    answer = ttm(earlier, reserve_bytes, target_bytes)
+    page = _page(now, earlier)
     if target_bytes is not None:
         return target_bytes // page * page, "the target given"
     places = ((now, "configured now"), (earlier, "configured in the earlier bundle"))
@@ -480,7 +544,9 @@ def _intended(
 def _layered(layer: str, was: Stack, is_now: Stack, intended: Reading) -> Layered:
     """A layer of both stacks, and whether it is what was intended."""
     none = not_available("this layer was not found", "bytes", "")
-    row, wanted, took = is_now.row(layer), intended.bytes, None
+    row = is_now.row(layer)
+    wanted = intended.bytes
+    took = None
     before, now = (one.value if one else none for one in (was.row(layer), row))
     if intended.ok and now.ok:
         took = now.bytes == wanted if layer == "ttm" else near(now, wanted)
@@ -492,8 +558,11 @@ def _layered(layer: str, was: Stack, is_now: Stack, intended: Reading) -> Layere
 def _why_not(
     earlier: Bundle, now: Bundle, stack: Stack, rows: dict[str, Layered]
 ) -> dict[str, str]:
-    """The reason of each layer that is not what was intended: the first that the evidence supports."""
-    failed, gtt = [layer for layer in LAYERS if rows[layer].took is False], rows["gtt"]
+    """The reason of each layer that is not what was intended: the first that the evidence
+    supports.
+    """
+    failed = [layer for layer in LAYERS if rows[layer].took is False]
+    gtt = rows["gtt"]
     if "ttm" in failed:
         why = {layer: _say("follows ttm") for layer in failed}
         why["ttm"] = _why_not_live(earlier, now, stack)
@@ -514,7 +583,8 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     if booted[0] and booted[0] == booted[1]:
         return _say("not rebooted")
     written = [s for s in sum(parameters.settings(now), ()) if s.name == "pages_limit"]
-    used, odd = parameters.ttm_module(now), [u.setting for u in parameters.unknown(now)]
+    used = parameters.ttm_module(now)
+    odd = [u.setting for u in parameters.unknown(now)]
     if not written:
         odd = [setting for setting in odd if setting.module in parameters.MODULES[:3]]
         if odd:
@@ -528,7 +598,9 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
     mine = [s for s in written if not used.ok or s.module == used.value]
     if not mine:
         return _say("another module", module=written[-1].module, used=used.value)
-    last, live, size = mine[-1], stack.numbers.pages_limit or 0, _page(now)
+    last = mine[-1]
+    live = stack.numbers.pages_limit or 0
+    size = _page(now)
     number = int(last.value) * size if re.fullmatch(r"[0-9]{1,19}", last.value) else None
     on_line = last.source == "/proc/cmdline"
     if number == live:
@@ -546,7 +618,8 @@ def _why_not_live(earlier: Bundle, now: Bundle, stack: Stack) -> str:
 
 def _image_is_older(now: Bundle, source: str) -> bool:
     """Whether the booted kernel's initramfs was made before a file was last written."""
-    times, kernel = parameters.file_times(now), str(machine(now).kernel.value or "")
+    times = parameters.file_times(now)
+    kernel = str(machine(now).kernel.value or "")
     written = [t.mtime_s for t in times if t.path == source]
     images = [t.mtime_s for t in times if t.is_image and kernel in t.path]
     return bool(written and images) and max(images) < written[0]
@@ -559,7 +632,9 @@ def _boot(bundle: Bundle) -> str:
 
 def _unlike(earlier: Bundle, now: Bundle, was: Stack, is_now: Stack) -> tuple[str, ...]:
     """What speaks against comparing the two at all."""
-    found, before, after = [], was.numbers.ram, is_now.numbers.ram
+    found = []
+    before = was.numbers.ram
+    after = is_now.numbers.ram
     if was.pci != is_now.pci:
         found.append(_say("other GPU", was=was.pci or "none", now=is_now.pci or "none"))
     if before and after and not near(before, after, 0.05):

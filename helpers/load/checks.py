@@ -1,8 +1,10 @@
-"""Functional checks of torch, each set in a child process with limits: who may be checked, how it went, as rows.
+"""Functional checks of torch, each set in a child process with limits: who may be checked, how
+it went, as rows.
 
-A GPU is left alone where somebody else holds memory on it or the kernel log shows a fault of it (``gate``), unless forced.
-Otherwise the default checks take at most 256 MiB and 5 s of each GPU: torch's allocator is limited in the child, the clock
-runs here. A context and library handles come on top of the 256 MiB; the clock starts when torch and the driver are up, which
+A GPU is left alone where somebody else holds memory on it or the kernel log shows a fault of it
+(``gate``), unless forced. Otherwise the default checks take at most 256 MiB and 5 s of each
+GPU: torch's allocator is limited in the child, the clock runs here. A context and library
+handles come on top of the 256 MiB; the clock starts when torch and the driver are up, which
 takes no memory of a GPU.
 """
 
@@ -37,7 +39,8 @@ CHECKS = DEFAULT + LADDER + PAIRS
 LEAST_S = 0.5
 # Between two checks, and for the child's own end.
 TURN_S = 20.0
-# With the first two, torch's memory limit does not hold (raw driver allocations); the third makes fp32 products TF32.
+# With the first two, torch's memory limit does not hold (raw driver allocations); the third
+# makes fp32 products TF32.
 DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 # Few threads, and the second process of a pair over the loopback alone.
 SET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
@@ -46,8 +49,12 @@ SET |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the checks. ``start_s``: Python, import torch, driver start; ``check_s``: each default check; ``gpu_s``: all
-    default checks of one GPU together (None: no such limit; never on a CPU); ``opt_in_s``: each check asked for by name."""
+    """Limits of the checks.
+
+    ``start_s``: Python, import torch, driver start; ``check_s``: each default check; ``gpu_s``:
+    all default checks of one GPU together (None: no such limit; never on a CPU); ``opt_in_s``:
+    each check asked for by name.
+    """
 
     start_s: float = 60.0
     check_s: float = 20.0
@@ -64,10 +71,13 @@ FORCED = Limits(check_s=60.0, gpu_s=None, gpu_bytes=GIB)
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check of one target. ``state`` is passed, failed, not_run, timed_out or crashed; ``says`` is one sentence.
+    """One check of one target.
 
-    ``peak_bytes`` is what torch's allocator took from the card at most, ``peak_allocated_bytes`` what tensors used of it.
-    ``last_words`` is the end of the child's stderr and ``stacks`` where its threads were, where it crashed or was stopped.
+    ``state`` is passed, failed, not_run, timed_out or crashed; ``says`` is one sentence.
+
+    ``peak_bytes`` is what torch's allocator took from the card at most,
+    ``peak_allocated_bytes`` what tensors used of it. ``last_words`` is the end of the child's
+    stderr and ``stacks`` where its threads were, where it crashed or was stopped.
     """
 
     check: str
@@ -96,7 +106,8 @@ def check_box(
     torch_python: str = "",
     on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> list[CheckResult]:
-    """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in any case.
+    """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in
+    any case.
 
     Empty for a box that is not this machine. Raises ValueError when ``gpu`` is no GPU of this box.
     """
@@ -125,10 +136,11 @@ def run_checks(
     limits: Limits = Limits(),
     on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> list[CheckResult]:
-    """Run the named checks on every target, those of pairs on every pair of GPUs; sorted by GPU and check.
+    """Run the named checks on every target, those of pairs on every pair of GPUs; sorted by GPU
+    and check.
 
-    Raises ValueError for a name that is no check. Nothing else is raised: what goes wrong is in the results, which
-    ``on_result`` also gets one by one.
+    Raises ValueError for a name that is no check. Nothing else is raised: what goes wrong is in
+    the results, which ``on_result`` also gets one by one.
     """
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
@@ -158,7 +170,9 @@ def run_checks(
 
 
 def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[str]]:
-    """The results as a table, header first, sorted by GPU and check; without times, versions or paths unless for ``people``."""
+    """The results as a table, header first, sorted by GPU and check; without times, versions or
+    paths unless for ``people``.
+    """
     more = ["seconds", "torch took at most", "largest error", "message"]
     rows = [["GPU", "check", "state", "says", *more * people]]
     for one in sorted(results, key=_order):
@@ -186,7 +200,9 @@ class _Run:
         limits: Limits,
         on_result: Callable[[CheckResult], None],
     ):
-        self.torch_python, self.target, self.limits = torch_python, target, limits
+        self.torch_python = torch_python
+        self.target = target
+        self.limits = limits
         self.on_result = on_result
         self.done: dict[str, CheckResult] = {}
         self.stuck = ""
@@ -221,8 +237,13 @@ class _Run:
                 self.refuse([name for name in left if name in LOADS], self.used_up)
 
     def _child(self, names: Sequence[str]) -> Ended:
-        """One child for these checks. Of it: is torch up or why not, the check under way, and since when."""
-        self.ready, self.current, self.began = False, "", time.monotonic()
+        """One child for these checks.
+
+        Of it: is torch up or why not, the check under way, and since when.
+        """
+        self.ready = False
+        self.current = ""
+        self.began = time.monotonic()
         self.no_torch: dict[str, Any] = {}
         of_target = {key: getattr(self.target, key) for key in ("device", "pci", "peer", "several")}
         spec = {**of_target, **asdict(self.limits), "gpu_s": min(self.left_s, 1e9)}
@@ -246,9 +267,11 @@ class _Run:
         message = json_row(text)
         if not message:
             return None
-        event, name = message.get("event"), str(message.get("check"))
+        event = message.get("event")
+        name = str(message.get("check"))
         if event == "start" and name in self._undone(CHECKS):
-            self.current, self.began = name, time.monotonic()
+            self.current = name
+            self.began = time.monotonic()
             if name in LOADS:
                 return min(self.limits.check_s, max(LEAST_S, self.left_s))
             return self.limits.start_s if name in LOOKS else self.limits.opt_in_s
@@ -309,7 +332,9 @@ class _Run:
 
 
 def _last_message(last_words: str) -> str:
-    """One line of the last words: what stands before faulthandler's "Fatal Python error", with it; else the last line."""
+    """One line of the last words: what stands before faulthandler's "Fatal Python error", with
+    it; else the last line.
+    """
     lines = [line.strip() for line in last_words.splitlines() if line.strip()]
     fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
     chosen = lines[-1:] if fatal is None else lines[max(0, fatal - 1) : fatal + 1]

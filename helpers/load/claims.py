@@ -1,4 +1,6 @@
-"""What the case studies claim, and what becomes of each claim when it is checked: env/claims.yaml, read."""
+"""What the case studies claim, and what becomes of each claim when it is checked:
+env/claims.yaml, read.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,13 @@ PATH = CHECKOUT / "env" / "claims.yaml"
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim in this project's words. ``case`` is its case's number, ``file`` and ``place`` where it stands.
+    """One claim in this project's words.
 
-    ``verdict``: true, false, unsupported, depends or harmful, as the head of the file says. ``check`` is what decides it on
-    a box; ``test`` the test that holds the verdict. Both may be empty.
+    ``case`` is its case's number, ``file`` and ``place`` where it stands.
+
+    ``verdict``: true, false, unsupported, depends or harmful, as the head of the file says.
+    ``check`` is what decides it on a box; ``test`` the test that holds the verdict. Both may be
+    empty.
     """
 
     id: str
@@ -43,7 +48,8 @@ class Case:
 @lru_cache(maxsize=1)
 def claims() -> tuple[Claim, ...]:
     """Every claim of every case, in the order of the file."""
-    files, found = {case.number: case.file for case in cases()}, []
+    files = {case.number: case.file for case in cases()}
+    found = []
     for row in _content()["claims"]:
         # A plain true or false in YAML is not a word.
         row = {**row, "verdict": str(row["verdict"]).lower()}

@@ -1,8 +1,11 @@
-"""Are the success criteria of the case studies met, by this log and this Optuna storage? One table, read-only.
+"""Are the success criteria of the case studies met, by this log and this Optuna storage?
 
-The criteria, and the lines of a supervisor that count, are rows of criteria.json. A log of any size is read in one pass with
-bounded memory; what a message of memory means is the judge's reading (helpers/look/messages.py), and lines alike but for their
-numbers are read once. What neither a log nor a storage can say is "not measured", with what would.
+One table, read-only.
+
+The criteria, and the lines of a supervisor that count, are rows of criteria.json. A log of any
+size is read in one pass with bounded memory; what a message of memory means is the judge's
+reading (helpers/look/messages.py), and lines alike but for their numbers are read once. What
+neither a log nor a storage can say is "not measured", with what would.
 """
 
 from __future__ import annotations
@@ -65,21 +68,28 @@ _LINES = tuple(
     (row["counts"], *(re.compile(row.get(key, "(?!)").encode()) for key in ("text", "unless")))
     for row in _DATA["lines"]
 )
-# A line with one of these begins a message; another that the judge's anchors hit goes on with the one before it.
+# A line with one of these begins a message; another that the judge's anchors hit goes on with
+# the one before it.
 _HEAD = re.compile("|".join(_DATA["heads"]).encode())
 _EPOCH, _TIME, _SHARE = (re.compile(_DATA[name].encode()) for name in ("epoch", "time", "share"))
 _NUMBERS = re.compile(rb"(?<![0-9])(?<!errno )[0-9]+")
-"""Numbers that lines may differ by and still say the same; that of an error of the system is not one."""
+"""Numbers that lines may differ by and still say the same; that of an error of the system is
+not one.
+"""
 
 
 @dataclass(frozen=True)
 class LogCounts:
-    """Messages in a log. ``oom`` is of a GPU, ``host_memory`` of the host; ``asserts`` are device-side assert errors; a burst
-    of the kernel's own lines, one a thread, that no error follows counts once. ``crashes``: tracebacks, kills, aborts and faults.
+    """Messages in a log.
 
-    ``epoch`` and ``epochs``: the highest "epoch 3/10" seen. ``exhausted``: a supervisor said that it gave up restarting.
-    ``ended``: a line says that the run came to its end, and none after it that it died. ``seconds``: from the first to the last
-    line that has a time. ``percent``: of the data, as the log says it.
+    ``oom`` is of a GPU, ``host_memory`` of the host; ``asserts`` are device-side assert errors;
+    a burst of the kernel's own lines, one a thread, that no error follows counts once.
+    ``crashes``: tracebacks, kills, aborts and faults.
+
+    ``epoch`` and ``epochs``: the highest "epoch 3/10" seen. ``exhausted``: a supervisor said
+    that it gave up restarting. ``ended``: a line says that the run came to its end, and none
+    after it that it died. ``seconds``: from the first to the last line that has a time.
+    ``percent``: of the data, as the log says it.
     """
 
     bytes: int
@@ -99,11 +109,15 @@ class LogCounts:
 
 
 class _Messages:
-    """The judge's messages, which may go over several lines; each is counted when the next one begins."""
+    """The judge's messages, which may go over several lines; each is counted when the next one
+    begins.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self.lines, self.end, self.burst = bytearray(), 0, False
+        self.lines = bytearray()
+        self.end = 0
+        self.burst = False
 
     def add(self, at: int, line: bytes) -> None:
         """The next line, with its place in the file."""
@@ -133,7 +147,9 @@ class _Messages:
 
 @lru_cache(4096)
 def _judge(text: bytes) -> Mapping[str, int]:
-    """Messages of the GPU's and the host's memory, assert errors, and lines of a kernel's own assertion."""
+    """Messages of the GPU's and the host's memory, assert errors, and lines of a kernel's own
+    assertion.
+    """
     found = read_message(text.decode("utf-8", "replace")).messages
     asserts = [one.row for one in found if one.event == "assert"]
     burst = asserts.count(KERNEL_ASSERT)
@@ -146,9 +162,16 @@ def _judge(text: bytes) -> Mapping[str, int]:
 
 
 def count_log(path: Path, exit_code: int | None = None) -> LogCounts:
-    """Count what a log says; ``exit_code``: how the run ended, where that is known. Raises OSError where it cannot be read."""
-    messages, size, epoch = _Messages(), 0, (0, 0)
-    last, times, percent = {"ended": -1, "crashes": -1}, list[tuple[bytes, bytes]](), None
+    """Count what a log says; ``exit_code``: how the run ended, where that is known.
+
+    Raises OSError where it cannot be read.
+    """
+    messages = _Messages()
+    size = 0
+    epoch = (0, 0)
+    last = {"ended": -1, "crashes": -1}
+    times = list[tuple[bytes, bytes]]()
+    percent = None
     for base, data in _blocks(path):
         size = base + len(data)
         epoch = max([epoch, *{(int(one), int(of)) for one, of in _EPOCH.findall(data)}])
@@ -180,7 +203,9 @@ _COUNTED = "oom host_memory asserts restarts exhausted recycled crashes profiles
 
 
 def _lasted(times: Sequence[tuple[bytes, bytes]]) -> float | None:
-    """Seconds from the first to the last of some days and times of day; None where there is no such span."""
+    """Seconds from the first to the last of some days and times of day; None where there is no
+    such span.
+    """
     try:
         begin, end = (datetime.fromisoformat(b" ".join(t).decode()) for t in (times[0], times[-1]))
     except (ValueError, LookupError):
@@ -189,8 +214,11 @@ def _lasted(times: Sequence[tuple[bytes, bytes]]) -> float | None:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The file in blocks of whole lines, lower case, each with its place; a line of more than LINE_BYTES is read in pieces."""
-    base, rest = 0, b""
+    """The file in blocks of whole lines, lower case, each with its place; a line of more than
+    LINE_BYTES is read in pieces.
+    """
+    base = 0
+    rest = b""
     with opened(path) as file:
         while data := file.read(BLOCK_BYTES):
             if base > LOG_LIMIT_BYTES:
@@ -199,12 +227,15 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             cut = data.rfind(b"\n") + 1 or (len(data) if len(data) > LINE_BYTES else 0)
             if cut:
                 yield base, data[:cut]
-            base, rest = base + cut, data[cut:]
+            base = base + cut
+            rest = data[cut:]
     yield base, rest
 
 
 def _hits(data: bytes) -> list[tuple[int, int, bool, bool]]:
-    """Beginning and end of each line that has an anchor: one of the judge's, one of this table's own."""
+    """Beginning and end of each line that has an anchor: one of the judge's, one of this
+    table's own.
+    """
     ends: dict[int, int] = {}
     starts: dict[bool, set[int]] = {True: set(), False: set()}
     for anchor, judged in _ANCHORS:
@@ -224,14 +255,18 @@ MEMORY_KEYS = ("peak_bytes", "peak_reserved_bytes", "peak_allocated_bytes", "mem
 FEWEST_TRIALS = 8
 LEAST_GROWTH = 0.02
 MOST_FREEDOM = 400
-"""Degrees of freedom beyond which the quantile no longer moves in its third digit, and working it out takes the longer."""
+"""Degrees of freedom beyond which the quantile no longer moves in its third digit, and working
+it out takes the longer.
+"""
 
 
 @dataclass(frozen=True)
 class StudyCounts:
-    """Trials of one study by state; ``memory`` is (trial number, bytes) of the finished trials that say it.
+    """Trials of one study by state; ``memory`` is (trial number, bytes) of the finished trials
+    that say it.
 
-    ``outcomes``: of the finished trials that have a user attribute ``outcome``, in the order of their numbers.
+    ``outcomes``: of the finished trials that have a user attribute ``outcome``, in the order of
+    their numbers.
     """
 
     name: str
@@ -249,10 +284,11 @@ class StudyCounts:
 
 
 def read_study(url: str) -> StudyCounts:
-    """The trials of one study in an Optuna SQLite storage (its tables as of Optuna 2 to 5), opened read-only.
+    """The trials of one study in an Optuna SQLite storage (its tables as of Optuna 2 to 5),
+    opened read-only.
 
-    ``url``: a path or sqlite:///PATH, with #NAME where it has several studies. Raises ValueError, one line: no such file, not
-    an Optuna storage, several studies and none named.
+    ``url``: a path or sqlite:///PATH, with #NAME where it has several studies. Raises
+    ValueError, one line: no such file, not an Optuna storage, several studies and none named.
     """
     where, _, name = url.partition("#")
     path = Path(where.removeprefix("sqlite:///")).absolute()
@@ -267,7 +303,8 @@ def read_study(url: str) -> StudyCounts:
         except sqlite3.OperationalError as error:
             if "readonly" not in str(error) and "unable to open" not in str(error):
                 raise
-        # Its last writer was killed in the middle: undoing that needs a writer, so it is done to a copy.
+        # Its last writer was killed in the middle: undoing that needs a writer, so it is done
+        # to a copy.
         with tempfile.TemporaryDirectory(prefix="casebook-study-") as folder:
             for one in (path, *(Path(f"{path}{end}") for end in ("-journal", "-wal"))):
                 if one.exists():
@@ -305,17 +342,20 @@ def _read(path: Path, name: str, mode: str = "ro") -> StudyCounts:
     )
     outcomes = tuple(str(has["outcome"]) for _, has in ended if "outcome" in has)
     complete, failed, pruned = (states[state] for state in done)
-    running, waiting = states["RUNNING"], states["WAITING"]
+    running = states["RUNNING"]
+    waiting = states["WAITING"]
     memory = next(filter(None, by_key), ())
     return StudyCounts(name, complete, failed, pruned, running, waiting, memory, outcomes)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Memory per trial by least squares over the trials' numbers: ``slope`` in bytes a trial with its 95 % interval.
+    """Memory per trial by least squares over the trials' numbers: ``slope`` in bytes a trial
+    with its 95 % interval.
 
-    ``total`` is the growth over all trials as a share of where the line begins. ``says``: grows (the interval is above 0 and
-    the total above 2 %), stable (not even the interval's upper end makes 2 %) or unclear.
+    ``total`` is the growth over all trials as a share of where the line begins. ``says``: grows
+    (the interval is above 0 and the total above 2 %), stable (not even the interval's upper end
+    makes 2 %) or unclear.
     """
 
     trials: int
@@ -327,14 +367,20 @@ class Growth:
 
 
 def growth(memory: Sequence[tuple[float, float]]) -> Growth | None:
-    """Does memory grow from trial to trial? None with fewer than FEWEST_TRIALS trials, or all of one number."""
-    n, numbers = len(memory), [at for at, _ in memory]
+    """Does memory grow from trial to trial?
+
+    None with fewer than FEWEST_TRIALS trials, or all of one number.
+    """
+    n = len(memory)
+    numbers = [at for at, _ in memory]
     if n < FEWEST_TRIALS or len(set(numbers)) < 3:
         return None
     slope, intercept = statistics.linear_regression(numbers, [size for _, size in memory])
     rest = math.fsum((size - intercept - slope * at) ** 2 for at, size in memory)
     error = math.sqrt(rest / (n - 2) / (n - 1) / statistics.variance(numbers))
-    half, first, last = student(0.95, min(n - 2, MOST_FREEDOM)) * error, min(numbers), max(numbers)
+    half = student(0.95, min(n - 2, MOST_FREEDOM)) * error
+    first = min(numbers)
+    last = max(numbers)
     over = (last - first) / max(intercept + slope * first, 1.0)
     says = "stable" if (slope + half) * over <= LEAST_GROWTH else "unclear"
     if slope - half > 0 and slope * over > LEAST_GROWTH:
@@ -347,8 +393,9 @@ def growth(memory: Sequence[tuple[float, float]]) -> Growth | None:
 
 @dataclass(frozen=True)
 class Row:
-    """One criterion: the case study it is of, what it asks, what was seen, and ``met``, ``not met`` or ``not measured
-    because ...``."""
+    """One criterion: the case study it is of, what it asks, what was seen, and ``met``, ``not
+    met`` or ``not measured because ...``.
+    """
 
     study: str
     criterion: str
@@ -375,10 +422,12 @@ def criteria(
     files: Sequence[str] = (),
     card_bytes: int = 0,
 ) -> Criteria:
-    """Check the criteria against a log and an Optuna storage: a path, or sqlite:///path; ``#name`` after it names one study.
+    """Check the criteria against a log and an Optuna storage: a path, or sqlite:///path;
+    ``#name`` after it names one study.
 
-    ``exit_code`` is the run's, ``files`` what it should have written, ``card_bytes`` the size of the card. Nothing is changed.
-    Raises ValueError, one line, where one of them cannot be read.
+    ``exit_code`` is the run's, ``files`` what it should have written, ``card_bytes`` the size
+    of the card. Nothing is changed. Raises ValueError, one line, where one of them cannot be
+    read.
     """
     trials = read_study(study) if study is not None else None  # at once; a log may take minutes
     counts = count_log(log, exit_code) if log is not None else None
@@ -402,9 +451,11 @@ for path in sys.argv[1:]:
 
 
 def loaded(files: Sequence[str]) -> dict[str, str | bool]:
-    """Each file, and True where it loads, why it does not, or False with no word where nothing here can tell.
+    """Each file, and True where it loads, why it does not, or False with no word where nothing
+    here can tell.
 
-    ``.json`` is parsed, torch's own files are loaded by the torch that set-up found, weights only: no code of a file runs.
+    ``.json`` is parsed, torch's own files are loaded by the torch that set-up found, weights
+    only: no code of a file runs.
     """
     found: dict[str, str | bool] = {}
     for name in files:
@@ -436,7 +487,9 @@ TORCH_FILES = (".pt", ".pth", ".ckpt", ".bin")
 
 
 def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, ...]:
-    """The rows, and what the training paths of notebook 06 show, on its small model, of those that no file measured."""
+    """The rows, and what the training paths of notebook 06 show, on its small model, of those
+    that no file measured.
+    """
     ran = [one for one in results if one.state != "not_run"]
     failed = [one.name for one in ran if one.state == "failed"]
     resumed = [one for one in ran if one.name.startswith("resume")]
@@ -457,8 +510,9 @@ def with_runs(rows: Sequence[Row], results: Sequence[PathResult]) -> tuple[Row, 
 
 @dataclass(frozen=True)
 class _Found:
-    """What a log and a storage say of a criterion; a method each measure: what was seen, and whether it is met, or why that
-    cannot be said."""
+    """What a log and a storage say of a criterion; a method each measure: what was seen, and
+    whether it is met, or why that cannot be said.
+    """
 
     log: Any
     study: Any
@@ -486,7 +540,9 @@ class _Found:
 
     @property
     def unfinished(self) -> str:
-        """Why what did not happen in this log may still have happened, or come; empty where the run ended."""
+        """Why what did not happen in this log may still have happened, or come; empty where the
+        run ended.
+        """
         if self.log.ended:
             return ""
         died = self.log.crashes or self.log.asserts
@@ -498,7 +554,8 @@ class _Found:
         return str(count), False if count else self.unfinished or True
 
     def epochs(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        at, of = self.log.epoch, self.log.epochs
+        at = self.log.epoch
+        of = self.log.epochs
         if not of or at is None:
             return "", 'the log has no "epoch N/M"'
         wanted = row.get("count", of)
@@ -540,7 +597,8 @@ class _Found:
         return show_bytes(most), most < row["bytes"]
 
     def growth_of_memory(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        found, said = self.growth, len(self.study.memory)
+        found = self.growth
+        said = len(self.study.memory)
         if found is None:
             of = f"(user attribute {MEMORY_KEYS[0]}), expected {FEWEST_TRIALS}"
             return "", f"{said} trials say their memory {of}"
@@ -551,10 +609,14 @@ class _Found:
         return f"{slope:+.1f} KiB a trial {interval}, {over}", met
 
     def asserts(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        """By the outcomes of the trials where they have them, else by the log beside the number of trials."""
+        """By the outcomes of the trials where they have them, else by the log beside the number
+        of trials.
+        """
         outcomes = self.study.outcomes if self.study else ()
         runs = "".join("x" if one == "device_assert" else "." for one in outcomes).split("x")
-        longest, bad, wanted = max(map(len, runs)), len(runs) - 1, row["count"]
+        longest = max(map(len, runs))
+        bad = len(runs) - 1
+        wanted = row["count"]
         if bad or longest >= wanted:
             return f"{longest} in a row, {bad} asserts", longest >= wanted
         if self.no_log:
@@ -568,7 +630,8 @@ class _Found:
         return f"0 asserts, {done} trials finished", enough
 
     def resets(self, row: Mapping[str, Any]) -> tuple[str, bool | str]:
-        trials, resets = self.study.complete, self.log.recycled
+        trials = self.study.complete
+        resets = self.log.recycled
         if trials < row["count"]:
             return str(resets), f"only {trials} trials are complete"
         return f"{resets} in {trials} trials", resets >= trials // row["count"]

@@ -1,6 +1,9 @@
-"""Did the change help, and by how much? Two arms of repeated trials compared: ratio with its interval, outcomes, answers.
+"""Did the change help, and by how much?
 
-Pure. Measurements are compared as ratios, in pairs that ran one after the other, so that a slow hour of the box falls on both.
+Two arms of repeated trials compared: ratio with its interval, outcomes, answers.
+
+Pure. Measurements are compared as ratios, in pairs that ran one after the other, so that a slow
+hour of the box falls on both.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ LEVEL = 0.99
 FEWEST_PAIRS = 3
 _WORDS = "helps no_effect harmful not_supported ineffective not_enough_evidence predicted"
 VERDICTS = tuple(_WORDS.split())
-# How close the losses must be: the same bits, or the same within what another order of sums and a shorter number allow.
+# How close the losses must be: the same bits, or the same within what another order of sums and
+# a shorter number allow.
 TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Treated over control: ``ratio`` with the bounds of its 99 % interval; 0.5 is half. ``pairs`` it rests on.
+    """Treated over control: ``ratio`` with the bounds of its 99 % interval; 0.5 is half.
+
+    ``pairs`` it rests on.
 
     ``says``: less, more, same (any effect is below the least that matters) or unclear.
     """
@@ -42,7 +48,9 @@ class Effect:
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison, trial by trial: the outcomes, the losses, and what was measured where it was (else None)."""
+    """One side of a comparison, trial by trial: the outcomes, the losses, and what was measured
+    where it was (else None).
+    """
 
     outcomes: tuple[str, ...]
     losses: tuple[tuple[float, ...], ...] = ()
@@ -51,7 +59,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict with its one-line reason and the effects it rests on; ``same_answer`` is None where it was not compared."""
+    """A verdict with its one-line reason and the effects it rests on; ``same_answer`` is None
+    where it was not compared.
+    """
 
     verdict: str
     why: str
@@ -63,7 +73,8 @@ class Comparison:
 def effect(what: str, control: Sequence[float | None], treated: Sequence[float | None]) -> Effect:
     """The ratio of two arms by their pairs: the t interval of the mean logarithm at 99 %.
 
-    A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three pairs nothing is said.
+    A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three
+    pairs nothing is said.
     """
     both = [(a, b) for a, b in zip(control, treated, strict=False) if a and b and min(a, b) > 0]
     logs = [math.log(b / a) for a, b in both]
@@ -74,7 +85,9 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
         return Effect(what, math.exp(mean), 0.0, math.inf, len(logs), "unclear")
     spread = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
     half = student(LEVEL, len(logs) - 1) * spread
-    low, high, least = mean - half, mean + half, -math.log(1 - LEAST[what])
+    low = mean - half
+    high = mean + half
+    least = -math.log(1 - LEAST[what])
     says = "unclear"
     if low > -least and high < least:
         says = "same"
@@ -86,8 +99,11 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
 
 
 def student(level: float, freedom: int) -> float:
-    """The two-sided quantile of Student's t, by bisection over its distribution function (Abramowitz and Stegun 26.7.3-4)."""
-    low, high = 0.0, 1e6
+    """The two-sided quantile of Student's t, by bisection over its distribution function
+    (Abramowitz and Stegun 26.7.3-4).
+    """
+    low = 0.0
+    high = 1e6
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if _inside(middle, freedom) < level else (low, middle)
@@ -97,7 +113,8 @@ def student(level: float, freedom: int) -> float:
 def _inside(t: float, freedom: int) -> float:
     """The probability that |T| is below t."""
     angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     term, total, start = (cosine, cosine, 3) if freedom % 2 else (1.0, 1.0, 2)
     for k in range(start, freedom - 1, 2):
         term *= cosine * cosine * (k - 1) / k
@@ -108,8 +125,11 @@ def _inside(t: float, freedom: int) -> float:
 
 
 def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> float:
-    """The probability of an outcome table at least as uneven, were both arms alike (Fisher's exact test, two-sided)."""
-    bad, total = control_bad + treated_bad, control + treated
+    """The probability of an outcome table at least as uneven, were both arms alike (Fisher's
+    exact test, two-sided).
+    """
+    bad = control_bad + treated_bad
+    total = control + treated
     ways = math.comb(total, bad)
     fewest = max(0, bad - treated)
     chances = [
@@ -123,7 +143,9 @@ def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> fl
 def same_answer(
     control: Sequence[Sequence[float]], treated: Sequence[Sequence[float]], tolerance: str
 ) -> bool | None:
-    """Whether the losses of each pair agree, on the steps that both made; None where no pair has any."""
+    """Whether the losses of each pair agree, on the steps that both made; None where no pair
+    has any.
+    """
     arms = zip(control, treated, strict=False)
     steps = [step for one, other in arms for step in zip(one, other, strict=False)]
     share = TOLERANCE[tolerance]
@@ -133,10 +155,13 @@ def same_answer(
 
 
 def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "") -> Comparison:
-    """The verdict on a remedy for ``goal`` (memory or time). ``answer``: bitwise, close, half; empty: not compared.
+    """The verdict on a remedy for ``goal`` (memory or time).
 
-    First whether both arms finish; then the answer; then the effects. What a remedy costs in time beside the memory that it
-    saves is told and not held against it; a cost without the gain is harm.
+    ``answer``: bitwise, close, half; empty: not compared.
+
+    First whether both arms finish; then the answer; then the effects. What a remedy costs in
+    time beside the memory that it saves is told and not held against it; a cost without the
+    gain is harm.
     """
     arms = (control, treated)
     memory, time = (effect(w, *((arm.measured or {}).get(w, ()) for arm in arms)) for w in LEAST)
@@ -151,7 +176,9 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
 
 
 def _by_outcomes(control: Arm, treated: Arm, same: bool | None) -> tuple[str, str] | None:
-    """The verdict and why where the arms do not both finish alike, or there is no trial; else None."""
+    """The verdict and why where the arms do not both finish alike, or there is no trial; else
+    None.
+    """
     arms = (control, treated)
     bad = [sum(outcome != "ok" for outcome in arm.outcomes) for arm in arms]
     count = [len(arm.outcomes) for arm in arms]
@@ -162,7 +189,8 @@ def _by_outcomes(control: Arm, treated: Arm, same: bool | None) -> tuple[str, st
         ", ".join(f"{arm.outcomes.count(one)} {one}" for one in dict.fromkeys(arm.outcomes))
         for arm in arms
     ]
-    before, after = bad[0] * count[1], bad[1] * count[0]
+    before = bad[0] * count[1]
+    after = bad[1] * count[0]
     if before != after:
         says = f"it ended {ends[1]}, and without it {ends[0]}"
         chance = fisher(bad[0], count[0], bad[1], count[1])

@@ -1,4 +1,7 @@
-"""Which trials, in what order, within the time there is? Cheap and telling ones first, the arms interleaved by seed."""
+"""Which trials, in what order, within the time there is?
+
+Cheap and telling ones first, the arms interleaved by seed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ class BudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing to try: a workload under a preset. ``seconds`` is what one trial of it is thought to take."""
+    """One thing to try: a workload under a preset.
+
+    ``seconds`` is what one trial of it is thought to take.
+    """
 
     name: str
     workload: Workload
@@ -42,7 +48,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pair:
-    """A remedy beside its control. ``tells``: 2 where the outcome is open, 1 where a replay or the audit has predicted it.
+    """A remedy beside its control.
+
+    ``tells``: 2 where the outcome is open, 1 where a replay or the audit has predicted it.
 
     ``goal`` (memory or time) and ``answer`` as of effect.compare.
     """
@@ -65,7 +73,9 @@ class Planned:
 
 @dataclass(frozen=True)
 class FixPlan:
-    """The trials in order, what they will take, the pairs they decide, and what had to be left out, each with why."""
+    """The trials in order, what they will take, the pairs they decide, and what had to be left
+    out, each with why.
+    """
 
     trials: tuple[Planned, ...]
     seconds: float
@@ -77,13 +87,16 @@ class FixPlan:
         """This plan, and after it one that takes up some of what it left out."""
         taken_up = {pair.name for pair in more.pairs}
         left_out = {name: why for name, why in self.left_out.items() if name not in taken_up}
-        trials, seconds = self.trials + more.trials, self.seconds + more.seconds
+        trials = self.trials + more.trials
+        seconds = self.seconds + more.seconds
         return FixPlan(trials, seconds, self.pairs + more.pairs, left_out, self.seed)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """The records by arm and repeat, and what went wrong without losing them: a line each. ``refused``: arm and why.
+    """The records by arm and repeat, and what went wrong without losing them: a line each.
+
+    ``refused``: arm and why.
 
     ``kept``: when each was made of those that were not measured now.
     """
@@ -95,7 +108,8 @@ class Ran:
 
     def then(self, more: Ran) -> Ran:
         """These records, and those of trials that were made after them."""
-        records, refused = {**self.records, **more.records}, {**self.refused, **more.refused}
+        records = {**self.records, **more.records}
+        refused = {**self.refused, **more.refused}
         return Ran(records, refused, self.troubles + more.troubles, self.kept + more.kept)
 
     def arms(self, pair: Pair) -> list[list[TrialRecord]]:
@@ -107,7 +121,9 @@ class Ran:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader of the results must know, a line each: which were not measured now, and the troubles."""
+        """What a reader of the results must know, a line each: which were not measured now, and
+        the troubles.
+        """
         if not self.kept:
             return self.troubles
         days = sorted({when[:10] for when in self.kept})
@@ -119,16 +135,20 @@ class Ran:
 def plan(
     pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0
 ) -> FixPlan:
-    """The trials that fit ``budget_s``, those of the pairs that tell most a second first. A control is shared by its pairs.
+    """The trials that fit ``budget_s``, those of the pairs that tell most a second first.
 
-    What does not fit is left out by name. Raises BudgetError for fewer repeats than an interval needs, and where nothing fits.
+    A control is shared by its pairs.
+
+    What does not fit is left out by name. Raises BudgetError for fewer repeats than an interval
+    needs, and where nothing fits.
     """
     if repeats < FEWEST_PAIRS:
         raise BudgetError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
     chosen: list[Pair] = []
     left_out: dict[str, str] = {}
     for pair in sorted(pairs, key=_worth):
-        so_far, needed = _seconds(chosen, repeats), _seconds([*chosen, pair], repeats)
+        so_far = _seconds(chosen, repeats)
+        needed = _seconds([*chosen, pair], repeats)
         if needed <= budget_s:
             chosen.append(pair)
         else:
@@ -162,7 +182,9 @@ def _seconds(pairs: Sequence[Pair], repeats: int) -> float:
 
 
 def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[Planned]:
-    """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift of the box cancels."""
+    """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift
+    of the box cancels.
+    """
     found: list[Planned] = []
     order = list(arms)
     for repeat in range(repeats):
@@ -181,9 +203,11 @@ def within(
     run: Callable[[FixPlan], Ran],
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[FixPlan, Ran]:
-    """Plan and run, then plan again what was left out for as long as there is time: estimates are on the long side.
+    """Plan and run, then plan again what was left out for as long as there is time: estimates
+    are on the long side.
 
-    A pair whose control has run is not taken up later: the two would not have run side by side. Raises BudgetError as ``plan``.
+    A pair whose control has run is not taken up later: the two would not have run side by side.
+    Raises BudgetError as ``plan``.
     """
     began = clock()
     made = plan(pairs, repeats=repeats, budget_s=budget_s, seed=seed)
@@ -199,7 +223,8 @@ def within(
             more = plan(rest, repeats=repeats, budget_s=left_s, seed=seed)
         except BudgetError:
             break
-        made, ran = made.then(more), ran.then(run(more))
+        made = made.then(more)
+        ran = ran.then(run(more))
     return made, ran
 
 
@@ -213,10 +238,13 @@ def run(
     on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
     one: Callable[..., TrialRecord] = trial,
 ) -> Ran:
-    """Make the trials of a plan; those that ``out`` has are read. Every arm of a repeat has the same seed.
+    """Make the trials of a plan; those that ``out`` has are read.
 
-    A record that cannot be written is kept here and named. A trial that is refused takes its arm out of the plan, one that is
-    stuck, or leaves the box unclean, ends it: what follows would be measured on another box.
+    Every arm of a repeat has the same seed.
+
+    A record that cannot be written is kept here and named. A trial that is refused takes its
+    arm out of the plan, one that is stuck, or leaves the box unclean, ends it: what follows
+    would be measured on another box.
     """
     records: dict[tuple[str, int], TrialRecord] = {}
     refused: dict[str, str] = {}
@@ -225,7 +253,8 @@ def run(
     began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     how: dict[str, Any] = {"python": python, "limits": limits, "out": out, "target": target}
     for planned in wanted.trials:
-        arm, repeat = planned.arm, planned.repeat
+        arm = planned.arm
+        repeat = planned.repeat
         if arm.name in refused:
             continue
         seed = wanted.seed * 1000 + repeat

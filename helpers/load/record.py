@@ -1,7 +1,9 @@
-"""A program run unchanged under torch's memory history: started, its signals passed on, and what it left collected.
+"""A program run unchanged under torch's memory history: started, its signals passed on, and
+what it left collected.
 
-The recorder itself runs inside (helpers/torchside/recorder.py), put there by a sitecustomize on PYTHONPATH: the program, its
-arguments, its input and output stay as they are. There is no limit of time. A process that nothing could be put into is named.
+The recorder itself runs inside (helpers/torchside/recorder.py), put there by a sitecustomize on
+PYTHONPATH: the program, its arguments, its input and output stay as they are. There is no limit
+of time. A process that nothing could be put into is named.
 """
 
 from __future__ import annotations
@@ -37,10 +39,14 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Recording:
-    """What was kept. ``exit_code`` is what the program's would be in a shell: 128 + n where signal n ended it (``signal``).
+    """What was kept.
 
-    ``trace`` is the file to replay and ``kind`` says what it is ("gpu snapshot" or "cpu profile"); None: ``why_no_trace``.
-    ``folder`` holds every snapshot, the stacks, and record.json, which says all of this and one entry per process.
+    ``exit_code`` is what the program's would be in a shell: 128 + n where signal n ended it
+    (``signal``).
+
+    ``trace`` is the file to replay and ``kind`` says what it is ("gpu snapshot" or "cpu
+    profile"); None: ``why_no_trace``. ``folder`` holds every snapshot, the stacks, and
+    record.json, which says all of this and one entry per process.
     """
 
     command: tuple[str, ...]
@@ -66,12 +72,15 @@ def record(
     python: str = "",
     term_s: float = 0.0,
 ) -> Recording:
-    """Run ``command`` to its end and keep its trace at ``out`` (a .pickle or .jsonl), the rest in a folder beside it.
+    """Run ``command`` to its end and keep its trace at ``out`` (a .pickle or .jsonl), the rest
+    in a folder beside it.
 
-    ``max_events`` is the length of the ring buffer of each device; ``hang_after_s`` asks for stacks and a snapshot when a
-    process that imported torch neither allocated nor wrote anything for so long; ``cpu_profile`` records the first training
-    steps on the CPU by torch's profiler; ``python`` runs the command in place of the ``python`` that it names; ``term_s``
-    above 0 ends all of it so many seconds after a SIGTERM. Raises RecordError where nothing can be run.
+    ``max_events`` is the length of the ring buffer of each device; ``hang_after_s`` asks for
+    stacks and a snapshot when a process that imported torch neither allocated nor wrote
+    anything for so long; ``cpu_profile`` records the first training steps on the CPU by torch's
+    profiler; ``python`` runs the command in place of the ``python`` that it names; ``term_s``
+    above 0 ends all of it so many seconds after a SIGTERM. Raises RecordError where nothing can
+    be run.
     """
     out = Path(out).absolute()
     folder = out.with_suffix(".record")
@@ -96,7 +105,8 @@ def record(
         return [row["pid"] for row in mine if not row["ended"]]
 
     settings = {"max_events": max_events, "hang_after_s": hang_after_s, "cpu_profile": cpu_profile}
-    environ, began = environment(os.environ, folder, settings), time.monotonic()
+    environ = environment(os.environ, folder, settings)
+    began = time.monotonic()
     try:
         code = run_here(argv, environ, listening, term_s)
     except OSError as error:
@@ -106,7 +116,8 @@ def record(
     seconds = round(time.monotonic() - began, 3)
     processes, notes = collect(folder)
     best, kind = choose(processes)
-    trace, why = None, ""
+    trace = None
+    why = ""
     if best:
         trace = out.with_suffix(Path(best).suffix)
         try:
@@ -124,7 +135,9 @@ def record(
 
 
 def remove(out: Path) -> None:
-    """Take away what an earlier recording kept under that name; what no recording's folder stands beside is left."""
+    """Take away what an earlier recording kept under that name; what no recording's folder
+    stands beside is left.
+    """
     folder = out.with_suffix(".record")
     if (folder / "record.json").is_file():
         shutil.rmtree(folder)
@@ -133,7 +146,10 @@ def remove(out: Path) -> None:
 
 
 def under(python: str, command: Sequence[str]) -> list[str]:
-    """The command, run by ``python`` where one is given. Raises RecordError for no command, or one that is no Python's."""
+    """The command, run by ``python`` where one is given.
+
+    Raises RecordError for no command, or one that is no Python's.
+    """
     if not command:
         raise RecordError("no command; expected one after --, such as: -- python train.py")
     if not python:
@@ -149,7 +165,9 @@ def under(python: str, command: Sequence[str]) -> list[str]:
 def environment(
     environ: Mapping[str, str], folder: Path, settings: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The program's environment: its own, the recorder's folder first on PYTHONPATH, and what the recorder is asked for."""
+    """The program's environment: its own, the recorder's folder first on PYTHONPATH, and what
+    the recorder is asked for.
+    """
     path = os.pathsep.join(filter(None, [str(INJECT), environ.get("PYTHONPATH", "")]))
     asked = json.dumps({"folder": str(folder), **settings})
     # Else the profiler writes to the program's stderr (torch 2.13).
@@ -164,11 +182,15 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """One entry per process that imported torch, and what must be said about them; the small files that told it go."""
-    rows, notes = _rows(folder), []
+    """One entry per process that imported torch, and what must be said about them; the small
+    files that told it go.
+    """
+    rows = _rows(folder)
+    notes = []
     for row in rows:
         row["argv"] = redacted(row.get("argv", []))
-        # Whoever can no longer be asked was killed outright; its snapshot at the end is missing, the earlier ones are not.
+        # Whoever can no longer be asked was killed outright; its snapshot at the end is
+        # missing, the earlier ones are not.
         if not row["ended"]:
             alive = process_of(int(row["pid"])).running
             row["ended"] = "still running" if alive else "killed or crashed"
@@ -204,7 +226,9 @@ def collect(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def choose(processes: Rows) -> tuple[str, str]:
-    """The file that answers best, and its kind: the first out-of-memory, else the end with the most events; empty: none."""
+    """The file that answers best, and its kind: the first out-of-memory, else the end with the
+    most events; empty: none.
+    """
     snapshots = [one for row in processes for one in row["snapshots"] if one.get("file")]
     snapshots = [one for one in snapshots if one["reason"] in ORDER]
 
@@ -227,8 +251,12 @@ def _why_no_trace(processes: Rows, notes: Sequence[str], cpu_profile: bool) -> s
 
 
 def redacted(words: Sequence[str]) -> list[str]:
-    """A command line that may be shown: values of secret-sounding options and tokens become ***, the home folder ~."""
-    home, shown, hide = os.path.expanduser("~"), [], False
+    """A command line that may be shown: values of secret-sounding options and tokens become
+    ***, the home folder ~.
+    """
+    home = os.path.expanduser("~")
+    shown = []
+    hide = False
     for word in words:
         name, equals, value = word.partition("=")
         secret = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))

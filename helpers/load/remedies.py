@@ -1,7 +1,9 @@
-"""Which remedies are there, what is each expected to do on a box, and what did it do? Table, predictions, measurements.
+"""Which remedies are there, what is each expected to do on a box, and what did it do?
 
-Measured, predicted and argued stay apart: a verdict other than ``predicted`` rests on trials on this very box, or on what the
-audit of its settings knows of its build and chip.
+Table, predictions, measurements.
+
+Measured, predicted and argued stay apart: a verdict other than ``predicted`` rests on trials on
+this very box, or on what the audit of its settings knows of its build and chip.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ PATH = CHECKOUT / "env" / "remedies.yaml"
 OUT = OUTPUTS / "trials"
 CPU_BYTES = 20 << 30
 RECORDED_RUNS = CHECKOUT / "env" / "traces" / "remedies"
-"""What each workload asked of torch's own allocator on a card that is not there (tests/record_remedies.py)."""
+"""What each workload asked of torch's own allocator on a card that is not there
+(tests/record_remedies.py).
+"""
 OPEN = ("depends", "unsupported")
 RECORDED = "not available because recorded"
 NO_GPU = "not available because this box has no GPU"
@@ -75,8 +79,12 @@ class Remedy:
     work: Workload | None = None
 
     def pair(self, tells: float = 1.0) -> Pair:
-        """The trials that decide it: the workload (or ``work``) without it, and with it. Raises ValueError where there is none."""
-        preset, seconds = load(self.preset), SECONDS.get(self.workload, 10.0)
+        """The trials that decide it: the workload (or ``work``) without it, and with it.
+
+        Raises ValueError where there is none.
+        """
+        preset = load(self.preset)
+        seconds = SECONDS.get(self.workload, 10.0)
         control = self.work or workload(self.workload, **self.control)
         treated = self.work or workload(self.workload, **{**self.control, **self.change})
         under = f" under {preset.name}" if preset.environ else ""
@@ -89,8 +97,9 @@ class Remedy:
 class Prediction:
     """What a remedy is expected to do. ``verdict`` is one of the fix verdicts.
 
-    ``audited``: the audit of the settings alone decided, so no trial is needed to know it. ``saves``: the share of the peak that
-    a replay saved, ``rehearsed``: of what this very remedy and its control asked of torch's own allocator.
+    ``audited``: the audit of the settings alone decided, so no trial is needed to know it.
+    ``saves``: the share of the peak that a replay saved, ``rehearsed``: of what this very
+    remedy and its control asked of torch's own allocator.
     """
 
     verdict: str
@@ -102,9 +111,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FixRow:
-    """A line of the fix table. The three columns are words; ``memory`` and ``time`` are the measured effects, if any.
+    """A line of the fix table.
 
-    ``guess`` is the verdict that was predicted, else argued, ``saves`` the share of memory predicted, ``why`` the reason in full.
+    The three columns are words; ``memory`` and ``time`` are the measured effects, if any.
+
+    ``guess`` is the verdict that was predicted, else argued, ``saves`` the share of memory
+    predicted, ``why`` the reason in full.
     """
 
     remedy: str
@@ -163,7 +175,9 @@ def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
 
 
 def elsewhere(one: Remedy, build: str, kinds: Sequence[str]) -> str:
-    """The other boxes that a remedy is for; empty where it is for this one, of such a build, which is of these kinds."""
+    """The other boxes that a remedy is for; empty where it is for this one, of such a build,
+    which is of these kinds.
+    """
     foreign = _other(load(one.preset), build) if one.preset else ""
     if one.needs and one.needs not in kinds:
         return "boxes with a GPU" if one.needs == "gpu" else "boxes without a GPU"
@@ -171,7 +185,10 @@ def elsewhere(one: Remedy, build: str, kinds: Sequence[str]) -> str:
 
 
 def not_for(preset: Preset, build: str) -> str:
-    """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone. Empty where it is."""
+    """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone.
+
+    Empty where it is.
+    """
     other = _other(preset, build)
     words = f"not for this box because it is for {other}, and this is "
     return words + VENDORS[build][0] if other else ""
@@ -188,12 +205,14 @@ def _other(preset: Preset, build: str) -> str:
 def pairs(
     wanted: Sequence[Remedy], *, gpu: bool, build: str = ""
 ) -> tuple[list[Pair], dict[str, str]]:
-    """The remedies that a trial on this box can decide, each beside its control, and why the others are not tried.
+    """The remedies that a trial on this box can decide, each beside its control, and why the
+    others are not tried.
 
     ``build`` (cuda, rocm): presets for the other vendor are not tried.
     """
     open_claims = {claim.id for claim in claims() if claim.verdict in OPEN}
-    found, why = [], {}
+    found = []
+    why = {}
     for one in wanted:
         if one.how == "argued":
             why[one.id] = "no trial decides it"
@@ -214,10 +233,12 @@ def pairs(
 def predict(
     remedy: Remedy, capacity_bytes: int, trace: Trace | None, torch: str, build: str, gfx: str = ""
 ) -> Prediction:
-    """What the preset of a remedy would do on a card of that size: by the audit of its settings, then by a replay of ``trace``.
+    """What the preset of a remedy would do on a card of that size: by the audit of its
+    settings, then by a replay of ``trace``.
 
-    ``torch`` as it prints itself, ``build`` cuda or rocm. A remedy without a preset changes the work itself: see rehearsed.
-    Without a trace where one is needed nothing is predicted; nor is a preset for the other vendor, which is not supported.
+    ``torch`` as it prints itself, ``build`` cuda or rocm. A remedy without a preset changes the
+    work itself: see rehearsed. Without a trace where one is needed nothing is predicted; nor is
+    a preset for the other vendor, which is not supported.
     """
     unknown = "not_enough_evidence"
     if not remedy.preset:
@@ -245,18 +266,22 @@ def predict(
 
 
 def recorded_path(work: Workload) -> Path:
-    """Where the requests of a built-in workload with these parameters are kept, if they were recorded."""
+    """Where the requests of a built-in workload with these parameters are kept, if they were
+    recorded.
+    """
     words = [work.name, *(f"{key}-{value}" for key, value in sorted(work.parameters.items()))]
     return RECORDED_RUNS / f"{'-'.join(words).replace('_', '-')}.parquet"
 
 
 def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Prediction:
-    """What a change of the work does on a card of that size: it and its control, as they were rehearsed, replayed there.
+    """What a change of the work does on a card of that size: it and its control, as they were
+    rehearsed, replayed there.
 
-    Their requests are those of torch 2.14.1 on an A100 that is not there; the card, the release and the build are the box's. What
-    it does to time and to the answer only a trial shows.
+    Their requests are those of torch 2.14.1 on an A100 that is not there; the card, the release
+    and the build are the box's. What it does to time and to the answer only a trial shows.
     """
-    pair, unknown = remedy.pair(), "not_enough_evidence"
+    pair = remedy.pair()
+    unknown = "not_enough_evidence"
     paths = [recorded_path(arm.workload) for arm in (pair.control, pair.treated)]
     if remedy.unrehearsed:
         return Prediction(unknown, f"not rehearsed because {remedy.unrehearsed}")
@@ -268,7 +293,9 @@ def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Pr
 
 
 def beside_control(control: Any, treated: Any, card_bytes: int) -> Prediction:
-    """What two rehearsals on such a card come to, whose ``passes``, ``peak_reserved_high_bytes`` and ``flags`` are a Replay's."""
+    """What two rehearsals on such a card come to, whose ``passes``,
+    ``peak_reserved_high_bytes`` and ``flags`` are a Replay's.
+    """
     told = _replayed(control, treated, card_bytes, 0)
     why = re.sub("(the )?default settings", "its control", told.why)
     return replace(told, why=f"rehearsed: {why}", rehearsed=True)
@@ -281,7 +308,9 @@ def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Repla
 
 
 def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
-    """What the audit says of its settings, ``audited`` where that decides; else what the preset's own status says."""
+    """What the audit says of its settings, ``audited`` where that decides; else what the
+    preset's own status says.
+    """
     if foreign := not_for(preset, build):
         return Prediction("not_supported", foreign, audited=True)
     said = sorted(findings(preset, torch, build, gfx), key=lambda one: one.verdict == "ineffective")
@@ -304,20 +333,24 @@ def _replayed(control: Replay, treated: Replay, card_bytes: int, needs_bytes: in
     ratio = peaks[1] / max(1, peaks[0])
     inert = ("it changes nothing", "garbage_collection_threshold: does nothing")
     harm = [flag for flag in treated.flags if not flag.startswith(inert)]
-    verdict, why = "no_effect", "every request is met either way"
+    verdict = "no_effect"
+    why = "every request is met either way"
     if treated.flags:
         verdict = "harmful" if harm else "ineffective"
         why = (harm or treated.flags)[0]
     elif treated.passes and not control.passes:
-        verdict, why = "helps", "it passes, the default settings run out"
+        verdict = "helps"
+        why = "it passes, the default settings run out"
     elif control.passes and not treated.passes:
-        verdict, why = "harmful", "it runs out, the default settings pass"
+        verdict = "harmful"
+        why = "it runs out, the default settings pass"
     elif not treated.passes:
         more = f", and {show_bytes(needs_bytes)} more are needed"
         why = "both run out" + more * bool(needs_bytes)
     elif min(ratio, 1 / ratio) <= 1 - LEAST["memory"]:
         verdict = "helps" if ratio < 1 else "harmful"
-    with_it, without = show_bytes(peaks[1]), show_bytes(peaks[0])
+    with_it = show_bytes(peaks[1])
+    without = show_bytes(peaks[0])
     both = f"peak reserved {with_it}, with default settings {without}"
     told = f"{why}: on {show_bytes(card_bytes)} {both}"
     return Prediction(verdict, told, saves=1 - ratio if treated.passes else None)
@@ -327,7 +360,10 @@ def _replayed(control: Replay, treated: Replay, card_bytes: int, needs_bytes: in
 
 
 def comparison(pair: Pair, ran: Ran) -> Comparison:
-    """What the trials of a pair decide: only repeats that both arms have count. A refused remedy is not supported."""
+    """What the trials of a pair decide: only repeats that both arms have count.
+
+    A refused remedy is not supported.
+    """
     control, treated = (arm_of(arm, pair.control.workload.measure) for arm in ran.arms(pair))
     told = compare(control, treated, goal=pair.goal, answer=pair.answer)
     refused = ran.refused.get(pair.treated.name)
@@ -337,11 +373,13 @@ def comparison(pair: Pair, ran: Ran) -> Comparison:
 def preset_trials(
     wanted: Workload, presets: Sequence[Preset], *, goal: str, repeats: int, seed: int, **how: Any
 ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """A workload under each preset beside itself without: a row a preset, and what a reader of them must know, a line each.
+    """A workload under each preset beside itself without: a row a preset, and what a reader of
+    them must know, a line each.
 
     ``how`` as of fixplan.run. Raises ValueError in one line where nothing can be tried.
     """
-    control, tried = Arm(wanted.words, wanted), []
+    control = Arm(wanted.words, wanted)
+    tried = []
     for preset in presets:
         treated = Arm(f"{wanted.words} under {preset.name}", wanted, preset)
         tried.append(Pair(preset.name, control, treated, goal=goal))
@@ -357,9 +395,11 @@ def preset_trials(
 
 
 def arm_of(records: Sequence[TrialRecord], measure: str) -> effect.Arm:
-    """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU resident memory.
+    """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU
+    resident memory.
 
-    Fresh processes pay for their start; within one process (``measure`` work) it is the same for both and only blurs.
+    Fresh processes pay for their start; within one process (``measure`` work) it is the same
+    for both and only blurs.
     """
 
     def memory(one: TrialRecord) -> float | None:
@@ -395,16 +435,19 @@ def fix_table(
     ran: Ran | None = None,
     not_tried: Mapping[str, str] | None = None,
 ) -> list[FixRow]:
-    """A row for each remedy: what was predicted, measured and argued, and the verdict for this box.
+    """A row for each remedy: what was predicted, measured and argued, and the verdict for this
+    box.
 
-    ``tried`` and ``ran`` are a plan's pairs and what came of them; ``not_tried`` says why of the others. On a recorded box
-    nothing is measured, and no verdict is more than ``predicted``. What the claims' ledger says stands among the arguments.
+    ``tried`` and ``ran`` are a plan's pairs and what came of them; ``not_tried`` says why of
+    the others. On a recorded box nothing is measured, and no verdict is more than
+    ``predicted``. What the claims' ledger says stands among the arguments.
     """
     by_name = {pair.name: pair for pair in tried}
     ledger = {one.id: f"claim {one.id}, {one.verdict}: {one.reason}" for one in claims()}
     rows: list[FixRow] = []
     for one in wanted:
-        guess, pair = predictions.get(one.id), by_name.get(one.id)
+        guess = predictions.get(one.id)
+        pair = by_name.get(one.id)
         predicted = f"{guess.verdict}: {guess.why}" if guess else "not predicted"
         argued = f"{one.verdict}: {one.why}" if one.how == "argued" else ""
         noted = argued or "".join(ledger[ident] for ident in one.claims[:1])
@@ -443,7 +486,9 @@ def forest(rows: Sequence[FixRow]) -> list[dict[str, Any]]:
 
 
 def adopt(rows: Sequence[FixRow]) -> list[str]:
-    """The presets that trials on this box showed to help, the strongest first: what to put into a preset of one's own."""
+    """The presets that trials on this box showed to help, the strongest first: what to put into
+    a preset of one's own.
+    """
     known = {one.id: one.preset for one in remedies()}
     helping = [
         (row.memory.ratio, known[row.remedy])
@@ -455,7 +500,8 @@ def adopt(rows: Sequence[FixRow]) -> list[str]:
 
 @dataclass(frozen=True)
 class FixStudy:
-    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing was tried, ``why`` says why.
+    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing
+    was tried, ``why`` says why.
 
     ``elsewhere`` counts the remedies that are for other boxes, by those.
     """
@@ -472,7 +518,9 @@ class FixStudy:
 
 
 def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
-    """(bytes of the card to predict for, torch with its ROCm release, build) of a box; without a GPU it is a card of 20 GiB."""
+    """(bytes of the card to predict for, torch with its ROCm release, build) of a box; without
+    a GPU it is a card of 20 GiB.
+    """
     facts = framework(bundle)
     torch = str(facts.version.value) if facts.version.ok else "2.14.1"
     build = "rocm" if any(gpu.driver == "amdgpu" for gpu in gpus(bundle)) else "cuda"
@@ -495,15 +543,20 @@ def fix_study(
     budget_s: float = 0.0,
     seed: int = 0,
 ) -> FixStudy:
-    """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above 0, try what fits that time.
+    """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above
+    0, try what fits that time.
 
-    ``names`` are remedies, those for other boxes too; without any they are all that are for this box, or those of ``of``, which
-    no file has. A Device is a card that is in no box. Raises ValueError (fixplan.BudgetError) in one line.
+    ``names`` are remedies, those for other boxes too; without any they are all that are for
+    this box, or those of ``of``, which no file has. A Device is a card that is in no box.
+    Raises ValueError (fixplan.BudgetError) in one line.
     """
     if isinstance(bundle, Device):
-        size, torch, build = bundle.total_bytes, "2.14.1", bundle.vendor
+        size = bundle.total_bytes
+        torch = "2.14.1"
+        build = bundle.vendor
         listed: Sequence[Gpu] = ()
-        recorded, kinds = True, ["gpu", {"rocm": "AMD", "cuda": "NVIDIA"}[build]]
+        recorded = True
+        kinds = ["gpu", {"rocm": "AMD", "cuda": "NVIDIA"}[build]]
     else:
         (size, torch, build), listed = box_of(bundle, capacity), gpus(bundle)
         recorded = not is_this_box(bundle)
@@ -519,14 +572,17 @@ def fix_study(
     free = [] if recorded or isinstance(bundle, Device) else free_targets(bundle)[0]
     target = next(iter(free), CPU)
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
-    plan, ran, why = None, None, "the box is recorded, so nothing can be tried on it"
+    plan = None
+    ran = None
+    why = "the box is recorded, so nothing can be tried on it"
     if not recorded:
         why = "no time budget was given" if tried else "no remedy chosen can be tried here"
     if not recorded and budget_s > 0 and tried:
         run = partial(fixplan.run, python=torch_interpreter(), out=OUT, target=target)
         how: dict[str, Any] = {"repeats": repeats, "budget_s": budget_s, "seed": seed}
         plan, ran = fixplan.within(tried, run=run, **how)
-        why, not_tried = "", {**not_tried, **plan.left_out}
+        why = ""
+        not_tried = {**not_tried, **plan.left_out}
     told: dict[str, Any] = {"tried": plan.pairs if plan else (), "ran": ran}
     told |= {"not_tried": not_tried, "predictions": guesses}
     rows = fix_table(wanted, recorded=recorded, **told)

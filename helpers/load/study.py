@@ -1,6 +1,8 @@
-"""What an allocator study replays: a recorded trace or a pattern; and on a live GPU nobody else uses, carried out for real.
+"""What an allocator study replays: a recorded trace or a pattern; and on a live GPU nobody else
+uses, carried out for real.
 
-A live run is torch's own, in a child process within a limit, and its figures stand beside the model's.
+A live run is torch's own, in a child process within a limit, and its figures stand beside the
+model's.
 """
 
 from __future__ import annotations
@@ -33,14 +35,19 @@ BUNDLED = CHECKOUT / "env" / "traces"
 CPU_STEP = "cpu-training-step"
 LIVE_SECONDS = 60.0
 PROGRAM = "helpers.torchside.stress"
-# Python, import torch, driver start; and the end: statistics, a snapshot of every event, giving the memory back.
-START_S, END_S = 90.0, 60.0
+# Python, import torch, driver start; and the end: statistics, a snapshot of every event, giving
+# the memory back.
+START_S = 90.0
+END_S = 60.0
 
 
 @dataclass(frozen=True)
 class Study:
-    """One trace with the card, release, build and settings it is studied under. ``recorded``: by a GPU, not made up;
-    ``own``: a file that was given, no pattern or example of the workbook's."""
+    """One trace with the card, release, build and settings it is studied under.
+
+    ``recorded``: by a GPU, not made up; ``own``: a file that was given, no pattern or example
+    of the workbook's.
+    """
 
     name: str
     trace: Trace
@@ -73,7 +80,8 @@ def study(
 ) -> Study:
     """The study of a pattern, of a trace in env/traces by its name, or of a trace file.
 
-    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError (TraceError) in one line.
+    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError
+    (TraceError) in one line.
     """
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.parquet"))}
     if source in PATTERNS:
@@ -105,11 +113,14 @@ def study(
 
 
 def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:
-    """The pattern carried out on this box's first free GPU within a limit, and its figures beside the model's.
+    """The pattern carried out on this box's first free GPU within a limit, and its figures
+    beside the model's.
 
-    A box that is not this machine, has no GPU or whose GPUs are in use is left alone: no figures, and the result says why.
+    A box that is not this machine, has no GPU or whose GPUs are in use is left alone: no
+    figures, and the result says why.
     """
-    why, target = "", CPU
+    why = ""
+    target = CPU
     if not limit:
         why = "no limit was given, so nothing was loaded"
     elif not is_this_box(bundle):
@@ -148,13 +159,14 @@ def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[
 class StressResult:
     """What a stress run did. Sizes are bytes.
 
-    ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver raised an error), crashed,
-    timed_out, or stuck (left behind in the kernel); ``why`` says it in words. ``done`` operations were carried out, with
-    ``ooms`` failed allocations and ``skipped`` frees of those; ``left_out`` counts what a real GPU cannot do. ``stats`` are
-    torch.cuda.memory_stats at the end.
-    ``rows``: [index, ok|oom|skipped|left_out, allocated, reserved] where wanted. ``fraction`` is the limit as torch got it:
-    a replay that is to be compared takes ``total_bytes`` and this. ``streams``: the handle of each stream's number. ``build``:
-    cuda or rocm.
+    ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver
+    raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it
+    in words. ``done`` operations were carried out, with ``ooms`` failed allocations and
+    ``skipped`` frees of those; ``left_out`` counts what a real GPU cannot do. ``stats`` are
+    torch.cuda.memory_stats at the end. ``rows``: [index, ok|oom|skipped|left_out, allocated,
+    reserved] where wanted. ``fraction`` is the limit as torch got it: a replay that is to be
+    compared takes ``total_bytes`` and this. ``streams``: the handle of each stream's number.
+    ``build``: cuda or rocm.
     """
 
     status: str
@@ -175,7 +187,9 @@ class StressResult:
     snapshot: Path | None = None
 
     def replayed(self, trace: Trace, conf: str) -> Outcome:
-        """The model's answer to the operations that were carried out, on the same card within the same limit."""
+        """The model's answer to the operations that were carried out, on the same card within
+        the same limit.
+        """
         of = {"torch": self.torch, "build": self.build, "fraction": self.fraction}
         card = Card(self.total_bytes)
         return replay(trace, conf, card, **of, timeline=True, stop=self.done)  # type: ignore[arg-type]
@@ -192,10 +206,12 @@ def stress(
     rows: bool = False,
     target: Target = CPU,
 ) -> StressResult:
-    """Carry out a trace on the target, or on the first GPU that ``python``'s torch sees, under ``conf`` and no other settings.
+    """Carry out a trace on the target, or on the first GPU that ``python``'s torch sees, under
+    ``conf`` and no other settings.
 
-    ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where torch's snapshot goes at the end.
-    Raises ValueError for a limit or a time that is not above 0 and for a trace that begins in the middle of a program.
+    ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where
+    torch's snapshot goes at the end. Raises ValueError for a limit or a time that is not above
+    0 and for a trace that begins in the middle of a program.
     """
     for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):
         if value is not None and not value > 0:
@@ -217,7 +233,9 @@ def stress(
 
 
 def _result(told: Transcript) -> StressResult:
-    ready, end, ended = told.last("ready"), told.last("end"), told.ended
+    ready = told.last("ready")
+    end = told.last("end")
+    ended = told.ended
     known = {one.name for one in fields(StressResult)} - {"snapshot", "streams", "rows"}
     values = {"why": "", **{key: value for key, value in {**ready, **end}.items() if key in known}}
     if not end:
@@ -236,16 +254,21 @@ def _result(told: Transcript) -> StressResult:
     )
 
 
-# What do programs that run out of memory ask of the allocator, in order? Five stress patterns, in their own terms, as traces.
+# What do programs that run out of memory ask of the allocator, in order? Five stress patterns,
+# in their own terms, as traces.
 #
-# Each writes its requests to a Tape. The first line of its docstring is what it shows; its parameters, ``p``, stand in patterns.json.
-# The traces are seeded, and the same on every machine.
+# Each writes its requests to a Tape. The first line of its docstring is what it shows; its
+# parameters, ``p``, stand in patterns.json. The traces are seeded, and the same on every
+# machine.
 
 
 class Tape:
-    """The requests of one program as it makes them. ``round`` is the batch, trial, chunk or step that it is at.
+    """The requests of one program as it makes them.
 
-    Of the random generator only ``random()`` is used and no logarithm is taken, so that every machine and Python gets the same.
+    ``round`` is the batch, trial, chunk or step that it is at.
+
+    Of the random generator only ``random()`` is used and no logarithm is taken, so that every
+    machine and Python gets the same.
     """
 
     def __init__(self, name: str, seed: int):
@@ -280,7 +303,9 @@ class Tape:
         return low + self.below(high - low + 1)
 
     def octave(self, low_bytes: int, high_bytes: int) -> int:
-        """A size from ``low_bytes`` to below ``high_bytes`` whose powers of two are equally likely."""
+        """A size from ``low_bytes`` to below ``high_bytes`` whose powers of two are equally
+        likely.
+        """
         octaves = max(1, (high_bytes // low_bytes).bit_length() - 1)
         low_bytes <<= self.below(octaves)
         return min(high_bytes - 1, int(low_bytes * (1 + self.rng.random())))
@@ -303,23 +328,27 @@ class Tape:
 
 
 def volume_profiles(t: Tape, p: Any) -> None:
-    """Chunks padded to their longest session: whole segments of ever other sizes stay cached beside a small list to be joined.
+    """Chunks padded to their longest session: whole segments of ever other sizes stay cached
+    beside a small list to be joined.
 
-    A chunk loads price and volume [chunk, longest], makes int64 bin numbers and a mask of the same shape, then for each session
-    a histogram with its temporaries; the rows are stacked, searched for their POC and value area, and appended to a list that
-    one final cat joins.
+    A chunk loads price and volume [chunk, longest], makes int64 bin numbers and a mask of the
+    same shape, then for each session a histogram with its temporaries; the rows are stacked,
+    searched for their POC and value area, and appended to a list that one final cat joins.
     """
-    profiles, pocs = [], []
+    profiles = []
+    pocs = []
     for t.round, first in enumerate(range(0, p.sessions, p.chunk_sessions)):
         count = min(p.chunk_sessions, p.sessions - first)
-        # The sum of three draws: most sessions are of middling length, a few very long, and the longest sets the padding.
+        # The sum of three draws: most sessions are of middling length, a few very long, and the
+        # longest sets the padding.
         spread = p.high_ticks - p.low_ticks
         ticks = [
             p.low_ticks + int(spread * (t.rng.random() * t.rng.random() * t.rng.random()))
             for _ in range(count)
         ]
         cells = count * max(ticks)
-        price, volume = t.alloc("price", cells * 4), t.alloc("volume", cells * 4)
+        price = t.alloc("price", cells * 4)
+        volume = t.alloc("volume", cells * 4)
         scaled = t.alloc("price_in_bins", cells * 4)
         index = t.alloc("bin_numbers", cells * 8)
         t.free(scaled)
@@ -343,16 +372,21 @@ def volume_profiles(t: Tape, p: Any) -> None:
 
 
 def growing_batches(t: Tape, p: Any) -> None:
-    """Batches of growing length whose kept outputs split the segments that the longer next batch can no longer use.
+    """Batches of growing length whose kept outputs split the segments that the longer next
+    batch can no longer use.
 
-    A transformer in bf16 with fp32 Adam and gradient checkpointing (the backward pass makes each layer's activations again);
-    of every batch the last hidden state is kept in fp32 (``kept_share`` of it) for the end of the epoch. Nothing that is freed
-    fits the next batch, and a kept output in a freed segment stops its release. ``batch`` is in sequences, lengths in tokens.
+    A transformer in bf16 with fp32 Adam and gradient checkpointing (the backward pass makes
+    each layer's activations again); of every batch the last hidden state is kept in fp32
+    (``kept_share`` of it) for the end of the epoch. Nothing that is freed fits the next batch,
+    and a kept output in a freed segment stops its release. ``batch`` is in sequences, lengths
+    in tokens.
 
-    Measured on the real allocator (torch 2.6.0, 2.11.0, 2.13.0 and 2.14.1, card of 20 GiB): by default it runs out of memory
-    in batch 41 to 43, counted from 0, with allocated and request together below 16 GiB (2.14.1, seeds 0 to 19). All batches
-    pass with expandable_segments (seeds 0 to 19) and with max_split_size_mb:128 (0 and 1); roundup_power2_divisions:4 and
-    garbage_collection_threshold:0.8 under a fraction put the end off by 1 to 3 batches (0 and 1).
+    Measured on the real allocator (torch 2.6.0, 2.11.0, 2.13.0 and 2.14.1, card of 20 GiB): by
+    default it runs out of memory in batch 41 to 43, counted from 0, with allocated and request
+    together below 16 GiB (2.14.1, seeds 0 to 19). All batches pass with expandable_segments
+    (seeds 0 to 19) and with max_split_size_mb:128 (0 and 1); roundup_power2_divisions:4 and
+    garbage_collection_threshold:0.8 under a fraction put the end off by 1 to 3 batches (0 and
+    1).
     """
     parameter_bytes = 12 * p.hidden * p.hidden * 2
     for _ in range(p.layers):
@@ -372,7 +406,8 @@ def growing_batches(t: Tape, p: Any) -> None:
         gradients = []
         for _ in range(p.layers):
             activations = [inputs.pop(), *_layer_activations(t, state)]
-            first, second = t.alloc("mlp_gradient", 4 * state), t.alloc("mlp_gradient", 4 * state)
+            first = t.alloc("mlp_gradient", 4 * state)
+            second = t.alloc("mlp_gradient", 4 * state)
             t.free(first)
             third = t.alloc("qkv_gradient", 3 * state)
             t.free(second)
@@ -394,16 +429,19 @@ def _layer_activations(t: Tape, state: int) -> list[int]:
 
 
 def tuning_trials(t: Tape, p: Any) -> None:
-    """Models of other widths and depths one after another, where the best state and a leak here and there outlive their trial.
+    """Models of other widths and depths one after another, where the best state and a leak here
+    and there outlive their trial.
 
-    A trial has linear layers in fp32 under Adam and a few steps; the best so far is copied and kept instead of the one before;
-    a leak keeps one activation for good (a loss appended with its graph). Some trials end with empty_cache.
+    A trial has linear layers in fp32 under Adam and a few steps; the best so far is copied and
+    kept instead of the one before; a leak keeps one activation for good (a loss appended with
+    its graph). Some trials end with empty_cache.
     """
     best: list[int] = []
     best_score = 0.0
     for t.round in range(p.trials):
         width = (256, 384, 512, 777, 1024, 1536, 2048, 3000, 4096)[t.below(9)]
-        depth, rows = t.between(2, 8), (64, 100, 256, 512, 1000, 4096)[t.below(6)]
+        depth = t.between(2, 8)
+        rows = (64, 100, 256, 512, 1000, 4096)[t.below(6)]
         shapes = [width * width * 4] * depth
         params = [t.alloc("weight", size) for size in shapes]
         params += [t.alloc("bias", width * 4) for _ in shapes]
@@ -426,17 +464,19 @@ def tuning_trials(t: Tape, p: Any) -> None:
         if score > best_score:
             kept = [t.alloc("best_state", size) for size in shapes]
             t.free(*best)
-            best, best_score = kept, score
+            best = kept
+            best_score = score
         t.free(*params, *state)
         if t.chance(p.empty_cache_share):
             t.empty_cache()
 
 
 def mixed_survivors(t: Tape, p: Any) -> None:
-    """Large and small requests mixed, where a few that never die each hold a whole segment back from being released.
+    """Large and small requests mixed, where a few that never die each hold a whole segment back
+    from being released.
 
-    Sizes from 256 B to 256 MiB with equally likely powers of two; lives from a few requests to thousands. A share is made on
-    a copy stream, whose cached memory the main stream cannot use.
+    Sizes from 256 B to 256 MiB with equally likely powers of two; lives from a few requests to
+    thousands. A share is made on a copy stream, whose cached memory the main stream cannot use.
     """
     dying: list[tuple[int, int]] = []
     held = 0
@@ -461,10 +501,12 @@ def mixed_survivors(t: Tape, p: Any) -> None:
 
 
 def key_value_cache(t: Tape, p: Any) -> None:
-    """Inference whose key/value caches are made anew one token longer at every step, for requests that come and go.
+    """Inference whose key/value caches are made anew one token longer at every step, for
+    requests that come and go.
 
-    bf16, keys and values [tokens, kv_width] for each layer and request, grown by cat: for a moment the old and the new exist.
-    ``at_once`` requests are served together; a finished one leaves holes of its own length.
+    bf16, keys and values [tokens, kv_width] for each layer and request, grown by cat: for a
+    moment the old and the new exist. ``at_once`` requests are served together; a finished one
+    leaves holes of its own length.
     """
     waiting = [
         (t.between(p.low_prompt, p.high_prompt), t.between(p.low_answer, p.high_answer))
@@ -509,11 +551,13 @@ PROGRAMS: Mapping[str, Callable[..., None]] = {one.__name__: one for one in _PRO
 
 
 def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:
-    """The trace of a pattern: what it asks for in order, each request with the frame "pattern:round what".
+    """The trace of a pattern: what it asks for in order, each request with the frame
+    "pattern:round what".
 
     ``changed`` replaces defaults of its parameters.
     """
-    known, tape = PATTERNS[name], Tape(name, seed)
+    known = PATTERNS[name]
+    tape = Tape(name, seed)
     chosen = {**known["parameters"], **changed}
     PROGRAMS[name](tape, SimpleNamespace(**chosen))
     header = {"label": "generated", "pattern": name, "seed": seed, "scale": 1.0}

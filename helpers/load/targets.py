@@ -1,4 +1,6 @@
-"""What is loaded: which GPU of this machine, how a child comes to see it alone, why it is left alone, and which Python has torch."""
+"""What is loaded: which GPU of this machine, how a child comes to see it alone, why it is left
+alone, and which Python has torch.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,19 @@ from helpers.units import show_bytes
 FAULTS = ("gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid")
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 UNBOUND = (*CONF_NAMES, *NO_CACHE)
-"""Under these of the user's own a limit of torch's allocator may not hold: without its cache memory is taken from the driver
-past every limit, and a setting may name another allocator or another fraction."""
+"""Under these of the user's own a limit of torch's allocator may not hold: without its cache
+memory is taken from the driver past every limit, and a setting may name another allocator or
+another fraction.
+"""
 
 
 # This machine.
 
 
 def torch_interpreter() -> str:
-    """The interpreter that owns torch, as set-up recorded it; without a record the one that runs now."""
+    """The interpreter that owns torch, as set-up recorded it; without a record the one that
+    runs now.
+    """
     return recorded_python() or sys.executable
 
 
@@ -45,7 +51,8 @@ print("cp%d%d" % sys.version_info[:2])
 
 @lru_cache(maxsize=8)
 def torch_files(python: str) -> tuple[str, str]:
-    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch itself is not imported.
+    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch
+    itself is not imported.
 
     Empty where there is none, and both where there is no such interpreter.
     """
@@ -63,10 +70,11 @@ def torch_files(python: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Target:
-    """What is checked: a GPU, made the only visible one by an environment variable, or the CPU (``pci`` "cpu").
+    """What is checked: a GPU, made the only visible one by an environment variable, or the CPU
+    (``pci`` "cpu").
 
-    ``refused`` is why not (a sentence); ``several`` says that the box has other GPUs, so that a card which cannot be told is
-    not used; ``peer`` is the second card of a pair.
+    ``refused`` is why not (a sentence); ``several`` says that the box has other GPUs, so that a
+    card which cannot be told is not used; ``peer`` is the second card of a pair.
     """
 
     pci: str = "cpu"
@@ -87,11 +95,14 @@ def environment(
     more: Mapping[str, str] | None = None,
     own: bool = True,
 ) -> dict[str, str]:
-    """The environment of a child that sees this target alone; ``without`` are names it does not get, ``more`` is set last.
+    """The environment of a child that sees this target alone; ``without`` are names it does not
+    get, ``more`` is set last.
 
-    ``own`` as of child.environment. Where a variable makes a choice of GPUs now, the target's number is one within it.
+    ``own`` as of child.environment. Where a variable makes a choice of GPUs now, the target's
+    number is one within it.
     """
-    found, variable = child.environment(without, more, own), target.visible_variable
+    found = child.environment(without, more, own)
+    variable = target.visible_variable
     if not variable:
         return found
     if variable == "HIP_VISIBLE_DEVICES":
@@ -104,14 +115,16 @@ def environment(
 def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     """Why this GPU must be left alone, as a sentence that begins with "not run because", or empty.
 
-    Holders come first, the largest named; then memory that no visible process accounts for; then faults of the running boot
-    among ``events``. A fault that names no card counts for every card.
+    Holders come first, the largest named; then memory that no visible process accounts for;
+    then faults of the running boot among ``events``. A fault that names no card counts for
+    every card.
     """
     if force:
         return ""
     holders = one_each(holding(gpu))
     if holders:
-        first, more = holders[0], len(holders) - 1
+        first = holders[0]
+        more = len(holders) - 1
         size = first.memory.show()
         what = size if first.memory.ok else f"memory ({size})"
         others = f", and {more} other{'s hold' if more > 1 else ' holds'} some" if more else ""
@@ -125,14 +138,18 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     faults = [e for e in events if e.kind in FAULTS and e.pci in ("", gpu.pci) and e.boot == 0]
     if not faults:
         return ""
-    kind, when, time = faults[-1].kind.replace("_", " "), faults[-1].when, ""
+    kind = faults[-1].kind.replace("_", " ")
+    when = faults[-1].when
+    time = ""
     if when.ok:
         time = f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
     return f"not run because the kernel log shows {kind}{time}"
 
 
 def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
-    """The GPUs of a box that torch could use and nobody else does now, and where there is none, why."""
+    """The GPUs of a box that torch could use and nobody else does now, and where there is none,
+    why.
+    """
     found = targets_of(bundle)
     free = [one for one in found if one.visible_variable and not one.refused]
     why = "; ".join(one.refused for one in found if one.refused) or "this box has no GPU"
@@ -146,9 +163,11 @@ def targets_of(bundle: Bundle, gpu: str = "") -> list[Target]:
 
 
 def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
-    """The largest pool of a box's GPUs: its bytes, those in use as far as that is known, and whose it is; 0 without one.
+    """The largest pool of a box's GPUs: its bytes, those in use as far as that is known, and
+    whose it is; 0 without one.
 
-    GTT is no room for a tensor: on a card it is the host's, and on an APU what compute gets of it has a layer of its own.
+    GTT is no room for a tensor: on a card it is the host's, and on an APU what compute gets of
+    it has a layer of its own.
     """
     pools = [
         (int(pool.total.value or 0), int(pool.used.value or 0) if pool.used.ok else 0, gpu)
@@ -160,7 +179,9 @@ def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
 
 
 def _has_own(gpu: Gpu) -> bool:
-    """Whether a layer beside GTT says what a program gets of a GPU: any of a card, compute's of an APU."""
+    """Whether a layer beside GTT says what a program gets of a GPU: any of a card, compute's of
+    an APU.
+    """
     layers = {pool.layer for pool in gpu.pools if pool.total.ok}
     return gpu.integrated is False or not layers.isdisjoint(("KFD bank", "HSA pool", "torch"))
 
@@ -172,7 +193,8 @@ def gpu_targets(
     only: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> list[Target]:
-    """The targets of a box: each GPU, or the one named by ``only``, and the CPU where there is no GPU that torch could use.
+    """The targets of a box: each GPU, or the one named by ``only``, and the CPU where there is
+    no GPU that torch could use.
 
     Raises ValueError when ``only`` is no GPU of this box.
     """
@@ -183,7 +205,8 @@ def gpu_targets(
     found = []
     for gpu in (gpu for gpu in gpus if only.lower() in ("", gpu.pci)):
         variable = VISIBLE.get(gpu.driver, "")
-        value, hidden = "", f"torch has no use for its driver {gpu.driver or '(none)'}"
+        value = ""
+        hidden = f"torch has no use for its driver {gpu.driver or '(none)'}"
         if variable:
             value, hidden = _visible_value(gpu, gpus, environ)
         several = sum(other.driver == gpu.driver for other in gpus) > 1
@@ -193,10 +216,13 @@ def gpu_targets(
 
 
 def _visible_value(gpu: Gpu, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[str, str]:
-    """What to set the variable to, or why the GPU cannot be made visible. A choice that the variable makes now is kept within.
+    """What to set the variable to, or why the GPU cannot be made visible.
 
-    CUDA's numbers are those of PCI order, which the child's CUDA_DEVICE_ORDER asks for where nothing is set now; ROCm's are
-    torch's own, HIP's as amd-smi tells it, or the order of KFD's nodes. The child compares addresses before it takes anything.
+    A choice that the variable makes now is kept within.
+
+    CUDA's numbers are those of PCI order, which the child's CUDA_DEVICE_ORDER asks for where
+    nothing is set now; ROCm's are torch's own, HIP's as amd-smi tells it, or the order of KFD's
+    nodes. The child compares addresses before it takes anything.
     """
     variable = VISIBLE[gpu.driver]
     now = environ.get(variable)

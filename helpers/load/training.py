@@ -1,8 +1,11 @@
-"""Which way to train finishes here, at what memory, and is it the same training? And how many batches until it dies?
+"""Which way to train finishes here, at what memory, and is it the same training?
 
-Each way is really run, in a child process: helpers/torchside/training.py under the user's torch. Every child has a time limit
-and ends with its group; its second process talks over the loopback only. On the CPU memory is counted as resident memory of
-the process (the larger of two), with glibc told to give every block of 64 KiB or more back when it is freed.
+And how many batches until it dies?
+
+Each way is really run, in a child process: helpers/torchside/training.py under the user's
+torch. Every child has a time limit and ends with its group; its second process talks over the
+loopback only. On the CPU memory is counted as resident memory of the process (the larger of
+two), with glibc told to give every block of 64 KiB or more back when it is freed.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ OUT = OUTPUTS / "training"
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of training by several processes: what it comes from, and the one thing to do next."""
+    """A failure of training by several processes: what it comes from, and the one thing to do
+    next.
+    """
 
     cause: str
     next_step: str
@@ -47,13 +52,16 @@ class Failure:
 
 @dataclass(frozen=True)
 class PathResult:
-    """One way to train. ``state``: ran, not_run or failed; ``why`` says why not. ``seconds``: all of it once torch is there,
-    the start of a second process and the comparison included.
+    """One way to train.
 
-    ``peak_bytes`` is the process's resident memory at its highest, or what torch took of the GPU; ``start_bytes`` the same
-    before the model was made (on the CPU mostly torch itself). ``equal_to_single``: bitwise, within tolerance, no, or not
-    applicable; for the two that resume it compares with the same training undisturbed. ``stacks`` is where it stood when it was
-    stopped. ``cause`` reads a failure back.
+    ``state``: ran, not_run or failed; ``why`` says why not. ``seconds``: all of it once torch
+    is there, the start of a second process and the comparison included.
+
+    ``peak_bytes`` is the process's resident memory at its highest, or what torch took of the
+    GPU; ``start_bytes`` the same before the model was made (on the CPU mostly torch itself).
+    ``equal_to_single``: bitwise, within tolerance, no, or not applicable; for the two that
+    resume it compares with the same training undisturbed. ``stacks`` is where it stood when it
+    was stopped. ``cause`` reads a failure back.
     """
 
     name: str
@@ -71,7 +79,9 @@ class PathResult:
 
 
 def read_failure(text: str) -> Failure | None:
-    """The cause of a failure of torch.distributed by its message; None where it is none that is known."""
+    """The cause of a failure of torch.distributed by its message; None where it is none that is
+    known.
+    """
     known = (row for row in _DATA["failures"] if re.search(row["text"], text, re.MULTILINE))
     return next((Failure(row["cause"], row["next_step"]) for row in known), None)
 
@@ -85,11 +95,13 @@ def paths(
     seed: int = 7,
     limit_s: float = 60.0,
 ) -> list[PathResult]:
-    """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the single device always comes first.
+    """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the
+    single device always comes first.
 
-    ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose allocator takes 20 MiB at a time.
-    ``limit_s``: each child's seconds after its start. ``NAME=PYTHON`` runs that way under another Python, such as one with JAX.
-    Raises ValueError for an unknown name or shape.
+    ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose
+    allocator takes 20 MiB at a time. ``limit_s``: each child's seconds after its start.
+    ``NAME=PYTHON`` runs that way under another Python, such as one with JAX. Raises ValueError
+    for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
     pythons = {name: other for name, _, other in (one.partition("=") for one in names)}
@@ -101,7 +113,8 @@ def paths(
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
         beside = (one for name in pythons for one in (WAYS[name].get("beside", name), name))
         for name in dict.fromkeys([PATHS[0], *beside]):
-            path, more = WAYS[name]["path"], WAYS[name].get("more", {})
+            path = WAYS[name]["path"]
+            more = WAYS[name].get("more", {})
             spec = specification(path, shape, device, seed, folder=folder, limit_bytes=room) | more
             if other := WAYS[name].get("program"):
                 made = {**spec, **_DATA["layers"]}
@@ -129,7 +142,10 @@ def specification(path: str, shape: str, device: str, seed: int, **more: Any) ->
 def child(
     python: str, spec: Mapping[str, Any], limit_s: float, module: str = PROGRAM
 ) -> Transcript:
-    """One child from its start to its end. It has START_S to begin (importing torch), then ``limit_s``."""
+    """One child from its start to its end.
+
+    It has START_S to begin (importing torch), then ``limit_s``.
+    """
     argv = program(python, module, json.dumps({**spec, "limit_s": limit_s}))
     then_s = {"ready": limit_s, "end": END_S}
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
@@ -137,7 +153,9 @@ def child(
 
 def result_of(name: str, told: Transcript) -> PathResult:
     """What one child told, as a row."""
-    end, ended, step = told.last("end"), told.ended, told.last("step")
+    end = told.last("end")
+    ended = told.ended
+    step = told.last("step")
     sizes: dict[str, Any] = {key: end.get(key) for key in ("peak_bytes", "start_bytes")}
     made = {"steps": step.get("step", 0), "final_loss": step.get("loss")}
     seconds = float(end.get("seconds", ended.seconds))
@@ -160,18 +178,23 @@ def result_of(name: str, told: Transcript) -> PathResult:
 
 
 def _resumed(python: str, name: str, spec: dict[str, Any], limit_s: float) -> PathResult:
-    """A first child that dies in the middle as it was told, and a second that goes on and compares."""
-    how, step = spec["die"]["how"], spec["steps"] // 2
+    """A first child that dies in the middle as it was told, and a second that goes on and
+    compares.
+    """
+    how = spec["die"]["how"]
+    step = spec["steps"] // 2
     spec = {**spec, "name": f"{spec['path']}-{how}", "die": {**spec["die"], "step": step}}
     first = child(python, spec, limit_s)
-    end, row = first.last("end"), result_of(name, first)
+    end = first.last("end")
+    row = result_of(name, first)
     killed = first.ended.signal == "SIGKILL" and not end
     if not (killed if how == "kill" else end.get("oom")):
         if row.state == "not_run":
             return row
         return PathResult(name, "failed", f"it was to die and did not: {row.why or row.says}")
     second = child(python, {**spec, "die": None, "compare": True}, limit_s)
-    last, row = row.steps, result_of(name, second)
+    last = row.steps
+    row = result_of(name, second)
     if row.state != "ran":
         return row
     died = "SIGKILL in the middle of writing a checkpoint" if killed else end["why"]
@@ -192,9 +215,11 @@ class EnduranceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Endurance:
-    """``batches`` were trained on; the next one, of ``died_length`` tokens a sequence (None: all lived), ran out of memory.
+    """``batches`` were trained on; the next one, of ``died_length`` tokens a sequence (None:
+    all lived), ran out of memory.
 
-    ``trace`` is the recording, ``answer`` what other settings would do on a card of ``limit_bytes``.
+    ``trace`` is the recording, ``answer`` what other settings would do on a card of
+    ``limit_bytes``.
     """
 
     limit_bytes: int
@@ -209,7 +234,9 @@ class Endurance:
 def grow(
     limit: str, *, device: str = "cpu", shape: str = "small", seed: int = 7
 ) -> Endurance | None:
-    """until_oom within a size such as 1GiB, under this machine's torch, kept below outputs; None where no size is given."""
+    """until_oom within a size such as 1GiB, under this machine's torch, kept below outputs;
+    None where no size is given.
+    """
     if not limit:
         return None
     OUT.mkdir(parents=True, exist_ok=True)
@@ -226,12 +253,15 @@ def until_oom(
     *,
     confs: tuple[str, ...] | None = None,
 ) -> Endurance:
-    """Train on batches that are ``growth`` tokens longer each, until memory runs out; record that at ``out`` and ask what if.
+    """Train on batches that are ``growth`` tokens longer each, until memory runs out; record
+    that at ``out`` and ask what if.
 
-    Every attempt is a child with the memory that is given: more private memory than at its start on the CPU (RLIMIT_DATA),
-    torch's own limit on a GPU. What died is done again under the recorder, on the CPU without a limit, so that the trace holds
-    the whole batch that died: its requests and lifetimes are a GPU's, the workspaces of GPU libraries are not in it. ``confs``
-    are the settings to try (default: the grid). Raises EnduranceError where the child does not answer.
+    Every attempt is a child with the memory that is given: more private memory than at its
+    start on the CPU (RLIMIT_DATA), torch's own limit on a GPU. What died is done again under
+    the recorder, on the CPU without a limit, so that the trace holds the whole batch that died:
+    its requests and lifetimes are a GPU's, the workspaces of GPU libraries are not in it.
+    ``confs`` are the settings to try (default: the grid). Raises EnduranceError where the child
+    does not answer.
     """
     told = child(python, {**spec, "limit_bytes": limit_bytes}, UNTIL_OOM_S)
     steps = told.last("step").get("step", 0)
@@ -258,7 +288,8 @@ def _ran_out(told: Transcript) -> bool:
     end = told.last("end")
     if end.get("state") == "ran" or end.get("oom"):
         return bool(end.get("oom"))
-    steps, last = told.last("step").get("step", 0), end.get("why") or told.ended.last_line
+    steps = told.last("step").get("step", 0)
+    last = end.get("why") or told.ended.last_line
     expected = "expected it to finish or to run out of memory"
     again = "try a longer limit, or more memory than torch alone needs"
     seen = f"the training child {told.ended.how} after {steps} steps ({last})"

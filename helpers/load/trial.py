@@ -1,8 +1,11 @@
-"""What does one workload do under one preset? Run once, in a process of its own, within limits; the record says how it ended.
+"""What does one workload do under one preset?
 
-The process is started anew (never forked off this one), its environment is made before torch is imported, and the settings
-of the person's own shell that act on GPU memory are left out, so that only the preset's act. A finished trial is not run
-again as long as what ran is the same: the program's files, its torch, the driver.
+Run once, in a process of its own, within limits; the record says how it ended.
+
+The process is started anew (never forked off this one), its environment is made before torch is
+imported, and the settings of the person's own shell that act on GPU memory are left out, so
+that only the preset's act. A finished trial is not run again as long as what ran is the same:
+the program's files, its torch, the driver.
 """
 
 from __future__ import annotations
@@ -40,11 +43,14 @@ DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "N
     *("NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HSA_OVERRIDE_GFX_VERSION"),
 }
 HOST_OOM = re.compile(r"(numpy.*)?MemoryError|terminate called .*std::bad_alloc")
-MESSAGE_CHARACTERS, STACK_CHARACTERS = 4000, 60_000
+MESSAGE_CHARACTERS = 4000
+STACK_CHARACTERS = 60_000
 PROGRAMS = Path(__file__).resolve().parents[1] / "torchside"
 SOURCES = (".py", ".pyx", ".sh", ".c", ".h", ".cpp", ".cu", ".hip")
 NOT_SOURCES = ("__pycache__", "site-packages", "node_modules")
-MOST_SOURCES, MOST_FOLDERS, HASHED_BYTES = 2000, 4000, 16 << 20
+MOST_SOURCES = 2000
+MOST_FOLDERS = 4000
+HASHED_BYTES = 16 << 20
 
 
 class TrialError(ValueError):
@@ -52,7 +58,9 @@ class TrialError(ValueError):
 
 
 class TrialRefused(TrialError):
-    """This box or this torch cannot run the workload: no GPU where one is demanded, a package that is not installed."""
+    """This box or this torch cannot run the workload: no GPU where one is demanded, a package
+    that is not installed.
+    """
 
 
 class RecordNotKept(TrialError):
@@ -65,10 +73,12 @@ class RecordNotKept(TrialError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds: of the whole trial, until its first word (``start_s``), and between two words of it (``silent_s``).
+    """Seconds: of the whole trial, until its first word (``start_s``), and between two words of
+    it (``silent_s``).
 
-    ``host_bytes`` is the memory of each process, and of all together where a cgroup can be made; ``device_bytes`` what
-    torch's allocator may take of the GPU. ``clean_s``: how long the box has to be clean again.
+    ``host_bytes`` is the memory of each process, and of all together where a cgroup can be
+    made; ``device_bytes`` what torch's allocator may take of the GPU. ``clean_s``: how long the
+    box has to be clean again.
     """
 
     seconds: float = 120.0
@@ -108,12 +118,14 @@ class Trial(BaseModel):
 class TrialRecord(Trial):
     """A trial with what it was given and all that was seen.
 
-    ``complete``: false where it did not come to its end; with the outcome ok it was stopped at its time limit while it made
-    progress. ``work_bytes``: the peak of resident memory above that after the imports; ``rss_anon_bytes`` and
-    ``rss_file_bytes`` are sampled from outside, the former over all of its processes. ``step_s`` has one entry a step, for
-    a built-in workload without the time that other programs had the core. ``started_s``: from the start to the first word
-    of the work, imports of torch included. ``overhead_s``: what starting, watching and cleaning up cost beyond the life of
-    the program. ``clean``: why the box is not clean after it, or empty.
+    ``complete``: false where it did not come to its end; with the outcome ok it was stopped at
+    its time limit while it made progress. ``work_bytes``: the peak of resident memory above
+    that after the imports; ``rss_anon_bytes`` and ``rss_file_bytes`` are sampled from outside,
+    the former over all of its processes. ``step_s`` has one entry a step, for a built-in
+    workload without the time that other programs had the core. ``started_s``: from the start to
+    the first word of the work, imports of torch included. ``overhead_s``: what starting,
+    watching and cleaning up cost beyond the life of the program. ``clean``: why the box is not
+    clean after it, or empty.
     """
 
     key: str
@@ -156,9 +168,12 @@ def trial(
     repeat: int = 0,
     target: Target = CPU,
 ) -> TrialRecord:
-    """Run it, or read the record of it that ``out`` has. Raises TrialRefused, RecordNotKept, TrialError.
+    """Run it, or read the record of it that ``out`` has.
 
-    An error of the workload is an outcome, not an exception. ``repeat`` tells repeats of one trial apart.
+    Raises TrialRefused, RecordNotKept, TrialError.
+
+    An error of the workload is an outcome, not an exception. ``repeat`` tells repeats of one
+    trial apart.
     """
     run = _Run(workload, preset, python, seed, limits, repeat, target)
     key = run.key
@@ -196,10 +211,12 @@ def read(path: Path) -> TrialRecord:
 
 
 def what_runs(workload: Workload, python: str, target: Target) -> list[str]:
-    """What a trial's program is made of beyond its command line: contents of its files, its torch, and a GPU's driver.
+    """What a trial's program is made of beyond its command line: contents of its files, its
+    torch, and a GPU's driver.
 
-    Of a command of the user's these are the files that it names and the sources in their folders, in the current one and on
-    PYTHONPATH, as far as MOST_SOURCES goes. Another content is another trial.
+    Of a command of the user's these are the files that it names and the sources in their
+    folders, in the current one and on PYTHONPATH, as far as MOST_SOURCES goes. Another content
+    is another trial.
     """
     found = []
     if workload.command:
@@ -223,7 +240,10 @@ def what_runs(workload: Workload, python: str, target: Target) -> list[str]:
 
 
 def _content(path: Path) -> str:
-    """What tells this content of a file from another: a digest; of a large one size and time. Empty: no such file."""
+    """What tells this content of a file from another: a digest; of a large one size and time.
+
+    Empty: no such file.
+    """
     try:
         about = path.stat()
         if about.st_size > HASHED_BYTES:
@@ -234,7 +254,9 @@ def _content(path: Path) -> str:
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    """Source files below a folder, in order; not those of hidden folders and of installed packages."""
+    """Source files below a folder, in order; not those of hidden folders and of installed
+    packages.
+    """
     files = folders = 0
     for place, inside, names in os.walk(folder):
         folders += 1
@@ -254,7 +276,9 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def driver_used(pci: str, root: str = "") -> Reading:
-    """Memory that the driver counts as used on a card, VRAM and GTT together, read in sysfs: outside of any process."""
+    """Memory that the driver counts as used on a card, VRAM and GTT together, read in sysfs:
+    outside of any process.
+    """
     source = f"/sys/bus/pci/devices/{pci}/mem_info_{{vram,gtt}}_used"
     if pci in ("", CPU.pci):
         return not_available("this trial ran on the CPU", "bytes", source)
@@ -273,7 +297,8 @@ def _driver_bytes(pci: str) -> int | None:
 
 
 def leftovers(pids: Sequence[int], before: int | None, pci: str, clean_s: float) -> str:
-    """Why the box is not clean after a trial, or empty: its processes live on, or the driver still counts its memory.
+    """Why the box is not clean after a trial, or empty: its processes live on, or the driver
+    still counts its memory.
 
     Shared memory that its processes left (torch names it torch_PID_...) is removed.
     """
@@ -320,7 +345,8 @@ class _Run:
     @property
     def key(self) -> str:
         """What names its record: another digest for another content of anything that it is given."""
-        workload, preset = self.workload, self.preset
+        workload = self.workload
+        preset = self.preset
         given: list[Any] = [workload.name, sorted(workload.given.items()), workload.command]
         given += [sorted(preset.environ.items()), self.python, self.seed, asdict(self.limits)]
         given += [self.repeat, self.target.pci, what_runs(workload, self.python, self.target)]
@@ -354,17 +380,23 @@ class _Run:
         return self._allow(now, self.limits.silent_s)
 
     def _allow(self, now: float, silent_s: float) -> float:
-        """The seconds that it may be silent now. The stacks are taken a little before, while it still waits where it waits."""
+        """The seconds that it may be silent now.
+
+        The stacks are taken a little before, while it still waits where it waits.
+        """
         left = max(0.0, min(silent_s, self.began + self.limits.seconds - now))
         if self.sampler is not None:
-            self.sampler.stacks, self.sampler.deadline = "", now + left - min(2.0, left / 4)
+            self.sampler.stacks = ""
+            self.sampler.deadline = now + left - min(2.0, left / 4)
         return left
 
     def record(self, key: str) -> TrialRecord:
         """Run it to its end, and what came of it."""
-        limits, group = self.limits, Group(self.limits.host_bytes)
+        limits = self.limits
+        group = Group(self.limits.host_bytes)
         self.began = self.heard = time.monotonic()
-        before, kills = _driver_bytes(self.target.pci), group.kills()
+        before = _driver_bytes(self.target.pci)
+        kills = group.kills()
         at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         command = argv(self.workload, self.python, self.seed, self.target, limits.device_bytes)
         more = {**self.preset.environ, "PYTHONUNBUFFERED": "1"}
@@ -380,7 +412,8 @@ class _Run:
         finally:
             if self.sampler is not None:
                 self.sampler.stop()
-        after, pids = group.kills(), sorted(self.sampler.pids) if self.sampler else []
+        after = group.kills()
+        pids = sorted(self.sampler.pids) if self.sampler else []
         if "refused" in self.told:
             group.remove()
             raise TrialRefused(f"{self.workload.words}: {self.told['refused']['why']}")
@@ -396,8 +429,11 @@ class _Run:
         outcome, message, complete = self._outcome(ended, killed)
         events = (self.told.get(event, {}) for event in ("ready", "oom", "end"))
         told: dict[str, Any] = {key: value for event in events for key, value in event.items()}
-        rss, start = told.get("peak_rss_bytes"), told.get("start_rss_bytes")
-        sampler, torch, overhead_s = self.sampler, str(told.get("torch", "")), None
+        rss = told.get("peak_rss_bytes")
+        start = told.get("start_rss_bytes")
+        sampler = self.sampler
+        torch = str(told.get("torch", ""))
+        overhead_s = None
         if "alive_s" in told:
             overhead_s = round(time.monotonic() - self.began - told["alive_s"], 3)
         stacks = filter(None, [sampler.stacks if sampler else "", ended.stacks])
@@ -463,7 +499,8 @@ class _Run:
 
     def _late(self) -> tuple[Outcome, str]:
         """What a trial is that was stopped: slow where it made progress, else hung."""
-        limits, ready = self.limits, self.ready is not None
+        limits = self.limits
+        ready = self.ready is not None
         if ready and self.heard + limits.silent_s > self.began + limits.seconds:
             stopped = f"stopped at its limit of {limits.seconds:g} s"
             return "ok", f"{stopped} while it made progress: slow, not hung"
@@ -475,7 +512,8 @@ class _Run:
     ) -> Iterator[Evidence]:
         used = not_available("it never started", "bytes", "sysfs")
         if self.sampler:
-            used, most = driver_used(self.target.pci), self.sampler.device_bytes
+            used = driver_used(self.target.pci)
+            most = self.sampler.device_bytes
             used = used if most is None else seen(most, "bytes", used.source)
         says = "the most that the driver counted as used on the card"
         yield Evidence(id="driver_used", reading=used, says=says)
@@ -490,7 +528,8 @@ class _Run:
             count = seen(killed, "count", "oom_kill of the cgroup")
             yield Evidence(id="oom_kill", reading=count, says=says)
         if outcome == "crashed":
-            words, text = ended.last_words, not_available("it wrote nothing", "text", "stderr")
+            words = ended.last_words
+            text = not_available("it wrote nothing", "text", "stderr")
             text = seen(words[-2000:], "text", "stderr") if words else text
             yield Evidence(id="last_words", reading=text, says="the end of its stderr")
 
@@ -506,7 +545,9 @@ def _ran_out(words: str) -> str:
 
 
 def _build(torch: str) -> str:
-    """cuda, rocm or cpu by the local part of a release, such as 2.14.1+cu130; empty where that does not say."""
+    """cuda, rocm or cpu by the local part of a release, such as 2.14.1+cu130; empty where that
+    does not say.
+    """
     local = torch.partition("+")[2]
     starts = {"rocm": "rocm", "cpu": "cpu", "cu": "cuda"}
     return next((build for start, build in starts.items() if local.startswith(start)), "")
@@ -518,14 +559,19 @@ PROGRAM = "helpers.torchside.workloads"
 
 
 class WorkloadError(ValueError):
-    """No such workload or parameter: one line with what was seen, what was expected and what to do."""
+    """No such workload or parameter: one line with what was seen, what was expected and what to
+    do.
+    """
 
 
 @dataclass(frozen=True)
 class BuiltIn:
-    """A workload of helpers/torchside. ``measure``: whose memory is compared, the process's (``work``) or its session's.
+    """A workload of helpers/torchside.
 
-    ``seconds``: of a trial, about. ``ballast_mib`` and ``slow`` (a factor) plant a known effect in any of them.
+    ``measure``: whose memory is compared, the process's (``work``) or its session's.
+
+    ``seconds``: of a trial, about. ``ballast_mib`` and ``slow`` (a factor) plant a known effect
+    in any of them.
     """
 
     name: str
@@ -537,7 +583,8 @@ class BuiltIn:
 
 def _built_in() -> dict[str, BuiltIn]:
     found = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
-    rows, keeping = found["workloads"], found["keeping"]
+    rows = found["workloads"]
+    keeping = found["keeping"]
     for row in rows:
         row["parameters"] |= {**(keeping if row.pop("keeping", False) else {}), **found["planted"]}
     return {row["name"]: BuiltIn(**row) for row in rows}
@@ -549,10 +596,11 @@ SECONDS = {name: one.seconds for name, one in BUILT_IN.items()}
 
 @dataclass(frozen=True)
 class Workload:
-    """One thing to run: ``command`` of the user, or a built-in with what differs from its ``parameters``.
+    """One thing to run: ``command`` of the user, or a built-in with what differs from its
+    ``parameters``.
 
-    ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is the step's loss.
-    ``measure``: work or session, as in BuiltIn.
+    ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is
+    the step's loss. ``measure``: work or session, as in BuiltIn.
     """
 
     name: str
@@ -594,14 +642,19 @@ def workload(name: str, **parameters: Any) -> Workload:
 
 
 def _fits(value: Any, own: int | float | str) -> bool:
-    """Whether a value may stand for one of a parameter's own kind: a text, or a number of 0 or more."""
+    """Whether a value may stand for one of a parameter's own kind: a text, or a number of 0 or
+    more.
+    """
     if isinstance(own, str) or isinstance(value, (str, bool)):
         return isinstance(own, str) and isinstance(value, str)
     return value >= 0 and (isinstance(own, float) or isinstance(value, int))
 
 
 def command(argv: Sequence[str], step: str = "") -> Workload:
-    """The user's own command. Raises WorkloadError where there is none, or where ``step`` is no regular expression."""
+    """The user's own command.
+
+    Raises WorkloadError where there is none, or where ``step`` is no regular expression.
+    """
     if not argv:
         raise WorkloadError("no command; expected one after --, such as: -- python train.py")
     try:

@@ -1,8 +1,10 @@
-"""A tuning study that survives its workers: trials run in processes, one supervisor writes the study, no trial is run twice.
+"""A tuning study that survives its workers: trials run in processes, one supervisor writes the
+study, no trial is run twice.
 
-A slot (0 to trials - 1) is one Optuna trial, whose sampler is seeded by its number; where a supervisor died over one, the next
-goes on with it. A worker's answer is written to its trial before the study is told, ``outcome`` last, so what the study has
-not heard is told at the resume.
+A slot (0 to trials - 1) is one Optuna trial, whose sampler is seeded by its number; where a
+supervisor died over one, the next goes on with it. A worker's answer is written to its trial
+before the study is told, ``outcome`` last, so what the study has not heard is told at the
+resume.
 """
 
 from __future__ import annotations
@@ -25,16 +27,21 @@ from helpers import child
 from helpers.child import json_row, program, watch
 from helpers.look.messages import of_device, of_host, read_message
 
-LONGEST_BACKOFF_S, END_S = 60.0, 5.0
+LONGEST_BACKOFF_S = 60.0
+END_S = 5.0
 TRIES = 3
 MEASURED = ("peak_bytes", "left_bytes", "cleanup_s", "seconds", "message")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the study is run: ``parallel`` workers, ``limit_s`` seconds a trial. A worker is replaced after ``recycle_after``
-    trials, or when ``growth_bytes`` more are left after a trial's cleanup than after its first. ``restarts``: unplanned ones
-    in a row before it gives up; the n-th waits ``backoff_s`` * 2 ** (n - 1). ``sampler`` makes one for a seed (default: TPE)."""
+    """How the study is run: ``parallel`` workers, ``limit_s`` seconds a trial.
+
+    A worker is replaced after ``recycle_after`` trials, or when ``growth_bytes`` more are left
+    after a trial's cleanup than after its first. ``restarts``: unplanned ones in a row before
+    it gives up; the n-th waits ``backoff_s`` * 2 ** (n - 1). ``sampler`` makes one for a seed
+    (default: TPE).
+    """
 
     parallel: int = 1
     recycle_after: int = 50
@@ -49,9 +56,12 @@ class Settings:
 
 @dataclass
 class Tuned:
-    """``results``: a row a slot, in order, with the number of its Optuna trial, its params and value, and ``outcome``: ok, oom,
-    host_oom, device_assert, error, crashed or timed_out; sizes in bytes. How often a worker was restarted unplanned and
-    recycled as planned in this life of the supervisor, trials that an earlier one left over, and why it gave up, if so."""
+    """``results``: a row a slot, in order, with the number of its Optuna trial, its params and
+    value, and ``outcome``: ok, oom, host_oom, device_assert, error, crashed or timed_out;
+    sizes in bytes. How often a worker was restarted unplanned and recycled as planned in
+    this life of the supervisor, trials that an earlier one left over, and why it gave up, if
+    so.
+    """
 
     results: list[dict[str, Any]] = field(default_factory=list)
     best: float | None = None
@@ -67,11 +77,13 @@ def worker(python: str, objective: str) -> list[str]:
 
 
 def outcome_of(told: Mapping[str, Any]) -> str:
-    """What a worker's answer means: ok, oom, host_oom, device_assert (its context is poisoned: replace the worker) or error.
+    """What a worker's answer means: ok, oom, host_oom, device_assert (its context is poisoned:
+    replace the worker) or error.
 
     A context that was used after the failure, and lived or did not, decides before any words do.
     """
-    context, read = told.get("context"), read_message(str(told.get("message", ""))).messages
+    context = told.get("context")
+    read = read_message(str(told.get("message", ""))).messages
     faulty = any(one.event in ("assert", "fault") for one in read)
     if context == "dead" or (context != "alive" and faulty):
         return "device_assert"
@@ -91,8 +103,9 @@ def tune(
 ) -> Tuned:
     """Run ``trials`` trials, or what is left of them, of the study in the SQLite file ``storage``.
 
-    ``argv`` starts a ``worker``, ``space`` names Optuna distributions, ``say`` gets a line on each thing that did not go as
-    planned. Raises ValueError where another supervisor has this study, or the storage cannot be used.
+    ``argv`` starts a ``worker``, ``space`` names Optuna distributions, ``say`` gets a line on
+    each thing that did not go as planned. Raises ValueError where another supervisor has this
+    study, or the storage cannot be used.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +120,9 @@ def tune(
 
 
 def _study(storage: Path, direction: str) -> optuna.Study:
-    """The study; a new storage is made under another name first, so that a kill leaves none or a whole one."""
+    """The study; a new storage is made under another name first, so that a kill leaves none or
+    a whole one.
+    """
 
     def opened(path: Path) -> Any:
         wait = {"connect_args": {"timeout": 60.0}}  # longer than any reader holds the file
@@ -130,7 +145,9 @@ def _study(storage: Path, direction: str) -> optuna.Study:
 
 @dataclass
 class _Supervisor:
-    """One life of a study's supervisor: a thread a worker, one of them at the study; ``left`` are trials to go on with."""
+    """One life of a study's supervisor: a thread a worker, one of them at the study; ``left``
+    are trials to go on with.
+    """
 
     study: optuna.Study
     argv: Sequence[str]
@@ -167,9 +184,12 @@ class _Supervisor:
         return self.done
 
     def _resume(self) -> None:
-        """What a dead supervisor left running: told where it was answered, gone on with where it was asked, else failed."""
+        """What a dead supervisor left running: told where it was answered, gone on with where
+        it was asked, else failed.
+        """
         for one in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            has, trial = one.user_attrs, Trial(self.study, one._trial_id)
+            has = one.user_attrs
+            trial = Trial(self.study, one._trial_id)
             if "outcome" in has:
                 self._tell(trial, has["value"])
                 continue
@@ -201,14 +221,20 @@ class _Supervisor:
             self._worker(trial)
 
     def _worker(self, hand: Trial | None) -> None:
-        """One worker's life from its first trial on. The trial that it died in is tried again, TRIES times in all."""
+        """One worker's life from its first trial on.
+
+        The trial that it died in is tried again, TRIES times in all.
+        """
         left: list[int] = []
         unplanned = ""
         asked, writing = os.pipe()
         with open(asked, "rb") as stdin, open(writing, "w", encoding="utf-8") as give:
 
             def ask() -> float:
-                """Ask the trial in hand; where there is none its stdin ends, and so does it. How long that may take."""
+                """Ask the trial in hand; where there is none its stdin ends, and so does it.
+
+                How long that may take.
+                """
                 if hand is None:
                     give.close()
                     return END_S
@@ -225,9 +251,11 @@ class _Supervisor:
                 self._answer(hand, outcome, told)
                 left.append(told.get("left_bytes") or 0)
                 if outcome == "device_assert":
-                    unplanned, hand = f"trial {hand.number}: {outcome}", None
+                    unplanned = f"trial {hand.number}: {outcome}"
+                    hand = None
                     return ask()
-                self.in_a_row, grown = 0, left[-1] - left[0] > self.set.growth_bytes
+                self.in_a_row = 0
+                grown = left[-1] - left[0] > self.set.growth_bytes
                 if full := grown or len(left) >= self.set.recycle_after:
                     self.done.recycled += 1
                     left_over = f", {left[-1]} B left after cleanup" * grown
@@ -264,7 +292,9 @@ class _Supervisor:
         self.study.tell(trial.number, value, state=TrialState.FAIL if value is None else None)
 
     def _wait(self, why: str) -> None:
-        """Before a worker that replaces one which ended unplanned: longer each time, until it gives up."""
+        """Before a worker that replaces one which ended unplanned: longer each time, until it
+        gives up.
+        """
         with self.turn:
             self.done.restarts += 1
             self.in_a_row += 1

@@ -1,7 +1,9 @@
-"""What this process may do: which GPU device nodes it can open, as whom it runs, and what stands in the way.
+"""What this process may do: which GPU device nodes it can open, as whom it runs, and what
+stands in the way.
 
-Sources: open(2) for the errors; Documentation/admin-guide/cgroup-v1/devices.rst (a device cgroup refuses with EPERM, mode bits
-and security modules with EACCES). Which nodes are opened and what tells a container are data: access.json.
+Sources: open(2) for the errors; Documentation/admin-guide/cgroup-v1/devices.rst (a device
+cgroup refuses with EPERM, mode bits and security modules with EACCES). Which nodes are opened
+and what tells a container are data: access.json.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ INIT_NAMESPACES: dict[str, str] = _SIGNS["namespaces"]
 
 @dataclass(frozen=True)
 class Node:
-    """One device node and what open() said of it: ``opened`` is ``yes``, not available or not allowed, with the error's name.
+    """One device node and what open() said of it: ``opened`` is ``yes``, not available or not
+    allowed, with the error's name.
 
     ``mode`` is octal text; ``group`` is empty where no name goes with ``gid`` here.
     """
@@ -52,9 +55,10 @@ class Node:
 class Identity:
     """As whom, and inside what, the capture ran. None means that it could not be read.
 
-    ``groups`` are in force now, ``groups_in_database`` are those /etc/group would give at the next log-in. ``container`` is
-    ``none`` where no sign was found, or where the namespaces are the machine's own. ``init_pid_ns`` is False where processes of
-    the host, or of other containers, are unseen.
+    ``groups`` are in force now, ``groups_in_database`` are those /etc/group would give at the
+    next log-in. ``container`` is ``none`` where no sign was found, or where the namespaces are
+    the machine's own. ``init_pid_ns`` is False where processes of the host, or of other
+    containers, are unseen.
     """
 
     uid: int | None
@@ -71,8 +75,10 @@ class Identity:
 
 
 def walk_access() -> Iterator[dict[str, Any]]:
-    """Rows of the table ``access``, one by one. Each node is opened and closed at once in a child: opening /dev/kfd makes a
-    KFD process entry. Only for this box: nodes of another tree say nothing about what this process may do.
+    """Rows of the table ``access``, one by one.
+
+    Each node is opened and closed at once in a child: opening /dev/kfd makes a KFD process
+    entry. Only for this box: nodes of another tree say nothing about what this process may do.
     """
     found = [item for pattern in NODES for item in files.find("/", pattern)]
     groups = {gid: name for name, gid, _ in _group_lines()}
@@ -119,7 +125,8 @@ def collect_identity(root: Path) -> list[dict[str, Any]]:
     member = sorted(names[gid] for _, gid, members in database if user and user in members)
     groups = sorted({os.getegid(), *os.getgroups()})
     label = _text("/proc/self/attr/current").rstrip("\0")
-    # Labels of SELinux have at least user:role:type; a name of an AppArmor profile may stand in the same file.
+    # Labels of SELinux have at least user:role:type; a name of an AppArmor profile may stand in
+    # the same file.
     selinux = label if label.count(":") >= 2 else ""
     modes = {"1": "enforcing", "0": "permissive"}
     enforcing = _text("/sys/fs/selinux/enforce")
@@ -168,7 +175,8 @@ def _container() -> tuple[str, list[str]]:
     if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
         found.append(("container", "/ is an overlay"))
     if all(_link(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name] for name in INIT_NAMESPACES):
-        # A machine made from a container's image carries its signs; apptainer alone leaves all of these to the machine.
+        # A machine made from a container's image carries its signs; apptainer alone leaves all
+        # of these to the machine.
         found = [(kind if kind == "apptainer" else "none", sign) for kind, sign in found]
     kinds = [kind for kind, _ in found if kind != "none"]
     first = "kubernetes" if "kubernetes" in kinds else kinds[0] if kinds else "none"
@@ -177,9 +185,12 @@ def _container() -> tuple[str, list[str]]:
 
 def access(bundle: Bundle) -> tuple[Node, ...]:
     """Every device node that was looked for, by path."""
-    text, found = bundle.read("access"), {}
+    text = bundle.read("access")
+    found = {}
     for row in bundle.table("access"):
-        path, name, why = row.text("path"), row.text("errno"), row.text("why")
+        path = row.text("path")
+        name = row.text("errno")
+        why = row.text("why")
         named = [why, f"({name})" if name and name not in why else ""]
         why = " ".join(filter(None, named)) or "no reason given"
         at = text.of(path)
@@ -192,7 +203,9 @@ def access(bundle: Bundle) -> tuple[Node, ...]:
 
 
 def identity(bundle: Bundle) -> Identity | None:
-    """As whom the capture ran; None where that was not captured (``bundle.read("identity")`` says why)."""
+    """As whom the capture ran; None where that was not captured (``bundle.read("identity")``
+    says why).
+    """
     row = next(iter(bundle.table("identity")), None)
     if row is None:
         return None
@@ -211,12 +224,15 @@ def identity(bundle: Bundle) -> Identity | None:
     )
 
 
-# Settings that a process inherits and that change what a GPU program gets: environment variables and ulimits.
+# Settings that a process inherits and that change what a GPU program gets: environment
+# variables and ulimits.
 #
-# Variables are taken by allow-list (environment.json). A name that sounds like a secret is left out even where its prefix is allowed.
+# Variables are taken by allow-list (environment.json). A name that sounds like a secret is left
+# out even where its prefix is allowed.
 
 _KNOWN = data("look/environment")
-NAMES, PREFIXES = _KNOWN["names"].split(), tuple(_KNOWN["prefixes"].split())
+NAMES = _KNOWN["names"].split()
+PREFIXES = tuple(_KNOWN["prefixes"].split())
 LIMITS: dict[str, str] = _KNOWN["limits"]
 """Each ulimit, named as in limits.conf(5), with its unit."""
 VALUE_LIMIT = 4096
@@ -233,14 +249,20 @@ class Variable:
 
 @dataclass(frozen=True)
 class Limit:
-    """One ulimit, the soft one, which holds. A limit that is not set reads as not available: unlimited."""
+    """One ulimit, the soft one, which holds.
+
+    A limit that is not set reads as not available: unlimited.
+    """
 
     name: str
     soft: Reading
 
 
 def collect_environment() -> list[dict[str, Any]]:
-    """The table ``environment``. The home folder in a value is written ``~``; name and password in an address are left out."""
+    """The table ``environment``.
+
+    The home folder in a value is written ``~``; name and password in an address are left out.
+    """
     names = filter(is_allowed, sorted(os.environ))
     return [{"name": name, "value": without_names(os.environ[name])} for name in names]
 
@@ -253,7 +275,9 @@ def is_allowed(name: str) -> bool:
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether the value of an option or a variable of that name is not to be shown: HF_TOKEN, --api-key, dbPassword."""
+    """Whether the value of an option or a variable of that name is not to be shown: HF_TOKEN,
+    --api-key, dbPassword.
+    """
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])", name)]
     while len(words) > 1 and words[-1] in _KNOWN["after a secret"].split():
         words.pop()
@@ -298,7 +322,8 @@ def limits(bundle: Bundle) -> tuple[Limit, ...]:
     text = bundle.read("limits")
     found = {}
     for row in bundle.table("limits"):
-        name, value = row.text("name"), row.number("soft")
+        name = row.text("name")
+        value = row.number("soft")
         unit = "bytes" if row.get("unit") == "bytes" else "count"
         why = "unlimited" if row.get("soft") == "unlimited" else "not captured"
         at = text.of(f"ulimit {name} (soft)")
@@ -307,7 +332,9 @@ def limits(bundle: Bundle) -> tuple[Limit, ...]:
 
 
 def looks_secret(word: str) -> bool:
-    """Whether a word is a token by its own shape (secrets.json), or begins as one, or is a long number in hexadecimal."""
+    """Whether a word is a token by its own shape (secrets.json), or begins as one, or is a long
+    number in hexadecimal.
+    """
     for row in data("look/secrets")["tokens"]:
         begins = tuple(one for one in row["begins"].split() if one[-1] in "_-")
         if re.fullmatch(row["shape"], word) or (word.startswith(begins) and word[-1].isalnum()):

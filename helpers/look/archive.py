@@ -1,7 +1,8 @@
 """Files in and out of an archive or folder, without trusting it.
 
-An archive is read into memory member by member and never extracted, so a path in it can point nowhere; links, devices,
-absolute or climbing paths, oversized members and bombs are refused before anything is believed.
+An archive is read into memory member by member and never extracted, so a path in it can point
+nowhere; links, devices, absolute or climbing paths, oversized members and bombs are refused
+before anything is believed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path, PurePosixPath
 
 MEMBER_LIMIT_BYTES = 64 << 20
 BUNDLE_LIMIT_BYTES = 256 << 20
-MEMBER_LIMIT_COUNT, MEMBER_LIMIT_DEPTH = 100_000, 64
+MEMBER_LIMIT_COUNT = 100_000
+MEMBER_LIMIT_DEPTH = 64
 HEADER_LIMIT_BYTES = 64 << 10
 _ODD = (OverflowError, ValueError, RecursionError)
 
@@ -31,7 +33,10 @@ class BundleHostile(BundleError):
 
 
 def read_files(path: Path) -> dict[str, bytes]:
-    """Every file of a folder or archive by its name inside it. Raises a BundleError with a one-line reason."""
+    """Every file of a folder or archive by its name inside it.
+
+    Raises a BundleError with a one-line reason.
+    """
     try:
         if path.is_dir():
             return _read_folder(path)
@@ -50,9 +55,12 @@ def read_files(path: Path) -> dict[str, bytes]:
 
 
 def check_target(out: Path, force: bool = False) -> None:
-    """Refuse, before any work is done, a place that cannot be written or must not be replaced. Raises BundleError.
+    """Refuse, before any work is done, a place that cannot be written or must not be replaced.
 
-    ``force`` allows replacing a file, an empty folder or a folder bundle; never another folder, and never through a link.
+    Raises BundleError.
+
+    ``force`` allows replacing a file, an empty folder or a folder bundle; never another folder,
+    and never through a link.
     """
     why = ""
     if os.path.lexists(out):
@@ -71,9 +79,11 @@ def check_target(out: Path, force: bool = False) -> None:
 
 
 def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path:
-    """Write a folder, or an archive where ``out`` ends in .tar.gz or .tgz, in one step; returns ``out``.
+    """Write a folder, or an archive where ``out`` ends in .tar.gz or .tgz, in one step; returns
+    ``out``.
 
-    Refuses to replace anything unless ``force`` is given (see check_target). A write that fails leaves nothing behind.
+    Refuses to replace anything unless ``force`` is given (see check_target). A write that fails
+    leaves nothing behind.
     """
     check_target(out, force)
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -82,7 +92,8 @@ def write_files(files: dict[str, bytes], out: Path, force: bool = False) -> Path
             with tarfile.open(part, "w:gz", format=tarfile.PAX_FORMAT) as tar:
                 for name in sorted(files, key=lambda name: (name != "manifest.json", name)):
                     member = tarfile.TarInfo(name)
-                    member.size, member.mode = len(files[name]), 0o644
+                    member.size = len(files[name])
+                    member.mode = 0o644
                     tar.addfile(member, io.BytesIO(files[name]))
         else:
             part.mkdir()
@@ -114,11 +125,13 @@ def _read_folder(path: Path) -> dict[str, bytes]:
     def refuse(error: OSError) -> None:
         raise error
 
-    files, limits = {}, _Limits()
+    files = {}
+    limits = _Limits()
     for folder, subfolders, names in os.walk(path, onerror=refuse, followlinks=False):
         for full in (Path(folder, name) for name in subfolders + names):
             state = full.lstat()
-            name, folder_too = full.relative_to(path).as_posix(), stat.S_ISDIR(state.st_mode)
+            name = full.relative_to(path).as_posix()
+            folder_too = stat.S_ISDIR(state.st_mode)
             size = 0 if folder_too else state.st_size
             limits.check(name, size, folder_too or stat.S_ISREG(state.st_mode))
             if not folder_too:
@@ -157,7 +170,8 @@ def _read_archive(path: Path) -> dict[str, bytes]:
                 files = _read_tar(plain)
         except BundleError:
             raise
-        # ValueError and OverflowError: numbers of a header; RecursionError: headers nested in headers.
+        # ValueError and OverflowError: numbers of a header; RecursionError: headers nested in
+        # headers.
         except (tarfile.TarError, EOFError, OSError, zlib.error, *_ODD) as error:
             why = f"the archive ends early or is damaged ({type(error).__name__}); copy it again"
             raise BundleError(why) from error
@@ -168,7 +182,9 @@ def _read_archive(path: Path) -> dict[str, bytes]:
 
 
 class _Member(tarfile.TarInfo):
-    """A header that is refused before its content is read: a long name or an extended header may itself be a bomb."""
+    """A header that is refused before its content is read: a long name or an extended header
+    may itself be a bomb.
+    """
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
@@ -183,7 +199,8 @@ def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
     limits = _Limits()
     with tarfile.open(fileobj=_Capped(stream), mode="r|", tarinfo=_Member) as tar:
         for member in tar:
-            name, size = _safe(member.name), 0 if member.isdir() else member.size
+            name = _safe(member.name)
+            size = 0 if member.isdir() else member.size
             limits.check(name, size, member.isdir() or (member.isreg() and not member.issparse()))
             if member.isdir():
                 continue
@@ -200,7 +217,8 @@ class _Capped(io.RawIOBase):
     """A stream that ends with BundleHostile when more comes out of it than a bundle may hold."""
 
     def __init__(self, stream: gzip.GzipFile):
-        self._stream, self._left = stream, 2 * BUNDLE_LIMIT_BYTES
+        self._stream = stream
+        self._left = 2 * BUNDLE_LIMIT_BYTES
 
     def readable(self) -> bool:
         return True

@@ -1,7 +1,8 @@
 """The evidence bundle: a manifest and the raw text under it, as a folder or a ``.tar.gz``.
 
-Reading a bundle never executes, imports or unpickles anything; a file that the manifest does not name, or that is not what
-was captured, is refused before anything is believed. The errors are those of helpers.look.archive.
+Reading a bundle never executes, imports or unpickles anything; a file that the manifest does
+not name, or that is not what was captured, is refused before anything is believed. The errors
+are those of helpers.look.archive.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ from .files import natural
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that was looked at. ``source`` is the path or command line; ``path`` where its text lies, or empty.
+    """One thing that was looked at.
 
-    ``why`` says why there is no text, or what was cut; ``constructed`` marks what no machine ever printed.
+    ``source`` is the path or command line; ``path`` where its text lies, or empty.
+
+    ``why`` says why there is no text, or what was cut; ``constructed`` marks what no machine
+    ever printed.
     """
 
     # Read by pydantic where the manifest shape holds an item: unknown keys are refused.
@@ -67,7 +71,10 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Text:
-    """The text of one source, or why there is none. ``ok`` is also true for a text that was cut (status ``truncated``)."""
+    """The text of one source, or why there is none.
+
+    ``ok`` is also true for a text that was cut (status ``truncated``).
+    """
 
     text: str
     status: str
@@ -85,7 +92,9 @@ class Text:
         return seen(value, unit, self.source, self.item)
 
     def missing(self, odd: str, unit: str = "text") -> Reading:
-        """Why it holds no value: what kept it from being read, or ``odd`` about a text that was read."""
+        """Why it holds no value: what kept it from being read, or ``odd`` about a text that was
+        read.
+        """
         if self.ok:
             return absent("", odd, unit, self.source, self.item)
         words = "permission denied" if self.status == NOT_ALLOWED else self.status.replace("_", " ")
@@ -94,7 +103,9 @@ class Text:
     def find(
         self, pattern: str, odd: str = "no such line in it", unit: str = "text", scale: int = 0
     ) -> Reading:
-        """The first group of a pattern: its words, or where ``scale`` is given its number so many times. ``odd``: why not."""
+        """The first group of a pattern: its words, or where ``scale`` is given its number so
+        many times. ``odd``: why not.
+        """
         match = re.search(pattern, self.text)
         if match:
             words = match.group(1).strip()
@@ -102,7 +113,9 @@ class Text:
         return self.missing(odd if self.text.strip() else "the file is empty", unit)
 
     def refused(self, status: object, why: str, unit: str = "text") -> Reading:
-        """No value, whatever became of the text: not allowed where ``status`` says so, else not available."""
+        """No value, whatever became of the text: not allowed where ``status`` says so, else not
+        available.
+        """
         return absent(status, why, unit, self.source, self.item)
 
     def of(self, source: str) -> Text:
@@ -111,7 +124,9 @@ class Text:
 
 
 class Row(dict):
-    """An object of a JSON table, each field by the kind that is asked for: a bundle may hold any other."""
+    """An object of a JSON table, each field by the kind that is asked for: a bundle may hold
+    any other.
+    """
 
     def text(self, key: str) -> str:
         """The text there, or an empty one."""
@@ -141,7 +156,10 @@ def rows(values: Any) -> list[Row]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """An evidence bundle in memory. Content is addressed by its source: a path, a command line or a table's name."""
+    """An evidence bundle in memory.
+
+    Content is addressed by its source: a path, a command line or a table's name.
+    """
 
     box: str
     captured_at: str
@@ -151,7 +169,10 @@ class Bundle:
     contents: dict[str, bytes] = field(repr=False)
 
     def read(self, source: str) -> Text:
-        """The text captured from ``source``. A source that was never looked at reads as not available, never as empty."""
+        """The text captured from ``source``.
+
+        A source that was never looked at reads as not available, never as empty.
+        """
         item = self._by_source().get(source)
         if item is None:
             return Text("", "not_available", "not captured", source, "")
@@ -159,7 +180,9 @@ class Bundle:
         return Text(text, item.status, item.why, source, item.id, item.constructed)
 
     def number(self, source: str, unit: str = "bytes") -> Reading:
-        """The whole number that a file of one value holds, such as a sysfs counter; any other text reads as not available."""
+        """The whole number that a file of one value holds, such as a sysfs counter; any other
+        text reads as not available.
+        """
         got = self.read(source)
         word = got.text.strip()
         if got.ok and re.fullmatch(r"-?[0-9]{1,20}", word):
@@ -167,13 +190,17 @@ class Bundle:
         return got.missing(f"{word[:40]!r} is no whole number", unit)
 
     def word(self, source: str) -> Reading:
-        """The text of a file of one value, without the white space around it; an empty file reads as not available."""
+        """The text of a file of one value, without the white space around it; an empty file
+        reads as not available.
+        """
         got = self.read(source)
         word = got.text.strip()
         return got.seen(word) if got.ok and word else got.missing("the file is empty")
 
     def table(self, source: str) -> list[Row]:
-        """The rows of a JSON-lines table, such as ``processes``; a line that is no JSON object is left out."""
+        """The rows of a JSON-lines table, such as ``processes``; a line that is no JSON object
+        is left out.
+        """
         found = []
         for line in self.read(source).text.splitlines():
             try:
@@ -185,7 +212,8 @@ class Bundle:
         return found
 
     def sources(self, pattern: str) -> list[str]:
-        """Sources that match a shell pattern, in natural order (card2 before card10); ``*`` does not cross a slash.
+        """Sources that match a shell pattern, in natural order (card2 before card10); ``*``
+        does not cross a slash.
 
         A pattern under which nothing was found is itself recorded as a source; it is no match.
         """
@@ -198,7 +226,9 @@ class Bundle:
         return self.once("by source", lambda: {item.source: item for item in self.items})
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What ``make`` finds in this bundle, worked out the first time that it is asked for: a bundle does not change."""
+        """What ``make`` finds in this bundle, worked out the first time that it is asked for: a
+        bundle does not change.
+        """
         found = self.__dict__.setdefault("_found", {})
         if name not in found:
             found[name] = make()
@@ -206,7 +236,8 @@ class Bundle:
 
 
 class BundleWriter:
-    """Collects items in memory and writes the bundle in one step, so that a reader never sees half of one.
+    """Collects items in memory and writes the bundle in one step, so that a reader never sees
+    half of one.
 
     ``write`` refuses to replace anything unless ``force`` is given.
     """
@@ -231,14 +262,19 @@ class BundleWriter:
         seconds: float = 0.0,
         constructed: bool = False,
     ) -> Item:
-        """Add one source. ``content`` None means there is no text; then ``status`` and ``why`` say why."""
+        """Add one source.
+
+        ``content`` None means there is no text; then ``status`` and ``why`` say why.
+        """
         raw = _raw(content) if isinstance(content, str) else content
         name = self._name(kind, source)
         path = "" if raw is None else "raw/" + name
-        size, digest = 0, ""
+        size = 0
+        digest = ""
         if raw is not None:
             self._contents[path] = raw
-            size, digest = len(raw), hashlib.sha256(raw).hexdigest()
+            size = len(raw)
+            digest = hashlib.sha256(raw).hexdigest()
         about: Any = {"kind": kind, "status": status, "exit": exit, "why": why}
         about.update(seconds=round(seconds, 3), bytes=size, sha256=digest, constructed=constructed)
         item = Item(id=name, source=source, path=path, **about)
@@ -253,8 +289,10 @@ class BundleWriter:
             plain = "command/" + plain.replace("/", "_")[:120]
         elif not source.startswith("/"):
             plain = "table/" + plain
-        # A text must not take the name of a folder that another text lies in (/proc/1 beside /proc/1/status).
-        name, number = plain, 1
+        # A text must not take the name of a folder that another text lies in (/proc/1 beside
+        # /proc/1/status).
+        name = plain
+        number = 1
         while name in self._names or any(folder in self._files for folder in _folders(name)):
             number += 1
             name = f"{plain}~{number}" if name in self._names else f"~{number}/{plain}"
@@ -270,13 +308,17 @@ class BundleWriter:
         return as_dict(Manifest(*self._head, self._items))
 
     def write(self, out: Path, force: bool = False) -> Path:
-        """Write to a folder, or to an archive where ``out`` ends in .tar.gz or .tgz; returns ``out``."""
+        """Write to a folder, or to an archive where ``out`` ends in .tar.gz or .tgz; returns
+        ``out``.
+        """
         manifest = json.dumps(self.manifest(), indent=1).encode() + b"\n"
         return write_files({"manifest.json": manifest, **self._contents}, Path(out), force)
 
 
 def _raw(text: str) -> bytes:
-    """The bytes that a text was decoded from, or its nearest UTF-8 where it was not decoded from any."""
+    """The bytes that a text was decoded from, or its nearest UTF-8 where it was not decoded
+    from any.
+    """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -288,7 +330,10 @@ def _folders(name: str) -> list[str]:
 
 
 def open_bundle(path: str | Path) -> Bundle:
-    """Read a bundle from a folder or an archive and check it whole. Raises a BundleError with a one-line reason."""
+    """Read a bundle from a folder or an archive and check it whole.
+
+    Raises a BundleError with a one-line reason.
+    """
     path = Path(path)
     files = read_files(path)
     if "manifest.json" not in files:
@@ -337,7 +382,8 @@ def recorded_names() -> list[str]:
 
 
 def open_box(box: str) -> Bundle:
-    """The evidence of ``live`` (captured now, in memory), of a recorded box, or of a bundle at a path.
+    """The evidence of ``live`` (captured now, in memory), of a recorded box, or of a bundle at
+    a path.
 
     Raises BundleError: an unknown name is answered with the names that exist.
     """
@@ -352,14 +398,17 @@ def open_box(box: str) -> Bundle:
 
 
 def is_this_box(bundle: Bundle) -> bool:
-    """Whether the bundle was taken on this machine since it booted, so that a check run here is a check of that box."""
+    """Whether the bundle was taken on this machine since it booted, so that a check run here is
+    a check of that box.
+    """
     booted = files.boot_id()
     boots = [row.get("boot_id") for row in bundle.table("host")]
     return bundle.kind == "live" and bool(booted) and booted in boots
 
 
 def _captured_now() -> Bundle:
-    # In a child: the caller may be a kernel with threads, where the forks of a capture are not safe.
+    # In a child: the caller may be a kernel with threads, where the forks of a capture are not
+    # safe.
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
         in_folder = CHECKOUT.is_dir()  # else it is the one file that holds the package

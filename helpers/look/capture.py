@@ -1,6 +1,8 @@
-"""Takes the evidence bundle of a box: files, tables, commands, in the order that disturbs a GPU least; torch's own child last.
+"""Takes the evidence bundle of a box: files, tables, commands, in the order that disturbs a GPU
+least; torch's own child last.
 
-Needs the standard library of Python 3.8 alone, no root and no network, and takes no GPU context in its own process.
+Needs the standard library of Python 3.8 alone, no root and no network, and takes no GPU context
+in its own process.
 """
 
 from __future__ import annotations
@@ -51,7 +53,10 @@ FEW = 5
 
 @dataclass(frozen=True)
 class Options:
-    """What to look at. A ``root`` other than / is a tree copied or mounted from a box; no command runs for one."""
+    """What to look at.
+
+    A ``root`` other than / is a tree copied or mounted from a box; no command runs for one.
+    """
 
     root: str = "/"
     with_args: bool = False
@@ -117,7 +122,8 @@ class Collection:
         """Add one source, or say that the bundle is full."""
         self._planned[source] = ""
         if content is not None and self._bytes + len(content) > COLLECTION_LIMIT_BYTES:
-            content, status = None, "not_available"
+            content = None
+            status = "not_available"
             why = f"left out: the bundle has reached {COLLECTION_LIMIT_BYTES >> 20} MiB"
         self._bytes += len(content or b"")
         more: dict[str, Any] = {"status": status, "why": why, "seconds": seconds, "exit": exited}
@@ -131,7 +137,11 @@ class Collection:
 
     def table(self, name: str, rows: Callable[[], Rows], unless: str = "") -> None:
         """Fill a table row by row, or say why not; what it has is kept when it is interrupted."""
-        began, lines, size, status, why = time.monotonic(), [], 0, "ok", ""
+        began = time.monotonic()
+        lines = []
+        size = 0
+        status = "ok"
+        why = ""
         try:
             if unless:
                 raise NoRows(unless)
@@ -142,15 +152,18 @@ class Collection:
                 if size > TABLE_LIMIT_BYTES:
                     size -= len(lines.pop())
                     most = f"{TABLE_LIMIT_BYTES >> 20} MiB"
-                    status, why = "truncated", f"cut after {len(lines)} rows ({most})"
+                    status = "truncated"
+                    why = f"cut after {len(lines)} rows ({most})"
                     break
             nothing = row.get("status") in ("not_available", "not_allowed")
             if name in ANSWERS and len(lines) == 1 and nothing:
-                status, why = row["status"], str(row.get("why") or "no reason given")
+                status = row["status"]
+                why = str(row.get("why") or "no reason given")
         except OSError as error:
             status, why = files.fault(error)
         except NoRows as error:
-            status, why = lost_status(str(error)), str(error)
+            status = lost_status(str(error))
+            why = str(error)
         except KeyboardInterrupt:
             if lines:
                 why = f"interrupted after {len(lines)} rows"
@@ -164,7 +177,9 @@ class Collection:
         return dict(Counter(item.status for item in self.items).most_common())
 
     def report(self) -> list[str]:
-        """What a person reads of it: the counts, then what hung, was refused, cut or unseen, a few lines of each."""
+        """What a person reads of it: the counts, then what hung, was refused, cut or unseen, a
+        few lines of each.
+        """
         counts = ", ".join(f"{count} {WORDS[status]}" for status, count in self.counts().items())
         lines = [f"{len(self.items)} sources, {show_bytes(self._bytes)}: {counts}"]
         for status in ("timeout", "not_allowed", "truncated"):
@@ -195,12 +210,16 @@ def capture(options: Options = Options()) -> Bundle:
 
 
 def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Collection:
-    """Take everything; each step's line goes to ``say``. Ctrl-C ends it early, with the rest named as not captured."""
+    """Take everything; each step's line goes to ``say``.
+
+    Ctrl-C ends it early, with the rest named as not captured.
+    """
     kind = "recorded" if options.not_this_box else "live"
     name = options.box or box_name(options.root)
     collection = Collection(BundleWriter(name, kind, __version__, now()))
     tables = _tables(options)
-    nvml, torch = tables.pop("NVML"), tables.pop("torch")
+    nvml = tables.pop("NVML")
+    torch = tables.pop("torch")
     # What may open a device comes after what only reads, torch's own child last.
     steps: dict[str, Callable[[], None]] = {
         "kernel and driver files": partial(_files, collection, options),
@@ -214,12 +233,14 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
     collection.plan("command", files.sources("command"))
     try:
         for name, step in steps.items():
-            before, began = len(collection.items), time.monotonic()
+            before = len(collection.items)
+            began = time.monotonic()
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - a fault in one reader must not lose the evidence of the others
                 collection.faults.append(f"{name}: {type(error).__name__}: {error}")
-            count, seconds = len(collection.items) - before, time.monotonic() - began
+            count = len(collection.items) - before
+            seconds = time.monotonic() - began
             say(f"{name}: {count} sources in {seconds:.1f} s")
         faults = "; ".join(collection.faults)
         collection.rest(f"not captured: a fault in this program ({faults})")
@@ -235,8 +256,11 @@ def _fill(collection: Collection, tables: Tables) -> None:
 
 
 def _tables(options: Options) -> dict[str, Tables]:
-    """The tables of each step in their order: by name, what makes the rows, and why it shall not, or empty."""
-    own, root = options.not_this_box, options.root
+    """The tables of each step in their order: by name, what makes the rows, and why it shall
+    not, or empty.
+    """
+    own = options.not_this_box
+    root = options.root
     no_torch = own or ("" if options.torch else "--no-torch given")
     no_pci = "" if os.path.isdir(root.rstrip("/") + pci.DEVICES) else "no such file"
 
@@ -286,7 +310,8 @@ def _files(collection: Collection, options: Options) -> None:
 def _commands(collection: Collection, options: Options) -> None:
     hangs: Counter[str] = Counter()
     for source in files.sources("command"):
-        argv, unless = source.split(), options.no_commands
+        argv = source.split()
+        unless = options.no_commands
         if not unless and hangs[argv[0]] == HANGS_LIMIT:
             unless = f"not run: {argv[0]} hung {HANGS_LIMIT} times before"
         if unless:
@@ -350,7 +375,8 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
 
 def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
     """Options and where to write; bad use is refused before anything is measured."""
-    root, python = given.root or "/", given.torch_python
+    root = given.root or "/"
+    python = given.torch_python
     if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
         expected = "expected a tree with proc and sys in it"
         raise BundleError(f"--root {root}: no folder that can be listed; {expected}")
@@ -390,7 +416,9 @@ def _default_out(options: Options) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command: 0 written, 2 wrong use in one line, 130 interrupted (what was measured until then is written)."""
+    """The command: 0 written, 2 wrong use in one line, 130 interrupted (what was measured until
+    then is written).
+    """
     os.umask(mask := os.umask(0o077))
     try:
         given = _options(argv)

@@ -1,7 +1,9 @@
 """What the kernel's DRM layer says of each card, and of each client that holds memory on one.
 
-Pools are files of one number in bytes (drivers/gpu/drm/amd/amdgpu/amdgpu_{vram,gtt,preempt}_mgr.c); they are world-readable and
-count every client, leaked memory included. Clients come from /proc/PID/fdinfo/FD (Documentation/gpu/drm-usage-stats.rst).
+Pools are files of one number in bytes
+(drivers/gpu/drm/amd/amdgpu/amdgpu_{vram,gtt,preempt}_mgr.c); they are world-readable and count
+every client, leaked memory included. Clients come from /proc/PID/fdinfo/FD
+(Documentation/gpu/drm-usage-stats.rst).
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ _NO_MEMORY = "the driver prints no memory for this client"
 
 @dataclass(frozen=True)
 class Card:
-    """One DRM card. ``pci`` is empty for a device not on PCI. Pools are in bytes; ids are as sysfs writes them ("0x1002")."""
+    """One DRM card.
+
+    ``pci`` is empty for a device not on PCI. Pools are in bytes; ids are as sysfs writes them
+    ("0x1002").
+    """
 
     pci: str
     card: str
@@ -49,8 +55,11 @@ class Card:
 
 @dataclass(frozen=True)
 class Fdinfo:
-    """One fdinfo text. ``held`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes: resident, else memory (its
-    deprecated name), else total."""
+    """One fdinfo text.
+
+    ``held`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes: resident, else
+    memory (its deprecated name), else total.
+    """
 
     driver: str
     pci: str
@@ -61,7 +70,9 @@ class Fdinfo:
 
 @dataclass(frozen=True)
 class Client:
-    """One open DRM client: who holds what on which card. ``pids`` are all processes that have it open (forks inherit it).
+    """One open DRM client: who holds what on which card.
+
+    ``pids`` are all processes that have it open (forks inherit it).
 
     ``held`` is as of Fdinfo; memory that clients share is counted in each.
     """
@@ -90,7 +101,10 @@ def region_bytes(held: dict[str, int], name: str) -> int | None:
 
 
 def cards(bundle: Bundle) -> tuple[Card, ...]:
-    """Every DRM card, in the order of their names. A pool that the driver does not have reads as not available."""
+    """Every DRM card, in the order of their names.
+
+    A pool that the driver does not have reads as not available.
+    """
     renders = {}
     for source in bundle.sources(_RENDER):
         pci = pci_address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
@@ -104,7 +118,8 @@ def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
     uevent = _uevent(bundle, folder + "/uevent")
     pci = pci_address(uevent.get("PCI_SLOT_NAME", ""))
     vendor, device = (bundle.read(f"{folder}/{name}").text.strip() for name in ("vendor", "device"))
-    name, driver = folder.split("/")[4], uevent.get("DRIVER", "")
+    name = folder.split("/")[4]
+    driver = uevent.get("DRIVER", "")
     pools = (bundle.number(f"{folder}/mem_info_{pool}") for pool in POOLS)
     product = bundle.word(folder + "/product_name")
     return Card(pci, name, renders.get(pci, ""), driver, vendor, device, product, *pools)
@@ -115,10 +130,13 @@ def _uevent(bundle: Bundle, source: str) -> dict[str, str]:
 
 
 def parse_fdinfo(text: str) -> Fdinfo:
-    """Read one /proc/PID/fdinfo/FD of a DRM file. Never raises; a text of another kind of file gives empty fields.
+    """Read one /proc/PID/fdinfo/FD of a DRM file.
 
-    Three generations of keys: "vram mem" with kB (amdgpu, Linux 5.14 to 5.18), drm-memory-REGION, and drm-{total,shared,active,
-    resident,purgeable}-REGION. Keys may carry a trailing blank; a size without a unit is in bytes.
+    Never raises; a text of another kind of file gives empty fields.
+
+    Three generations of keys: "vram mem" with kB (amdgpu, Linux 5.14 to 5.18),
+    drm-memory-REGION, and drm-{total,shared,active, resident,purgeable}-REGION. Keys may carry
+    a trailing blank; a size without a unit is in bytes.
     """
     words: dict[str, str] = {}
     regions: dict[str, dict[str, int]] = {}
@@ -140,13 +158,15 @@ def parse_fdinfo(text: str) -> Fdinfo:
 def clients(bundle: Bundle) -> tuple[Client, ...]:
     """Every DRM client that could be read, once, however many descriptors and processes share it.
 
-    A client is told by (PCI address, drm-client-id); where the kernel prints no id (before 5.19), by its PASID. Of several
-    texts of one client, read moments apart, the one with the most memory stands for it.
+    A client is told by (PCI address, drm-client-id); where the kernel prints no id (before
+    5.19), by its PASID. Of several texts of one client, read moments apart, the one with the
+    most memory stands for it.
     """
     text = bundle.read("device_files")
     found: dict[tuple[str, ...], list[tuple[int, int, Fdinfo]]] = {}
     for row in bundle.table("device_files"):
-        pid, fd = row.number("pid"), row.number("fd")
+        pid = row.number("pid")
+        fd = row.number("fd")
         info = parse_fdinfo(row.text("fdinfo"))
         if pid is None or not (info.driver or info.held):
             continue
@@ -164,6 +184,8 @@ def _client(sightings: list[tuple[int, int, Fdinfo]], text: Text) -> Client:
 
 
 def refused_pids(bundle: Bundle) -> tuple[int, ...]:
-    """Processes whose open files could not be read, so that what they hold is not attributable from here."""
+    """Processes whose open files could not be read, so that what they hold is not attributable
+    from here.
+    """
     rows = (row for row in bundle.table("device_files") if row.get("status") == "not_allowed")
     return tuple(sorted({pid for pid in (row.number("pid") for row in rows) if pid is not None}))

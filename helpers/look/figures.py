@@ -1,12 +1,13 @@
 """Figures of memory: every "name: number unit" that a tool, a log or a fact of a box states.
 
-The names are data (figures.json): the form of each line is that of the program that prints it. Case
-does not matter and a blank stands for any white space. ``{total}`` is a size (also ``used free limit
-wanted reserved``), ``{free@ram}`` one of another pool than the row's, ``{device}`` an index;
-``{gap}`` up to 24 characters without a digit, ``{_}`` the punctuation between a key and its value,
-``{..40}`` up to 40 characters of the line, ``{...}`` up to 160 of any; ``<a|b>`` alternatives,
-``<?x>`` optional; a leading ``*`` lets the first word be the end of a longer one. Sizes that a tool
-prints with KB, MB or GB are binary. A number belongs to the first row that takes it.
+The names are data (figures.json): the form of each line is that of the program that prints it.
+Case does not matter and a blank stands for any white space. ``{total}`` is a size (also ``used
+free limit wanted reserved``), ``{free@ram}`` one of another pool than the row's, ``{device}``
+an index; ``{gap}`` up to 24 characters without a digit, ``{_}`` the punctuation between a key
+and its value, ``{..40}`` up to 40 characters of the line, ``{...}`` up to 160 of any; ``<a|b>``
+alternatives, ``<?x>`` optional; a leading ``*`` lets the first word be the end of a longer one.
+Sizes that a tool prints with KB, MB or GB are binary. A number belongs to the first row that
+takes it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
 from helpers.units import GIB, MIB, near, quantity, show_bytes
 from helpers.units import NOT_MEASURED_BYTES as NOT_MEASURED_BYTES
 
-LONGEST, MOST, MOST_OF_ALL = 60_000, 64, 400
+LONGEST = 60_000
+MOST = 64
+MOST_OF_ALL = 400
 PAGE = 4096
 HALF = "half of the RAM"
 """The text of a figure that was given in words; its bytes are None where the RAM is not known."""
@@ -33,13 +36,16 @@ WHAT = ("total", "used", "free", "limit", "wanted", "reserved")
 
 @dataclass(frozen=True)
 class Figure:
-    """One size that one source states. ``bytes`` is None where the tool printed that it did not measure (N/A).
+    """One size that one source states.
 
-    ``what`` is one of WHAT. ``pool``: vram visible-vram gtt ttm kfd hsa runtime runtime-sum (HIP or CUDA) carveout stated
-    vulkan opencl process weights ram ram-installed hostfree available swap commit cgroup. The true size lies within
-    ``precision_bytes``: half of the last printed digit. ``origin``: tool, message, environment, bundle or narrative;
-    ``when``: boot, start or now; ``hearsay``: described in words, a screenshot, or a narrative. Figures of one printed line
-    have the same ``line``, its place in the text.
+    ``bytes`` is None where the tool printed that it did not measure (N/A).
+
+    ``what`` is one of WHAT. ``pool``: vram visible-vram gtt ttm kfd hsa runtime runtime-sum
+    (HIP or CUDA) carveout stated vulkan opencl process weights ram ram-installed hostfree
+    available swap commit cgroup. The true size lies within ``precision_bytes``: half of the
+    last printed digit. ``origin``: tool, message, environment, bundle or narrative; ``when``:
+    boot, start or now; ``hearsay``: described in words, a screenshot, or a narrative. Figures
+    of one printed line have the same ``line``, its place in the text.
     """
 
     what: str
@@ -80,7 +86,9 @@ def rows() -> tuple[dict[str, Any], ...]:
 
 
 class _Row:
-    """A row of figures.json: ``fields`` are (group, what, pool), ``guard`` words (of each group one) that follow each other."""
+    """A row of figures.json: ``fields`` are (group, what, pool), ``guard`` words (of each group
+    one) that follow each other.
+    """
 
     def __init__(self, row: dict[str, Any]):
         self.id: str = row["id"]
@@ -100,7 +108,9 @@ class _Row:
         self.guard = [(self.column,)] if self.column else list(_guard(form.lstrip("*")))
 
     def among(self, low: str) -> bool:
-        """Whether a text in lower case can hold the form at all: its words stand there in their order."""
+        """Whether a text in lower case can hold the form at all: its words stand there in their
+        order.
+        """
         at = 0
         for words in self.guard:
             found = [(low.find(word, at), len(word)) for word in words]
@@ -110,7 +120,9 @@ class _Row:
         return True
 
     def is_of(self, name: str) -> bool:
-        """Whether a source's name is one that the row is for: a word of it, or with ``=`` the whole name."""
+        """Whether a source's name is one that the row is for: a word of it, or with ``=`` the
+        whole name.
+        """
         words = ((word, word[:1] == "=") for word in self.of)
         return not self.of or any(name == w[1:] if whole else w in name for w, whole in words)
 
@@ -121,7 +133,9 @@ def _rows() -> tuple[_Row, ...]:
 
 
 def _guard(form: str) -> Iterator[tuple[str, ...]]:
-    """The plain words of a form in their order, and of each choice that must be made the longest word of each branch."""
+    """The plain words of a form in their order, and of each choice that must be made the
+    longest word of each branch.
+    """
     for _, _, optional, inner, _, plain in _PIECE.findall(form):
         if plain:
             yield (plain.lower(),)
@@ -157,9 +171,12 @@ _ROUGHLY = lazy(r"(?:~|≈|about|roughly|around|some|approx\w{0,8}\.?|almost|nea
 
 
 def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
-    """Every figure of (origin, source, text) triples. A tool's name is the source, and may itself be the figure's name.
+    """Every figure of (origin, source, text) triples.
 
-    Never raises; a text of any size costs linear time, and at most its first 60,000 characters are read.
+    A tool's name is the source, and may itself be the figure's name.
+
+    Never raises; a text of any size costs linear time, and at most its first 60,000 characters
+    are read.
     """
     found: list[Figure] = []
     for origin, source, text in texts:
@@ -179,7 +196,8 @@ def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
 
 def _of_text(origin: str, source: str, text: str) -> Iterator[Figure]:
     body = f"{source}: {text}"
-    low, name = body.lower(), source.lower()
+    low = body.lower()
+    name = source.lower()
     claims: set[int] = set()
     agents = _agents(origin, source, text)
     yield from agents
@@ -209,7 +227,8 @@ def _of_text(origin: str, source: str, text: str) -> Iterator[Figure]:
 
 
 def _hearsay(origin: str, source: str, body: str, match: re.Match[str]) -> bool:
-    start, end = body.rfind("\n", 0, match.start()) + 1, body.find("\n", match.end())
+    start = body.rfind("\n", 0, match.start()) + 1
+    end = body.find("\n", match.end())
     line = body[max(start, match.start() - 200) : (end if end >= 0 else len(body))][:500]
     return origin == "narrative" or bool(_DESCRIBED.search(source) or _DESCRIBED.search(line))
 
@@ -218,7 +237,8 @@ def _figure(
     row: _Row, match: re.Match[str], field: tuple[str, str, str], blank: Figure
 ) -> Figure | None:
     group, what, pool = field
-    number, unit = match.group(group), match.group(group + "u") or ""
+    number = match.group(group)
+    unit = match.group(group + "u") or ""
     blank = replace(blank, what=what, pool=pool)
     if number is None:
         half = bool(re.search(r"half", match.group(), re.I))
@@ -236,7 +256,9 @@ def _figure(
 
 
 def _size(number: str, unit: str, default: str = "") -> tuple[int, int] | None:
-    """(bytes, half of the last printed digit) of a size; ``default`` is the unit where none is printed. None: it is none."""
+    """(bytes, half of the last printed digit) of a size; ``default`` is the unit where none is
+    printed. None: it is none.
+    """
     unit = (unit or default).lower()
     if unit == "pages":
         return int(number.replace(",", "")) * PAGE, 0
@@ -277,7 +299,9 @@ def _columns(row: _Row, blank: Figure, text: str) -> Iterator[Figure]:
 
 
 def beside(figure: Figure, figures: Iterable[Figure], what: str) -> list[Figure]:
-    """Figures of the same source, pool and device: of the same line, or where each is one size only."""
+    """Figures of the same source, pool and device: of the same line, or where each is one size
+    only.
+    """
     place = (figure.source, figure.pool, figure.device)
     same = [f for f in figures if (f.source, f.pool, f.device) == place and f.bytes is not None]
     wanted = [f for f in same if f.what == what]
@@ -288,14 +312,18 @@ def beside(figure: Figure, figures: Iterable[Figure], what: str) -> list[Figure]
 
 
 def lone_free(figures: Iterable[Figure]) -> list[Figure]:
-    """What a runtime calls free in sources that give no total of their own, so that another's total is its total."""
+    """What a runtime calls free in sources that give no total of their own, so that another's
+    total is its total.
+    """
     known = [f for f in figures if f.pool == "runtime"]
     whole = {f.source for f in known if f.what == "total"}
     return [f for f in known if f.what == "free" and f.bytes is not None and f.source not in whole]
 
 
 def figures_of_message(message: object) -> tuple[Figure, ...]:
-    """The runtime's figures of an out-of-memory message: any object with Quantities named capacity, free and process."""
+    """The runtime's figures of an out-of-memory message: any object with Quantities named
+    capacity, free and process.
+    """
     found: list[Figure] = []
     device = getattr(message, "device", None)
     where = "" if device is None else str(device)
@@ -311,10 +339,12 @@ def figures_of_message(message: object) -> tuple[Figure, ...]:
     return tuple(found)
 
 
-# What figures of one thing say of each other: equal, half, a sum, above what can be, free beside used, and the rest. Pure.
+# What figures of one thing say of each other: equal, half, a sum, above what can be, free
+# beside used, and the rest. Pure.
 #
-# RELATIONS names each relation with its meaning. A relation is hard where none of its figures was retold; nothing here decides
-# a cause. Tolerances come from the printed digits, and from what layers are known to round (units.ROUNDED, HALF_SHARE).
+# RELATIONS names each relation with its meaning. A relation is hard where none of its figures
+# was retold; nothing here decides a cause. Tolerances come from the printed digits, and from
+# what layers are known to round (units.ROUNDED, HALF_SHARE).
 
 HALF_SHARE = 0.03
 """MemTotal grows a little after TTM took half of it, so half the RAM is met less exactly."""
@@ -324,14 +354,19 @@ INSTALLED_SHARE = 0.06
 """What firmware and kernel take of the RAM that was bought, before MemTotal."""
 BUSY_BYTES = 512 * MIB
 WORD_BYTES = 4 * GIB
-"""What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card (Win32_VideoController)."""
+"""What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card
+(Win32_VideoController).
+"""
 RELATIONS: dict[str, str] = data("relations")
 """Each relation's name and what it means."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """One relation (a name of RELATIONS) with its figures, in words with the numbers. ``hard``: no figure was retold."""
+    """One relation (a name of RELATIONS) with its figures, in words with the numbers.
+
+    ``hard``: no figure was retold.
+    """
 
     name: str
     figures: tuple[Figure, ...]
@@ -341,7 +376,8 @@ class Relation:
 
 if TYPE_CHECKING:
     Found = Iterator[tuple[str, tuple[Figure, ...]]]
-RUNTIME, DRIVER = ("runtime", "hsa"), ("kfd", "ttm", "gtt", "vram", "carveout")
+RUNTIME = ("runtime", "hsa")
+DRIVER = ("kfd", "ttm", "gtt", "vram", "carveout")
 
 
 class _Book:
@@ -351,7 +387,9 @@ class _Book:
         figures = tuple(figures)
         self.all = [f for f in figures if f.bytes is not None]
         self.blank = [f for f in figures if f.bytes is None]
-        self.kind, self.sizes, self.hip = kind, sizes, hip
+        self.kind = kind
+        self.sizes = sizes
+        self.hip = hip
 
     def of(self, what: str, *pools: str) -> list[Figure]:
         found = [f for f in self.all if f.what == what and (not pools or f.pool in pools)]
@@ -384,8 +422,8 @@ def relations(
 ) -> list[Relation]:
     """Every relation between the figures, each name at most once for one set of sources.
 
-    ``kind`` is gpu_kind's answer, ``sizes`` the memory sizes (GiB) of the cards named, ``hip`` whether ROCm's runtime
-    gave the runtime's figures.
+    ``kind`` is gpu_kind's answer, ``sizes`` the memory sizes (GiB) of the cards named, ``hip``
+    whether ROCm's runtime gave the runtime's figures.
     """
     book = _Book(figures, kind, tuple(sizes), hip)
     found: dict[tuple[Any, ...], Relation] = {}
@@ -425,7 +463,8 @@ def _shares_of_ram(book: _Book) -> Found:
             yield "half-of-ram", (figure,)
     if book.kind == CARD or book.kind == UNIFIED or book.ram is None:
         return
-    ram, installed = book.ram, book.installed or 0
+    ram = book.ram
+    installed = book.installed or 0
     for total in book.totals("runtime", "hsa", "kfd", "ttm", "gtt"):
         if book.kind != APU and (total.pool in ("ttm", "gtt") or not book.hip):
             continue
@@ -559,7 +598,8 @@ def _cards(book: _Book) -> Found:
             yield "some-full", (full[0], idle[0])
         if len(busy) < 2:
             continue
-        uses, sizes = [_b(u) for u, _ in busy], [_b(t) for _, t in busy]
+        uses = [_b(u) for u, _ in busy]
+        sizes = [_b(t) for _, t in busy]
         shares = [_b(u) / _b(t) for u, t in busy]
         alike = max(shares) - min(shares) < 0.02
         same = max(uses) // 500 + 2 * busy[0][0].precision_bytes

@@ -1,7 +1,8 @@
-"""Files of a box or of a tree copied from one, found by pattern and read with bounds, without following a path out of the tree;
-and a file of our own written whole or not at all.
+"""Files of a box or of a tree copied from one, found by pattern and read with bounds, without
+following a path out of the tree; and a file of our own written whole or not at all.
 
-Only regular files are opened: opening a device, a pipe or a socket can wait for ever or change what it belongs to.
+Only regular files are opened: opening a device, a pipe or a socket can wait for ever or change
+what it belongs to.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _SPECIAL = {
 
 
 def sources(kind: str, reader: str = "") -> tuple[str, ...]:
-    """What a capture takes, in its order (helpers/look/sources.json): the patterns of ``files``, or each ``command`` line.
+    """What a capture takes, in its order (helpers/look/sources.json): the patterns of
+    ``files``, or each ``command`` line.
 
     ``reader``: those that one module of this folder reads. ``{a,b}`` in a row stands for either.
     """
@@ -74,7 +76,10 @@ class Found:
 
 
 def fault(error: OSError) -> tuple[str, str]:
-    """Status and reason of a refused or failed read. EPERM and EACCES are refusals; anything else means there is no value."""
+    """Status and reason of a refused or failed read.
+
+    EPERM and EACCES are refusals; anything else means there is no value.
+    """
     number = error.errno or 0
     status = "not_allowed" if number in (errno.EACCES, errno.EPERM) else "not_available"
     name = errno.errorcode.get(number, "")
@@ -82,13 +87,17 @@ def fault(error: OSError) -> tuple[str, str]:
 
 
 def find(root: str, pattern: str) -> Iterator[Found]:
-    """The paths under ``root`` that match an absolute shell pattern, in natural order, as seen from inside the tree.
+    """The paths under ``root`` that match an absolute shell pattern, in natural order, as seen
+    from inside the tree.
 
-    A pattern that matches nothing is itself found as not available; one that meets a folder it may not list, as not allowed.
+    A pattern that matches nothing is itself found as not available; one that meets a folder it
+    may not list, as not allowed.
     """
-    parts, found = pattern.strip("/").split("/"), [Found("", "ok", "")]
+    parts = pattern.strip("/").split("/")
+    found = [Found("", "ok", "")]
     if not _WILD.search(pattern):
-        parts, found = [], [Found(pattern, "ok", "")]
+        parts = []
+        found = [Found(pattern, "ok", "")]
     for number, part in enumerate(parts):
         rest = "".join("/" + more for more in parts[number:])
         below = (_below(root.rstrip("/"), one, part, rest) for one in found)
@@ -103,7 +112,9 @@ def find(root: str, pattern: str) -> Iterator[Found]:
 
 
 def _below(top: str, folder: Found, part: str, rest: str) -> list[Found]:
-    """What in a folder one component of a pattern matches, or why that is not known; ``rest``: it and what follows it."""
+    """What in a folder one component of a pattern matches, or why that is not known; ``rest``:
+    it and what follows it.
+    """
     base = folder.source
     if folder.status != "ok":
         return [folder]
@@ -134,7 +145,9 @@ def _inside(top: str, source: str) -> bool:
 def read(
     root: str, source: str, limit_bytes: int = FILE_LIMIT_BYTES
 ) -> tuple[bytes | None, str, str]:
-    """Content, status and reason of one file; content is None exactly where there is none, and cut at ``limit_bytes``."""
+    """Content, status and reason of one file; content is None exactly where there is none, and
+    cut at ``limit_bytes``.
+    """
     top = root.rstrip("/")
     try:
         if not _inside(top, source):
@@ -148,7 +161,10 @@ def read(
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """A regular file to read from. Raises OSError, whose ``strerror`` says it where the path leads to anything else."""
+    """A regular file to read from.
+
+    Raises OSError, whose ``strerror`` says it where the path leads to anything else.
+    """
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):
         kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
@@ -158,7 +174,10 @@ def opened(path: str | Path) -> BinaryIO:
 
 
 def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
-    """All of a regular file of at most so many bytes. Raises OSError, whose ``strerror`` says what else it is."""
+    """All of a regular file of at most so many bytes.
+
+    Raises OSError, whose ``strerror`` says what else it is.
+    """
     content = _start(path, limit_bytes + 1)
     if len(content) > limit_bytes:
         raise OSError(0, f"larger than {show_bytes(limit_bytes)}", str(path))
@@ -184,7 +203,8 @@ def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, a killed writer or a power cut leaves the old content or the new one, never a part.
+    """Write a file so that a reader, a killed writer or a power cut leaves the old content or
+    the new one, never a part.
 
     Threads of a process may write the same file at once. Raises OSError.
     """

@@ -1,7 +1,8 @@
 """The user's torch: its build, what it was built for, and its devices where they were looked at.
 
-The facts are taken by helpers/torchside/facts.py under the interpreter that owns torch, and stand in the table ``torch``. By
-default no GPU context is taken, so devices are there only where they were asked for.
+The facts are taken by helpers/torchside/facts.py under the interpreter that owns torch, and
+stand in the table ``torch``. By default no GPU context is taken, so devices are there only
+where they were asked for.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ TABLE = "torch"
 class TorchDevice:
     """One device under torch's index, after all visibility variables.
 
-    ``total`` is the device property and ``driver_total`` what mem_get_info says: they can contradict (ROCm#6004), and
-    ``free`` with them.
+    ``total`` is the device property and ``driver_total`` what mem_get_info says: they can
+    contradict (ROCm#6004), and ``free`` with them.
     """
 
     index: int
@@ -41,7 +42,10 @@ class TorchDevice:
 
 @dataclass(frozen=True)
 class Framework:
-    """The torch of one interpreter. ``build`` is cpu, cuda, rocm, or empty where there is no torch that imports."""
+    """The torch of one interpreter.
+
+    ``build`` is cpu, cuda, rocm, or empty where there is no torch that imports.
+    """
 
     python: Reading
     version: Reading
@@ -54,9 +58,11 @@ class Framework:
 
 
 def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[str, Any]]:
-    """The table ``torch``: one row of facts taken under ``python``, or one row with status and why.
+    """The table ``torch``: one row of facts taken under ``python``, or one row with status and
+    why.
 
-    ``devices`` starts the runtime on every visible GPU: never on a card that somebody else is using.
+    ``devices`` starts the runtime on every visible GPU: never on a card that somebody else is
+    using.
     """
     source = pkgutil.get_data("helpers.torchside", "facts.py") or b""
     rows = guard.ask(python, source, ("--devices",) if devices else (), timeout_s)
@@ -91,7 +97,9 @@ def framework(bundle: Bundle) -> Framework:
 
 
 def devices_reading(bundle: Bundle) -> Reading:
-    """How many devices torch could start on, or why they were not looked at or none could be started."""
+    """How many devices torch could start on, or why they were not looked at or none could be
+    started.
+    """
     text, row, failed = _answer(bundle)
     why = failed or row.inner("unread").get("devices")
     if not failed and row.get("devices_taken") is not True:
@@ -122,7 +130,9 @@ def _device(row: Row, text: Text) -> TorchDevice:
 
 
 def recorded_python() -> str:
-    """The interpreter that owns torch as set-up found it, which may be gone meanwhile; empty where nothing is recorded."""
+    """The interpreter that owns torch as set-up found it, which may be gone meanwhile; empty
+    where nothing is recorded.
+    """
     try:
         kept = json.loads((CHECKOUT / ".venv" / "casebook.json").read_text("utf-8"))
     except (OSError, ValueError):

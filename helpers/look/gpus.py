@@ -1,4 +1,6 @@
-"""The GPUs of a box, each under its PCI address, with every layer's name, pools and holders for it side by side."""
+"""The GPUs of a box, each under its PCI address, with every layer's name, pools and holders for
+it side by side.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ HOSTS = ("KFD", "nvidia-smi", "amd-smi")
 
 @dataclass(frozen=True)
 class Pool:
-    """One layer's account of one pool of memory, in bytes. ``pci`` is empty for a pool of the host.
+    """One layer's account of one pool of memory, in bytes.
 
-    ``layer`` is the layer in its own words ("sysfs VRAM", "KFD bank", "TTM limit", "nvidia-smi", "torch"); the readings carry
-    the sources.
+    ``pci`` is empty for a pool of the host.
+
+    ``layer`` is the layer in its own words ("sysfs VRAM", "KFD bank", "TTM limit",
+    "nvidia-smi", "torch"); the readings carry the sources.
     """
 
     pci: str
@@ -38,7 +42,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds device memory, as one source saw it. ``note`` says what is odd (a zombie, a host PID)."""
+    """A process that holds device memory, as one source saw it.
+
+    ``note`` says what is odd (a zombie, a host PID).
+    """
 
     pci: str
     pid: int
@@ -51,7 +58,9 @@ class Holder:
 
 
 def one_each(holders: Iterable[Holder]) -> list[Holder]:
-    """Each process once, with the most that any source saw it hold; largest first, those not measured last."""
+    """Each process once, with the most that any source saw it hold; largest first, those not
+    measured last.
+    """
     first: dict[int, Holder] = {}
     for holder in sorted(holders, key=_largest):
         first.setdefault(holder.pid, holder)
@@ -64,9 +73,13 @@ def _largest(holder: Holder) -> tuple[int, int, str]:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU. ``indices`` maps each index space (drm card, render node, kfd node, rocm-smi, torch, ...) to its name there.
+    """One GPU.
 
-    ``unattributed`` is what is in use and no process seen here accounts for; ``blind_spots`` say which holders cannot be seen.
+    ``indices`` maps each index space (drm card, render node, kfd node, rocm-smi, torch, ...) to
+    its name there.
+
+    ``unattributed`` is what is in use and no process seen here accounts for; ``blind_spots``
+    say which holders cannot be seen.
     """
 
     pci: str
@@ -82,7 +95,8 @@ class Gpu:
 
 
 MOST_GPUS = 256
-# What each layer says of one GPU, under the layer's name; a layer that does not know it is left out.
+# What each layer says of one GPU, under the layer's name; a layer that does not know it is left
+# out.
 _NAMES = (
     "nvidia.name torch.name agent.marketing_name amd_smi.name card.product rocm_smi.name".split()
 )
@@ -103,7 +117,10 @@ _INDICES = {
 
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
-    """Every AMD, NVIDIA or Intel GPU that any layer knows, by PCI address. A server's display chip is none."""
+    """Every AMD, NVIDIA or Intel GPU that any layer knows, by PCI address.
+
+    A server's display chip is none.
+    """
     return bundle.once("gpus", lambda: _gpus(bundle))
 
 
@@ -176,7 +193,8 @@ def _name(layers: dict[str, Any]) -> Reading:
         reading: Reading | None = _field(layers, place)
         if reading is not None and reading.ok and str(reading.value).strip():
             return reading
-    node, ids = layers.get("node"), layers.get("device") or layers.get("card")
+    node = layers.get("node")
+    ids = layers.get("device") or layers.get("card")
     if node and node.gfx:
         return seen(node.gfx, "text", node.gpu_id.source, node.gpu_id.item)
     if ids:
@@ -235,7 +253,9 @@ def _less(total: Reading, used: Reading) -> Reading:
 
 
 def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
-    """Memory of the host that a GPU may draw on: RAM, swap, the TTM limit, and the control group's limit."""
+    """Memory of the host that a GPU may draw on: RAM, swap, the TTM limit, and the control
+    group's limit.
+    """
     box = machine(bundle)
     found = [_pool("", "RAM", box.ram_total, free=box.ram_available)]
     found.append(_pool("", "swap", box.swap_total, free=box.swap_free))
@@ -248,7 +268,9 @@ def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
 
 
 def _outside(bundle: Bundle) -> bool:
-    """Whether the capture ran in a PID namespace of its own, where a host's PID names another process."""
+    """Whether the capture ran in a PID namespace of its own, where a host's PID names another
+    process.
+    """
     who = identity(bundle)
     return who is not None and who.init_pid_ns is False
 
@@ -275,7 +297,8 @@ def _holders(
 
     for client in drm.clients(bundle):
         if client.pci == address:
-            memory, gtt = client.region("vram"), client.region("gtt")
+            memory = client.region("vram")
+            gtt = client.region("gtt")
             if integrated and memory.ok and gtt.ok:
                 memory = sum_of([memory, gtt])
             others = ", ".join(str(pid) for pid in client.pids[1:])
@@ -301,12 +324,14 @@ def _holders(
 def _unattributed(
     bundle: Bundle, layers: dict[str, Any], integrated: bool | None, holders: tuple[Holder, ...]
 ) -> Reading:
-    """What is in use less what processes hold; each process counts once, with the most that any source saw it hold.
+    """What is in use less what processes hold; each process counts once, with the most that any
+    source saw it hold.
 
-    In a PID namespace of its own one process has another number in each source (KFD and nvidia-smi count the host's), so there
-    the source that explains most stands for all.
+    In a PID namespace of its own one process has another number in each source (KFD and
+    nvidia-smi count the host's), so there the source that explains most stands for all.
     """
-    card, green = layers.get("card"), layers.get("nvidia")
+    card = layers.get("card")
+    green = layers.get("nvidia")
     used = green.used if green else not_available("no layer says how much is in use", "bytes", "")
     if card and card.vram_used.ok:
         both = integrated and card.gtt_used.ok
@@ -329,22 +354,29 @@ def _unattributed(
 
 
 def holding(gpu: Gpu) -> list[Holder]:
-    """Those that hold something of a GPU, as far as that was measured; one with nothing only opened it (ROCm#4411)."""
+    """Those that hold something of a GPU, as far as that was measured; one with nothing only
+    opened it (ROCm#4411).
+    """
     return [one for one in gpu.holders if not one.memory.ok or one.memory.bytes > 0]
 
 
 def numbered_by_host(holder: Holder) -> bool:
-    """Whether its number is the host's, which here, in another PID namespace, names another process or none."""
+    """Whether its number is the host's, which here, in another PID namespace, names another
+    process or none.
+    """
     return holder.note.startswith(HOST_PID)
 
 
 def in_sight(bundle: Bundle, gpu: Gpu) -> tuple[list[Holder], list[Holder], list[Holder]]:
-    """Each holder once: those that can be matched with /proc, those that only the host's lists name, and who is elsewhere.
+    """Each holder once: those that can be matched with /proc, those that only the host's lists
+    name, and who is elsewhere.
 
-    In a PID namespace of its own KFD and nvidia-smi number processes as the host does, so they cannot be matched with those
-    in /proc; whom they name is elsewhere where all could be looked at and none here has the GPU open.
+    In a PID namespace of its own KFD and nvidia-smi number processes as the host does, so they
+    cannot be matched with those in /proc; whom they name is elsewhere where all could be looked
+    at and none here has the GPU open.
     """
-    holders, who = holding(gpu), identity(bundle)
+    holders = holding(gpu)
+    who = identity(bundle)
     if who is None or who.init_pid_ns is not False:
         alive = {process.pid for process in processes.processes(bundle)}
         each = one_each(holders)

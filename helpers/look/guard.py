@@ -1,8 +1,8 @@
 """Readings that may hang, made one after another in a forked child that can be left behind.
 
-A read of sysfs or of /proc/PID/fdinfo can wait inside a sick driver for ever, where no signal reaches it. Made in a child it
-costs its limit, not the capture. The parent must hold no device memory: forking a process that does can itself hang
-(ROCm/legacy-rocm-build #6630).
+A read of sysfs or of /proc/PID/fdinfo can wait inside a sick driver for ever, where no signal
+reaches it. Made in a child it costs its limit, not the capture. The parent must hold no device
+memory: forking a process that does can itself hang (ROCm/legacy-rocm-build #6630).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ READ_LIMIT_S = 5.0
 GROUP_LIMIT = 2
 LOST_LIMIT = 8
 GRACE_S = 1.0
-SHARE_CHARACTERS, MOST_SHARES, SHARE_LIMIT_S = 250_000, 8, 600.0
+SHARE_CHARACTERS = 250_000
+MOST_SHARES = 8
+SHARE_LIMIT_S = 600.0
 
 Key = TypeVar("Key")
 
@@ -42,10 +44,12 @@ def each(
     limit_s: float = 0.0,
     group: Callable[[Key], Any] = lambda key: None,
 ) -> Iterator[tuple[Key, Any, str]]:
-    """Yield ``(key, read(key), "")`` in order; ``(key, None, why)`` for a read that hung, died or raised.
+    """Yield ``(key, read(key), "")`` in order; ``(key, None, why)`` for a read that hung, died
+    or raised.
 
-    A read may take ``limit_s`` (READ_LIMIT_S by default); its result is made of what marshal carries. After GROUP_LIMIT reads
-    of one ``group`` that hung or died the rest of that group is not tried, after LOST_LIMIT of any group nothing more is.
+    A read may take ``limit_s`` (READ_LIMIT_S by default); its result is made of what marshal
+    carries. After GROUP_LIMIT reads of one ``group`` that hung or died the rest of that group
+    is not tried, after LOST_LIMIT of any group nothing more is.
     """
     limit_s = limit_s or READ_LIMIT_S
     lost: Counter[Any] = Counter()
@@ -80,13 +84,16 @@ def each(
 
 
 def spread(keys: Sequence[Key], read: Callable[[Key], Any], size: int) -> list[Any]:
-    """``read`` of each key, in order, by a process for each processor and each SHARE_CHARACTERS of ``size``, this one among them.
+    """``read`` of each key, in order, by a process for each processor and each SHARE_CHARACTERS
+    of ``size``, this one among them.
 
-    A result is made of what pickle carries. What no child answers is read here; all is where threads or torch make a fork unsafe.
+    A result is made of what pickle carries. What no child answers is read here; all is where
+    threads or torch make a fork unsafe.
     """
     count = min(len(os.sched_getaffinity(0)), max(1, size // SHARE_CHARACTERS), MOST_SHARES)
     count = 1 if threading.active_count() > 1 or "torch" in sys.modules else count
-    results, children = [None] * len(keys), {}
+    results = [None] * len(keys)
+    children = {}
     with contextlib.suppress(OSError):  # no process is left
         for at in range(1, count):
             children[at] = _fork([keys[at::count]], lambda of: pickle.dumps([*map(read, of)], 4))
@@ -168,13 +175,16 @@ def _end(pid: int) -> None:
             time.sleep(0.001)
 
 
-# What a command printed within its limits of time and output: without a shell, with stdin closed, found where GPU tools lie.
+# What a command printed within its limits of time and output: without a shell, with stdin
+# closed, found where GPU tools lie.
 #
-# And a Python program run so under some interpreter, answering in JSON lines; it may hang, die, or not start.
+# And a Python program run so under some interpreter, answering in JSON lines; it may hang, die,
+# or not start.
 
 COMMAND_LIMIT_S = 10.0
 COMMAND_LIMIT_BYTES = 4 << 20
-TERM_S, GRACE_S = 0.2, 1.0
+TERM_S = 0.2
+GRACE_S = 1.0
 LAST_WORDS_LINES = 3
 _COLOURING = ("LANGUAGE", "SYSTEMD_COLORS", "SYSTEMD_LESS")
 TOOL_FOLDERS = (
@@ -184,8 +194,11 @@ TOOL_FOLDERS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did. ``status`` is a bundle item's; ``exit`` is None where a signal ended it (``why`` names it), where it
-    was stopped at a limit, or never ran. ``stderr`` is the end of what it printed there.
+    """What a command did.
+
+    ``status`` is a bundle item's; ``exit`` is None where a signal ended it (``why`` names it),
+    where it was stopped at a limit, or never ran. ``stderr`` is the end of what it printed
+    there.
     """
 
     stdout: bytes
@@ -205,7 +218,9 @@ class Outcome:
 
 
 def search_path() -> str:
-    """PATH with the folders that GPU tools live in, and without relative ones, which would run whatever lies in a folder."""
+    """PATH with the folders that GPU tools live in, and without relative ones, which would run
+    whatever lies in a folder.
+    """
     folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(f)]
     return os.pathsep.join(folders + [f for f in TOOL_FOLDERS if f not in folders])
 
@@ -216,12 +231,18 @@ def run(
     limit_bytes: int = COMMAND_LIMIT_BYTES,
     feed: Callable[[bytes], None] | None = None,
 ) -> Outcome:
-    """Run a command. At a limit (COMMAND_LIMIT_S by default) it and its children are ended, and so is what it leaves behind.
+    """Run a command.
 
-    With ``feed`` its stdout goes there piece by piece, without a limit of its own, and is not kept. Never raises for what the
-    command does. One that cannot even be killed (state D) is left behind after a grace.
+    At a limit (COMMAND_LIMIT_S by default) it and its children are ended, and so is what it
+    leaves behind.
+
+    With ``feed`` its stdout goes there piece by piece, without a limit of its own, and is not
+    kept. Never raises for what the command does. One that cannot even be killed (state D) is
+    left behind after a grace.
     """
-    limit_s, path, out = limit_s or COMMAND_LIMIT_S, search_path(), bytearray()
+    limit_s = limit_s or COMMAND_LIMIT_S
+    path = search_path()
+    out = bytearray()
     program = shutil.which(argv[0], path=path)
     if program is None:
         there = shutil.which(argv[0], mode=os.F_OK, path=path)
@@ -245,12 +266,17 @@ def run(
         status = "not_allowed" if isinstance(error, PermissionError) else "not_available"
         why = f"{program} does not start: {error.strerror or error}"
         return Outcome(b"", "", status, None, 0.0, why)
-    words, code = ended.last_words, ended.exit_code
-    status, why = "ok", f"killed by {ended.signal}" if ended.signal else ""
+    words = ended.last_words
+    code = ended.exit_code
+    status = "ok"
+    why = f"killed by {ended.signal}" if ended.signal else ""
     if len(out) > limit_bytes:
-        status, why, code = "truncated", f"stopped after {limit_bytes >> 10} KiB of output", None
+        status = "truncated"
+        why = f"stopped after {limit_bytes >> 10} KiB of output"
+        code = None
     elif ended.how in ("timed_out", "stuck"):
-        status, why = "timeout", f"stopped after {limit_s:g} s"
+        status = "timeout"
+        why = f"stopped after {limit_s:g} s"
     elif not why and program != shutil.which(argv[0]):
         why = f"ran {program}"
     if ended.how == "stuck":
@@ -261,9 +287,11 @@ def run(
 def ask(
     python: str, program: bytes, options: tuple[str, ...], limit_s: float
 ) -> list[dict[str, Any]]:
-    """The rows that a Python program prints as JSON lines under ``python``, or one row ``{status, why}`` about its end.
+    """The rows that a Python program prints as JSON lines under ``python``, or one row
+    ``{status, why}`` about its end.
 
-    A program that died after it answered is not believed: the row then holds its end, its signal and its last words.
+    A program that died after it answered is not believed: the row then holds its end, its
+    signal and its last words.
     """
     ended = run([python, "-c", program.decode("utf-8"), *options], limit_s)
     printed = ended.stdout.decode("utf-8", "replace").split("\n")

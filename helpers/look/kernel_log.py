@@ -1,12 +1,15 @@
-"""What the kernel logged about GPUs and memory: resets, hangs, faults, refused allocations, kills, sizes at start-up.
+"""What the kernel logged about GPUs and memory: resets, hangs, faults, refused allocations,
+kills, sizes at start-up.
 
-The log of this boot and the one before is cut down to what bears on GPUs and memory before it is kept. journalctl is tried
-first, because only it has the boot before; then dmesg, then /dev/kmsg, which needs no program. Without the right to read the
-log (kernel.dmesg_restrict, or no membership of systemd-journal or adm) the item says not allowed.
+The log of this boot and the one before is cut down to what bears on GPUs and memory before it
+is kept. journalctl is tried first, because only it has the boot before; then dmesg, then
+/dev/kmsg, which needs no program. Without the right to read the log (kernel.dmesg_restrict, or
+no membership of systemd-journal or adm) the item says not allowed.
 
-The wordings are rows of helpers/messages.json, each with its source, across versions: "amdgpu: " stands once, twice or not at
-all, "[drm]" may stand before it, and process names may hold blanks, colons and brackets. Any line is cut at LINE_LIMIT
-characters first and every pattern is bounded, so no text makes the reading slow.
+The wordings are rows of helpers/messages.json, each with its source, across versions: "amdgpu:
+" stands once, twice or not at all, "[drm]" may stand before it, and process names may hold
+blanks, colons and brackets. Any line is cut at LINE_LIMIT characters first and every pattern is
+bounded, so no text makes the reading slow.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from helpers.units import GIB, KIB, MIB, pci_address
 from . import files, guard
 from .bundle import Bundle, Text
 
-LINE_LIMIT, EVENTS_LIMIT, _FOLLOWING_LINES = 2048, 20_000, 16
+LINE_LIMIT = 2048
+EVENTS_LIMIT = 20_000
+_FOLLOWING_LINES = 16
 LOG_LIMIT = 10 << 20  # of one log, in characters
 _KNOWN = data("look/kernel_log")
 _LEVEL = re.compile(r"(?:<[0-9]{1,3}>|[a-z]{3,8} {1,3}:[a-z]{3,7} {0,3}: )")
@@ -38,12 +43,17 @@ _HOST = re.compile(r"(?:[^\s:]{1,64} )?kernel: ?")
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened. ``when`` is seconds since boot (a number) or a wall clock time (text), as the log gives it.
+    """One thing that happened.
 
-    ``detail`` tells kinds apart further (gpu_reset: begin, mode1, resuming, succeeded, failed; xid: its number; ring_timeout:
-    the ring). ``facts`` holds numbers and words of the line: sizes end in _bytes; a fault's address and status are hex text.
-    A storm of one kind from one process is one event with ``count`` lines until ``until``. ``boot`` is 0 for the running boot,
-    -1 for the one before. ``line`` counts in the captured text, from 1. ``pid`` is None where no process is named; it is the
+    ``when`` is seconds since boot (a number) or a wall clock time (text), as the log gives it.
+
+    ``detail`` tells kinds apart further (gpu_reset: begin, mode1, resuming, succeeded, failed;
+    xid: its number; ring_timeout: the ring). ``facts`` holds numbers and words of the line:
+    sizes end in _bytes; a fault's address and status are hex text. A storm of one kind from one
+    process is one event with ``count`` lines until ``until``. ``boot`` is 0 for the running
+    boot,
+    -1 for the one before. ``line`` counts in the captured text, from 1. ``pid`` is None where
+      no process is named; it is the
     host's number, also in a container. ``row`` is the rule's id in the table of messages.
     """
 
@@ -76,9 +86,11 @@ def xids() -> dict[str, str]:
 
 @lru_cache(1)
 def _rules() -> dict[str, Line]:
-    """The rows of the table of messages that are of the kernel's log, by id, the more telling first.
+    """The rows of the table of messages that are of the kernel's log, by id, the more telling
+    first.
 
-    Groups of a pattern named *_mib, *_gib and *_kib become *_bytes; others than detail, pid, process and pci are facts.
+    Groups of a pattern named *_mib, *_gib and *_kib become *_bytes; others than detail, pid,
+    process and pci are facts.
     """
     return {line.id: line for line in lines(True)}
 
@@ -101,10 +113,12 @@ _PCI = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b", re.IGNORE
 
 
 def split_time(line: str) -> tuple[float | str | None, str]:
-    """The time of a line and its message: seconds since boot, a wall clock time as text, or None where it carries none.
+    """The time of a line and its message: seconds since boot, a wall clock time as text, or
+    None where it carries none.
 
-    Takes dmesg in all its forms (plain, -T in any language, -x, --time-format iso, with callers), journalctl's short forms with
-    or without a host name, syslog and raw /dev/kmsg. Seconds since boot are preferred where both are there.
+    Takes dmesg in all its forms (plain, -T in any language, -x, --time-format iso, with
+    callers), journalctl's short forms with or without a host name, syslog and raw /dev/kmsg.
+    Seconds since boot are preferred where both are there.
     """
     level = _LEVEL.match(line)
     rest = line[level.end() :] if level else line
@@ -114,7 +128,8 @@ def split_time(line: str) -> tuple[float | str | None, str]:
     when: float | str | None = None
     match = next(filter(None, (form.match(rest) for form in _WALL)), None)
     if match:
-        when, rest = match.group(1), rest[match.end() :]
+        when = match.group(1)
+        rest = rest[match.end() :]
     for form in (_MONOTONIC, _HOST, _MONOTONIC):
         match = form.match(rest)
         if match:
@@ -124,7 +139,10 @@ def split_time(line: str) -> tuple[float | str | None, str]:
 
 
 def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[Event, ...]:
-    """The events of one log text, in its order; EVENTS_LIMIT at most. Never raises; lines of other things are passed over."""
+    """The events of one log text, in its order; EVENTS_LIMIT at most.
+
+    Never raises; lines of other things are passed over.
+    """
     found: list[Event] = []
     latest: dict[tuple[object, ...], int] = {}
     opened: dict[str, tuple[int, int]] = {}
@@ -167,12 +185,16 @@ def parse(text: str, source: str = "", item: str = "", boot: int = 0) -> tuple[E
 
 
 def _begin(text: str) -> int:
-    """Where reading begins: of a log that is longer than any capture keeps, the end is read, where what failed stands."""
+    """Where reading begins: of a log that is longer than any capture keeps, the end is read,
+    where what failed stands.
+    """
     return text.find("\n", len(text) - LOG_LIMIT) + 1 if len(text) > LOG_LIMIT else 0
 
 
 def _without_announcements(found: list[Event]) -> list[Event]:
-    """Without the lines in which the kernel looks for or names a victim, where the line that it was killed follows."""
+    """Without the lines in which the kernel looks for or names a victim, where the line that it
+    was killed follows.
+    """
     kept: list[Event] = []
     killed: set[int | None] = set()
     answered = False
@@ -185,7 +207,8 @@ def _without_announcements(found: list[Event]) -> list[Event]:
             if event.pid in killed:
                 continue
         elif event.kind == "oom_invoked":
-            done, answered = answered, False
+            done = answered
+            answered = False
             if done:
                 continue
         kept.append(event)
@@ -205,7 +228,8 @@ def _event(
     line, match = next((hit for hit in hits if hit[1]), (None, None))
     if line is None or match is None:
         return None
-    kind, detail = line.kind, line.detail
+    kind = line.kind
+    detail = line.detail
     got = {name: value for name, value in match.groupdict().items() if value is not None}
     pid = int(got.pop("pid", "0")) or None
     process = got.pop("process", "").strip()
@@ -245,7 +269,9 @@ def _killed_bytes(message: str) -> dict[str, int | str]:
 def _follow(
     found: list[Event], opened: dict[str, tuple[int, int]], message: str, lower: str, number: int
 ) -> None:
-    """Add to an open event what the lines after it say: the process, the address and status of a fault, the size of a kill."""
+    """Add to an open event what the lines after it say: the process, the address and status of
+    a fault, the size of a kill.
+    """
     pci = pci_address((_PCI.findall(message) or [""])[0])
     at, since = opened.get(pci, (-1, 0))
     if at < 0 or number - since > _FOLLOWING_LINES:
@@ -270,7 +296,9 @@ def _follow(
 
 
 def _logs(bundle: Bundle) -> Iterator[tuple[Text, int]]:
-    """Every source that is a kernel log, read or not, with its boot (-1 is the one before the running one)."""
+    """Every source that is a kernel log, read or not, with its boot (-1 is the one before the
+    running one).
+    """
     for item in bundle.items:
         words = item.source.split() or [""]
         name = item.source.rsplit("/", 1)[-1]
@@ -279,7 +307,8 @@ def _logs(bundle: Bundle) -> Iterator[tuple[Text, int]]:
 
 
 def events(bundle: Bundle) -> tuple[Event, ...]:
-    """All that the kernel logged of note, the earlier boot first, from one source a boot: the first that has lines.
+    """All that the kernel logged of note, the earlier boot first, from one source a boot: the
+    first that has lines.
 
     Empty also where no log could be read; ``readable`` tells.
     """
@@ -314,7 +343,9 @@ def not_whole(bundle: Bundle) -> str:
 
 
 def readable(bundle: Bundle) -> Reading:
-    """Which source the running boot's log was read from, or why from none, so that no event seen does not mean no event."""
+    """Which source the running boot's log was read from, or why from none, so that no event
+    seen does not mean no event.
+    """
     tried = [text for text, boot in _logs(bundle) if boot == 0]
     best = sorted(tried, key=lambda t: (not t.ok, not t.text.strip(), t.status != "not_allowed"))
     if not best:
@@ -339,16 +370,19 @@ PSTORE = (
     "/var/lib/systemd/pstore/dmesg*",
     "/sys/fs/pstore/dmesg*",
 )
-"""Where a kernel that died leaves its log (Documentation/ABI/testing/pstore, systemd-pstore.service(8))."""
+"""Where a kernel that died leaves its log (Documentation/ABI/testing/pstore,
+systemd-pstore.service(8)).
+"""
 LOGS = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 LAST_LINES = 20
 
 
 def last_lines(boot_id: str, since_s: float, root: str = "") -> list[str]:
-    """What the kernel of an earlier boot logged last, and before it where that was read; or why from nowhere.
+    """What the kernel of an earlier boot logged last, and before it where that was read; or why
+    from nowhere.
 
-    pstore counts where it was written after ``since_s`` (seconds since 1970); the journal is asked for that very boot; of a log
-    file it is the boot before the latest.
+    pstore counts where it was written after ``since_s`` (seconds since 1970); the journal is
+    asked for that very boot; of a log file it is the boot before the latest.
     """
     refused = []
     for source, log, why in _earlier(boot_id.replace("-", ""), since_s, root):
@@ -391,13 +425,15 @@ def _written_s(root: str, found: files.Found) -> float:
 
 
 class Sieve:
-    """Keeps the lines that matter out of a stream, ``limit_bytes`` of them: a quarter from its start, the rest from its end.
+    """Keeps the lines that matter out of a stream, ``limit_bytes`` of them: a quarter from its
+    start, the rest from its end.
 
     A line is cut at LINE_LIMIT, so that a line of any length costs no memory.
     """
 
     def __init__(self, limit_bytes: int):
-        self._head_left, self._tail_left = limit_bytes // 4, limit_bytes - limit_bytes // 4
+        self._head_left = limit_bytes // 4
+        self._tail_left = limit_bytes - limit_bytes // 4
         self._head: list[bytes] = []
         self._tail: deque[bytes] = deque()
         self._line = bytearray()
@@ -442,7 +478,8 @@ class Sieve:
 
 
 def collect(limit_bytes: int) -> list[tuple[str, bytes | None, str, str]]:
-    """The running kernel's log, ``limit_bytes`` at most: source, text or None, status and why of each place that was tried.
+    """The running kernel's log, ``limit_bytes`` at most: source, text or None, status and why
+    of each place that was tried.
 
     Never raises for what is refused.
     """
@@ -485,7 +522,8 @@ def _kmsg(source: str, limit_bytes: int) -> tuple[str, bytes | None, str, str]:
 
 
 def kmsg_records(path: str, limit_s: float) -> Iterator[bytes]:
-    """The records of /dev/kmsg, or of a copy of it, for so long at most and without waiting for new ones. Raises OSError.
+    """The records of /dev/kmsg, or of a copy of it, for so long at most and without waiting for
+    new ones. Raises OSError.
 
     Source: Documentation/ABI/testing/dev-kmsg.
     """
@@ -507,7 +545,9 @@ def kmsg_records(path: str, limit_s: float) -> Iterator[bytes]:
 
 
 def kmsg_line(record: bytes) -> bytes:
-    """A record of /dev/kmsg ("6,339,5140900,-;text") as dmesg prints it; empty for one that is not the kernel's own."""
+    """A record of /dev/kmsg ("6,339,5140900,-;text") as dmesg prints it; empty for one that is
+    not the kernel's own.
+    """
     kernel = _RECORD.match(record)
     if not kernel:
         return b""

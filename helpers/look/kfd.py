@@ -1,7 +1,9 @@
-"""What the AMD compute driver (KFD) says: its nodes and their memory banks, and which process holds how much on which GPU.
+"""What the AMD compute driver (KFD) says: its nodes and their memory banks, and which process
+holds how much on which GPU.
 
-Sources: drivers/gpu/drm/amd/amdkfd/kfd_topology.c (nodes), kfd_process.c (proc) and kfd_crat.h (heap types) of the kernel.
-In a container the node of a GPU that was not passed in answers EPERM (kfd_devcgroup_check_permission), which is a finding.
+Sources: drivers/gpu/drm/amd/amdkfd/kfd_topology.c (nodes), kfd_process.c (proc) and kfd_crat.h
+(heap types) of the kernel. In a container the node of a GPU that was not passed in answers
+EPERM (kfd_devcgroup_check_permission), which is a finding.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ _FRAMEBUFFER = (1, 2)
 
 @dataclass(frozen=True)
 class KfdNode:
-    """One node of a GPU or CPU; of a refused one only the number and ``gpu_id`` (not allowed) are known.
+    """One node of a GPU or CPU; of a refused one only the number and ``gpu_id`` (not allowed)
+    are known.
 
-    ``gfx`` is the target as compilers name it ("gfx1100"), empty for a CPU. ``framebuffer`` is the pool behind HIP's total
-    memory, its banks together; on an APU what the kernel lets HIP allocate from, carve-out or GTT.
+    ``gfx`` is the target as compilers name it ("gfx1100"), empty for a CPU. ``framebuffer`` is
+    the pool behind HIP's total memory, its banks together; on an APU what the kernel lets HIP
+    allocate from, carve-out or GTT.
     """
 
     node: int
@@ -40,10 +44,13 @@ class KfdNode:
 
 @dataclass(frozen=True)
 class KfdProcess:
-    """One process that has /dev/kfd open, or had it and was not cleaned up. ``vram`` is in bytes by KFD gpu_id.
+    """One process that has /dev/kfd open, or had it and was not cleaned up.
 
-    ``pid`` counts in the HOST's PID namespace even inside a container (rocm-systems#3752). On an APU ``vram`` includes what
-    was redirected to GTT. A process with 0 bytes on every GPU merely opened the device (ROCm#4411).
+    ``vram`` is in bytes by KFD gpu_id.
+
+    ``pid`` counts in the HOST's PID namespace even inside a container (rocm-systems#3752). On
+    an APU ``vram`` includes what was redirected to GTT. A process with 0 bytes on every GPU
+    merely opened the device (ROCm#4411).
     """
 
     pid: int
@@ -51,7 +58,9 @@ class KfdProcess:
 
 
 def gfx_name(version: int) -> str:
-    """The target of a gfx_target_version: 110501 is gfx1151, 90010 is gfx90a; empty for 0 (a CPU node)."""
+    """The target of a gfx_target_version: 110501 is gfx1151, 90010 is gfx90a; empty for 0 (a
+    CPU node).
+    """
     if not 10000 <= version < 1000000:
         return ""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
@@ -83,12 +92,15 @@ def _node(bundle: Bundle, number: str, known: set[str]) -> KfdNode:
 def _address(values: dict[str, int], gfx: str, known: set[str]) -> str:
     """The PCI address in location_id and domain. ``known`` are the addresses of DRM cards.
 
-    Of an Instinct GPU that is split into several nodes the node's number is mixed in: by some kernels into bits 28 to 31, by
-    others into the function's bits (kfd_topology_add_device, for gfx 9.4.3).
+    Of an Instinct GPU that is split into several nodes the node's number is mixed in: by some
+    kernels into bits 28 to 31, by others into the function's bits (kfd_topology_add_device, for
+    gfx 9.4.3).
     """
-    location, domain = values["location_id"], values.get("domain", 0) & 0xFFFFFFFF
+    location = values["location_id"]
+    domain = values.get("domain", 0) & 0xFFFFFFFF
     whole = f"{domain:04x}:{location >> 8 & 0xFF:x}:{location >> 3 & 0x1F:x}."
-    pci, first = pci_address(f"{whole}{location & 7}"), pci_address(whole + "0")
+    pci = pci_address(f"{whole}{location & 7}")
+    first = pci_address(whole + "0")
     split = first in known or gfx.startswith(("gfx94", "gfx95"))
     return first if split and pci not in known else pci
 
@@ -112,10 +124,14 @@ def _framebuffer(bundle: Bundle, folder: str) -> Reading:
 
 
 def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
-    """Every process KFD knows, by PID. Bytes of its further contexts (context_N, in amdkfd since late 2025) are added."""
+    """Every process KFD knows, by PID.
+
+    Bytes of its further contexts (context_N, in amdkfd since late 2025) are added.
+    """
     found: dict[int, dict[int, list[Reading]]] = {}
     for source in (one for path in FILES if path.startswith(_PROC) for one in bundle.sources(path)):
-        pid, (kind, _, gpu) = source.split("/")[6], source.rsplit("/", 1)[-1].partition("_")
+        pid = source.split("/")[6]
+        (kind, _, gpu) = source.rsplit("/", 1)[-1].partition("_")
         if re.fullmatch(r"[0-9]{1,10}", pid):
             parts = found.setdefault(int(pid), {})
             if kind == "vram" and re.fullmatch(r"[0-9]{1,10}", gpu):
@@ -127,5 +143,7 @@ def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
 
 
 def driver_version(bundle: Bundle) -> Reading:
-    """The version of an out-of-tree amdgpu ("6.14.14"); the inbox driver has none and goes by its kernel."""
+    """The version of an out-of-tree amdgpu ("6.14.14"); the inbox driver has none and goes by
+    its kernel.
+    """
     return bundle.word("/sys/module/amdgpu/version")

@@ -1,7 +1,9 @@
-"""The machine under the GPUs: kernel, distribution, CPU, RAM and swap, and the memory limits of this process's control group.
+"""The machine under the GPUs: kernel, distribution, CPU, RAM and swap, and the memory limits of
+this process's control group.
 
-All sizes are in bytes; the "kB" of /proc/meminfo is KiB (Documentation/filesystems/proc.rst). Control groups are read from this
-process's own up to the root, because a limit of any group above holds too (Documentation/admin-guide: cgroup-v2, cgroup-v1).
+All sizes are in bytes; the "kB" of /proc/meminfo is KiB (Documentation/filesystems/proc.rst).
+Control groups are read from this process's own up to the root, because a limit of any group
+above holds too (Documentation/admin-guide: cgroup-v2, cgroup-v1).
 """
 
 from __future__ import annotations
@@ -36,11 +38,14 @@ _CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine. A limit that is not set reads as not available with the reason "no limit is set"; it is never 0.
+    """One machine.
 
-    ``kernel`` is the release. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is RAM that ZFS gives back late and
-    ``ram_available`` does not count; ``huge_pages`` is RAM set aside for them. ``cgroup_oom_kills`` counts since the group was
-    made.
+    A limit that is not set reads as not available with the reason "no limit is set"; it is
+    never 0.
+
+    ``kernel`` is the release. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is
+    RAM that ZFS gives back late and ``ram_available`` does not count; ``huge_pages`` is RAM set
+    aside for them. ``cgroup_oom_kills`` counts since the group was made.
     """
 
     kernel: Reading
@@ -62,7 +67,8 @@ class Machine:
 
 def machine(bundle: Bundle) -> Machine:
     """What the captured files say of the machine. Never raises; what is missing says why."""
-    group, read = _Group(bundle), bundle.read
+    group = _Group(bundle)
+    read = bundle.read
     v2 = group.version == 2
     limit = ("memory.max", "") if v2 else ("memory.limit_in_bytes", "hierarchical_memory_limit")
     no_high = "control groups v1 have no such limit"
@@ -115,7 +121,8 @@ class _Group:
     def __init__(self, bundle: Bundle):
         self._bundle = bundle
         self._cgroup = bundle.read("/proc/self/cgroup")
-        self.version, self.folders = 0, []
+        self.version = 0
+        self.folders = []
         for version, folder in _folders(self._cgroup.text):
             files = (bundle.read(f"{folder}/{name}") for name in _GROUPS[version])
             # On a mixed system the memory controller is in one hierarchy only.
@@ -133,7 +140,9 @@ class _Group:
         return self._bundle.number(f"{self.folders[0]}/{name}") if self.folders else self.absent()
 
     def lowest(self, name: str, hierarchical: str = "") -> Reading:
-        """The lowest limit of this group and of those above; v1 also states it for the groups that are out of sight."""
+        """The lowest limit of this group and of those above; v1 also states it for the groups
+        that are out of sight.
+        """
         found = [self._bundle.number(f"{folder}/{name}") for folder in self.folders]
         if hierarchical and self.folders:
             found.append(self.key("memory.stat", hierarchical, "bytes"))
@@ -155,7 +164,9 @@ class _Group:
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:
-    """(version, folder) of each memory group from the process's own up to the root of the mount, by /proc/self/cgroup."""
+    """(version, folder) of each memory group from the process's own up to the root of the
+    mount, by /proc/self/cgroup.
+    """
     return [
         (version, "/".join([top, *parts[:depth]]))
         for version, top, path in memory_groups(cgroup)
@@ -165,7 +176,9 @@ def _folders(cgroup: str) -> list[tuple[int, str]]:
 
 
 def cgroup_files(root: Path) -> list[str]:
-    """The files to capture for the memory limits of this process: those that are there, nearest group first."""
+    """The files to capture for the memory limits of this process: those that are there, nearest
+    group first.
+    """
     top = str(root).rstrip("/")
     return [
         f"{folder}/{name}"
@@ -176,8 +189,12 @@ def cgroup_files(root: Path) -> list[str]:
 
 
 def collect_host(root: Path) -> list[dict[str, Any]]:
-    """The one row of the table host. Under another ``root`` the kernel's names come from its files, the rest from here."""
-    here, top = os.uname(), str(root)
+    """The one row of the table host.
+
+    Under another ``root`` the kernel's names come from its files, the rest from here.
+    """
+    here = os.uname()
+    top = str(root)
     own = (here.release, here.version) if top == "/" else ("", "")
     return [
         {

@@ -1,8 +1,11 @@
-"""What failures does a text name, and which numbers does each give? Any text: a pasted line, a log of 100 MB, or binary noise.
+"""What failures does a text name, and which numbers does each give?
 
-Which wording means what is the table of helpers/messages.json. Reading streams, in linear time and bounded memory. Colours,
-quoting marks, log prefixes and line wraps are looked through; what programs print as standing advice is taken out first; lines
-of the kernel are read by the reader of its log. Nothing raises: what could not be used is said.
+Any text: a pasted line, a log of 100 MB, or binary noise.
+
+Which wording means what is the table of helpers/messages.json. Reading streams, in linear time
+and bounded memory. Colours, quoting marks, log prefixes and line wraps are looked through; what
+programs print as standing advice is taken out first; lines of the kernel are read by the reader
+of its log. Nothing raises: what could not be used is said.
 """
 
 from __future__ import annotations
@@ -24,19 +27,29 @@ if TYPE_CHECKING:
 
     Spans = list[tuple[int, int]]
 
-MESSAGES_LIMIT, MENTIONS_LIMIT = 200, 2000
-"""Different messages that are kept, and mentions after which only the end of a text is still looked at."""
+MESSAGES_LIMIT = 200
+MENTIONS_LIMIT = 2000
+"""Different messages that are kept, and mentions after which only the end of a text is still
+looked at.
+"""
 WORDS_LIMIT = 400
 REFUSALS = ("refused", "refused-by-limit", "workspace", "collective", "driver-refused")
 """Events in which somebody asked for memory and did not get it."""
-_BLOCK, _WHOLE = 1 << 18, 1 << 16
-_BEFORE, _AFTER = 400, 3200
+_BLOCK = 1 << 18
+_WHOLE = 1 << 16
+_BEFORE = 400
+_AFTER = 3200
 NOTHING_KNOWN = "nothing in it names a failure known here"
 _KEPT = 8192
-_SPAN, _REACH, _ADVICE = 1600, 320, 420
-_AGAIN, _LINE = 120, 200
-"""Squeezed characters: what a message may take, from one of its clauses to the next, behind it to the advice on it, and to
-the same thing in other words. And what of a long line is quoted on either side of a message."""
+_SPAN = 1600
+_REACH = 320
+_ADVICE = 420
+_AGAIN = 120
+_LINE = 200
+"""Squeezed characters: what a message may take, from one of its clauses to the next, behind it
+to the advice on it, and to the same thing in other words. And what of a long line is quoted
+on either side of a message.
+"""
 _KNOWN = grammar.data("look/message_words")
 _BACKENDS = {name: grammar.lazy(form) for name, form in _KNOWN["backends"].items()}
 _ELEMENT_BYTES: dict[str, int] = _KNOWN["element bytes"]
@@ -50,12 +63,14 @@ _LINE = 2048
 class Message:
     """One failure found in a text. A number that the text does not give is None.
 
-    ``row`` is the id of the table's row, ``side`` whose memory it is about, ``event`` what happened (helpers/grammar.py has
-    both lists). ``allocated`` of torch counts what tensors hold plus, where ``private_pools`` is given, the idle blocks of
-    private pools: torch adds them (CUDACachingAllocator.cpp, get_size_block over the pools' free blocks).
-    ``reserved_unallocated`` is also what torch 1.0 to 1.3 called "cached". ``requested`` of torch is a segment, not the tensor.
-    ``pids`` goes with ``others``, entry by entry; NVML gives host numbers, so in a container one of them may be this process
-    itself. ``words`` is the message as it stands, ``start`` where.
+    ``row`` is the id of the table's row, ``side`` whose memory it is about, ``event`` what
+    happened (helpers/grammar.py has both lists). ``allocated`` of torch counts what tensors
+    hold plus, where ``private_pools`` is given, the idle blocks of private pools: torch adds
+    them (CUDACachingAllocator.cpp, get_size_block over the pools' free blocks).
+    ``reserved_unallocated`` is also what torch 1.0 to 1.3 called "cached". ``requested`` of
+    torch is a segment, not the tensor. ``pids`` goes with ``others``, entry by entry; NVML
+    gives host numbers, so in a container one of them may be this process itself. ``words`` is
+    the message as it stands, ``start`` where.
     """
 
     row: str
@@ -100,9 +115,12 @@ class Message:
 
 @dataclass(frozen=True)
 class MessageReading:
-    """The failures of a text in its order. ``unused`` says in one line what could not be used, and is empty where all was.
+    """The failures of a text in its order.
 
-    ``truncated``: the source or a message broke off, or there were over MESSAGES_LIMIT different messages.
+    ``unused`` says in one line what could not be used, and is empty where all was.
+
+    ``truncated``: the source or a message broke off, or there were over MESSAGES_LIMIT
+    different messages.
     """
 
     messages: tuple[Message, ...]
@@ -111,7 +129,9 @@ class MessageReading:
 
 
 class Found(NamedTuple):
-    """A row found in a squeezed text: from where to where, the fields it gives, and sizes that could not be read."""
+    """A row found in a squeezed text: from where to where, the fields it gives, and sizes that
+    could not be read.
+    """
 
     start: int
     end: int
@@ -122,13 +142,17 @@ class Found(NamedTuple):
 
 
 def of_device(one: Message | Row | grammar.Line) -> bool:
-    """Whether it says that memory of a GPU was refused: by its driver, or a limit; a warning about a workspace does not."""
+    """Whether it says that memory of a GPU was refused: by its driver, or a limit; a warning
+    about a workspace does not.
+    """
     warns = "workspace_warning" in getattr(one, "hints", ())
     return one.event in REFUSALS and one.side == "device" and not warns
 
 
 def of_host(one: Message | Row | grammar.Line) -> bool:
-    """Whether it says that the host's memory ran out, or that a process was killed for it or by nobody knows whom."""
+    """Whether it says that the host's memory ran out, or that a process was killed for it or by
+    nobody knows whom.
+    """
     refused = one.event in REFUSALS and one.side in ("host", "commit", "cgroup")
     return refused or one.event in ("killed", "sigkill")
 
@@ -137,7 +161,9 @@ def of_host(one: Message | Row | grammar.Line) -> bool:
 
 
 def messages_in(flat: str) -> tuple[Found, ...]:
-    """Every failure in a squeezed text, in its order; what two rows claim belongs to the first of them in the table."""
+    """Every failure in a squeezed text, in its order; what two rows claim belongs to the first
+    of them in the table.
+    """
     advice = _footers(flat)
     places = [start for start, _, _ in advice]
     flat = _blanked(flat, [(start, end) for start, end, _ in advice], lambda _: _FILLER)
@@ -156,7 +182,10 @@ def messages_in(flat: str) -> tuple[Found, ...]:
 
 
 def _of_row(row: Row, flat: str, claims: Spans) -> Iterator[Found]:
-    """The messages of one row; ``claims`` grows by what they take. A message ends where the next one begins."""
+    """The messages of one row; ``claims`` grows by what they take.
+
+    A message ends where the next one begins.
+    """
     parts = {clause.text for clause in row.clauses}
     matches = _matches(row.forms, flat)
     heads = [one.start() for one, form in matches if form.text not in parts]
@@ -175,7 +204,9 @@ def _of_row(row: Row, flat: str, claims: Spans) -> Iterator[Found]:
 
 
 def _adds_nothing(row: Row, template: Template, match: Any, before: Found) -> bool:
-    """Whether a program says in other words what it has just said: none of it new, and not the same words again."""
+    """Whether a program says in other words what it has just said: none of it new, and not the
+    same words again.
+    """
     values: dict[str, Any] = {}
     _take(row, template, match, values, [])
     same = all(before.values.get(name) == value for name, value in values.items())
@@ -196,20 +227,24 @@ def _free(claims: Spans, start: int, end: int) -> bool:
 
 
 def _read(row: Row, template: Template, match: Any, flat: str, stop: int, claims: Spans) -> Found:
-    """The fields of a message: its form's, then those of the clauses that follow it, each at its first place."""
+    """The fields of a message: its form's, then those of the clauses that follow it, each at
+    its first place.
+    """
     start, end = match.span()
     unread: list[str] = []
     values: dict[str, Any] = {}
     _take(row, template, match, values, unread)
     for clause, one in _matches(row.clauses, flat[start:stop]):
-        first, last = clause.start() + start, clause.end() + start
+        first = clause.start() + start
+        last = clause.end() + start
         if first - end > _REACH:
             break
         own = first >= match.end() and _free(claims, first, last)
         if own and _take(row, one, clause, values, unread):
             insort(claims, (first, last))
             end = max(end, last)
-    shape, dtype = values.pop("shape", ""), values.pop("dtype", "")
+    shape = values.pop("shape", "")
+    dtype = values.pop("dtype", "")
     if shape and dtype in _ELEMENT_BYTES:
         size = _ELEMENT_BYTES[dtype]
         for side in shape.split(","):
@@ -221,7 +256,10 @@ def _read(row: Row, template: Template, match: Any, flat: str, stop: int, claims
 def _take(
     row: Row, template: Template, match: Any, values: dict[str, Any], unread: list[str]
 ) -> bool:
-    """Adds what the groups of a match give; whether any of it is new. Another process's memory goes with its number."""
+    """Adds what the groups of a match give; whether any of it is new.
+
+    Another process's memory goes with its number.
+    """
     before = len(values), len(unread)
     pid: int | None = None
     other: Quantity | None = None
@@ -269,12 +307,17 @@ def _backend(row: Row, flat: str, one: Found) -> str:
 
 
 def backend_of(words: str) -> str:
-    """``hip``, ``cuda`` or nothing, from the names in a message. HIP first: a ROCm build says "CUDA error: HIPBLAS_..."."""
+    """``hip``, ``cuda`` or nothing, from the names in a message.
+
+    HIP first: a ROCm build says "CUDA error: HIPBLAS_...".
+    """
     return next((name for name, pattern in _BACKENDS.items() if pattern.search(words)), "")
 
 
 def _footers(flat: str) -> list[tuple[int, int, Row]]:
-    """What programs print under every failure, and code that a traceback shows: nothing of it happened here."""
+    """What programs print under every failure, and code that a traceback shows: nothing of it
+    happened here.
+    """
     footers = [row for row in grammar.rows() if row.event == "footer"]
     found = [(*match.span(), row) for row in footers for match, _ in _matches(row.forms, flat)]
     return sorted(found, key=lambda one: one[:2])
@@ -282,7 +325,8 @@ def _footers(flat: str) -> list[tuple[int, int, Row]]:
 
 def _blanked(text: str, spans: Spans, filler: Callable[[str], str]) -> str:
     """The text with each character of the stretches replaced by what ``filler`` makes of it."""
-    parts, at = [], 0
+    parts = []
+    at = 0
     for start, end in spans:
         if end > at:
             start = max(at, start)
@@ -293,7 +337,8 @@ def _blanked(text: str, spans: Spans, filler: Callable[[str], str]) -> str:
 
 @lru_cache(16)
 def without_footers(text: str) -> str:
-    """The text with the standing advice of its programs blanked: it stands under every failure and says nothing of this one.
+    """The text with the standing advice of its programs blanked: it stands under every failure
+    and says nothing of this one.
 
     Its length and its line breaks stay. Also for texts of any size that no message is read from.
     """
@@ -306,7 +351,10 @@ def without_footers(text: str) -> str:
 
 
 def read_message(text: str | bytes | Iterable[str]) -> MessageReading:
-    """Every failure that a text names, each distinct one once. Never raises; ``text`` may be a stream of lines."""
+    """Every failure that a text names, each distinct one once.
+
+    Never raises; ``text`` may be a stream of lines.
+    """
     reader = _Reader()
     blocks = reader.blocks(text)
     block = next(blocks, "")
@@ -342,7 +390,8 @@ class _Reader:
 
     def unused(self, count: int) -> str:
         """What could not be used, in one line, where ``count`` messages are given."""
-        shown, bare = ", ".join(list(self.unread)[:4]), len(self.kept) - count
+        shown = ", ".join(list(self.unread)[:4])
+        bare = len(self.kept) - count
         nothing = NOTHING_KNOWN if self.characters else "the text is empty"
         says = (
             (self.stopped, f"stopped reading: {self.stopped}"),
@@ -369,7 +418,8 @@ class _Reader:
                 if size >= _BLOCK:
                     yield "".join(pending)
                     self.characters += size
-                    pending, size = [], 0
+                    pending = []
+                    size = 0
         except Exception as error:  # noqa: BLE001 - the source is the caller's, a file or a generator; what it gave so far counts
             self.stopped = f"{type(error).__name__}: {str(error)[:120]}"
         self.characters += size
@@ -379,7 +429,8 @@ class _Reader:
     def feed(self, block: str, last: bool) -> None:
         if not last and len(self.kept) + self.repeats + self.over > MENTIONS_LIMIT:
             self.passed += len(self.buffer)
-            self.base, self.buffer = self.base + len(self.buffer), block
+            self.base = self.base + len(self.buffer)
+            self.buffer = block
             return
         self.buffer += block
         limit = len(self.buffer) if last else len(self.buffer) - _KEPT
@@ -387,11 +438,13 @@ class _Reader:
             self._scan(limit, last)
             line = self.buffer.rfind("\n", max(0, limit - _KEPT), limit) + 1
             cut = limit if last else max(line, limit - _BEFORE)
-            self.base, self.buffer = self.base + cut, self.buffer[cut:]
+            self.base = self.base + cut
+            self.buffer = self.buffer[cut:]
 
     def _scan(self, limit: int, last: bool) -> None:
         """Keeps the messages that begin before ``limit`` and behind what earlier ones cover."""
-        covered, buffer = self.covered, self.buffer
+        covered = self.covered
+        buffer = self.buffer
         whole = last and not self.base and len(buffer) <= _WHOLE
         for start, stop in [(0, len(buffer))] if whole else _regions(lowered(buffer)):
             squeezed = Squeezed(buffer, start, stop)
@@ -421,7 +474,8 @@ class _Reader:
         elif len(self.kept) >= MESSAGES_LIMIT:
             self.over += 1
         else:
-            place, text = (begin, min(end, begin + 4 * WORDS_LIMIT)), f"{self.buffer}\n"
+            place = (begin, min(end, begin + 4 * WORDS_LIMIT))
+            text = f"{self.buffer}\n"
             if not any(isinstance(one, Quantity) for one in values.values()):
                 first = max(text.rfind("\n", 0, begin) + 1, begin - _LINE)
                 place = first, min(text.find("\n", end), end + _LINE)  # its line is all it says
@@ -429,7 +483,8 @@ class _Reader:
             self.kept[key] = Message(start=begin + self.base, words=words, **values)
 
     def _note_cut(self, one: Found, flat: str) -> None:
-        rest, values = flat[one.end :], one.values
+        rest = flat[one.end :]
+        values = one.values
         open_end = one.row.clauses and "capacity" in values and "allocated" not in values
         self.cut = bool(open_end and 0 < len(rest.strip(".")) < 60 and rest[-1:] not in ".)")
 
@@ -443,7 +498,8 @@ class _Reader:
 
         places = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
         lines = [line[prefix(line) :] for line in text.split("\n")]
-        # A terminal wraps the kernel's long lines anywhere: else each line is read with the next one behind it.
+        # A terminal wraps the kernel's long lines anywhere: else each line is read with the
+        # next one behind it.
         wrapped = map("".join, zip(lines, [*lines[1:], ""]))
         for event in kernel_log.parse("\n".join(lines)) or kernel_log.parse("\n".join(wrapped)):
             row = kernel_log.rule(event.row)
@@ -464,7 +520,8 @@ def _lines(text: str, base: int) -> Iterator[tuple[int, int, dict[str, Any]]]:
     for line in grammar.lines(False):
         at = lower.find(line.literal)
         while at >= 0:
-            start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+            start = text.rfind("\n", 0, at) + 1
+            end = text.find("\n", at)
             end = end if end >= 0 else len(text)
             alone = text[start : min(end, start + _LINE)]
             behind = prefix(alone)
@@ -489,7 +546,9 @@ def _of_event(event: Event, row: grammar.Line) -> dict[str, Any]:
 
 
 def _regions(lower: str) -> Spans:
-    """The stretches around words that a known failure has; the rest of a log is not looked at again."""
+    """The stretches around words that a known failure has; the rest of a log is not looked at
+    again.
+    """
     hits: list[int] = []
     for anchor in grammar.plain_anchors():
         at = lower.find(anchor)
@@ -498,7 +557,8 @@ def _regions(lower: str) -> Spans:
             at = lower.find(anchor, at + _AFTER // 2)
     regions: Spans = []
     for hit in sorted(hits):
-        start, stop = max(0, hit - _BEFORE), min(len(lower), hit + _AFTER)
+        start = max(0, hit - _BEFORE)
+        stop = min(len(lower), hit + _AFTER)
         if regions and start <= regions[-1][1]:
             regions[-1] = (regions[-1][0], max(stop, regions[-1][1]))
         else:

@@ -1,8 +1,10 @@
-"""NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then NVML, then the kernel driver's list.
+"""NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then NVML, then
+the kernel driver's list.
 
-nvidia-smi counts in MiB; its CSV is kept as text only. ``N/A`` for a process is "not measured", never 0; a unified-memory part
-(GB10) prints it for the memory totals as well. The XML is read without its DTD, and refused when it declares an entity or is nested
-deeper than any that nvidia-smi writes.
+nvidia-smi counts in MiB; its CSV is kept as text only. ``N/A`` for a process is "not measured",
+never 0; a unified-memory part (GB10) prints it for the memory totals as well. The XML is read
+without its DTD, and refused when it declares an entity or is nested deeper than any that
+nvidia-smi writes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from . import guard
 from .bundle import Bundle, Row, Text, rows
 from .text import BLOCK, count, cut, find_object, size, stdout_of, why_nothing, word
 
-XML, NVCC, TABLE = "nvidia-smi -q -x", "nvcc --version", "nvml"
+XML = "nvidia-smi -q -x"
+NVCC = "nvcc --version"
+TABLE = "nvml"
 VERSION = "/proc/driver/nvidia/version"
 INFORMATION = "/proc/driver/nvidia/gpus/*/information"
 TOOLKIT = "/usr/local/cuda/version.json"
@@ -35,7 +39,10 @@ _PID = re.compile("[0-9]{1,10}")
 
 @dataclass(frozen=True)
 class NvidiaGpu:
-    """One GPU, in bytes. ``used`` leaves ``reserved`` out since driver 510 and holds it before (then ``reserved`` is missing).
+    """One GPU, in bytes.
+
+    ``used`` leaves ``reserved`` out since driver 510 and holds it before (then ``reserved`` is
+    missing).
 
     ``cuda`` is the highest CUDA release that its driver can run.
     """
@@ -52,7 +59,11 @@ class NvidiaGpu:
 
 @dataclass(frozen=True)
 class NvidiaHolder:
-    """A process on one GPU. The PID is the host's also in a container, where ``name`` is often empty (nvidia-docker#179)."""
+    """A process on one GPU.
+
+    The PID is the host's also in a container, where ``name`` is often empty
+    (nvidia-docker#179).
+    """
 
     pci: str
     pid: int
@@ -63,7 +74,9 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """One source's answer: readings by field of each GPU, by PCI address, and the processes, None where it has no table of them."""
+    """One source's answer: readings by field of each GPU, by PCI address, and the processes,
+    None where it has no table of them.
+    """
 
     text: Text
     gpus: dict[str, dict[str, Reading]]
@@ -71,13 +84,18 @@ class Listing:
 
 
 def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
-    """The table ``nvml``, taken in a child: one row per GPU, or one row with status and why. Takes no CUDA context."""
+    """The table ``nvml``, taken in a child: one row per GPU, or one row with status and why.
+
+    Takes no CUDA context.
+    """
     source = pkgutil.get_data(__package__, "nvml.py") or b""
     return guard.ask(sys.executable, source, (), timeout_s)
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
-    """GPUs by PCI address. Each field is the first that holds a value, in the order XML, NVML, kernel driver.
+    """GPUs by PCI address.
+
+    Each field is the first that holds a value, in the order XML, NVML, kernel driver.
 
     A GPU that only the kernel driver knows says in its memory fields why nvidia-smi gave nothing.
     """
@@ -91,12 +109,16 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
-    """Processes on every GPU, from the first source with a process table; empty may mean that none gave one (``holder_count``)."""
+    """Processes on every GPU, from the first source with a process table; empty may mean that
+    none gave one (``holder_count``).
+    """
     return next((one.holders for one in _listings(bundle) if one.holders is not None), ())
 
 
 def holder_count(bundle: Bundle) -> Reading:
-    """How many processes are on the GPUs. 0 is an empty process table: a container may be shown one while others compute."""
+    """How many processes are on the GPUs. 0 is an empty process table: a container may be shown
+    one while others compute.
+    """
     for listing in _listings(bundle):
         if listing.holders is not None:
             return listing.text.seen(len({holder.pid for holder in listing.holders}), "count")
@@ -104,7 +126,9 @@ def holder_count(bundle: Bundle) -> Reading:
 
 
 def driver(bundle: Bundle) -> Reading:
-    """Release of the loaded kernel module, with "(open)" for the open one, from /proc/driver/nvidia/version."""
+    """Release of the loaded kernel module, with "(open)" for the open one, from
+    /proc/driver/nvidia/version.
+    """
     text = bundle.read(VERSION)
     form = r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})"
     match = re.search(form, text.text)
@@ -114,8 +138,11 @@ def driver(bundle: Bundle) -> Reading:
 
 
 def toolkit(bundle: Bundle) -> Reading:
-    """Release of the CUDA toolkit of the system; a torch wheel brings its own runtime and needs none."""
-    text, compiler = bundle.read(TOOLKIT), bundle.read(NVCC)
+    """Release of the CUDA toolkit of the system; a torch wheel brings its own runtime and needs
+    none.
+    """
+    text = bundle.read(TOOLKIT)
+    compiler = bundle.read(NVCC)
     version = word(find_object(text).inner("cuda").get("version"), text)
     found = compiler.find(r"release [0-9.]+, V([0-9.]+)")
     nothing = why_nothing(compiler, "", "release").missing("")
@@ -128,7 +155,9 @@ def _listings(bundle: Bundle) -> tuple[Listing, ...]:
 
 
 def _readings(raw: dict[str, Any], text: Text, unit: str = "MiB") -> dict[str, Reading]:
-    """Each field from its raw value, or a reading as it is; a field that is not there reads as not available."""
+    """Each field from its raw value, or a reading as it is; a field that is not there reads as
+    not available.
+    """
     read: dict[str, Any] = {**dict.fromkeys(SIZES, partial(size, unit=unit)), "index": count}
     known = ((one.name, raw.get(one.name)) for one in fields(NvidiaGpu)[1:])
     return {
@@ -190,7 +219,8 @@ def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.
 
 def _of_nvml(bundle: Bundle) -> Listing:
     """The table ``nvml``, in bytes; NVML gives no names of processes."""
-    text, listed = bundle.read(TABLE), False
+    text = bundle.read(TABLE)
+    listed = False
     found: dict[str, dict[str, Reading]] = {}
     running: list[NvidiaHolder] = []
     for row in bundle.table(TABLE):
@@ -200,7 +230,8 @@ def _of_nvml(bundle: Bundle) -> Listing:
         raw = {**row, **{part: row.get(part + "_bytes") for part in SIZES}}
         raw["cuda"] = row.get("cuda_driver")
         for field in row.inner("unread"):
-            name, reason = field.replace("_bytes", ""), row.inner("unread").inner(field)
+            name = field.replace("_bytes", "")
+            reason = row.inner("unread").inner(field)
             unit = "bytes" if name in SIZES else "text"
             why = str(reason.get("why") or "not read")
             raw[name] = text.refused(reason.get("status"), why, unit)
@@ -208,7 +239,8 @@ def _of_nvml(bundle: Bundle) -> Listing:
         listed = listed or isinstance(row.get("compute"), list)
         memory: dict[tuple[int, str], Any] = {}
         for process in rows(row.get("compute")) + rows(row.get("graphics")):
-            pid, instance = process.number("pid"), process.get("gpu_instance")
+            pid = process.number("pid")
+            instance = process.get("gpu_instance")
             if pid is not None and pid >= 0:
                 instance = "" if instance in _NO_INSTANCE else str(instance)
                 memory.setdefault((pid, instance), process.get("used_bytes"))
@@ -220,7 +252,8 @@ def _of_nvml(bundle: Bundle) -> Listing:
 
 def _of_driver(bundle: Bundle) -> Listing:
     """What the kernel driver lists: names alone."""
-    nothing, found = _failure(bundle), {}
+    nothing = _failure(bundle)
+    found = {}
     unread = dict.fromkeys(SIZES, nothing.missing("", "bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)

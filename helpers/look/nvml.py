@@ -1,8 +1,9 @@
-"""What NVML says of every NVIDIA GPU, as JSON lines: a program of its own, run in a child by helpers.look.nvidia.
+"""What NVML says of every NVIDIA GPU, as JSON lines: a program of its own, run in a child by
+helpers.look.nvidia.
 
-Standard library only and no import of this package, so that any interpreter can run its text. Loading NVML takes no CUDA
-context, but it can hang in a sick driver, hence the child. Structures and error numbers are those of nvml.h, compared in a
-test with nvidia-ml-py 13.615.
+Standard library only and no import of this package, so that any interpreter can run its text.
+Loading NVML takes no CUDA context, but it can hang in a sick driver, hence the child.
+Structures and error numbers are those of nvml.h, compared in a test with nvidia-ml-py 13.615.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ LIBRARIES = (
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 )
-NO_PERMISSION, INSUFFICIENT_SIZE, FUNCTION_NOT_FOUND = 4, 7, 13
+NO_PERMISSION = 4
+INSUFFICIENT_SIZE = 7
+FUNCTION_NOT_FOUND = 13
 NOT_MEASURED = (1 << 64) - 1
 MOST_PROCESSES = 10_000
 
 
-_INT, _LONG = ctypes.c_uint, ctypes.c_ulonglong
+_INT = ctypes.c_uint
+_LONG = ctypes.c_ulonglong
 
 
 class Memory(ctypes.Structure):
@@ -93,7 +97,9 @@ class Nvml:
         self.call("nvmlInit_v2")
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call one function; NvmlError for every answer but success, also for a function this driver lacks."""
+        """Call one function; NvmlError for every answer but success, also for a function this
+        driver lacks.
+        """
         function = getattr(self._library, name, None)
         code = function(*arguments) if function else FUNCTION_NOT_FOUND
         if code != 0:
@@ -118,7 +124,9 @@ class Nvml:
         return value.value
 
     def gpu(self, index: int) -> dict[str, Any]:
-        """One GPU as a row; a field that could not be read is null and named in ``unread`` with its reason."""
+        """One GPU as a row; a field that could not be read is null and named in ``unread`` with
+        its reason.
+        """
         row: dict[str, Any] = {"index": index, "status": "ok", "unread": {}}
         handle = ctypes.c_void_p()
         try:
@@ -174,7 +182,8 @@ class Nvml:
     def _listed(self, name: str, shape: type[Any], handle: ctypes.c_void_p) -> list[Any]:
         size = 32
         while True:
-            count, array = ctypes.c_uint(size), (shape * size)()
+            count = ctypes.c_uint(size)
+            array = (shape * size)()
             try:
                 self.call(name, handle, ctypes.byref(count), array)
                 return list(array[: count.value])

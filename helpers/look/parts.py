@@ -14,9 +14,13 @@ from helpers.grammar import data, lazy
 from helpers.look.bundle import Bundle
 from helpers.units import GIB
 
-APU, CARD, UNIFIED, UNKNOWN = "apu", "card", "nvidia-unified", "unknown"
+APU = "apu"
+CARD = "card"
+UNIFIED = "nvidia-unified"
+UNKNOWN = "unknown"
 LONGEST = 60_000
-# Torch and drivers show a little less than the size on the box: firmware and, on NVIDIA's GDDR cards, ECC take a share.
+# Torch and drivers show a little less than the size on the box: firmware and, on NVIDIA's GDDR
+# cards, ECC take a share.
 LEAST_SHARE = {"AMD": 0.985, "NVIDIA": 0.905}
 PREFIXES = "(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan)"
 
@@ -25,7 +29,8 @@ PREFIXES = "(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan)"
 class Part:
     """One row of parts.json: ``gib`` are the memory sizes of a card, its partitions' included.
 
-    For shared memory they are the sizes that no card has, so that a total alone tells; empty where there is none.
+    For shared memory they are the sizes that no card has, so that a total alone tells; empty
+    where there is none.
     """
 
     kind: str
@@ -93,7 +98,8 @@ def _squeezed(words: str) -> str:
 
 def mentions(text: str) -> list[Mention]:
     """Every known part that a text names, in its order. Only the first 60,000 characters are read."""
-    text, known = text[:LONGEST], _names()
+    text = text[:LONGEST]
+    known = _names()
     flat = _squeezed(text)
     names = tuple(name for squeezed, (name, _) in known.items() if squeezed in flat)
     found = []
@@ -111,8 +117,8 @@ def gpu_kind(
 ) -> str:
     """apu, card, nvidia-unified or unknown. ``names`` are the GPU's own words, never the CPU's.
 
-    Where both a card and an APU are named, ``total_bytes`` (what the failing program sees) decides; else the card, because
-    a processor's small GPU stands beside it.
+    Where both a card and an APU are named, ``total_bytes`` (what the failing program sees)
+    decides; else the card, because a processor's small GPU stands beside it.
     """
     found = [m for text in (*names, *gfx) for m in mentions(text)]
     # HSA_OVERRIDE_GFX_VERSION lends a chip another's number; a name is its own.
@@ -136,7 +142,9 @@ def gpu_kind(
 
 
 def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None) -> bool:
-    """Whether a runtime's total is the memory size of a discrete card of that vendor (of the sizes in ``gib``, if given)."""
+    """Whether a runtime's total is the memory size of a discrete card of that vendor (of the
+    sizes in ``gib``, if given).
+    """
     least = LEAST_SHARE.get(vendor, min(LEAST_SHARE.values()))
     if gib is None:
         gib = {s for p in parts() if (p.kind, p.vendor) == (CARD, vendor) for s in p.gib}
@@ -144,7 +152,9 @@ def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | Non
 
 
 def is_unified_size(total_bytes: int) -> bool:
-    """Whether a CUDA total is that of a part which shares the RAM, and of no card: the kernel keeps up to a tenth."""
+    """Whether a CUDA total is that of a part which shares the RAM, and of no card: the kernel
+    keeps up to a tenth.
+    """
     sizes = {size for part in parts() if part.kind == UNIFIED for size in part.gib}
     shared = any(0.9 * size * GIB <= total_bytes <= size * GIB for size in sizes)
     return shared and not is_card_size(total_bytes, "NVIDIA")
@@ -163,7 +173,9 @@ _INDEX = lazy(
 
 
 def device_list(text: str) -> tuple[Listed, ...]:
-    """The GPUs that a text lists with an index: "Device 0: NAME, gfx1036" as well as "NAME at device 1"."""
+    """The GPUs that a text lists with an index: "Device 0: NAME, gfx1036" as well as "NAME at
+    device 1".
+    """
     found: dict[int, Listed] = {}
     for line in re.split(r"[\n;]", text[:LONGEST]):
         line = line[:400]

@@ -1,7 +1,9 @@
-"""The PCI devices that matter to a GPU: the GPUs themselves and the bridges above them, with link, BARs and IOMMU group.
+"""The PCI devices that matter to a GPU: the GPUs themselves and the bridges above them, with
+link, BARs and IOMMU group.
 
-Everything is keyed by the PCI address in one form: lower case, a domain of at least four digits ("0000:03:00.0").
-Sources: Documentation/ABI/testing/sysfs-bus-pci (link, resource, driver) and sysfs-kernel-iommu_groups (type) of the kernel.
+Everything is keyed by the PCI address in one form: lower case, a domain of at least four digits
+("0000:03:00.0"). Sources: Documentation/ABI/testing/sysfs-bus-pci (link, resource, driver) and
+sysfs-kernel-iommu_groups (type) of the kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from .files import find, text
 
 DEVICES = "/sys/bus/pci/devices"
 CLASSES = ("0x03", "0x0604", "0x12")
-"""Displays, PCI bridges and processing accelerators. A GPU without outputs is 0x0380 or 0x0302 or 0x1200."""
+"""Displays, PCI bridges and processing accelerators.
+
+A GPU without outputs is 0x0380 or 0x0302 or 0x1200.
+"""
 
 _SPEED = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?GT/s")
 _BARS = 6
@@ -32,7 +37,8 @@ _WORDS = ("vendor", "device", "class", "numa_node", *_LINK)
 class Link:
     """A PCIe link: lanes and transfers per second of a lane (GT/s), now and at most.
 
-    A card at rest lowers its speed by itself, which is no fault; fewer lanes at rest are one, or a shorter slot.
+    A card at rest lowers its speed by itself, which is no fault; fewer lanes at rest are one,
+    or a shorter slot.
     """
 
     speed_gts: float
@@ -43,11 +49,14 @@ class Link:
 
 @dataclass(frozen=True)
 class PciDevice:
-    """One device. ``bars_bytes`` are the sizes of its six BARs, 0 where unused; ``iommu`` is "off", "identity" (passed through)
-    or "DMA" / "DMA-FQ" (translated).
+    """One device.
 
-    ``link`` is the narrowest step between the device and the root: cards carry a bridge of their own, so the device's own
-    link is the one inside the card. ``integrated`` is None where PCI does not tell.
+    ``bars_bytes`` are the sizes of its six BARs, 0 where unused; ``iommu`` is "off", "identity"
+    (passed through) or "DMA" / "DMA-FQ" (translated).
+
+    ``link`` is the narrowest step between the device and the root: cards carry a bridge of
+    their own, so the device's own link is the one inside the card. ``integrated`` is None where
+    PCI does not tell.
     """
 
     pci: str
@@ -75,7 +84,9 @@ class PciDevice:
 
 
 def collect_pci(root: Path) -> list[dict[str, Any]]:
-    """Rows of the table pci_devices from /sys/bus/pci/devices under ``root``; bytes for BAR sizes, and no serial numbers."""
+    """Rows of the table pci_devices from /sys/bus/pci/devices under ``root``; bytes for BAR
+    sizes, and no serial numbers.
+    """
     top = str(root)
     rows = []
     functions = _functions(top)
@@ -142,10 +153,12 @@ def _device(pci: str, row: Row, rows: dict[str, Row], table: Text) -> PciDevice:
     folder = table.of(f"{DEVICES}/{pci}")
     kind_of, vendor, device, driver = map(row.text, ("class", "vendor", "device", "driver"))
     integrated = _integrated(pci, row, [rows.get(address, Row()) for address in above])
-    group, kind = folder.of(folder.source + "/iommu_group"), row.text("iommu_type")
+    group = folder.of(folder.source + "/iommu_group")
+    kind = row.text("iommu_type")
     kind = kind if row.text("iommu_group") else "off"
     iommu = group.seen(kind) if kind else group.missing("its IOMMU group has no type file")
-    at, node = folder.of(folder.source + "/numa_node"), row.text("numa_node")
+    at = folder.of(folder.source + "/numa_node")
+    node = row.text("numa_node")
     why = "the firmware names no node" if node == "-1" else "no such file"
     known = re.fullmatch(r"[0-9]{1,5}", node)
     numa = at.seen(int(node), "count") if known else at.missing(why, "count")
@@ -172,5 +185,6 @@ def _integrated(pci: str, row: Row, parents: list[Row]) -> bool | None:
         return pci == "0000:00:02.0"
     if row.get("with_security_processor") is True:
         return True
-    # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and 1479 in pci.ids).
+    # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and
+    # 1479 in pci.ids).
     return False if any(parent.text("vendor") == "0x1002" for parent in parents) else None

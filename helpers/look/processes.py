@@ -1,7 +1,8 @@
 """Processes of a box and the GPU device files they hold open, from /proc.
 
-Sources: proc(5) for /proc/PID/status and stat; Documentation/gpu/drm-usage-stats.rst for what fdinfo of a DRM file says.
-A process that ended while it was looked at, one that may not be looked at and one without memory stay three different things.
+Sources: proc(5) for /proc/PID/status and stat; Documentation/gpu/drm-usage-stats.rst for what
+fdinfo of a DRM file says. A process that ended while it was looked at, one that may not be
+looked at and one without memory stay three different things.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ PF_KTHREAD = 0x00200000
 
 @dataclass(frozen=True)
 class Process:
-    """One process as /proc/PID/status shows it. ``state`` is the kernel's letter: Z has ended and was not reaped, D waits
-    inside the kernel. A kernel thread and a zombie have no memory, which reads as not available, never as 0.
+    """One process as /proc/PID/status shows it.
+
+    ``state`` is the kernel's letter: Z has ended and was not reaped, D waits inside the kernel.
+    A kernel thread and a zombie have no memory, which reads as not available, never as 0.
     """
 
     pid: int
@@ -51,7 +54,9 @@ def walk_processes(root: str, with_args: bool = False) -> Iterator[dict[str, Any
 
 
 def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
-    """Rows of the table ``device_files``, one by one: the open files first, then what each one's fdinfo says."""
+    """Rows of the table ``device_files``, one by one: the open files first, then what each
+    one's fdinfo says.
+    """
     held: list[dict[str, Any]] = []
     for pid, rows, why in guard.each(pids(root), partial(_device_files, root)):
         held += [{"pid": pid, "status": "not_available", "why": why}] if rows is None else rows
@@ -80,7 +85,8 @@ def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
             "why": "ended while it was looked at" if ended else why,
         }
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    anon, stat = _first(fields.get("RssAnon")), process_of(pid, root.rstrip("/"))
+    anon = _first(fields.get("RssAnon"))
+    stat = process_of(pid, root.rstrip("/"))
     row: dict[str, Any] = {
         "pid": pid,
         "status": status,
@@ -135,11 +141,15 @@ def _fdinfo(root: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def processes(bundle: Bundle) -> tuple[Process, ...]:
-    """Every process in the bundle, by number. Empty where the table was not captured; ``bundle.read`` then says why."""
+    """Every process in the bundle, by number.
+
+    Empty where the table was not captured; ``bundle.read`` then says why.
+    """
     text = bundle.read("processes")
     found = {}
     for row in bundle.table("processes"):
-        pid, anon = row.number("pid"), row.number("rss_anon_bytes")
+        pid = row.number("pid")
+        anon = row.number("rss_anon_bytes")
         if pid is None:
             continue
         at = text.of(f"/proc/{pid}/status")

@@ -1,14 +1,16 @@
-"""What AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory pools), and ROCm's version files.
+"""What AMD's tools print: rocm-smi, amd-smi, rocminfo (the HSA agents with their memory pools),
+and ROCm's version files.
 
-An index of a tool is neither the DRM card number nor the HIP index. rocm-smi's JSON prints every value as a
-string, lower-cases process names and joins a process's fields by ``", "`` (rocm_smi.py, print2DArray).
-amd-smi's JSON has two roots: a bare array (ROCm 6.x, distribution builds) and ``{"gpu_data": [...]}`` (7.x);
-a value is ``{"value": n, "unit": "MB"}``, where MB is MiB, or the text "N/A". On an APU its ``vram`` is the
-firmware carve-out only. Its process list comes from /proc/PID/fdinfo (ROCm/amdsmi src/amd_smi/fdinfo.cc):
-processes of other users (without root) and of other PID namespaces are not in it. Its Python package is never
-imported here: where its library is missing, the import raises KeyError and prints on stdout. rocminfo prints
-KB and means KiB (ROCm/rocminfo rocminfo.cc divides by 1024); pool 1 of a GPU agent is what HIP reports as the
-device's total. All may open /dev/kfd, so they run after sysfs was read.
+An index of a tool is neither the DRM card number nor the HIP index. rocm-smi's JSON prints
+every value as a string, lower-cases process names and joins a process's fields by ``", "``
+(rocm_smi.py, print2DArray). amd-smi's JSON has two roots: a bare array (ROCm 6.x, distribution
+builds) and ``{"gpu_data": [...]}`` (7.x); a value is ``{"value": n, "unit": "MB"}``, where MB
+is MiB, or the text "N/A". On an APU its ``vram`` is the firmware carve-out only. Its process
+list comes from /proc/PID/fdinfo (ROCm/amdsmi src/amd_smi/fdinfo.cc): processes of other users
+(without root) and of other PID namespaces are not in it. Its Python package is never imported
+here: where its library is missing, the import raises KeyError and prints on stdout. rocminfo
+prints KB and means KiB (ROCm/rocminfo rocminfo.cc divides by 1024); pool 1 of a GPU agent is
+what HIP reports as the device's total. All may open /dev/kfd, so they run after sysfs was read.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ _KINDS = {"CPU": "cpu", "GPU": "gpu", "DSP": "npu"}
 
 @dataclass(frozen=True)
 class SmiCard:
-    """One card as a tool numbers it. ``pools`` maps POOLS to readings in bytes; ``hip`` is its HIP index, or empty."""
+    """One card as a tool numbers it.
+
+    ``pools`` maps POOLS to readings in bytes; ``hip`` is its HIP index, or empty.
+    """
 
     index: int
     pci: Reading
@@ -60,10 +65,13 @@ class SmiCard:
 
 @dataclass(frozen=True)
 class SmiProcess:
-    """A process on one card. Its name may be kept from other users ("N/A", "UNKNOWN") and is then empty.
+    """A process on one card.
 
-    rocm-smi's PID is the host's, also inside a container (rocm-systems#3752), and it names no card; a monitor that only opened
-    the device is listed with a true zero of ``vram`` (ROCm#4411).
+    Its name may be kept from other users ("N/A", "UNKNOWN") and is then empty.
+
+    rocm-smi's PID is the host's, also inside a container (rocm-systems#3752), and it names no
+    card; a monitor that only opened the device is listed with a true zero of ``vram``
+    (ROCm#4411).
     """
 
     pci: str
@@ -76,9 +84,10 @@ class SmiProcess:
 class Agent:
     """One HSA agent: ``kind`` is cpu, gpu, npu or empty where the output was cut.
 
-    ``pci`` comes from the 16-bit BDFID, which holds no PCI domain: 0000 is taken. ``integrated`` is None before the line
-    "Memory Properties" existed (ROCm/rocminfo 7e159e6, 2023-11) and for what is no GPU. ``memory`` is its first global pool,
-    which HIP makes the device's total (ROCm/clr rocdevice.cpp).
+    ``pci`` comes from the 16-bit BDFID, which holds no PCI domain: 0000 is taken.
+    ``integrated`` is None before the line "Memory Properties" existed (ROCm/rocminfo 7e159e6,
+    2023-11) and for what is no GPU. ``memory`` is its first global pool, which HIP makes the
+    device's total (ROCm/clr rocdevice.cpp).
     """
 
     kind: str
@@ -90,7 +99,10 @@ class Agent:
 
 
 def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
-    """Releases of the system's ROCm trees, one per version file. A pip or conda ROCm has no such file."""
+    """Releases of the system's ROCm trees, one per version file.
+
+    A pip or conda ROCm has no such file.
+    """
     found = sorted({source for pattern in FILES for source in bundle.sources(pattern)})
     texts = [text for text in map(bundle.read, found) if text.ok and text.text.strip()]
     none = not_available("no ROCm tree with a version file", "text", FILES[1])
@@ -109,7 +121,9 @@ def amd_smi_rocm(bundle: Bundle) -> Reading:
 
 def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
     """Cards with memory pools, in rocm-smi's order; empty when it gave none."""
-    text, lines, bus = bundle.read(MEMORY_JSON), bundle.read(MEMORY), bundle.read(BUS)
+    text = bundle.read(MEMORY_JSON)
+    lines = bundle.read(MEMORY)
+    bus = bundle.read(BUS)
     memory: dict[int, dict[str, Reading]] = {}
     # What people post is often the short form, which has the VRAM alone.
     for source in (bundle.read(POSTED), lines, text):
@@ -139,8 +153,12 @@ def _address(*places: tuple[Text, object]) -> Reading:
 
 
 def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
-    """Card index -> pool readings from ``--showmeminfo``, text or JSON. A pool that rocm-smi could not read is named so."""
-    words, data = stdout_of(text), find_json(stdout_of(text))
+    """Card index -> pool readings from ``--showmeminfo``, text or JSON.
+
+    A pool that rocm-smi could not read is named so.
+    """
+    words = stdout_of(text)
+    data = find_json(stdout_of(text))
     found: dict[int, dict[str, Reading]] = {}
     cards = data if isinstance(data, Row) else Row()
     inner = [(key[4:], cards.inner(key)) for key in cards if _CARD_KEY.fullmatch(key)]
@@ -149,7 +167,8 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
         card = _CARD_LINE.match(line)
         if card:
             label, colon, value = line[card.end() :].rpartition(":")
-            # rocm_smi.py, printLog: a pool that could not be read is printed without colon and value.
+            # rocm_smi.py, printLog: a pool that could not be read is printed without colon and
+            # value.
             printed.append((card.group(1), (label or value).strip(), value if colon else "N/A"))
     for index, label, value in printed:
         match = _POOL.fullmatch(label.lower())
@@ -161,7 +180,8 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
 
 def parse_pids(text: Text) -> tuple[SmiProcess, ...]:
     """KFD processes from ``--showpids``; none may also mean that it gave no list."""
-    found, values = [], 0
+    found = []
+    values = 0
     for line in stdout_of(text).splitlines():
         tokens = line.split()
         if "PROCESS NAME" in line and tokens[0] == "PID":
@@ -169,8 +189,10 @@ def parse_pids(text: Text) -> tuple[SmiProcess, ...]:
         elif line.startswith("="):
             values = 0
         elif values > 0 and len(tokens) > values and re.fullmatch("[0-9]{1,10}", tokens[0]):
-            # The name may hold spaces; every other column is one word, the GPUs first, then the VRAM.
-            name, rest = " ".join(tokens[1:-values]), [*tokens[-values:], ""]
+            # The name may hold spaces; every other column is one word, the GPUs first, then the
+            # VRAM.
+            name = " ".join(tokens[1:-values])
+            rest = [*tokens[-values:], ""]
             name = "" if name.upper() == "UNKNOWN" else name
             found.append(SmiProcess("", int(tokens[0]), name, size(rest[1], text)))
     return tuple(found)
@@ -184,7 +206,8 @@ def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
     found = []
     for index in sorted(set().union(*answers.values())):
         row = {source: by_gpu.get(index, Row()) for source, by_gpu in answers.items()}
-        named, usage = Row({**row[LIST], **row[LIST_ALL]}), row[USAGE].inner("mem_usage")
+        named = Row({**row[LIST], **row[LIST_ALL]})
+        usage = row[USAGE].inner("mem_usage")
         places = (
             (texts[LIST], named.get("bdf")),
             (texts[STATIC], row[STATIC].inner("bus").get("bdf")),
@@ -220,7 +243,8 @@ def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, 
     found = []
     for index, row in _by_gpu(text).items():
         for info in (entry.inner("process_info") for entry in rows(row.get("process_list"))):
-            pid, name = info.number("pid"), info.text("name")
+            pid = info.number("pid")
+            name = info.text("name")
             if pid is not None and pid > 0:
                 vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
                 name = "" if name == "N/A" else name
@@ -234,7 +258,9 @@ def agents(bundle: Bundle) -> tuple[Agent, ...]:
 
 
 def agent_count(bundle: Bundle) -> Reading:
-    """How many GPU agents there are (0 where only the CPU shows), or why rocminfo listed no agent at all."""
+    """How many GPU agents there are (0 where only the CPU shows), or why rocminfo listed no
+    agent at all.
+    """
     text = bundle.read(ROCMINFO)
     found = parse_agents(text)
     if found:
@@ -243,7 +269,9 @@ def agent_count(bundle: Bundle) -> Reading:
 
 
 def parse_agents(text: Text) -> tuple[Agent, ...]:
-    """Agents of a text; of one that was cut or filtered (``rocminfo | grep``) what is left, an agent for each "Pool Info"."""
+    """Agents of a text; of one that was cut or filtered (``rocminfo | grep``) what is left, an
+    agent for each "Pool Info".
+    """
     found: list[tuple[dict[str, str], list[dict[str, str]]]] = []
     section = ""
     for line in stdout_of(text).splitlines():

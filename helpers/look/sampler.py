@@ -1,8 +1,10 @@
-"""What a box and one of its processes hold right now, as JSON lines: a program of its own, outside any GPU context.
+"""What a box and one of its processes hold right now, as JSON lines: a program of its own,
+outside any GPU context.
 
-Host memory, VRAM and GTT of each amdgpu card (Linux 5.14), NVIDIA cards by NVML, who holds them, and the process watched: a
-number on standard input is the next one, its end ends the program. Listing processes and their open files costs most, so it is
-spread: a few at a time, new ones first; one file a client; the largest holders at every sample, the others in turn.
+Host memory, VRAM and GTT of each amdgpu card (Linux 5.14), NVIDIA cards by NVML, who holds
+them, and the process watched: a number on standard input is the next one, its end ends the
+program. Listing processes and their open files costs most, so it is spread: a few at a time,
+new ones first; one file a client; the largest holders at every sample, the others in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any, Dict  # noqa: UP035 -- subscribed at run time, and a ter
 from helpers.look.drm import parse_fdinfo, region_bytes
 from helpers.look.nvml import Nvml, NvmlError
 
-SCANNED, LARGEST, LIST_EVERY = 10, 12, 8
+SCANNED = 10
+LARGEST = 12
+LIST_EVERY = 8
 """At 2 Hz 500 processes are gone through in 25 s, new ones first."""
 POOLS = ("vram_used", "vram_total", "gtt_used", "gtt_total")
 SIZES = (("rss_anon", b"RssAnon"), ("rss", b"VmRSS"), ("swap", b"VmSwap"))
@@ -43,7 +47,10 @@ class Sampler:
 
     def __init__(self, root: str = "", pid: int = 0):
         root = root.rstrip("/")
-        self.proc, self.pid, self.ticks, self.green = f"{root}/proc", pid, 0, 0
+        self.proc = f"{root}/proc"
+        self.pid = pid
+        self.ticks = 0
+        self.green = 0
         used = sorted(glob(f"{root}/sys/class/drm/card*/device/mem_info_vram_used"))
         folders = list(map(os.path.dirname, used))
         self.cards = [(os.path.basename(os.path.realpath(folder)), folder) for folder in folders]
@@ -57,7 +64,8 @@ class Sampler:
         self.nvml: Nvml | None = None
         try:
             self.nvml = Nvml()
-            self.green, self.why = self.nvml.number("nvmlDeviceGetCount_v2"), ""
+            self.green = self.nvml.number("nvmlDeviceGetCount_v2")
+            self.why = ""
         except (OSError, NvmlError):
             self.why = (
                 "no GPU is seen: no amdgpu card in sysfs, and NVIDIA's library does not answer"
@@ -66,10 +74,12 @@ class Sampler:
     def sample(self) -> Row:
         """One sample. What could not be read is absent; ``why`` says what cannot be seen at all."""
         self._find_holders()
-        gpus, holders = [self._amd(*card) for card in self.cards], self._holders()
+        gpus = [self._amd(*card) for card in self.cards]
+        holders = self._holders()
         for index in range(self.green):
             row: Any = self.nvml.gpu(index) if self.nvml else {}
-            pci, sizes = str(row.get("pci")), (row.get("used_bytes"), row.get("total_bytes"))
+            pci = str(row.get("pci"))
+            sizes = (row.get("used_bytes"), row.get("total_bytes"))
             gpus.append({"pci": pci, "vram_used": sizes[0], "vram_total": sizes[1]})
             for one in (row.get("compute") or []) + (row.get("graphics") or []):
                 who = {"pid": one["pid"], "name": self._name(one["pid"]), "pci": pci}
@@ -96,12 +106,14 @@ class Sampler:
     def _find_holders(self) -> None:
         if self.ticks % LIST_EVERY == 0:
             there = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
-            new, old = sorted(there - self.known), [pid for pid in self.turn if pid in there]
+            new = sorted(there - self.known)
+            old = [pid for pid in self.turn if pid in there]
             self.turn = deque([*new, *old])
             for gone in self.known - there:
                 for kept in (self.files, self.rows, self.names):
                     kept.pop(gone, None)
-            self.known, self.refused = there, self.refused & there
+            self.known = there
+            self.refused = self.refused & there
             if self.pid in there:
                 self._scan(self.pid)
         for _ in range(min(SCANNED, len(self.turn))):
@@ -109,7 +121,8 @@ class Sampler:
             self.turn.rotate(-1)
 
     def _scan(self, pid: int) -> None:
-        folder, files = f"{self.proc}/{pid}", {}
+        folder = f"{self.proc}/{pid}"
+        files = {}
         self.refused.discard(pid)
         try:
             opened = {n: os.readlink(f"{folder}/fd/{n}") for n in os.listdir(f"{folder}/fd")}
@@ -146,7 +159,9 @@ class Sampler:
         return [row for rows in self.rows.values() for row in rows]
 
     def _most(self, pid: int) -> int:
-        """Its place among the holders: what it held last, the most first; one not read yet is before all."""
+        """Its place among the holders: what it held last, the most first; one not read yet is
+        before all.
+        """
         return -sum(row.get("vram", 0) for row in self.rows.get(pid, [{"vram": 1 << 62}]))
 
     def _name(self, pid: int) -> str:
@@ -174,7 +189,8 @@ class Sampler:
 
 def main(pid: int = 0, every_s: float = 0.5, root: str = "") -> None:
     """Print a sample every ``every_s`` seconds until standard input ends or nobody reads any more."""
-    sampler, due = Sampler(root, pid), time.monotonic()
+    sampler = Sampler(root, pid)
+    due = time.monotonic()
     try:
         while True:
             print(json.dumps(sampler.sample()), flush=True)

@@ -1,7 +1,9 @@
-"""Any text: a file that should be one, read in bounded memory and time, and the plain words under a log.
+"""Any text: a file that should be one, read in bounded memory and time, and the plain words
+under a log.
 
-A file may be a log of any size, a device or a FIFO that nobody writes to; what was left out of it stands in ``note``, in plain
-words. Under a log lies its text without colours, the prefixes of others and line wraps, from whatever it came as.
+A file may be a log of any size, a device or a FIFO that nobody writes to; what was left out of
+it stands in ``note``, in plain words. Under a log lies its text without colours, the prefixes
+of others and line wraps, from whatever it came as.
 """
 
 from __future__ import annotations
@@ -30,12 +32,21 @@ from helpers.units import MIB, printed_size, show_bytes
 
 from .bundle import Row, Text, rows
 
-MOST_BYTES, END_BYTES = 1 * MIB, 3 * MIB
-"""Of a text that is longer than both, its first and its last bytes are read: a few seconds of work, and a failure stands at the end."""
-STREAM_BYTES, MOST_S, SILENT_S, DEVICE_S = 512 * MIB, 120.0, 20.0, 1.0
-"""What has no end to jump to is passed over as far as this, for so long; a FIFO that gives nothing for 20 s is left, a device
-after one."""
-START_BYTES, BLOCK, LONGEST_LINE = 4096, 64 * 1024, 16 * 1024
+MOST_BYTES = 1 * MIB
+END_BYTES = 3 * MIB
+"""Of a text that is longer than both, its first and its last bytes are read: a few seconds of
+work, and a failure stands at the end.
+"""
+STREAM_BYTES = 512 * MIB
+MOST_S = 120.0
+SILENT_S = 20.0
+DEVICE_S = 1.0
+"""What has no end to jump to is passed over as far as this, for so long; a FIFO that gives
+nothing for 20 s is left, a device after one.
+"""
+START_BYTES = 4096
+BLOCK = 64 * 1024
+LONGEST_LINE = 16 * 1024
 COLOUR = re.compile(r"(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;?]{0,24}[A-Za-z]|\[[0-9;]{1,12}m|\\[nrt]")
 _PREFIX = re.compile("|".join(data("look/text")["prefixes"]))
 _PIECE = re.compile("[^\\s|│┃`*\u200b\ufeff]+")
@@ -43,13 +54,18 @@ _ASCII_LOWER = {code: code + 32 for code in range(65, 91)}
 
 
 class TextFile:
-    """One file, opened; raises OSError where it cannot be. ``start`` is its first bytes; ``note`` says what was not read.
+    """One file, opened; raises OSError where it cannot be.
+
+    ``start`` is its first bytes; ``note`` says what was not read.
 
     ``waits``: nobody hurries it, as standard input, which a program at work may feed for hours.
     """
 
     def __init__(self, path: str, descriptor: int | None = None, waits: bool = False):
-        self.note, self.start, self._head, self._read = "", b"", b"", 0
+        self.note = ""
+        self.start = b""
+        self._head = b""
+        self._read = 0
         how = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
         own = descriptor is None
         self._file = open(
@@ -76,7 +92,10 @@ class TextFile:
         self._file.close()
 
     def _block(self) -> bytes:
-        """The next bytes, empty at the end or where patience ends. Never blocks beyond its silence."""
+        """The next bytes, empty at the end or where patience ends.
+
+        Never blocks beyond its silence.
+        """
         while True:
             if not select.select([self._file], [], [], self._silent_s)[0]:
                 self.note = f"nothing came for {self._silent_s:.0f} s: what came before was read"
@@ -88,12 +107,14 @@ class TextFile:
                     return block
 
     def _blocks(self) -> Iterator[bytes]:
-        block, whole = self._head, len(self._head) >= START_BYTES
+        block = self._head
+        whole = len(self._head) >= START_BYTES
         while block:
             yield block
             over = self._over() if whole else ""
             if over:
-                first, last = show_bytes(self._read), self._end()
+                first = show_bytes(self._read)
+                last = self._end()
                 held = show_bytes(sum(map(len, last)))
                 self.note = f"only the first {first} and the last {held} were read{over}"
                 yield from last
@@ -117,7 +138,9 @@ class TextFile:
         return list(deque(takewhile(go_on, blocks), END_BYTES // BLOCK))
 
     def lines(self) -> Iterator[str]:
-        """The text line by line, a line of more than 16 KiB in pieces; what is no text becomes replacement characters."""
+        """The text line by line, a line of more than 16 KiB in pieces; what is no text becomes
+        replacement characters.
+        """
         decoder = codecs.getincrementaldecoder(encoding(self.start))("replace")
         rest = ""
         for block in self._blocks():
@@ -130,7 +153,9 @@ class TextFile:
 
 
 def ends(text: str) -> tuple[str, str]:
-    """A text at hand, or where it is too long its beginning and its end; and a note of what was left out, as of a file."""
+    """A text at hand, or where it is too long its beginning and its end; and a note of what was
+    left out, as of a file.
+    """
     if len(text) <= MOST_BYTES + END_BYTES:
         return text, ""
     note = f"only the first {MOST_BYTES:,} and the last {END_BYTES:,} characters of {len(text):,} were read"
@@ -143,16 +168,22 @@ def cut(text: str, most: int) -> list[str]:
 
 
 def encoding(start: bytes) -> str:
-    """UTF-8, or UTF-16 where a byte order mark or every second byte says so (PowerShell redirects in it)."""
+    """UTF-8, or UTF-16 where a byte order mark or every second byte says so (PowerShell
+    redirects in it).
+    """
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "utf-16"
-    odd, even = start[1:400:2], start[0:400:2]
+    odd = start[1:400:2]
+    even = start[0:400:2]
     wide = odd.count(0) * 2 > len(odd) and even.count(0) * 4 < len(even)
     return "utf-16-le" if len(start) > 8 and wide else "utf-8"
 
 
 def pieces_of(source: object, most: int) -> Iterator[str]:
-    """A text, bytes, or an iterable of lines of either, in pieces of at most so many characters. Raises TypeError."""
+    """A text, bytes, or an iterable of lines of either, in pieces of at most so many characters.
+
+    Raises TypeError.
+    """
     if isinstance(source, (bytes, bytearray, memoryview)):
         decoder = codecs.getincrementaldecoder(encoding(bytes(source[:400])))("replace")
         for at in range(0, len(source), most):
@@ -179,7 +210,9 @@ def lowered(text: str) -> str:
 
 
 def prefix(line: str) -> int:
-    """Where a line begins behind the times, ranks, levels and quoting marks that others put before it."""
+    """Where a line begins behind the times, ranks, levels and quoting marks that others put
+    before it.
+    """
     at = 0
     for _ in range(8):
         match = _PREFIX.match(line, at)
@@ -190,7 +223,9 @@ def prefix(line: str) -> int:
 
 
 class Squeezed:
-    """A stretch of a text without colours, prefixes and blanks, in lower case: ``flat``, which knows where each word stood."""
+    """A stretch of a text without colours, prefixes and blanks, in lower case: ``flat``, which
+    knows where each word stood.
+    """
 
     def __init__(self, text: str, start: int = 0, stop: int | None = None):
         self._start = start
@@ -201,8 +236,13 @@ class Squeezed:
 
     @cached_property
     def _places(self) -> tuple[list[int], list[int]]:
-        """Where each word begins in ``flat`` and in the text; most stretches of a long log are never asked for it."""
-        flat, text, length, line = [], [], 0, self._start
+        """Where each word begins in ``flat`` and in the text; most stretches of a long log are
+        never asked for it.
+        """
+        flat = []
+        text = []
+        length = 0
+        line = self._start
         for row in self._rows:
             for match in _PIECE.finditer(row, prefix(row)):
                 flat.append(length)
@@ -221,7 +261,8 @@ class Squeezed:
         return self._place(start), self._place(max(end - 1, start)) + 1
 
 
-# What vendor tools print, read with care: JSON among warnings, sizes in their units, and why there is no answer.
+# What vendor tools print, read with care: JSON among warnings, sizes in their units, and why
+# there is no answer.
 
 STDERR_MARK = "--- stderr ---"
 LONGEST_WHY = 300
@@ -244,27 +285,34 @@ def stdout_of(text: Text) -> str:
 
 
 def failures() -> dict[str, dict[str, Any]]:
-    """What each tool prints where it fails (helpers/tool_failures.json): status -> phrases, the more telling first."""
+    """What each tool prints where it fails (helpers/tool_failures.json): status -> phrases, the
+    more telling first.
+    """
     phrases: dict[str, dict[str, Any]] = data("tool_failures")
     return phrases
 
 
 def why_nothing(text: Text, tool: str, expected: str) -> Text:
-    """A text that held no answer, with why: the tool's own lines that hold a phrase of its failures, or what became of it.
+    """A text that held no answer, with why: the tool's own lines that hold a phrase of its
+    failures, or what became of it.
 
-    The first phrase decides the status; the lines of all are quoted, because a tool often says the reason in its second line.
+    The first phrase decides the status; the lines of all are quoted, because a tool often says
+    the reason in its second line.
     """
     lines = [" ".join(line.split()) for line in plain(text.text).splitlines()]
     signs = failures().get(tool, {})
     phrases = [(s, phrase) for s in (NOT_ALLOWED, NOT_AVAILABLE) for phrase in signs.get(s, ())]
     found = [(s, line) for s, p in phrases for line in lines if p.lower() in line.lower()]
     if found:
-        status, why = found[0][0], "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY]
+        status = found[0][0]
+        why = "; ".join(dict.fromkeys(line for _, line in found))[:LONGEST_WHY]
     elif not text.ok:
-        status, why = text.status, text.why or text.status
+        status = text.status
+        why = text.why or text.status
     else:
         words = next((line for line in lines if line and line != STDERR_MARK), "")
-        status, why = NOT_AVAILABLE, f"it printed no {expected}; it begins: {words[:120]}"
+        status = NOT_AVAILABLE
+        why = f"it printed no {expected}; it begins: {words[:120]}"
         why = why if words else "it printed nothing"
     return replace(text, status=status, why=why)
 
@@ -278,8 +326,9 @@ def find_object(text: Text) -> Row:
 def find_json(text: str) -> Any:
     """The first JSON object or array that begins a line, or None.
 
-    amd-smi prints "WARNING: User is missing the following required groups: render" on stdout before its JSON
-    (amdsmi_helpers.py, check_required_groups), and libraries under a tool print lines of their own.
+    amd-smi prints "WARNING: User is missing the following required groups: render" on stdout
+    before its JSON (amdsmi_helpers.py, check_required_groups), and libraries under a tool print
+    lines of their own.
     """
     decoder = json.JSONDecoder(parse_int=_int, object_hook=Row)
     starts = re.finditer(r"^[ \t]*(?=[\[{])", text, re.MULTILINE)
@@ -297,10 +346,11 @@ def _int(digits: str) -> int | float:
 
 
 def size(raw: object, text: Text, unit: str = "") -> Reading:
-    """Bytes from a tool's number, ``"8176 MiB"`` or ``{"value": 8176, "unit": "MB"}``; ``unit`` where it names none.
+    """Bytes from a tool's number, ``"8176 MiB"`` or ``{"value": 8176, "unit": "MB"}``; ``unit``
+    where it names none.
 
-    "N/A", "UNKNOWN" and their like read as not available (it was not measured: that is no zero); "[Insufficient
-    Permissions]" as not allowed.
+    "N/A", "UNKNOWN" and their like read as not available (it was not measured: that is no
+    zero); "[Insufficient Permissions]" as not allowed.
     """
     if isinstance(raw, dict):
         unit = str(raw.get("unit") or unit)
@@ -338,7 +388,9 @@ def _whole(words: str) -> int:
 
 
 def _words(raw: object) -> str:
-    """The value as text, without the brackets that nvidia-smi puts around what is no value: ``[N/A]``."""
+    """The value as text, without the brackets that nvidia-smi puts around what is no value:
+    ``[N/A]``.
+    """
     words = " ".join(str(raw).split()) if raw is not None else ""
     bracketed = isinstance(raw, str) and words.startswith("[") and words.endswith("]")
     return words[1:-1].strip() if bracketed else words

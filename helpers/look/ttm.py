@@ -1,9 +1,12 @@
-"""The memory parameters of TTM and amdgpu: what is live, what is configured where, and what only a reboot would bring.
+"""The memory parameters of TTM and amdgpu: what is live, what is configured where, and what
+only a reboot would bring.
 
-Facts: ttm.pages_limit caps what all drivers together may take of RAM through TTM (drivers/gpu/drm/ttm/ttm_tt.c); on an APU it
-is the pool that HIP sees. An out-of-tree driver brings its own module, amdttm, and then only that one counts (ROCm#5595).
-Of files with one name modprobe takes that in /etc, else /run, /usr/local/lib, /usr/lib, /lib; it sorts files by name, and takes
-the kernel command line last (kmod, libkmod-config.c; modprobe.d(5)). In a container the files are the container's own.
+Facts: ttm.pages_limit caps what all drivers together may take of RAM through TTM
+(drivers/gpu/drm/ttm/ttm_tt.c); on an APU it is the pool that HIP sees. An out-of-tree driver
+brings its own module, amdttm, and then only that one counts (ROCm#5595). Of files with one name
+modprobe takes that in /etc, else /run, /usr/local/lib, /usr/lib, /lib; it sorts files by name,
+and takes the kernel command line last (kmod, libkmod-config.c; modprobe.d(5)). In a container
+the files are the container's own.
 """
 
 from __future__ import annotations
@@ -31,13 +34,18 @@ UNITS = {
     **{("amdgpu", name): "MiB" for name in "gttsize gartsize vramlimit vis_vramlimit".split()},
     ("amdgpu", "vm_size"): "GiB",
 }
-"""Units by the module's own parameter descriptions. vm_size is GiB of address space and sizes no pool."""
+"""Units by the module's own parameter descriptions. vm_size is GiB of address space and sizes
+no pool.
+"""
 _ALSO = (("amdgpu", "no_system_mem_limit"), ("amdgpu", "gpu_recovery"))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One parameter as it is written in a file or on the kernel command line. ``line`` counts from 1."""
+    """One parameter as it is written in a file or on the kernel command line.
+
+    ``line`` counts from 1.
+    """
 
     module: str
     name: str
@@ -48,10 +56,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One module parameter: ``live`` as sysfs shows it, in ``unit`` (pages, MiB, GiB or empty), and ``live_bytes`` in bytes.
+    """One module parameter: ``live`` as sysfs shows it, in ``unit`` (pages, MiB, GiB or empty),
+    and ``live_bytes`` in bytes.
 
-    ``found`` are the settings of it, in the order in which they take effect: the last one wins, and the command line wins over
-    files. For a module that the kernel was built with, only the command line counts.
+    ``found`` are the settings of it, in the order in which they take effect: the last one wins,
+    and the command line wins over files. For a module that the kernel was built with, only the
+    command line counts.
     """
 
     module: str
@@ -68,7 +78,9 @@ class Parameter:
 
     @property
     def pending(self) -> Setting | None:
-        """The winning setting where it is not what is live: not yet rebooted, or the initramfs is stale, or it was refused."""
+        """The winning setting where it is not what is live: not yet rebooted, or the initramfs
+        is stale, or it was refused.
+        """
         if self.wanted is None or not self.live.ok:
             return None
         return None if _value(self.wanted.value) == _value(str(self.live.value)) else self.wanted
@@ -76,7 +88,10 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Unknown:
-    """A setting the module has no such parameter for; the kernel logs and ignores it. ``meant`` is a near name, or empty."""
+    """A setting the module has no such parameter for; the kernel logs and ignores it.
+
+    ``meant`` is a near name, or empty.
+    """
 
     setting: Setting
     meant: str
@@ -84,7 +99,9 @@ class Unknown:
 
 @dataclass(frozen=True)
 class FileTime:
-    """When a boot image or a modprobe.d file was written, in seconds since 1970; an image older than a setting lacks it."""
+    """When a boot image or a modprobe.d file was written, in seconds since 1970; an image older
+    than a setting lacks it.
+    """
 
     path: str
     mtime_s: int
@@ -92,26 +109,36 @@ class FileTime:
 
 
 def parse_modprobe(text: str) -> list[tuple[int, str, str, str]]:
-    """(line, module, name, value) of every ``options`` line. A backslash continues a line; "-" and "_" are one in names."""
+    """(line, module, name, value) of every ``options`` line.
+
+    A backslash continues a line; "-" and "_" are one in names.
+    """
     found = []
-    first, joined, lines = 1, "", text.split("\n")
+    first = 1
+    joined = ""
+    lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         joined += line.rstrip("\r")
         if joined.endswith("\\"):
             joined = joined[:-1]
             if number < len(lines):
                 continue
-        words, begun = _words(joined), first
-        first, joined = number + 1, ""
+        words = _words(joined)
+        begun = first
+        first = number + 1
+        joined = ""
         if len(words) > 2 and words[0] == "options":
-            # modprobe knows no comment behind options: the kernel gets the words and ignores each as unknown.
+            # modprobe knows no comment behind options: the kernel gets the words and ignores
+            # each as unknown.
             words = words[: next((i for i, word in enumerate(words) if word.startswith("#")), None)]
             found += [(begun, _plain(words[1]), *_pair(word)) for word in words[2:]]
     return found
 
 
 def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
-    """(module, name, value) of every ``module.name=value`` of a kernel command line; what follows "--" is for init."""
+    """(module, name, value) of every ``module.name=value`` of a kernel command line; what
+    follows "--" is for init.
+    """
     words = _words(text)
     words = words[: words.index("--")] if "--" in words else words
     dotted = [word.split(".", 1) for word in words if re.match(r"[A-Za-z][\w-]*\.[A-Za-z_]", word)]
@@ -130,7 +157,9 @@ def parse_modules(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _words(text: str) -> list[str]:
-    """Split at blanks outside double quotes and drop the quotes, as the kernel does (lib/cmdline.c, next_arg)."""
+    """Split at blanks outside double quotes and drop the quotes, as the kernel does
+    (lib/cmdline.c, next_arg).
+    """
     return [word.replace('"', "") for word in re.findall(r'(?:"[^"]*"?|[^\s"])+', text)]
 
 
@@ -151,13 +180,17 @@ def _value(word: str) -> int | str:
 
 
 def ttm_module(bundle: Bundle) -> Reading:
-    """Which TTM module amdgpu works with ("ttm", "amdttm"). Both can be loaded; the one in use lists amdgpu as its user."""
+    """Which TTM module amdgpu works with ("ttm", "amdttm").
+
+    Both can be loaded; the one in use lists amdgpu as its user.
+    """
     got = bundle.read("/proc/modules")
     loaded = parse_modules(got.text)
     for module in MODULES[:3]:
         if "amdgpu" in loaded.get(module, ()):
             return got.seen(module)
-    # Built into the kernel, or in a container where /proc/modules is hidden: then one folder alone still tells.
+    # Built into the kernel, or in a container where /proc/modules is hidden: then one folder
+    # alone still tells.
     present = [m for m in MODULES[:3] if bundle.sources(f"/sys/module/{m}/parameters/*")]
     if len(present) == 1:
         return got.of(f"/sys/module/{present[0]}").seen(present[0])
@@ -166,7 +199,9 @@ def ttm_module(bundle: Bundle) -> Reading:
 
 
 def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """Settings of MODULES in modprobe.d files, in the order in which modprobe takes them, and on the kernel command line."""
+    """Settings of MODULES in modprobe.d files, in the order in which modprobe takes them, and
+    on the kernel command line.
+    """
     files: dict[str, str] = {}
     for folder in reversed(_CONFIG):
         found = bundle.sources(f"{folder}/*.conf")
@@ -183,13 +218,16 @@ def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
 
 
 def parameters(bundle: Bundle) -> tuple[Parameter, ...]:
-    """The memory parameters of every module that is there, and every parameter of MODULES that is set somewhere."""
+    """The memory parameters of every module that is there, and every parameter of MODULES that
+    is set somewhere.
+    """
     written: dict[tuple[str, str], list[Setting]] = {}
     for setting in sum(settings(bundle), ()):
         written.setdefault((setting.module, setting.name), []).append(setting)
     found = []
     for module, name in sorted({*written, *UNITS, *_ALSO}):
-        source, unit = f"/sys/module/{module}/parameters/{name}", UNITS.get((module, name), "")
+        source = f"/sys/module/{module}/parameters/{name}"
+        unit = UNITS.get((module, name), "")
         if (module, name) in written or bundle.sources(source):
             kind = "pages" if unit == "pages" else "count"
             live = bundle.number(source, kind) if unit else bundle.word(source)
@@ -215,9 +253,11 @@ def _bytes(live: Reading, unit: str, bundle: Bundle) -> Reading:
 
 
 def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
-    """Settings for which the loaded module shows no file in sysfs, such as amdgpu.gtt_size for gttsize.
+    """Settings for which the loaded module shows no file in sysfs, such as amdgpu.gtt_size for
+    gttsize.
 
-    A parameter may be hidden from sysfs (mode 0); the kernel log line "unknown parameter" is the proof.
+    A parameter may be hidden from sysfs (mode 0); the kernel log line "unknown parameter" is
+    the proof.
     """
     odd = []
     for setting in sum(settings(bundle), ()):
@@ -231,7 +271,9 @@ def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
 
 
 def collect_initramfs(root: Path) -> list[dict[str, Any]]:
-    """Rows of the table initramfs: path, mtime (seconds since 1970) and size (bytes) of boot images and modprobe.d files."""
+    """Rows of the table initramfs: path, mtime (seconds since 1970) and size (bytes) of boot
+    images and modprobe.d files.
+    """
     rows = []
     top = str(root).rstrip("/")
     for pattern in (*_IMAGES, *(f"{folder}/*.conf" for folder in _CONFIG)):
@@ -243,7 +285,8 @@ def collect_initramfs(root: Path) -> list[dict[str, Any]]:
                 except OSError as error:
                     row["status"], row["why"] = fault(error)
                 else:
-                    # /boot/initrd.img is a link to the image of one kernel, which is listed by its own name.
+                    # /boot/initrd.img is a link to the image of one kernel, which is listed by
+                    # its own name.
                     if not stat.S_ISREG(state.st_mode):
                         continue
                     row.update(mtime=int(state.st_mtime), size=state.st_size)

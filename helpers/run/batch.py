@@ -1,7 +1,8 @@
-"""A batch: every run of a plan, each in a process of its own, each with its record, and the next one on a clean box.
+"""A batch: every run of a plan, each in a process of its own, each with its record, and the
+next one on a clean box.
 
-What only looks may go on side by side; what loads or provokes has the box to itself, and what reads the batch's own records
-waits for all runs before it.
+What only looks may go on side by side; what loads or provokes has the box to itself, and what
+reads the batch's own records waits for all runs before it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ Capture = Callable[[Path], Path]
 class BatchResult:
     """Every run of a batch in order. ``interrupted`` is the signal that stopped it, or empty.
 
-    ``unrecorded`` names each run whose record could not be written, with the reason: what is said here of it is nowhere else.
+    ``unrecorded`` names each run whose record could not be written, with the reason: what is
+    said here of it is nowhere else.
     """
 
     folder: Path
@@ -79,12 +81,14 @@ def run_plan(
     again: Collection[str] = (),
     stop: Stop | None = None,
 ) -> BatchResult:
-    """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``. Raises PlanError before anything
-    ran; afterwards records say it all.
+    """Run a plan into a new folder below ``out_root``, or go on with the batch in ``resume``.
 
-    ``box`` takes the place of ``live``. ``capture`` is called once, before the first run, where a run needs it. ``again`` names
-    runs of a resumed batch that are repeated whatever they did. A ``carrier`` of one's own hears of signals by the ``stop``
-    that both are given. ``gate`` is the module helpers.run.gate or a stand-in for it; without one no look is taken.
+    Raises PlanError before anything ran; afterwards records say it all.
+
+    ``box`` takes the place of ``live``. ``capture`` is called once, before the first run, where
+    a run needs it. ``again`` names runs of a resumed batch that are repeated whatever they did.
+    A ``carrier`` of one's own hears of signals by the ``stop`` that both are given. ``gate`` is
+    the module helpers.run.gate or a stand-in for it; without one no look is taken.
     """
     checked = load_plan(path, box)
     if capture is None and any(map(_wants_live, checked.steps)):
@@ -108,11 +112,17 @@ def run_plan(
 
 
 class _Batch:
-    """The loop: starts what may start, waits for what goes on, and looks at the box when nothing does."""
+    """The loop: starts what may start, waits for what goes on, and looks at the box when
+    nothing does.
+    """
 
     def __init__(self, journal: Journal, carrier: Local, stop: Stop, progress: Quiet, gate: Any):
-        self.journal, self.carrier, self.stop, self.progress = journal, carrier, stop, progress
-        self.checked, self.plan = journal.checked, journal.checked.plan
+        self.journal = journal
+        self.carrier = carrier
+        self.stop = stop
+        self.progress = progress
+        self.checked = journal.checked
+        self.plan = journal.checked.plan
         gate = gate if carrier.one_box else None
         self.box = Between(gate, self.plan.gates, journal.folder, lambda: bool(stop.signal))
         planned = [at for at, run in enumerate(journal.runs) if run.state == "planned"]
@@ -168,7 +178,8 @@ class _Batch:
 
     def _refusal(self, number: int) -> tuple[str, StoppedBy]:
         """Why a run must not start, and the kind of reason; empty where it may."""
-        step, run = self.checked.steps[number], self.journal.runs[number]
+        step = self.checked.steps[number]
+        run = self.journal.runs[number]
         if self.stop.signal:
             return f"interrupted ({self.stop.signal})", "interrupt"
         if self._left_s() <= 0:
@@ -181,7 +192,9 @@ class _Batch:
         return why, "quarantine" if why else ""
 
     def _is_given_live(self, step: Step) -> bool:
-        """Whether a run gets the bundle that is captured here; the nodes of a fleet capture their own."""
+        """Whether a run gets the bundle that is captured here; the nodes of a fleet capture
+        their own.
+        """
         return _wants_live(step) and (self.carrier.one_box or step.waits)
 
     def _has_room(self, number: int) -> bool:
@@ -201,13 +214,19 @@ class _Batch:
         def tick(cell: int, cells: int, seconds: float) -> None:  # from the thread of the run
             self.at[number] = (cell, cells, seconds)
 
-        folder, job = self.journal.folder / run.run_id, self._job(number)
+        folder = self.journal.folder / run.run_id
+        job = self._job(number)
         self.going[self.carrier.submit(folder, run, job, tick)] = number
 
     def _job(self, number: int) -> Job:
-        """The notebook and every parameter in full. ``{batch}`` in a text means the batch's folder."""
-        step, run = self.checked.steps[number], self.journal.runs[number]
-        batch, here = str(self.journal.folder), self.journal.folder / run.run_id
+        """The notebook and every parameter in full.
+
+        ``{batch}`` in a text means the batch's folder.
+        """
+        step = self.checked.steps[number]
+        run = self.journal.runs[number]
+        batch = str(self.journal.folder)
+        here = self.journal.folder / run.run_id
         box = self.live if step.box == "live" else step.box
         offered = {"box": box, "batch": batch, "out": str(here), "preset": step.preset}
         given = {name: value for name, value in offered.items() if name in step.takes and value}
@@ -235,21 +254,25 @@ class _Batch:
             self._judge()
 
     def _close_for_stuck(self) -> None:
-        """Close the GPUs of stuck runs for which that was not done before: their supervisor was killed, or the journal saw them."""
+        """Close the GPUs of stuck runs for which that was not done before: their supervisor was
+        killed, or the journal saw them.
+        """
         for run in list(self.journal.runs) if self.carrier.one_box else []:
             if run.state == "stuck" and not run.quarantined and run.boot_id == boot_id():
                 self.journal.put(self.box.close_for(run))
 
     def _judge(self) -> None:
         """Whether a stop rule of the plan holds by now."""
-        rules, runs = self.plan.stop, self.journal.runs
+        rules = self.plan.stop
+        runs = self.journal.runs
         others = ("planned", "started", "answered", "skipped")
         failures = sum(run.state not in others for run in runs)
         met = next((run for run in runs if run.state in rules.on_states), None)
         enough = SURE[: SURE.index(rules.on_confidence) + 1] if rules.on_confidence else ()
         won = next((run for run in runs if run.verdict and run.verdict.confidence in enough), None)
         strikes = strikes_by_node(runs)[node()] if self.carrier.one_box else 0
-        fewer, rule = "the plan allows fewer than", ""
+        fewer = "the plan allows fewer than"
+        rule = ""
         if rules.after_failures is not None and failures >= rules.after_failures:
             rule = f"after_failures: {failures} runs did not answer; {fewer} {rules.after_failures}"
         elif won is not None:
@@ -264,7 +287,9 @@ class _Batch:
         return self.checked.total_s - (time.monotonic() - self.began)
 
     def _to_file(self) -> None:
-        """The terminal is gone: from now on the batch's own file hears how it goes on, and what else would be printed."""
+        """The terminal is gone: from now on the batch's own file hears how it goes on, and what
+        else would be printed.
+        """
         self.hung_up = True
         with suppress(OSError, ValueError):
             self.progress.ended()
@@ -281,7 +306,9 @@ class _Batch:
                 self.progress.run_started(number, self.journal.runs[number])
 
     def _capture(self, capture: Capture | None) -> None:
-        """The bundle of this box that live runs are given, or why there is none; another one each time the batch is resumed."""
+        """The bundle of this box that live runs are given, or why there is none; another one
+        each time the batch is resumed.
+        """
         wanted = any(self._is_given_live(self.checked.steps[number]) for number in self.waiting)
         if capture is None or self.stop.signal or not wanted:
             return
@@ -303,13 +330,16 @@ def _wants_live(step: Step) -> bool:
     return step.box == "live" and "box" in step.takes
 
 
-# How a batch goes on after a logout, a login or a reboot: texts for a person to install, and how to take them away again.
+# How a batch goes on after a logout, a login or a reboot: texts for a person to install, and
+# how to take them away again.
 #
-# Nothing is installed here and nothing needs root. What a run did to the box stays true: a run that rebooted it is not repeated.
+# Nothing is installed here and nothing needs root. What a run did to the box stays true: a run
+# that rebooted it is not repeated.
 
 
-# One run that the kernel's OOM killer ends must not end the batch (OOMPolicy, systemd 243; the default is stop), and only the
-# supervisor is asked to stop (KillMode=mixed): it ends its runs and writes their records. systemd.service(5).
+# One run that the kernel's OOM killer ends must not end the batch (OOMPolicy, systemd 243; the
+# default is stop), and only the supervisor is asked to stop (KillMode=mixed): it ends its runs
+# and writes their records. systemd.service(5).
 UNIT = """# Save as ~/.config/systemd/user/{name}
 # Install: systemctl --user daemon-reload && systemctl --user enable {name}
 # Also at boot, before anybody logs in: loginctl enable-linger
@@ -342,7 +372,8 @@ tmux new-session -d -s casebook {word}
 
 
 def resume_argv(plan: Path, checkout: Path, folder: Path, box: str = "") -> list[str]:
-    """The command that resumes the batch in ``folder``, with absolute paths, so that it runs from anywhere.
+    """The command that resumes the batch in ``folder``, with absolute paths, so that it runs
+    from anywhere.
 
     Raises ValueError for a path that no unit and no crontab can hold.
     """
@@ -364,14 +395,19 @@ def unit_name(folder: Path) -> str:
 def resume_texts(
     plan: Path, checkout: Path, folder: Path, start: Path, box: str = ""
 ) -> tuple[str, str, str]:
-    """Three ways to have a batch resumed, as ``resume_argv`` does it: a unit, a line of a crontab, lines for a shell.
+    """Three ways to have a batch resumed, as ``resume_argv`` does it: a unit, a line of a
+    crontab, lines for a shell.
 
-    The systemd user unit resumes it at every login, or at every boot where the user lingers (loginctl). The crontab is for a box
-    without either. The lines for a shell go on after the terminal is closed, but not after a reboot. They start in ``start``.
+    The systemd user unit resumes it at every login, or at every boot where the user lingers
+    (loginctl). The crontab is for a box without either. The lines for a shell go on after the
+    terminal is closed, but not after a reboot. They start in ``start``.
     """
-    argv, name = resume_argv(plan, checkout, folder, box), unit_name(folder)
-    here, log = str(start.resolve()), shlex.quote(str(folder.resolve() / "resumed.log"))
-    # The program of ExecStart has its variables not expanded, its arguments have: a shell makes all of them arguments.
+    argv = resume_argv(plan, checkout, folder, box)
+    name = unit_name(folder)
+    here = str(start.resolve())
+    log = shlex.quote(str(folder.resolve() / "resumed.log"))
+    # The program of ExecStart has its variables not expanded, its arguments have: a shell makes
+    # all of them arguments.
     quoted = [re.sub(r'(["\\])', r"\\\1", word) for word in argv]
     words = " ".join(f'"{word}"' for word in quoted).replace("%", "%%").replace("$", "$$")
     batch = name[len("casebook-") : -len(".service")]
@@ -383,17 +419,23 @@ def resume_texts(
     return unit, at_reboot, detached
 
 
-# How a batch goes on: a live table on a terminal, plain lines elsewhere, several runs side by side in both.
+# How a batch goes on: a live table on a terminal, plain lines elsewhere, several runs side by
+# side in both.
 #
-# Nothing here ends a batch: a terminal that is closed, a full disk under a log and a run never heard of are all no matter.
+# Nothing here ends a batch: a terminal that is closed, a full disk under a log and a run never
+# heard of are all no matter.
 
-FIRST_LINE_S, REFRESH_S = 2.0, 0.2
+FIRST_LINE_S = 2.0
+REFRESH_S = 0.2
 MOST_ROWS = 16
 """Running runs that the live table shows; a fleet may have more."""
 
 
 class Quiet:
-    """Shows nothing of how a batch goes on, and is the base of what does. All calls come from the thread of the batch."""
+    """Shows nothing of how a batch goes on, and is the base of what does.
+
+    All calls come from the thread of the batch.
+    """
 
     def started(self, folder: Path, runs: Sequence[Run]) -> None:
         """The batch in ``folder`` begins or goes on, with its runs as they are now."""
@@ -402,7 +444,9 @@ class Quiet:
         """The run with this number in the batch starts."""
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        """A few times a second while a run goes on; ``cell`` of ``cells`` is running, 0 of 0 while its kernel starts."""
+        """A few times a second while a run goes on; ``cell`` of ``cells`` is running, 0 of 0
+        while its kernel starts.
+        """
 
     def run_ended(self, number: int, run: Run) -> None:
         """The run with this number has ended, or was skipped."""
@@ -418,7 +462,9 @@ def for_terminal(stream: TextIO | None = None) -> Quiet:
 
 
 def into_file(path: Path) -> Plain:
-    """Plain lines with the time of day, added to the end of a file: for a batch whose terminal is gone. Raises OSError."""
+    """Plain lines with the time of day, added to the end of a file: for a batch whose terminal
+    is gone. Raises OSError.
+    """
     log = open(path, "a", encoding="utf-8", errors="backslashreplace", buffering=1)
     return Plain(log, clock=True)
 
@@ -434,10 +480,13 @@ class Going:
 
 
 class Plain(Quiet):
-    """One line as a run starts and ends; in between a line after 2, 4, 8 ... seconds and at most every 30."""
+    """One line as a run starts and ends; in between a line after 2, 4, 8 ... seconds and at
+    most every 30.
+    """
 
     def __init__(self, stream: TextIO, clock: bool = False):
-        self.stream, self.clock = stream, clock
+        self.stream = stream
+        self.clock = clock
         self.runs: list[Run] = []
         self.going: dict[int, Going] = {}
 
@@ -453,7 +502,8 @@ class Plain(Quiet):
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
         going = self.going.setdefault(number, Going(self.runs[number]))
-        going.seconds, going.where = seconds, f"cell {cell} of {cells}" if cells else "starting"
+        going.seconds = seconds
+        going.where = f"cell {cell} of {cells}" if cells else "starting"
         if seconds >= going.next_line_s:
             while going.next_line_s <= seconds:
                 going.next_line_s += min(going.next_line_s, 30.0)
@@ -497,9 +547,12 @@ class Plain(Quiet):
 
 
 class Live(Plain):
-    """A table that moves: the runs that go on with cell and seconds, below it counts and time left. Ended runs above.
+    """A table that moves: the runs that go on with cell and seconds, below it counts and time left.
 
-    It is redrawn by whoever calls, from no thread of its own: a terminal that is gone costs no more than the table.
+    Ended runs above.
+
+    It is redrawn by whoever calls, from no thread of its own: a terminal that is gone costs no
+    more than the table.
     """
 
     def __init__(self, stream: TextIO):
@@ -507,7 +560,8 @@ class Live(Plain):
         from rich.live import Live as Screen
 
         super().__init__(stream)
-        self.console, self._drawn_s = Console(file=stream), 0.0
+        self.console = Console(file=stream)
+        self._drawn_s = 0.0
         options: dict[str, Any] = {"auto_refresh": False, "transient": True}
         options.update(redirect_stdout=False, redirect_stderr=False)
         self.screen = Screen(console=self.console, **options)

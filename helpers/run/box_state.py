@@ -1,10 +1,12 @@
 """What a box is like between two jobs: its GPUs, host memory, disk, and what the kernel logged.
 
-A look costs a fraction of a second and takes no GPU context: sysfs, procfs, KFD, and NVML in a child that can be left behind.
-What cannot be read is no trouble. Standard library of Python 3.8 alone: a scheduler's prolog has nothing else.
+A look costs a fraction of a second and takes no GPU context: sysfs, procfs, KFD, and NVML in a
+child that can be left behind. What cannot be read is no trouble. Standard library of Python 3.8
+alone: a scheduler's prolog has nothing else.
 
-Positions in the kernel log are record numbers of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), else a cursor of the
-journal: times would not do, since the log's clock drifts from every clock that a program can read.
+Positions in the kernel log are record numbers of /dev/kmsg
+(Documentation/ABI/testing/dev-kmsg), else a cursor of the journal: times would not do, since
+the log's clock drifts from every clock that a program can read.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ from helpers.shapes import from_json
 from helpers.units import now, pci_address, show_bytes
 
 # A driver that does not answer a read so long is sick; NVML alone may have to start its driver.
-ANSWER_S, NVML_S = 2.0, 20.0
-LOG_S, TEXT_LIMIT = 2.0, 200
+ANSWER_S = 2.0
+NVML_S = 20.0
+LOG_S = 2.0
+TEXT_LIMIT = 200
 _HWMON = tuple(
     f"/sys/class/drm/{card}/device/hwmon/hwmon*/temp*_{name}"
     for card in ("card[0-9]", "card[0-9][0-9]")
@@ -46,10 +50,11 @@ _NOT_KFD = ("mem_banks", "queues", "sdma")
 _KFD = tuple(name for name in kfd.FILES if not any(part in name for part in _NOT_KFD))
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
-# Faults of the program, not of the box (docs.nvidia.com/deploy/xid-errors): a later clean look lifts them.
+# Faults of the program, not of the box (docs.nvidia.com/deploy/xid-errors): a later clean look
+# lifts them.
 OWN_XIDS = ("13", "31", "43", "45")
-# drivers/edac/mce_amd.c decode_error_status, arch/x86/kernel/cpu/mce/core.c print_mce, drivers/firmware/efi/cper.c. Corrected
-# and deferred ones are left out.
+# drivers/edac/mce_amd.c decode_error_status, arch/x86/kernel/cpu/mce/core.c print_mce,
+# drivers/firmware/efi/cper.c. Corrected and deferred ones are left out.
 _HARDWARE = re.compile(
     r"\[Hardware Error\]: (?:System Fatal error|Uncorrected,|CPU \d{1,4}: Machine Check Exception|"
     r"event severity: (?:fatal|recoverable))"
@@ -62,9 +67,10 @@ NOW = "expected an answer at once"
 class Trouble:
     """Why a box is not clean. ``scope`` is "box", "gpu PCI", or "a GPU" where nobody knows which.
 
-    ``why`` is one line: seen, expected, with units. ``passes`` is true for what a clean look of the gate may lift: memory,
-    holders, heat, a full disk, a program's own fault. It is false for what no such look can disprove, such as a GPU reset:
-    that stays until a person has seen to it.
+    ``why`` is one line: seen, expected, with units. ``passes`` is true for what a clean look of
+    the gate may lift: memory, holders, heat, a full disk, a program's own fault. It is false
+    for what no such look can disprove, such as a GPU reset: that stays until a person has seen
+    to it.
     """
 
     scope: str
@@ -74,7 +80,10 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Held:
-    """A process with a GPU open. ``bytes`` is None where no source measured it; ``state`` is the kernel's letter, or empty."""
+    """A process with a GPU open.
+
+    ``bytes`` is None where no source measured it; ``state`` is the kernel's letter, or empty.
+    """
 
     pid: int
     name: str
@@ -85,7 +94,11 @@ class Held:
 
 @dataclass(frozen=True)
 class GpuState:
-    """One GPU. ``pools`` are (layer, used bytes, total bytes); ``celsius`` are (sensor, degrees, critical degrees or None)."""
+    """One GPU.
+
+    ``pools`` are (layer, used bytes, total bytes); ``celsius`` are (sensor, degrees, critical
+    degrees or None).
+    """
 
     pci: str
     pools: Tuple[Tuple[str, int, int], ...] = ()
@@ -97,8 +110,9 @@ class GpuState:
 class BoxState:
     """One look at a box. None stands for what could not be read.
 
-    ``log`` is the position in the kernel log, ``errors`` what happened since the look that was given as ``since``, ``seconds``
-    how long this look took, ``at`` when it was (UTC). ``folder`` is the one whose disk was looked at.
+    ``log`` is the position in the kernel log, ``errors`` what happened since the look that was
+    given as ``since``, ``seconds`` how long this look took, ``at`` when it was (UTC).
+    ``folder`` is the one whose disk was looked at.
     """
 
     boot_id: str
@@ -127,10 +141,12 @@ def measure(
     folder: str | Path = ".",
     since: BoxState | None = None,
 ) -> BoxState:
-    """Look at this box, or at the tree of one under ``root``: the GPUs of these PCI addresses (default: all), and its host.
+    """Look at this box, or at the tree of one under ``root``: the GPUs of these PCI addresses
+    (default: all), and its host.
 
-    ``folder`` is where results go: its disk is looked at. ``since`` is the look from which on the kernel log counts; without it
-    only the log's position is taken. Never raises for what cannot be read.
+    ``folder`` is where results go: its disk is looked at. ``since`` is the look from which on
+    the kernel log counts; without it only the log's position is taken. Never raises for what
+    cannot be read.
     """
     began = time.monotonic()
     bundle, sick = _bundle(root)
@@ -138,14 +154,17 @@ def measure(
     wanted = [gpu for gpu in gpus_of(bundle) if not asked or gpu.pci in asked]
     meminfo = f"{root}/proc/meminfo"
     total, available = (status_field(meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
-    free, read_only = None, False
+    free = None
+    read_only = False
     with suppress(OSError):
         disk = os.statvfs(folder)
-        free, read_only = disk.f_bavail * disk.f_frsize, bool(disk.f_flag & os.ST_RDONLY)
+        free = disk.f_bavail * disk.f_frsize
+        read_only = bool(disk.f_flag & os.ST_RDONLY)
     boot = files.boot_id(root)
     last = since if since and since.boot_id == boot else BoxState(boot)
     log, errors, whole = new_errors(root, last.log)
-    kills, before = status_field(f"{root}/proc/vmstat", "oom_kill"), last.oom_kills
+    kills = status_field(f"{root}/proc/vmstat", "oom_kill")
+    before = last.oom_kills
     if not whole and kills is not None and before is not None and kills > before:
         ended = "more process(es) that the kernel's OOM killer ended, expected none"
         errors += (Trouble("box", f"/proc/vmstat counts {kills - before} {ended}"),)
@@ -214,7 +233,9 @@ def nvml_rows() -> list[dict[str, Any]]:
     """The table ``nvml`` with temperatures; in a child, since NVML may hang in a sick driver."""
     rows: list[dict[str, Any]] = nvml.report()
     for row in rows:
-        handle, celsius, index = ctypes.c_void_p(), ctypes.c_uint(), row.get("index", 0)
+        handle = ctypes.c_void_p()
+        celsius = ctypes.c_uint()
+        index = row.get("index", 0)
         try:
             call = nvml.Nvml().call
             call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
@@ -230,7 +251,10 @@ def _card(source: str) -> str:
 
 
 def _scope(root: str, source: str) -> str:
-    """The GPU that a file below /sys/class/drm belongs to, else the box. The link is read without asking the driver."""
+    """The GPU that a file below /sys/class/drm belongs to, else the box.
+
+    The link is read without asking the driver.
+    """
     name = pci_address(os.path.basename(os.path.realpath(f"{root}{_card(source)}/device")))
     return f"gpu {name}" if name else "box"
 
@@ -267,13 +291,16 @@ def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | Non
             yield "NVML", float(row["celsius"]), None
 
 
-# What the kernel logged since a position in its log that says a box is not well: faults of a GPU, of memory, of the hardware.
+# What the kernel logged since a position in its log that says a box is not well: faults of a
+# GPU, of memory, of the hardware.
 
 
 def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], bool]:
-    """(position of the log's end, errors after the position ``since``, whether all of the log since then was read).
+    """(position of the log's end, errors after the position ``since``, whether all of the log
+    since then was read).
 
-    With an empty ``since`` nothing is judged. The journal is asked only where /dev/kmsg is refused and ``root`` is this box.
+    With an empty ``since`` nothing is judged. The journal is asked only where /dev/kmsg is
+    refused and ``root`` is this box.
     """
     position, lines, whole = kmsg(root + "/dev/kmsg", since)
     if not position and not root:
@@ -284,7 +311,10 @@ def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], bool]:
 
 
 def judged(text: str) -> tuple[Trouble, ...]:
-    """The troubles in a piece of kernel log. What the killer of a memory cgroup did is none: it stayed inside its limit."""
+    """The troubles in a piece of kernel log.
+
+    What the killer of a memory cgroup did is none: it stayed inside its limit.
+    """
     troubles = [_trouble(event) for event in parse(text) if _is_error(event)]
     hardware = [line for line in text.splitlines() if _HARDWARE.search(line)]
     troubles += [Trouble("box", _why("hardware error", 1, line), False) for line in hardware[:3]]
@@ -313,9 +343,12 @@ def _why(kind: str, count: int, text: str) -> str:
 
 
 def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
-    """(position, the lines after ``since``, whether none is missing) of /dev/kmsg or of a copy of it; no position: refused."""
+    """(position, the lines after ``since``, whether none is missing) of /dev/kmsg or of a copy
+    of it; no position: refused.
+    """
     after = int(since.split()[1]) if since.startswith("kmsg ") else -1
-    last, first = -1, -1
+    last = -1
+    first = -1
     lines: list[str] = []
     try:
         for record in kmsg_records(path, LOG_S):
@@ -342,20 +375,26 @@ def _journal(since: str) -> tuple[str, list[str], bool]:
     return position, [one for one in lines if one[:3] != "-- "] if position else [], bool(position)
 
 
-# Whether a box is clean for the next job: what a look at it may not show, and how long that may take.
+# Whether a box is clean for the next job: what a look at it may not show, and how long that may
+# take.
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
 NEW = " that was not there before"
 
 
 @dataclass(frozen=True)
 class Gates:
-    """What a box must be like for the next job, as a plan's ``gates`` say it. A temperature of None is not looked at.
+    """What a box must be like for the next job, as a plan's ``gates`` say it.
 
-    ``memory_back_fraction``: of host memory, and of a GPU's, that may stay used. ``settle_s``: how long it may take.
+    A temperature of None is not looked at.
+
+    ``memory_back_fraction``: of host memory, and of a GPU's, that may stay used. ``settle_s``:
+    how long it may take.
     """
 
-    # Read by pydantic where a plan holds gates, as the bounds beside the fields are: unknown keys are refused.
+    # Read by pydantic where a plan holds gates, as the bounds beside the fields are: unknown
+    # keys are refused.
     __pydantic_config__ = {"extra": "forbid"}
 
     disk_free_bytes: int = field(default=1 << 30, metadata={"ge": 0})
@@ -373,12 +412,15 @@ def idle(state: BoxState) -> BoxState:
 
 
 def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, ...]:
-    """Why a box is not clean: what happened by ``after``, and how its memory, holders, heat and disk differ from ``before``.
+    """Why a box is not clean: what happened by ``after``, and how its memory, holders, heat and
+    disk differ from ``before``.
 
-    Pure. After a reboot only what needs no comparison is judged. Of what either look could not read nothing is said.
-    ``idle(after)`` as ``before`` asks whether anybody uses the box at all.
+    Pure. After a reboot only what needs no comparison is judged. Of what either look could not
+    read nothing is said. ``idle(after)`` as ``before`` asks whether anybody uses the box at
+    all.
     """
-    troubles, same_boot = list(after.errors), before.boot_id == after.boot_id
+    troubles = list(after.errors)
+    same_boot = before.boot_id == after.boot_id
     earlier = {gpu.pci: gpu for gpu in before.gpus} if same_boot else {}
     for gone in earlier.keys() - {gpu.pci for gpu in after.gpus}:
         why = "the GPU is gone: it was there before and no layer shows it now"
@@ -391,13 +433,15 @@ def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, .
 
 
 def _host(before: BoxState, after: BoxState, gates: Gates) -> Iterator[str]:
-    had, has = before.available_bytes, after.available_bytes
+    had = before.available_bytes
+    has = after.available_bytes
     if had is not None and has is not None and before.boot_id == after.boot_id:
         least = had - _allowed(after.total_bytes or 0, gates)
         if has < least:
             expected = f"expected at least {show_bytes(least)} as before"
             yield f"{show_bytes(has)} of host memory available, {expected}"
-    disk, free = f"the disk of {after.folder}", after.disk_free_bytes
+    disk = f"the disk of {after.folder}"
+    free = after.disk_free_bytes
     if after.read_only:
         yield f"{disk} is mounted read-only, expected one that can be written"
     elif free is not None and free < gates.disk_free_bytes:
@@ -436,13 +480,16 @@ def settle(
     look: Callable[[], BoxState],
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[Trouble, ...]:
-    """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong, or nothing.
+    """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong,
+    or nothing.
 
-    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's first look as ``before``, so
-    that many small leaks add up, and a ``look`` since the latest one, so that one fault counts once.
+    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's
+    first look as ``before``, so that many small leaks add up, and a ``look`` since the latest
+    one, so that one fault counts once.
     """
     happened: tuple[Trouble, ...] = ()
-    waited, pause = 0.0, FIRST_PAUSE_S
+    waited = 0.0
+    pause = FIRST_PAUSE_S
     while True:
         state = look()
         # A later look does not name again what an earlier one did.
@@ -452,4 +499,5 @@ def settle(
         if waited >= gates.settle_s or not passing:
             return troubles
         sleep(pause)
-        waited, pause = waited + pause + state.seconds, min(2 * pause, LONGEST_PAUSE_S)
+        waited = waited + pause + state.seconds
+        pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -1,8 +1,10 @@
-"""A papermill engine that tells the truth about a notebook whose kernel died, hung or was interrupted.
+"""A papermill engine that tells the truth about a notebook whose kernel died, hung or was
+interrupted.
 
-Stock papermill 2.7.0 marks the cell that died, and those after it, as completed (tests/test_papermill_contract.py watches for
-the release that stops doing so). Importing this module registers the engine ``casebook``; ``execute`` is the way to use it.
-Only public methods of papermill 2.7 and nbclient 0.11 are overridden; what each works around is in its docstring.
+Stock papermill 2.7.0 marks the cell that died, and those after it, as completed
+(tests/test_papermill_contract.py watches for the release that stops doing so). Importing this
+module registers the engine ``casebook``; ``execute`` is the way to use it. Only public methods
+of papermill 2.7 and nbclient 0.11 are overridden; what each works around is in its docstring.
 """
 
 from __future__ import annotations
@@ -41,11 +43,20 @@ from .record import in_words
 
 NAME = "casebook"
 WHOLE = "casebook://"
-"""Before a path: papermill saves that file whole or not at all. Every other path stays with papermill's own handlers."""
+"""Before a path: papermill saves that file whole or not at all.
+
+Every other path stays with papermill's own handlers.
+"""
 AUTOSAVE_S = 5
-START_S, STOP_S, STACKS_S, OUTPUTS_S = 60, 3.0, 0.3, 60
-STREAM_HEAD, STREAM_TAIL = 1 << 20, 1 << 16
-STDERR, STACKS, THREADS = "kernel.stderr", "stacks/kernel.txt", "stacks/threads.txt"
+START_S = 60
+STOP_S = 3.0
+STACKS_S = 0.3
+OUTPUTS_S = 60
+STREAM_HEAD = 1 << 20
+STREAM_TAIL = 1 << 16
+STDERR = "kernel.stderr"
+STACKS = "stacks/kernel.txt"
+THREADS = "stacks/threads.txt"
 STOPPING = "--- what follows was written while the kernel was being stopped ---\n"
 LANGUAGE = {"name": "python", "version": sys.version.split()[0]}
 LANGUAGE |= {"mimetype": "text/x-python", "file_extension": ".py"}
@@ -55,9 +66,10 @@ LANGUAGE |= {"mimetype": "text/x-python", "file_extension": ".py"}
 class RunFault:
     """Why a notebook did not come to its end.
 
-    ``state`` is failed (its own exception), died, timed_out, interrupted or stuck (not even SIGKILL ends it); ``cause`` is
-    one line; ``signal`` names what killed the kernel or interrupted us; ``cell`` is the index in the source notebook, None
-    outside of all cells; ``last_words`` is what the kernel last wrote to fd 1 and 2.
+    ``state`` is failed (its own exception), died, timed_out, interrupted or stuck (not even
+    SIGKILL ends it); ``cause`` is one line; ``signal`` names what killed the kernel or
+    interrupted us; ``cell`` is the index in the source notebook, None outside of all cells;
+    ``last_words`` is what the kernel last wrote to fd 1 and 2.
     """
 
     state: str
@@ -71,10 +83,11 @@ class RunFault:
 class Execution:
     """What one execution of a notebook is given, and what came of it.
 
-    A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the environment of the kernel, by which
-    its processes are recognised; ``adopted`` as of ``kernel.sweep``. ``on_cell`` hears which cell of how many begins.
-    ``nb`` is the executed notebook, ``fault`` why it stopped early; ``left_behind`` names the processes of the kernel that had
-    to be ended.
+    A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the
+    environment of the kernel, by which its processes are recognised; ``adopted`` as of
+    ``kernel.sweep``. ``on_cell`` hears which cell of how many begins. ``nb`` is the executed
+    notebook, ``fault`` why it stopped early; ``left_behind`` names the processes of the kernel
+    that had to be ended.
     """
 
     folder: Path
@@ -96,7 +109,10 @@ class AtomicFiles(LocalHandler):
 
 
 class CasebookEngine(NBClientEngine):
-    """The engine ``casebook``. Takes ``execution``, an Execution; without one it has the usual limits."""
+    """The engine ``casebook``.
+
+    Takes ``execution``, an Execution; without one it has the usual limits.
+    """
 
     @classmethod
     def execute_notebook(
@@ -129,11 +145,12 @@ papermill_io.register(WHOLE, AtomicFiles())
 def execute(
     source: Path, out: Path, parameters: dict[str, Any] | None = None, **options: Any
 ) -> Execution:
-    """Run the notebook ``source`` in a kernel of its own and keep it at ``out``, saved whole at every step.
+    """Run the notebook ``source`` in a kernel of its own and keep it at ``out``, saved whole at
+    every step.
 
-    A cell may run for ``metadata.timeout`` seconds, else ``cell_s``; all of them together for ``run_s``. The kernel works in
-    the folder of ``out`` and its fd 1 and 2 go to kernel.stderr there. ``options``: those of Execution. Its fault is returned,
-    not raised.
+    A cell may run for ``metadata.timeout`` seconds, else ``cell_s``; all of them together for
+    ``run_s``. The kernel works in the folder of ``out`` and its fd 1 and 2 go to kernel.stderr
+    there. ``options``: those of Execution. Its fault is returned, not raised.
     """
     out = out.resolve()
     execution = Execution(out.parent, **options)
@@ -156,7 +173,10 @@ def execute(
 
 
 class OwnKernels(KernelSpecManager):
-    """Knows one kernel: this interpreter. What is registered in the user's home or on the system is not looked at."""
+    """Knows one kernel: this interpreter.
+
+    What is registered in the user's home or on the system is not looked at.
+    """
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         spec = {"display_name": "Python 3", "language": "python", "interrupt_mode": "signal"}
@@ -171,17 +191,23 @@ class CasebookClient(PapermillNotebookClient):
         own: dict[str, Any] = {"extra_arguments": ["--IPKernelApp.capture_fd_output=False"]}
         own.update(kernel_name="python3", coalesce_streams=True, iopub_timeout=OUTPUTS_S)
         super().__init__(nb_man, **limits, **own)
-        self.run, self.deadline = execution, time.monotonic() + execution.run_s
-        self.stderr, self.stacks = execution.folder / STDERR, execution.folder / STACKS
+        self.run = execution
+        self.deadline = time.monotonic() + execution.run_s
+        self.stderr = execution.folder / STDERR
+        self.stacks = execution.folder / STACKS
         self.process: Any = None
         self.stopped = ""
         self.killer: threading.Timer | None = None
         self.ooms = kernel.oom_kills()
         self.sockets: Path | None = None
-        self.streamed, self.tail, self.tail_name = 0, "", "stdout"
+        self.streamed = 0
+        self.tail = ""
+        self.tail_name = "stdout"
 
     def create_kernel_manager(self) -> AsyncKernelManager:
-        """A manager of this interpreter's kernel over unix sockets: no TCP port to race for, nothing under the home folder."""
+        """A manager of this interpreter's kernel over unix sockets: no TCP port to race for,
+        nothing under the home folder.
+        """
         self.sockets = kernel.short_folder(self.run.mark)
         where = {"transport": "ipc", "connection_file": str(self.sockets / "k.json")}
         own = {"kernel_spec_manager": OwnKernels(), "shutdown_wait_time": STOP_S}
@@ -189,13 +215,18 @@ class CasebookClient(PapermillNotebookClient):
         return self.km
 
     def start_new_kernel(self, **kwargs: Any) -> None:
-        """Start the kernel and keep its process: papermill forgets it, and only it knows how the kernel ended."""
+        """Start the kernel and keep its process: papermill forgets it, and only it knows how
+        the kernel ended.
+        """
         super().start_new_kernel(**kwargs)
         assert isinstance(self.km.provisioner, LocalProvisioner)
         self.process = self.km.provisioner.process
 
     def execute(self, **kwargs: Any) -> Any:
-        """Run all cells. Returns normally also after a fault, so that papermill writes its banner and raises."""
+        """Run all cells.
+
+        Returns normally also after a fault, so that papermill writes its banner and raises.
+        """
         try:
             with open(self.stderr, "ab") as words, self._signals():
                 self.km = self.create_kernel_manager()
@@ -211,7 +242,11 @@ class CasebookClient(PapermillNotebookClient):
         return self.nb
 
     def execute_cell(self, cell: Any, cell_index: int, *args: Any, **kwargs: Any) -> Any:
-        """Run one cell. Whatever stops it, it raises CellExecutionError, the one thing that papermill records as failed."""
+        """Run one cell.
+
+        Whatever stops it, it raises CellExecutionError, the one thing that papermill records as
+        failed.
+        """
         self.run.on_cell(cell_index, len(self.nb.cells))
         if self.stopped and cell.cell_type == "code":
             why = f"interrupted by {self.stopped} before"
@@ -219,20 +254,27 @@ class CasebookClient(PapermillNotebookClient):
         try:
             return super().execute_cell(cell, cell_index, *args, **kwargs)
         except CellExecutionError as error:
-            state, cause = "failed", _raised(error)
+            state = "failed"
+            cause = _raised(error)
             if self.stopped:
-                state, cause = "interrupted", f"interrupted by {self.stopped}"
+                state = "interrupted"
+                cause = f"interrupted by {self.stopped}"
             self.run.fault = self._fault(cell_index, state, cause, self.stopped)
             raise
         except (DeadKernelError, CellTimeoutError) as error:
             if isinstance(error, CellTimeoutError) and not self._is_dead():
                 self._dump_stacks()
-                state, how, name = "timed_out", self._overran(cell, error), ""
+                state = "timed_out"
+                how = self._overran(cell, error)
+                name = ""
             else:
-                state, (how, name) = "died", self._how_it_ended()
+                state = "died"
+                (how, name) = self._how_it_ended()
                 how += "; in"
             if self.stopped and state == "died":
-                state, how, name = "interrupted", f"interrupted by {self.stopped}; in", self.stopped
+                state = "interrupted"
+                how = f"interrupted by {self.stopped}; in"
+                name = self.stopped
             lost = self._lost(cell, cell_index, state, how, name)
         except KeyboardInterrupt:
             why = "interrupted by SIGINT in"
@@ -245,21 +287,28 @@ class CasebookClient(PapermillNotebookClient):
         raise lost
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
-        """Take one message of the kernel; of printed text only a cell's first 2**20 and last 2**16 characters stay."""
+        """Take one message of the kernel; of printed text only a cell's first 2**20 and last
+        2**16 characters stay.
+        """
         content = msg["content"]
         if msg["msg_type"] == "clear_output":
-            self.streamed, self.tail = 0, ""
+            self.streamed = 0
+            self.tail = ""
         if msg["msg_type"] == "stream":
-            text, room = content["text"], max(0, STREAM_HEAD - self.streamed)
+            text = content["text"]
+            room = max(0, STREAM_HEAD - self.streamed)
             self.streamed += len(text)
-            self.tail, self.tail_name = (self.tail + text[room:])[-STREAM_TAIL:], content["name"]
+            self.tail = (self.tail + text[room:])[-STREAM_TAIL:]
+            self.tail_name = content["name"]
             if not room:
                 return None
             content["text"] = text[:room]
         return super().process_message(msg, cell, cell_index)
 
     def wait_for_reply(self, msg_id: str, cell: Any = None) -> dict[str, Any]:
-        """papermill asks the kernel for its language at the end; a lost kernel never answers, and it is known."""
+        """papermill asks the kernel for its language at the end; a lost kernel never answers,
+        and it is known.
+        """
         known = {**LANGUAGE, **self.nb.metadata.get("language_info", {})}
         return {"content": {"language_info": known}}
 
@@ -277,12 +326,15 @@ class CasebookClient(PapermillNotebookClient):
         return f"passed the limit of {self._cell_limit(cell):g} s of"
 
     def _how_it_ended(self) -> tuple[str, str]:
-        code, words = self.process.returncode if self.process else 0, kernel.last_words(self.stderr)
+        code = self.process.returncode if self.process else 0
+        words = kernel.last_words(self.stderr)
         how, name = kernel.how_it_ended(code, self.ooms, kernel.oom_kills(), words)
         return f"the kernel was {how}" if name else f"the kernel {how}", name
 
     def _is_dead(self) -> bool:
-        """Whether a kernel at its limit has ended; where an OOM kill was counted, it may still be giving its memory back."""
+        """Whether a kernel at its limit has ended; where an OOM kill was counted, it may still
+        be giving its memory back.
+        """
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_S if (kernel.oom_kills() or 0) > (self.ooms or 0) else 0)
         return self.process.returncode is not None
@@ -315,14 +367,19 @@ class CasebookClient(PapermillNotebookClient):
         return CellExecutionError("\n".join(lines), title, cause)
 
     def _never_ready(self, error: Exception) -> None:
-        """The kernel did not come up: say so at the first code cell, so that none reads as completed."""
+        """The kernel did not come up: say so at the first code cell, so that none reads as
+        completed.
+        """
         codes = [index for index, cell in enumerate(self.nb.cells) if cell.cell_type == "code"]
         statuses = {cell.metadata.papermill.get("status") for cell in self.nb.cells}
         if not codes or statuses != {"pending"}:
             raise error
-        state, how, name = "failed", f"the kernel was not ready: {in_words(error)}", ""
+        state = "failed"
+        how = f"the kernel was not ready: {in_words(error)}"
+        name = ""
         if self.process is not None and self.process.poll() is not None:
-            state, (how, name) = "died", self._how_it_ended()
+            state = "died"
+            (how, name) = self._how_it_ended()
         state = "interrupted" if self.stopped else state
         cell = self.nb.cells[codes[0]]
         self._lost(cell, codes[0], state, f"{how}; before", self.stopped or name)
@@ -345,7 +402,9 @@ class CasebookClient(PapermillNotebookClient):
                 self.stacks.parent.rmdir()
 
     def _dump_stacks(self) -> None:
-        """Before a kernel that hangs is stopped: its Python stacks, and where in the system each of its threads waits."""
+        """Before a kernel that hangs is stopped: its Python stacks, and where in the system
+        each of its threads waits.
+        """
         pid = self.process.pid
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR2)
@@ -358,11 +417,14 @@ class CasebookClient(PapermillNotebookClient):
             left_out = self.streamed - STREAM_HEAD - len(self.tail)
             note = f"\n[... {left_out:,} characters left out ...]\n" if left_out else ""
             cell.outputs.append(new_output("stream", name=self.tail_name, text=note + self.tail))
-        self.streamed, self.tail = 0, ""
+        self.streamed = 0
+        self.tail = ""
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM to us stop the run: as an exception they could land in the middle of saving the notebook."""
+        """SIGINT and SIGTERM to us stop the run: as an exception they could land in the middle
+        of saving the notebook.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -375,7 +437,8 @@ class CasebookClient(PapermillNotebookClient):
                 signal.signal(number, handler)
 
     def _stop(self, number: int, frame: Any) -> None:
-        again, self.stopped = bool(self.stopped), self.stopped or signal.Signals(number).name
+        again = bool(self.stopped)
+        self.stopped = self.stopped or signal.Signals(number).name
         self._signal_kernel(signal.SIGKILL if again else signal.SIGINT)
         if not again:
             self.killer = threading.Timer(STOP_S, self._signal_kernel, [signal.SIGKILL])

@@ -1,7 +1,9 @@
-"""A fleet: the runs of a batch carried out by the workers of a dask.distributed scheduler, which is transport and no more.
+"""A fleet: the runs of a batch carried out by the workers of a dask.distributed scheduler,
+which is transport and no more.
 
-The batch itself decides which worker gets which run, one at a time; nothing is ever repeated by the scheduler. How workers
-are started is in env/FLEET.md. The package distributed is imported here alone, when a fleet is asked for.
+The batch itself decides which worker gets which run, one at a time; nothing is ever repeated by
+the scheduler. How workers are started is in env/FLEET.md. The package distributed is imported
+here alone, when a fleet is asked for.
 """
 
 from __future__ import annotations
@@ -46,19 +48,23 @@ CUT_OFF = (*LOST, AttributeError)
 def needs(run: Any) -> dict[str, float]:
     """What a Run or Step wants of a worker, as resources that the worker was started with.
 
-    ``GPU=1`` for what loads or provokes or names a GPU; a named one also wants its PCI address as a resource.
+    ``GPU=1`` for what loads or provokes or names a GPU; a named one also wants its PCI address
+    as a resource.
     """
     named = {run.gpu: 1.0} if run.gpu else {}
     return {"GPU": 1.0, **named} if named or run.danger in ("loads", "provokes") else {}
 
 
 class Fleet(Local):
-    """Carries out runs on ``slots`` workers, one each; ``keys`` are those of a tls:// address. Raises FleetError where there is
-    no scheduler, no worker, or a wrong one.
+    """Carries out runs on ``slots`` workers, one each; ``keys`` are those of a tls:// address.
 
-    A worker that is silent for ``silent_s`` seconds (``first_s`` before its first word), or whose connection ends, is lost:
-    its run is node_lost, and it gets no other. Its node ends that run when it has heard nothing from here for ``lease_s``.
-    What a run leaves comes home up to ``limit_bytes``; where the node sees the batch's folder too, it is moved there instead.
+    Raises FleetError where there is no scheduler, no worker, or a wrong one.
+
+    A worker that is silent for ``silent_s`` seconds (``first_s`` before its first word), or
+    whose connection ends, is lost: its run is node_lost, and it gets no other. Its node ends
+    that run when it has heard nothing from here for ``lease_s``. What a run leaves comes home
+    up to ``limit_bytes``; where the node sees the batch's folder too, it is moved there
+    instead.
     """
 
     one_box = False
@@ -77,11 +83,18 @@ class Fleet(Local):
     ):
         super().__init__(1, stop, run_one)
         self.address = address
-        self.first_s, self.silent_s, self.lease_s = first_s, silent_s, lease_s
+        self.first_s = first_s
+        self.silent_s = silent_s
+        self.lease_s = lease_s
         self.limit_bytes = limit_bytes
-        self.key, self.token = uuid.uuid4().hex, uuid.uuid4().hex
-        self.beat, self.gone, self.scheduler = 0, "", ""
-        self.gates, self.node_strikes, self.strikes = Gates(), 0, Counter[str]()
+        self.key = uuid.uuid4().hex
+        self.token = uuid.uuid4().hex
+        self.beat = 0
+        self.gone = ""
+        self.scheduler = ""
+        self.gates = Gates()
+        self.node_strikes = 0
+        self.strikes = Counter[str]()
         self.workers: dict[str, dict[str, Any]] = {}
         self.names: dict[str, str] = {}  # also of those that are gone
         self.words: dict[str, dict[str, Any]] = {}  # the last word on each run, by its key
@@ -90,9 +103,11 @@ class Fleet(Local):
         self.tokens: set[Path] = set()
         self.given_up: list[str] = []
         self.forgets: list[Any] = []
-        self.at_home, self.changed = threading.Lock(), threading.Condition()
+        self.at_home = threading.Lock()
+        self.changed = threading.Condition()
         self.closed = threading.Event()
-        self.insecure, self.checkout = False, loaded()
+        self.insecure = False
+        self.checkout = loaded()
         self.client = _connect(address, keys, first_s)
         self.board = Board(self.client.sync, lambda: self.client.scheduler, self.key)
         self.beats = threading.Thread(target=self._beat, name="fleet", daemon=True)
@@ -111,12 +126,18 @@ class Fleet(Local):
 
     @property
     def slots(self) -> int:
-        """Workers that may get a run; at least 1, so that a batch whose workers are gone is told so run by run."""
+        """Workers that may get a run; at least 1, so that a batch whose workers are gone is
+        told so run by run.
+        """
         return max(1, len(self._usable()))
 
     def check(self, checked: CheckedPlan) -> None:
-        """Take the plan's gates and rules. Raises FleetError where a step wants what no worker has, before any run is given."""
-        self.gates, self.node_strikes = checked.plan.gates, checked.plan.stop.node_strikes or 0
+        """Take the plan's gates and rules.
+
+        Raises FleetError where a step wants what no worker has, before any run is given.
+        """
+        self.gates = checked.plan.gates
+        self.node_strikes = checked.plan.stop.node_strikes or 0
         self.insecure = checked.plan.insecure
         self._inspect()
         for step in checked.steps:
@@ -142,7 +163,9 @@ class Fleet(Local):
             token.unlink(missing_ok=True)
 
     def carry(self, folder: Path, run: Run, job: Job, tick: Tick) -> Run:
-        """Carry out a planned run on the next free worker; its record, whatever became of its node."""
+        """Carry out a planned run on the next free worker; its record, whatever became of its
+        node.
+        """
         if _reads_home(folder, run, job):
             if needs(run):
                 why = "seen paths of this box and a wish for a worker's GPU; expected one of them"
@@ -164,7 +187,10 @@ class Fleet(Local):
                 return kept(folder, ended)
 
     def _borrow(self, wanted: dict[str, float]) -> tuple[str, str]:
-        """(a free worker that has what is wanted, or nothing and why). Waits for one while any is there."""
+        """(a free worker that has what is wanted, or nothing and why).
+
+        Waits for one while any is there.
+        """
         with self.changed:
             while True:
                 usable = self._usable(wanted)
@@ -181,7 +207,9 @@ class Fleet(Local):
                 self.changed.wait(TICK_S)
 
     def _on(self, worker: str, folder: Path, run: Run, job: Job, tick: Tick) -> Run | None:
-        """The record of a run given to a worker, or None where it was not started there and will not be."""
+        """The record of a run given to a worker, or None where it was not started there and
+        will not be.
+        """
         key = f"{run.run_id}-{uuid.uuid4().hex}"
         options = {"workers": [worker], "allow_other_workers": False, "resources": needs(run)}
         order = self._order(worker, key, folder, run, job)
@@ -193,7 +221,9 @@ class Fleet(Local):
             if task.status == "finished":
                 break
             if (new := self.words.get(key, {})) != word:
-                heard, run, word = time.monotonic(), _started(folder, run, new), new
+                heard = time.monotonic()
+                run = _started(folder, run, new)
+                word = new
                 tick(word["cell"], word["cells"], word["seconds"])
             time.sleep(TICK_S / 2)
         if not trouble:
@@ -223,15 +253,20 @@ class Fleet(Local):
         if word.get("cells"):
             at = f"cell {word['cell']} of {word['cells']} after {word['seconds']:.0f} s"
         last = f"its last word, {time.monotonic() - heard:.0f} s before: {at}"
-        cause, files = f"the node of worker {trouble}; {last}", files_below(folder)
+        cause = f"the node of worker {trouble}; {last}"
+        files = files_below(folder)
         notes = [f"what it wrote lies on {word['node']} in {word['there']}"]
         changes: dict[str, Any] = {"cause": cause, "files": files, "notes": notes}
         return move(_started(folder, run, word), "node_lost", ended_at=now(), **changes)
 
     def _order(self, worker: str, key: str, folder: Path, run: Run, job: Job) -> dict[str, Any]:
-        """What a worker gets, the notebook included. A node with several workers is watched by their named GPUs alone."""
+        """What a worker gets, the notebook included.
+
+        A node with several workers is watched by their named GPUs alone.
+        """
         order: dict[str, Any]
-        token, source = folder.parent / f".fleet-{self.key[:8]}", Path(job["source"])
+        token = folder.parent / f".fleet-{self.key[:8]}"
+        source = Path(job["source"])
         with self.changed:  # one of the runs that start at once
             if not token.exists():
                 write_atomic(token, self.token)
@@ -264,7 +299,9 @@ class Fleet(Local):
         return f"no word for {patience_s:g} s" if time.monotonic() - heard > patience_s else ""
 
     def _give_up(self, key: str, word: dict[str, Any]) -> dict[str, Any]:
-        """The last word on a run that is given up; none only where it is certain that it was not and will not be started."""
+        """The last word on a run that is given up; none only where it is certain that it was
+        not and will not be started.
+        """
         try:
             self.given_up.append(key)
             self._lease()
@@ -288,7 +325,9 @@ class Fleet(Local):
         return [one for one, about in self.workers.items() if about["host"] == host]
 
     def _beat(self) -> None:
-        """Renew the lease and look at the workers until closed; without an answer for ``silent_s`` the scheduler is gone."""
+        """Renew the lease and look at the workers until closed; without an answer for
+        ``silent_s`` the scheduler is gone.
+        """
         answered = time.monotonic()
         while not self.closed.wait(TICK_S) and not self.gone:
             try:
@@ -311,7 +350,8 @@ class Fleet(Local):
         self.words = self.board.get("said") or {}
         for one in self.workers.keys() - seen["workers"].keys():
             self.out.setdefault(one, f"{self._name(one)}: its connection to the scheduler ended")
-        self.scheduler, self.workers = seen["id"], seen["workers"]
+        self.scheduler = seen["id"]
+        self.workers = seen["workers"]
         self.names |= {one: about["name"] for one, about in self.workers.items()}
 
     def _lease(self) -> None:
@@ -320,8 +360,12 @@ class Fleet(Local):
         self.board.put({**lease, "stop": self.stop.signal, "times": self.stop.times}, "lease")
 
     def _inspect(self) -> None:
-        """Refuse a scheduler or workers of another checkout, or with doors open. One that is silent shows when it gets a run."""
-        asked, whose = (self.checkout, self.insecure), "expected one started in the checkout"
+        """Refuse a scheduler or workers of another checkout, or with doors open.
+
+        One that is silent shows when it gets a run.
+        """
+        asked = (self.checkout, self.insecure)
+        whose = "expected one started in the checkout"
         try:
             seen = {self.address: self.client.run_on_scheduler(unfit, *asked)}
         except (ImportError, *CUT_OFF) as error:
@@ -345,7 +389,8 @@ class Fleet(Local):
             return []
 
         def has(about: dict[str, Any]) -> bool:
-            own, needs = about["resources"], (wanted or {}).items()
+            own = about["resources"]
+            needs = (wanted or {}).items()
             return all(own.get(name, 0) >= count for name, count in needs)
 
         return [one for one, about in self.workers.items() if one not in self.out and has(about)]
@@ -371,8 +416,11 @@ def _connect(address: str, keys: Path | None, first_s: float) -> Any:
 
 
 def _reads_home(folder: Path, run: Run, job: Job) -> bool:
-    """Whether a run is given the batch's folder, or a bundle by its path: only this box is sure to have them."""
-    own, given = str(folder), job["parameters"]
+    """Whether a run is given the batch's folder, or a bundle by its path: only this box is sure
+    to have them.
+    """
+    own = str(folder)
+    given = job["parameters"]
     words = str([value for name, value in given.items() if name != "box"]).replace(own, "")
     bundle = run.box != "live" and os.path.isabs(str(given.get("box", "")))
     return bundle or str(folder.parent) in words
@@ -387,8 +435,12 @@ def _started(folder: Path, run: Run, word: dict[str, Any]) -> Run:
 
 
 def _brought(folder: Path, started: Run, back: dict[str, Any]) -> Run:
-    """What a worker sent, laid into the run's folder, and its record. Never writes outside of that folder."""
-    ended, notes = Run.model_validate_json(back["run"]), []
+    """What a worker sent, laid into the run's folder, and its record.
+
+    Never writes outside of that folder.
+    """
+    ended = Run.model_validate_json(back["run"])
+    notes = []
     place = f"{started.node} in {back['there']}"
     try:
         for path in (Path(back["there"]) / ended.run_id).iterdir() if back["shared"] else ():

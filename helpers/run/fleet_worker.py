@@ -1,7 +1,9 @@
-"""What a worker of a fleet does: one run in its own scratch, in processes of its own, for as long as its batch wants it.
+"""What a worker of a fleet does: one run in its own scratch, in processes of its own, for as
+long as its batch wants it.
 
-Word goes both ways over the scheduler's metadata: the worker says that it is about to start and then a beat every second;
-the batch renews a lease. A run whose lease ends is ended here, so a batch that is gone leaves nothing running on a node.
+Word goes both ways over the scheduler's metadata: the worker says that it is about to start and
+then a beat every second; the batch renews a lease. A run whose lease ends is ended here, so a
+batch that is gone leaves nothing running on a node.
 """
 
 from __future__ import annotations
@@ -32,36 +34,48 @@ from .record import boot_id, in_words, move, node, now, replaced
 from .runner import Stop
 from .shapes import Run
 
-BEAT_S, ASK_S, CAPTURE_S = 1.0, 5.0, 120.0
+BEAT_S = 1.0
+ASK_S = 5.0
+CAPTURE_S = 120.0
 # What a cut connection raises; asyncio's TimeoutError is another one on Python 3.10.
 LOST = (OSError, RuntimeError, TimeoutError, asyncio.TimeoutError)
 _OF_BATCH: dict[str, Any] = {}  # what this process knows of its node, for one batch at a time
 
 
 class Board:
-    """What the scheduler keeps for one fleet, as a worker or the batch sees it. Its calls raise one of LOST when cut off."""
+    """What the scheduler keeps for one fleet, as a worker or the batch sees it.
+
+    Its calls raise one of LOST when cut off.
+    """
 
     def __init__(self, sync: Callable[..., Any], scheduler: Callable[[], Any], fleet: str):
-        self.sync, self.scheduler, self.path = sync, scheduler, ["casebook", fleet]
+        self.sync = sync
+        self.scheduler = scheduler
+        self.path = ["casebook", fleet]
 
     def put(self, value: Any, *keys: str) -> None:
-        call, path = self.scheduler().set_metadata, [*self.path, *keys]
+        call = self.scheduler().set_metadata
+        path = [*self.path, *keys]
         self.sync(call, callback_timeout=ASK_S, keys=path, value=value)
 
     def get(self, *keys: str) -> Any:
-        call, path = self.scheduler().get_metadata, [*self.path, *keys]
+        call = self.scheduler().get_metadata
+        path = [*self.path, *keys]
         return self.sync(call, callback_timeout=ASK_S, keys=path, default=None)
 
 
 def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
-    """Carry out one run and return its record and its files, or why it was refused: then nothing was started.
+    """Carry out one run and return its record and its files, or why it was refused: then
+    nothing was started.
 
-    Never starts the same order twice, whatever the scheduler repeats. The files stay here until ``forget``.
+    Never starts the same order twice, whatever the scheduler repeats. The files stay here until
+    ``forget``.
     """
     from distributed import get_worker
     from distributed.utils import sync
 
-    worker, key = get_worker(), order["key"]
+    worker = get_worker()
+    key = order["key"]
     board = Board(partial(sync, worker.loop), lambda: worker.scheduler, order["fleet"])
     if board.get("said", key) is not None:
         return {"refused": "it was started before and its result is lost"}
@@ -75,7 +89,8 @@ def carry(order: dict[str, Any], run_one: Callable[..., Run]) -> dict[str, Any]:
     if key in (board.get("lease") or {"given_up": [key]})["given_up"]:
         forget(str(there))
         return {"refused": "the batch had given it up"}
-    stop, done = Stop(), threading.Event()
+    stop = Stop()
+    done = threading.Event()
     arguments = (board, key, word, stop, done, order["lease_s"])
     beats = threading.Thread(target=_beat, args=arguments, daemon=True)
     beats.start()
@@ -101,8 +116,11 @@ def forget(there: str) -> None:
 def _beat(
     board: Board, key: str, word: dict[str, Any], stop: Stop, done: threading.Event, lease_s: float
 ) -> None:
-    """Say a word every second and look for the lease; ask the run to stop where the batch does, or is gone."""
-    seen, since = -1, time.monotonic()
+    """Say a word every second and look for the lease; ask the run to stop where the batch does,
+    or is gone.
+    """
+    seen = -1
+    since = time.monotonic()
     while not done.wait(BEAT_S):
         word["beat"] += 1
         lease: dict[str, Any] = {"beat": seen, "given_up": []}
@@ -112,15 +130,19 @@ def _beat(
         except LOST:
             lease["lost"] = True
         if lease["beat"] != seen:
-            seen, since = lease["beat"], time.monotonic()
+            seen = lease["beat"]
+            since = time.monotonic()
         if key in lease["given_up"] or time.monotonic() - since > lease_s:
             stop.signal = stop.signal or "SIGTERM"
         elif lease.get("stop"):
-            stop.signal, stop.times = lease["stop"], lease["times"]
+            stop.signal = lease["stop"]
+            stop.times = lease["times"]
 
 
 def _scratch(order: dict[str, Any], local: Path) -> tuple[Path, bool]:
-    """A new folder for one run, and whether the batch's own machine sees it: proved by a text that only the batch knows."""
+    """A new folder for one run, and whether the batch's own machine sees it: proved by a text
+    that only the batch knows.
+    """
     token = Path(order["token"])
     shared = text("", str(token)) == order["token_text"]
     root = token.parent if shared else local.parent / "casebook"
@@ -138,8 +160,10 @@ def _carried(
     tick: Callable[..., None],
 ) -> Run:
     """The run with its notebook and its paths as they are here, between two looks at the node."""
-    run, job = Run.model_validate_json(order["run"]), order["job"]
-    folder, source = there / run.run_id, there / "source" / order["name"]
+    run = Run.model_validate_json(order["run"])
+    job = order["job"]
+    folder = there / run.run_id
+    source = there / "source" / order["name"]
     folder.mkdir()
     source.parent.mkdir()
     source.write_bytes(order["notebook"])
@@ -167,7 +191,10 @@ def _carried(
 
 
 def _captured(path: Path) -> Path:
-    """An evidence bundle of this node, made by a child once a batch. Raises OSError, SubprocessError."""
+    """An evidence bundle of this node, made by a child once a batch.
+
+    Raises OSError, SubprocessError.
+    """
     if "box" not in _OF_BATCH:
         argv = [sys.executable, "-m", "helpers", "capture", "--out", str(path)]
         options: dict[str, Any] = {"env": kernel.environment(), "cwd": kernel.CHECKOUT}
@@ -182,7 +209,9 @@ def _captured(path: Path) -> Path:
 
 
 def _files(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], dict[str, int]]:
-    """(the files of a run, small ones first up to a limit; what stays here with its size in bytes)."""
+    """(the files of a run, small ones first up to a limit; what stays here with its size in
+    bytes).
+    """
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
     own = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -199,13 +228,16 @@ def _files(folder: Path, limit_bytes: int) -> tuple[dict[str, bytes], dict[str, 
 
 # The doors of a fleet: who gets in, what listens where, and whether a process may take part.
 #
-# Whoever reaches a port of distributed without TLS can run any program there, on the worker's port as on the scheduler's. So
-# nothing listens beyond loopback without keys, no HTTP server is started at all (its port would have no keys), and a process
-# started some other way is measured by the sockets that it really listens at.
+# Whoever reaches a port of distributed without TLS can run any program there, on the worker's
+# port as on the scheduler's. So nothing listens beyond loopback without keys, no HTTP server is
+# started at all (its port would have no keys), and a process started some other way is measured
+# by the sockets that it really listens at.
 
 GUIDE = "as env/FLEET.md says"
 KEYS = OUTPUTS / "fleet-keys"
-CERTIFICATE, KEY, DAYS = "cert.pem", "key.pem", 365
+CERTIFICATE = "cert.pem"
+KEY = "key.pem"
+DAYS = 365
 DEATH_S = 120  # a worker that finds no scheduler for so long ends
 SHOWN = 3
 _OPENSSL = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=casebook-fleet"
@@ -216,7 +248,9 @@ class FleetError(PlanError):
 
 
 def make_keys(folder: Path) -> Path:
-    """Write a new certificate and its key for a fleet; whoever has both is let in. Raises FleetError, OSError.
+    """Write a new certificate and its key for a fleet; whoever has both is let in.
+
+    Raises FleetError, OSError.
 
     The certificate is signed by its own key, so nothing else can sign a second one.
     """
@@ -240,10 +274,14 @@ def make_keys(folder: Path) -> Path:
 
 
 def security(folder: Path) -> Any:
-    """What distributed takes to ask for these keys and to show them. Raises FleetError where they are not the owner's alone."""
+    """What distributed takes to ask for these keys and to show them.
+
+    Raises FleetError where they are not the owner's alone.
+    """
     from distributed import Security
 
-    certificate, key = folder / CERTIFICATE, folder / KEY
+    certificate = folder / CERTIFICATE
+    key = folder / KEY
     if not (certificate.is_file() and key.is_file()):
         do = "make them: python3 -m helpers fleet keys; then copy the folder to every box"
         raise FleetError(f"{folder}: seen no {CERTIFICATE} with its {KEY}; expected both; {do}")
@@ -267,7 +305,10 @@ def serve(
     insecure: bool = False,
     **options: Any,
 ) -> None:
-    """Be the scheduler or a worker of a fleet until it ends, listening at one address. Raises FleetError before it listens."""
+    """Be the scheduler or a worker of a fleet until it ends, listening at one address.
+
+    Raises FleetError before it listens.
+    """
     import dask
     import distributed
 
@@ -283,7 +324,8 @@ def serve(
     if part == "scheduler":
         options.update(allowed_failures=0, dashboard=False)
     else:
-        # A worker that its own memory watch pauses or kills would not show the box's own out-of-memory.
+        # A worker that its own memory watch pauses or kills would not show the box's own
+        # out-of-memory.
         options.update(nthreads=1, memory_limit=0, death_timeout=DEATH_S)
     closed = type(kind.__name__, (kind,), {"start_http_server": lambda *arguments, **more: None})
     options.update(host=host or "127.0.0.1", port=port, security=keys and security(keys))
@@ -311,7 +353,9 @@ def _is_loopback(address: str) -> bool:
 
 
 def open_doors(server: Any) -> list[str]:
-    """Where this process listens beyond loopback without TLS, as "address:port"; ``server`` is distributed's own of it."""
+    """Where this process listens beyond loopback without TLS, as "address:port"; ``server`` is
+    distributed's own of it.
+    """
     import psutil
 
     sockets = psutil.Process().net_connections("inet")
@@ -322,7 +366,9 @@ def open_doors(server: Any) -> list[str]:
 
 
 def checkout() -> dict[str, str]:
-    """What this checkout is: its commit where git says it, and each file that a run may use, by hash."""
+    """What this checkout is: its commit where git says it, and each file that a run may use, by
+    hash.
+    """
     git = ["git", "-C", str(CHECKOUT), "rev-parse", "HEAD"]
     commit = ""
     with suppress(OSError, subprocess.SubprocessError):
@@ -346,7 +392,9 @@ def loaded() -> dict[str, str]:
 def unfit(
     wanted: dict[str, str], insecure: bool, dask_worker: Any = None, dask_scheduler: Any = None
 ) -> str:
-    """Why this process must not take part in a batch of the checkout ``wanted``, or nothing. distributed gives the rest."""
+    """Why this process must not take part in a batch of the checkout ``wanted``, or nothing.
+    distributed gives the rest.
+    """
     server = dask_worker or dask_scheduler
     if allowed := getattr(server, "allowed_failures", 0):
         why = f"seen allowed-failures {allowed}; expected 0, or what kills a node goes to more"
@@ -362,7 +410,8 @@ def unfit(
         expected = "expected TLS, or a plan that says insecure: true"
         return f"seen {', '.join(doors[:SHOWN])} open to other boxes; {expected}"
     for own, do in ((loaded(), "start it anew"), (checkout(), "update its checkout")):
-        one, other = own["commit"], wanted["commit"]
+        one = own["commit"]
+        other = wanted["commit"]
         names = {*own, *wanted} - {"commit"}
         differ = sorted(name for name in names if own.get(name) != wanted.get(name))
         if differ:

@@ -1,6 +1,8 @@
-"""What a batch keeps its hands off between two runs, until the box is clean again (clean) or a person has seen to it.
+"""What a batch keeps its hands off between two runs, until the box is clean again (clean) or a
+person has seen to it.
 
-The rule is that of ORNL's checknode on Frontier (Cray User Group 2023): a clean check may lift only what the check itself set.
+The rule is that of ORNL's checknode on Frontier (Cray User Group 2023): a clean check may lift
+only what the check itself set.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ from .record import boot_id, in_words, now, seconds_since
 from .shapes import Run
 
 __all__ = ["Trouble", "measure", "settle"]
-TICK_S, WATCH_S = 0.2, 20.0
+TICK_S = 0.2
+WATCH_S = 20.0
 FOR_GOOD = " (for good)"
 
 
 class Quarantine:
-    """What a batch keeps its hands off, and why: a whole box, or one GPU of it. It holds state alone.
+    """What a batch keeps its hands off, and why: a whole box, or one GPU of it.
 
-    ``add`` takes what the gate saw and what others know, such as a process that SIGKILL did not end; theirs never passes.
+    It holds state alone.
+
+    ``add`` takes what the gate saw and what others know, such as a process that SIGKILL did not
+    end; theirs never passes.
     """
 
     def __init__(self) -> None:
@@ -41,18 +47,24 @@ class Quarantine:
         self.troubles = tuple(dict.fromkeys((*self.troubles, *troubles)))
 
     def lifted(self, seen: Iterable[Trouble]) -> tuple[Trouble, ...]:
-        """What a look lifts that saw only ``seen``: passing troubles of the scopes that are clean now."""
+        """What a look lifts that saw only ``seen``: passing troubles of the scopes that are
+        clean now.
+        """
         unclean = {trouble.scope for trouble in seen}
         gone = [one for one in self.troubles if one.passes and one.scope not in unclean]
         self.troubles = tuple(one for one in self.troubles if one not in gone)
         return tuple(gone)
 
     def refuses(self, run: Any) -> str:
-        """Why this run must not start, or empty. ``run`` has ``gpu`` and ``danger`` (a Run or a Step).
+        """Why this run must not start, or empty.
 
-        A box refuses every run. A GPU refuses those that name it, and those that name none and do more than look.
+        ``run`` has ``gpu`` and ``danger`` (a Run or a Step).
+
+        A box refuses every run. A GPU refuses those that name it, and those that name none and
+        do more than look.
         """
-        named, looks = pci_address(run.gpu) or run.gpu, run.danger == "looks"
+        named = pci_address(run.gpu) or run.gpu
+        looks = run.danger == "looks"
         for trouble in self.troubles:
             if trouble.scope in ("box", f"gpu {named}"):
                 return f"{trouble.scope} is in quarantine: {trouble.why}"
@@ -68,29 +80,39 @@ class _Interrupted(Exception):
 class Between:
     """The box between two runs: what is closed, and the looks that close and open it.
 
-    ``gate`` has ``measure`` and ``settle`` as this module; without it only what a run itself proves is closed. ``interrupted``
-    says whether the batch is to stop: it ends a wait.
+    ``gate`` has ``measure`` and ``settle`` as this module; without it only what a run itself
+    proves is closed. ``interrupted`` says whether the batch is to stop: it ends a wait.
     """
 
     def __init__(self, gate: Any, gates: Gates, folder: Path, interrupted: Callable[[], bool]):
-        self.gate, self.gates, self.folder, self.interrupted = gate, gates, folder, interrupted
+        self.gate = gate
+        self.gates = gates
+        self.folder = folder
+        self.interrupted = interrupted
         self.quarantine = Quarantine()
         self.first: Any = None
         self.last: Any = None
         self.kept = BoxState(boot_id(), at=now())
-        self.blind, self.watched_s = "", time.monotonic()
+        self.blind = ""
+        self.watched_s = time.monotonic()
 
     def take_up(self, runs: Iterable[Run]) -> None:
-        """What earlier runs of the batch closed under this boot, and what is wrong with the box before the first run."""
+        """What earlier runs of the batch closed under this boot, and what is wrong with the box
+        before the first run.
+        """
         for run in runs:
             if run.quarantined and run.boot_id == boot_id():
                 for scope in run.quarantined.split(", "):
-                    why, passes = run.gate or run.cause, not scope.endswith(FOR_GOOD)
+                    why = run.gate or run.cause
+                    passes = not scope.endswith(FOR_GOOD)
                     self.quarantine.add(Trouble(scope.removesuffix(FOR_GOOD), why, passes))
         self.quarantine.add(*self._look())
 
     def refuses(self, run: Run, idle: bool) -> str:
-        """Why a run must not start, or nothing. While nothing runs, a look may open again what only a look has closed."""
+        """Why a run must not start, or nothing.
+
+        While nothing runs, a look may open again what only a look has closed.
+        """
         passing = any(trouble.passes for trouble in self.quarantine.troubles)
         if idle and passing and self.quarantine.refuses(run):
             self._judge(self._look(settle=False))
@@ -103,7 +125,9 @@ class Between:
         return run.model_copy(update={"quarantined": scope + FOR_GOOD})
 
     def after(self, runs: Sequence[Run]) -> list[Run]:
-        """Look at the box after these runs; the records of those that left it unclean, or after which nothing could be seen."""
+        """Look at the box after these runs; the records of those that left it unclean, or after
+        which nothing could be seen.
+        """
         if self.interrupted() or self.gate is None:
             return []
         new = self._judge(self._look())
@@ -123,7 +147,10 @@ class Between:
         return new
 
     def _look(self, settle: bool = True) -> tuple[Trouble, ...]:
-        """What is wrong with the box, after it had time to settle. An interrupt of the batch ends the wait."""
+        """What is wrong with the box, after it had time to settle.
+
+        An interrupt of the batch ends the wait.
+        """
         self.blind = ""
         if self.gate is None:
             return ()
@@ -145,7 +172,9 @@ class Between:
         return self.last
 
     def watch(self) -> None:
-        """While runs go on, every WATCH_S, a look that is only kept; none any more after one that a driver did not answer."""
+        """While runs go on, every WATCH_S, a look that is only kept; none any more after one
+        that a driver did not answer.
+        """
         if self.gate is None or time.monotonic() < self.watched_s + WATCH_S:
             return
         self.watched_s = time.monotonic()
@@ -166,7 +195,9 @@ class Between:
 
 
 def marked(run: Run, troubles: Sequence[Trouble], beside: str = "") -> Run:
-    """The record of a run that left the box unclean, if it did: ``gate`` says why, ``quarantined`` what is closed since then."""
+    """The record of a run that left the box unclean, if it did: ``gate`` says why,
+    ``quarantined`` what is closed since then.
+    """
     if not troubles:
         return run
     why = "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in troubles) + beside
@@ -189,7 +220,9 @@ def keep(folder: Path, state: Any) -> None:
 
 
 def before_the_end(batch: Path, run: Run, root: str = "") -> list[str]:
-    """Of a run whose machine went down: what was read of that machine last, and what its kernel logged last, or why not."""
+    """Of a run whose machine went down: what was read of that machine last, and what its kernel
+    logged last, or why not.
+    """
     began_s = time.time() - seconds_since(run.started_at)
     words = last_lines(run.boot_id, began_s, root)
     return [

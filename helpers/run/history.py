@@ -1,9 +1,9 @@
 """Questions over many nights: every run.json below outputs as tables that DuckDB asks.
 
-Each record is read and checked by this project first, because one torn file makes DuckDB give up on all of them (seen with
-1.5 and 2.0). What cannot be believed is named and left out.
-DuckDB is imported when asked. Tables: ``runs``, one row a run; ``readings``, one row for each reading in bytes
-that a verdict stands on. The ready questions are in questions.sql.
+Each record is read and checked by this project first, because one torn file makes DuckDB give
+up on all of them (seen with 1.5 and 2.0). What cannot be believed is named and left out. DuckDB
+is imported when asked. Tables: ``runs``, one row a run; ``readings``, one row for each reading
+in bytes that a verdict stands on. The ready questions are in questions.sql.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class History:
     database: Any = field(repr=False)
 
     def ask(self, question: str) -> Answer:
-        """The answer to a name in QUESTIONS or to SQL over ``runs`` and ``readings``. Raises HistoryError."""
+        """The answer to a name in QUESTIONS or to SQL over ``runs`` and ``readings``.
+
+        Raises HistoryError.
+        """
         import duckdb
 
         if " " not in question.strip() and question not in QUESTIONS:
@@ -113,13 +116,18 @@ def open_history(outputs: Path) -> History:
 
 
 def same_run(run: Run, with_box: bool = True) -> str:
-    """What makes two records the same run at two times: notebook, parameters, preset, GPU and, unless told, the box."""
+    """What makes two records the same run at two times: notebook, parameters, preset, GPU and,
+    unless told, the box.
+    """
     what = [run.notebook, run.parameters, run.preset, run.gpu, *([run.box] if with_box else [])]
     return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 def _row(run: Run) -> dict[str, Any]:
-    """A row of ``runs``. A merge of batches puts the batch before the id of a run; here both are as they were."""
+    """A row of ``runs``.
+
+    A merge of batches puts the batch before the id of a run; here both are as they were.
+    """
     given = ", ".join(f"{name}={value}" for name, value in sorted(run.parameters.items()))
     verdict = run.verdict
     own: dict[str, Any] = {"batch": run.batch_id, "same": same_run(run), "parameters": given}
@@ -133,7 +141,8 @@ def _readings(run: Run) -> list[dict[str, Any]]:
     """What of a row of ``readings`` is not of its run."""
     rows = []
     for item in run.verdict.evidence if run.verdict else ():
-        value, source = item.reading.value, item.reading.source
+        value = item.reading.value
+        source = item.reading.source
         if item.reading.unit == "bytes" and isinstance(value, (int, float)):
             if abs(value) < MOST_BYTES:
                 rows.append({"reading": item.id, "source": source, "bytes": int(value)})
@@ -147,8 +156,11 @@ def _columns(table: str) -> dict[str, str]:
 def _load(
     database: Any, table: str, columns: str, rows: list[dict[str, Any]], folder: Path
 ) -> None:
-    """Everything goes over as text and is cast there: a time that is none becomes NULL instead of an error for the whole."""
-    path, kinds = folder / f"{table}.jsonl", _columns(columns)
+    """Everything goes over as text and is cast there: a time that is none becomes NULL instead
+    of an error for the whole.
+    """
+    path = folder / f"{table}.jsonl"
+    kinds = _columns(columns)
     lines = [json.dumps({name: _text(row[name]) for name in kinds}) + "\n" for row in rows]
     path.write_text("".join(lines), encoding="utf-8")
     cast = ", ".join(f'TRY_CAST("{name}" AS {kind}) AS "{name}"' for name, kind in kinds.items())
@@ -163,7 +175,10 @@ def _plain(value: Any) -> Any:
 
 
 def _in_words(column: str, value: Any) -> Any:
-    """A value in a reader's words. A cause alone is known by its column: a word such as ``permission`` may stand in others."""
+    """A value in a reader's words.
+
+    A cause alone is known by its column: a word such as ``permission`` may stand in others.
+    """
     told = isinstance(value, str) and (column == "verdict" or value.endswith(")"))
     return in_words(value) if told else "" if value is None else value
 
@@ -172,7 +187,8 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value).encode("utf-8", "replace").decode()
 
 
-# Merges the batch folders of several boxes into one that ``status`` and ``report`` read; nothing that was measured is lost.
+# Merges the batch folders of several boxes into one that ``status`` and ``report`` read;
+# nothing that was measured is lost.
 
 MERGED = "collected"  # marks a folder that was written here
 RANK = {"planned": 1, "skipped": 2, "started": 3, "node_lost": 4}
@@ -185,7 +201,11 @@ class CollectError(ValueError):
 
 @dataclass(frozen=True)
 class Collected:
-    """The merged batch. ``same`` counts runs that it held before; ``unreadable`` names each record that cannot be believed."""
+    """The merged batch.
+
+    ``same`` counts runs that it held before; ``unreadable`` names each record that cannot be
+    believed.
+    """
 
     folder: Path
     runs: tuple[Run, ...]
@@ -194,10 +214,12 @@ class Collected:
 
 
 def collect(folders: Sequence[Path], out: Path) -> Collected:
-    """Merge batch folders, or folders that hold some, into ``out``, which may hold an earlier merge. Raises CollectError.
+    """Merge batch folders, or folders that hold some, into ``out``, which may hold an earlier
+    merge. Raises CollectError.
 
-    A run is known by its batch and its id, behind the name of its box. Of two records of one run the one that says more stays
-    and the other is kept below it. What belongs to no run (plan, bundles) goes to a folder for each batch.
+    A run is known by its batch and its id, behind the name of its box. Of two records of one
+    run the one that says more stays and the other is kept below it. What belongs to no run
+    (plan, bundles) goes to a folder for each batch.
     """
     out = out.resolve()
     batches = [batch for folder in folders for batch in _batches(folder.resolve(), out)]
@@ -221,10 +243,12 @@ def collect(folders: Sequence[Path], out: Path) -> Collected:
 
 def _take_up(batch: Path, out: Path) -> int:
     """Merge one batch, or one earlier merge; returns how many of its runs were there before."""
-    merged, same = (batch / MERGED).exists(), 0
+    merged = (batch / MERGED).exists()
+    same = 0
     label = "" if merged else _label(batch)
     for path in sorted(batch.glob("*/run.json")):
-        run, name = _read(path), path.parent.name
+        run = _read(path)
+        name = path.parent.name
         if not merged:
             name = f"{label}{run.batch_id if run else batch.name}.{run.run_id if run else name}"
         elif run:
@@ -254,7 +278,9 @@ def _batches(folder: Path, out: Path) -> Iterator[Path]:
 
 
 def _label(batch: Path) -> str:
-    """The name of the box that a batch was started on, with a dot; empty where the batch's own name has it."""
+    """The name of the box that a batch was started on, with a dot; empty where the batch's own
+    name has it.
+    """
     box = ""
     with suppress(OSError):
         owner = whole(batch / LOCK, 4096).decode("utf-8", "replace").strip()
@@ -274,7 +300,8 @@ def _merge(source: Path, here: Path, run: Run | None) -> bool:
     """Lay one run into the merge; whether anything was new."""
     if not here.exists():
         return _lay(source, here, run)
-    old, old_mark = _read(here / "run.json"), _mark(whole(here / "run.json"))
+    old = _read(here / "run.json")
+    old_mark = _mark(whole(here / "run.json"))
     record = run.model_dump_json(indent=1).encode() if run else None
     mark = _mark(record or whole(source / "run.json"))
     if run and old and run.attempt == old.attempt and run.pid and old.pid:
@@ -311,7 +338,9 @@ def _lay(source: Path, here: Path, run: Run | None) -> bool:
 
 
 def _copy(source: Path, to: Path) -> None:
-    """Copy files and folders; links and what is no file are left out, since they mean something on their own box alone."""
+    """Copy files and folders; links and what is no file are left out, since they mean something
+    on their own box alone.
+    """
     if source.is_symlink():
         return
     if source.is_dir():

@@ -1,6 +1,8 @@
-"""A batch's folder, held by one process: its plan, a record of every run, and what is done about them when it is resumed.
+"""A batch's folder, held by one process: its plan, a record of every run, and what is done
+about them when it is resumed.
 
-A record is on the disk, synced, before its run starts. What the disk refuses is held in memory and written when there is room.
+A record is on the disk, synced, before its run starts. What the disk refuses is held in memory
+and written when there is room.
 """
 
 from __future__ import annotations
@@ -41,23 +43,33 @@ from .record import (
 from .runner import KILL_S, mark_of, salvaged
 from .shapes import Run
 
-PLAN, LOCK = "plan.yaml", ".lock"
-DIFF_LINES, MOST_OF_A_SECOND = 20, 99
+PLAN = "plan.yaml"
+LOCK = ".lock"
+DIFF_LINES = 20
+MOST_OF_A_SECOND = 99
 LAST_RUNNER_S = 20.0  # a runner whose batch has ended stops its kernel, saves, and ends
 
 
 class Journal:
-    """The runs of a batch in the order of its plan. ``held`` says of each record that is not on the disk why."""
+    """The runs of a batch in the order of its plan.
+
+    ``held`` says of each record that is not on the disk why.
+    """
 
     def __init__(self, folder: Path, checked: CheckedPlan, lock: int):
-        self.folder, self.checked, self._lock = folder, checked, lock
+        self.folder = folder
+        self.checked = checked
+        self._lock = lock
         self.runs = [_planned(step, folder.name, checked.sha256) for step in checked.steps]
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
 
     @classmethod
     def begin(cls, out_root: Path, checked: CheckedPlan) -> Journal:
-        """A new folder below ``out_root`` with every run planned. Raises PlanError where it cannot be written."""
+        """A new folder below ``out_root`` with every run planned.
+
+        Raises PlanError where it cannot be written.
+        """
         folder = _new_folder(out_root, checked)
         try:
             journal = cls(folder, checked, _locked(folder))
@@ -72,10 +84,11 @@ class Journal:
 
     @classmethod
     def reopen(cls, folder: Path, checked: CheckedPlan, repeat: Collection[str] = ()) -> Journal:
-        """A batch that was begun earlier, with every run in a true state and those planned that are to be tried again.
+        """A batch that was begun earlier, with every run in a true state and those planned that
+        are to be tried again.
 
-        ``repeat`` names runs that a person wants again whatever they did. Raises PlanError: the folder is no batch, another
-        process carries it out, or it was begun with another plan.
+        ``repeat`` names runs that a person wants again whatever they did. Raises PlanError: the
+        folder is no batch, another process carries it out, or it was begun with another plan.
         """
         folder = folder.resolve()
         try:
@@ -123,9 +136,13 @@ class Journal:
         os.close(self._lock)
 
     def _read(self) -> None:
-        """The records as they are. One that cannot be read is left alone, and its run not started: it may have been before."""
+        """The records as they are.
+
+        One that cannot be read is left alone, and its run not started: it may have been before.
+        """
         known = {path.parent.name for path in self.folder.glob("*/run.json")}
-        planned, missing = list(self.runs), []
+        planned = list(self.runs)
+        missing = []
         for number, run in enumerate(planned):
             here = self.folder / run.run_id
             if run.run_id not in known and not (here.is_dir() and any(here.iterdir())):
@@ -169,7 +186,8 @@ class Journal:
         if unknown := sorted(set(repeat) - set(self._number)):
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
-        stop, ooms = self.checked.plan.stop, kernel.oom_kills()
+        stop = self.checked.plan.stop
+        ooms = kernel.oom_kills()
         for run in list(self.runs):
             attempt = next_attempt(run, stop.after_strikes, ooms)
             if run.run_id in repeat and run.state != "planned":
@@ -204,7 +222,8 @@ def _is_written(here: Path, run: Run) -> bool:
 
 
 def keep(folder: Path, attempt: int) -> None:
-    """Move what an attempt left into ``earlier/<attempt>/``, its record last: a power cut leaves it there to go on from.
+    """Move what an attempt left into ``earlier/<attempt>/``, its record last: a power cut
+    leaves it there to go on from.
 
     Raises OSError.
     """
@@ -217,11 +236,16 @@ def keep(folder: Path, attempt: int) -> None:
 
 
 def _ended_since(folder: Path, run: Run) -> Run:
-    """What became of a run that reads as started and whose batch has ended. Its processes are ended if they are still there."""
+    """What became of a run that reads as started and whose batch has ended.
+
+    Its processes are ended if they are still there.
+    """
     if run.boot_id and run.boot_id != boot_id():
-        state, cause = "rebooted", "the machine restarted while it ran"
+        state = "rebooted"
+        cause = "the machine restarted while it ran"
         if run.node not in ("", node()):
-            state, why = "node_lost", "nothing more was heard of it"
+            state = "node_lost"
+            why = "nothing more was heard of it"
             cause = f"its batch ended while it ran on {run.node}; {why}"
         notes = [*run.notes, *(before_the_end(folder.parent, run) if state == "rebooted" else ())]
         return move(run, state, cause=cause, notes=notes, ended_at=now(), **salvaged(folder)[0])
@@ -237,7 +261,8 @@ def _ended_since(folder: Path, run: Run) -> Run:
         run = read_run(folder / "run.json")
     if run.state != "started":
         return run  # it completed its record after all
-    ooms, before = kernel.oom_kills(), run.ooms_before
+    ooms = kernel.oom_kills()
+    before = run.ooms_before
     kills = ooms - before if ooms is not None and before is not None else 0
     cause = "its batch ended while it ran"
     cause += f"; OOM kills counted since its start: {kills}" if kills > 0 else ""
@@ -259,7 +284,9 @@ def _wait_for_end(folder: Path, run: Run, limit_s: float) -> None:
 
 
 def _end_processes(folder: Path) -> None:
-    """End what still works for a run whose record cannot be read: its runner by the command line, the rest by its marks."""
+    """End what still works for a run whose record cannot be read: its runner by the command
+    line, the rest by its marks.
+    """
     for entry in os.listdir("/proc"):
         if entry.isdigit() and command_line(entry)[-3:] == [b"--one", os.fsencode(folder), b""]:
             with suppress(OSError):
@@ -269,12 +296,16 @@ def _end_processes(folder: Path) -> None:
 
 
 def _is_its_runner(folder: Path, run: Run) -> bool:
-    """Whether the process of a record works in this very folder, and not in one that this is a copy of."""
+    """Whether the process of a record works in this very folder, and not in one that this is a
+    copy of.
+    """
     return is_alive(run) and os.fsencode(folder.resolve()) in command_line(run.pid or 0)
 
 
 def _locked(folder: Path) -> int:
-    """An open file that holds the folder for this process, until it is closed or the process ends (flock(2))."""
+    """An open file that holds the folder for this process, until it is closed or the process
+    ends (flock(2)).
+    """
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,7 +22,8 @@ from helpers.shapes import Verdict, from_json
 from .shapes import Figure
 
 NBFORMAT = 4
-INJECTED, PARAMETERS = "injected-parameters", "parameters"
+INJECTED = "injected-parameters"
+PARAMETERS = "parameters"
 INJECTED_FIRST = (
     "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
 )
@@ -47,14 +48,18 @@ def without(package: str) -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _nbformat() -> Any:
     """The package, imported when it is needed: a kernel that checks its parameters does without."""
-    # jsonschema's check of IRIs compiles a grammar for a second that nothing here needs. Measured with jsonschema 4.26 and
-    # rfc3987-syntax 1.1: a runner starts in 0.45 s instead of 1.45 s.
+    # jsonschema's check of IRIs compiles a grammar for a second that nothing here needs.
+    # Measured with jsonschema 4.26 and rfc3987-syntax 1.1: a runner starts in 0.45 s instead of
+    # 1.45 s.
     with without("rfc3987_syntax"):
         return importlib.import_module("nbformat")
 
 
 class NotebookError(ValueError):
-    """A file that is no notebook we can run, or parameters it does not take. One line, in a notebook too."""
+    """A file that is no notebook we can run, or parameters it does not take.
+
+    One line, in a notebook too.
+    """
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]
@@ -65,7 +70,10 @@ class VerdictError(ValueError):
 
 
 def open_notebook(path: Path) -> Any:
-    """The notebook at ``path`` as nbformat 4, whole and for Python, as a run needs it. Raises NotebookError."""
+    """The notebook at ``path`` as nbformat 4, whole and for Python, as a run needs it.
+
+    Raises NotebookError.
+    """
     nb, faults = read_notebook(path)
     if faults:
         raise NotebookError(f"{path}: {faults[0]}")
@@ -82,7 +90,8 @@ def open_notebook(path: Path) -> Any:
 
 
 def read_notebook(path: Path) -> tuple[Any, list[str]]:
-    """The notebook at ``path`` as nbformat 4, and what is wrong with it; a cell that cannot be read says so in its place.
+    """The notebook at ``path`` as nbformat 4, and what is wrong with it; a cell that cannot be
+    read says so in its place.
 
     Raises NotebookError where nothing of it can be read.
     """
@@ -114,7 +123,8 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
         raise NotebookError(f"{path}: {wrong}")
     metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
     new = _nbformat().v4
-    nb, lines = new.new_notebook(metadata=metadata), [wrong]
+    nb = new.new_notebook(metadata=metadata)
+    lines = [wrong]
     for number, cell in enumerate(raw["cells"]):
         try:
             nb.cells.append(_whole(cell, number))
@@ -126,7 +136,10 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
 
 
 def _whole(cell: Any, number: int) -> Any:
-    """One cell of a broken notebook, valid by itself. Raises whatever it makes nbformat stumble over."""
+    """One cell of a broken notebook, valid by itself.
+
+    Raises whatever it makes nbformat stumble over.
+    """
     nbformat = _nbformat()
     whole = nbformat.from_dict({**cell, "id": f"cell-{number}"})
     whole.source = "".join(whole.get("source", ""))
@@ -148,7 +161,8 @@ def parameters(nb: Any) -> dict[str, ast.expr | None]:
 def _assigned(source: str) -> dict[str, ast.expr | None]:
     """The names that a cell assigns, with their annotations.
 
-    Read with ast: papermill's own inspection drops a line whose value or comment holds another ``=``.
+    Read with ast: papermill's own inspection drops a line whose value or comment holds another
+    ``=``.
     """
     try:
         body = ast.parse(source).body
@@ -166,12 +180,16 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
 
 
 def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -> None:
-    """Refuse names that the notebook does not have and values of another type than annotated. Raises NotebookError."""
+    """Refuse names that the notebook does not have and values of another type than annotated.
+
+    Raises NotebookError.
+    """
     for name, value in given.items():
         if name not in known:
             names = ", ".join(known) or "(it has no parameters)"
             raise NotebookError(f"no parameter {name!r}; expected one of {names}")
-        kind, expected = known[name], ""
+        kind = known[name]
+        expected = ""
         if kind is not None and not _fits(value, kind):
             expected = ast.unparse(kind)
             expected += " (quote it; with papermill: -r)" if expected == "str" else ""
@@ -184,9 +202,11 @@ def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -
 
 
 def refuse_wrong_parameters() -> None:
-    """In a notebook's kernel: ``check_parameters`` of the cell of parameters, and of what papermill injected behind it.
+    """In a notebook's kernel: ``check_parameters`` of the cell of parameters, and of what
+    papermill injected behind it.
 
-    papermill only warns of a name that a notebook does not have. Outside a kernel nothing is checked. Raises NotebookError.
+    papermill only warns of a name that a notebook does not have. Outside a kernel nothing is
+    checked. Raises NotebookError.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     cells = shell.user_ns.get("In", ()) if shell else ()
@@ -208,7 +228,9 @@ def _is_json(value: Any) -> bool:
 
 
 def _fits(value: Any, kind: ast.expr) -> bool:
-    """Whether a value fits an annotation; an annotation that is not understood says nothing and fits."""
+    """Whether a value fits an annotation; an annotation that is not understood says nothing and
+    fits.
+    """
     if isinstance(kind, ast.Constant) and isinstance(kind.value, str):
         return _fits(value, ast.parse(kind.value, mode="eval").body)
     if isinstance(kind, ast.Constant):
@@ -227,7 +249,9 @@ def _fits(value: Any, kind: ast.expr) -> bool:
 
 
 def needs_verdict(nb: Any) -> bool:
-    """False for a notebook whose metadata says ``casebook: {"verdict": false}``: it answers by reaching its end."""
+    """False for a notebook whose metadata says ``casebook: {"verdict": false}``: it answers by
+    reaching its end.
+    """
     return nb.metadata.get("casebook", {}).get("verdict", True) is not False
 
 
@@ -239,7 +263,10 @@ def cell_counts(nb: Any) -> dict[str, int]:
 
 
 def verdict_of(nb: Any) -> Verdict | None:
-    """The last verdict that the notebook emitted, or None. Raises VerdictError where that is no verdict."""
+    """The last verdict that the notebook emitted, or None.
+
+    Raises VerdictError where that is no verdict.
+    """
     for _, output in reversed(list(_outputs(nb))):
         if (emitted := output.get("data", {}).get(VERDICT)) is not None:
             try:
@@ -250,9 +277,11 @@ def verdict_of(nb: Any) -> Verdict | None:
 
 
 def save_figures(nb: Any, folder: Path) -> list[Figure]:
-    """Write every picture of an executed notebook to ``folder/figures``; their words come from the notebook's metadata.
+    """Write every picture of an executed notebook to ``folder/figures``; their words come from
+    the notebook's metadata.
 
-    Words: ``{"image/png": {"alt": ...}}`` in the output's metadata, else ``alt`` in the cell's. Raises OSError.
+    Words: ``{"image/png": {"alt": ...}}`` in the output's metadata, else ``alt`` in the cell's.
+    Raises OSError.
     """
     figures: list[Figure] = []
     for cell, output in _outputs(nb):

@@ -1,6 +1,8 @@
-"""A plan and the runs that it means: all of it is checked before anything runs, ordered by danger, and its time estimated.
+"""A plan and the runs that it means: all of it is checked before anything runs, ordered by
+danger, and its time estimated.
 
-An estimate comes from the records of earlier runs, else from what a notebook says, else from its limit.
+An estimate comes from the records of earlier runs, else from what a notebook says, else from
+its limit.
 """
 
 from __future__ import annotations
@@ -49,10 +51,13 @@ ROW = (
 
 @dataclass(frozen=True)
 class Step:
-    """One concrete run of a plan. ``box`` is live, a recorded name or an absolute path; ``box_name`` is what records say,
-    empty for a notebook that takes no box.
-    ``parameters`` are those of the plan alone; ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty.
-    A step that ``waits`` reads the batch's own records: it starts when all before it have ended. ``estimate_s`` are seconds.
+    """One concrete run of a plan.
+
+    ``box`` is live, a recorded name or an absolute path; ``box_name`` is what records say,
+    empty for a notebook that takes no box. ``parameters`` are those of the plan alone;
+    ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty. A step that
+    ``waits`` reads the batch's own records: it starts when all before it have ended.
+    ``estimate_s`` are seconds.
     """
 
     run_id: str
@@ -77,7 +82,10 @@ _LIVE = re.compile(r"(\bbox: *(?:\[[^\]\n]*)?)\blive\b")
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan with its runs in the order they start. ``text`` is the file as read, ``sha256`` its digest."""
+    """A plan with its runs in the order they start.
+
+    ``text`` is the file as read, ``sha256`` its digest.
+    """
 
     plan: Plan
     text: str
@@ -87,15 +95,18 @@ class CheckedPlan:
 
 
 def load_plan(path: Path, box: str = "") -> CheckedPlan:
-    """Read a plan and check all of it: keys, notebooks, parameters, boxes, presets, paths, counts. Raises PlanError.
+    """Read a plan and check all of it: keys, notebooks, parameters, boxes, presets, paths, counts.
 
-    ``box`` takes the place of ``live`` in every run, and one of the recorded in the text, too. Paths of notebooks are relative
-    to notebooks/ or to the plan's folder.
+    Raises PlanError.
+
+    ``box`` takes the place of ``live`` in every run, and one of the recorded in the text, too.
+    Paths of notebooks are relative to notebooks/ or to the plan's folder.
     """
     text, content = read_yaml(path)
     if box in recorded_names():  # what a batch keeps names the box that was used
         text = _LIVE.sub(rf"\g<1>{box}", text)
-    where, steps = str(path), list[Step]()
+    where = str(path)
+    steps = list[Step]()
     try:
         plan = Plan.model_validate(content)
         count_runs(plan)
@@ -119,7 +130,9 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
 
 
 def in_order(steps: list[Step]) -> list[Step]:
-    """Looks before loads before provokes, else as in the file; a step that waits stays behind all that stood before it."""
+    """Looks before loads before provokes, else as in the file; a step that waits stays behind
+    all that stood before it.
+    """
     ranks: list[int] = []
     for step in steps:
         rank = DANGERS.index(step.danger)
@@ -128,7 +141,9 @@ def in_order(steps: list[Step]) -> list[Step]:
 
 
 class Facts(BaseModel):
-    """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes, what its numbers may be."""
+    """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes,
+    what its numbers may be.
+    """
 
     safety: Danger | None = None
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -137,13 +152,18 @@ class Facts(BaseModel):
     def check(self, name: str, value: Any) -> None:
         """Refuse a number outside its range; null is an open end. Raises PlanError."""
         least, most = self.ranges.get(name, (None, None))
-        least, most = -math.inf if least is None else least, math.inf if most is None else most
+        least = -math.inf if least is None else least
+        most = math.inf if most is None else most
         if isinstance(value, (int, float)) and not least <= value <= most:
             raise PlanError(f"parameter {name!r}: seen {value}; expected {least:g} to {most:g}")
 
     def danger(self, planned: PlannedRun) -> str:
-        """What a run does to a box: the notebook's own word, which the plan may raise. One that says nothing may load it."""
-        own, raised = self.safety, planned.danger
+        """What a run does to a box: the notebook's own word, which the plan may raise.
+
+        One that says nothing may load it.
+        """
+        own = self.safety
+        raised = planned.danger
         if own and raised and DANGERS.index(raised) < DANGERS.index(own):
             seen = f"seen {raised}, and {planned.notebook} {own}"
             raise PlanError(f"danger: {seen}; a plan may only raise it; leave it out")
@@ -154,7 +174,9 @@ class _Reader:
     """Makes the steps of a plan, each notebook read once."""
 
     def __init__(self, plan: Plan, places: Places, override: str):
-        self.plan, self.places, self.override = plan, places, override
+        self.plan = plan
+        self.places = places
+        self.override = override
         self.notebooks: dict[str, tuple[Path, Facts, dict[str, Any]]] = {}
         self.recorded = ["live", *recorded_names()]
         self.opened = cache(open_bundle)
@@ -211,7 +233,9 @@ class _Reader:
             yield from itertools.repeat(step, planned.repeats)
 
     def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any]]:
-        """(the file, what its metadata says to this workbook, its parameters with their annotations)."""
+        """(the file, what its metadata says to this workbook, its parameters with their
+        annotations).
+        """
         if name not in self.notebooks:
             files = [folder / name for folder in (NOTEBOOKS, self.places.base)]
             there = next((file for file in files if file.is_file()), None)
@@ -228,7 +252,10 @@ class _Reader:
         return self.notebooks[name]
 
     def _box(self, box: str) -> tuple[str, str]:
-        """(box as a notebook is given it, its name). A path counts from the plan's folder or from here."""
+        """(box as a notebook is given it, its name).
+
+        A path counts from the plan's folder or from here.
+        """
         named = bool(self.override) and box == "live"  # by the caller: it may lie anywhere
         box = self.override if named else box
         if box in self.recorded:
@@ -247,7 +274,9 @@ class _Reader:
         return str(real), place.name.removesuffix(end)
 
     def _preset(self, preset: str) -> str:
-        """The preset as a notebook is given it: a name of env/presets, or the absolute path of a file that ends in .env."""
+        """The preset as a notebook is given it: a name of env/presets, or the absolute path of
+        a file that ends in .env.
+        """
         if preset in ("", "none"):
             return preset
         own = preset.endswith(".env")
@@ -273,7 +302,9 @@ def _pci(gpu: str) -> str:
 
 
 def _text(planned: PlannedRun, given: dict[str, Any], name: str) -> str:
-    """``box``, ``preset`` or ``gpu``: a key of its own, or a parameter or part of the grid under that name."""
+    """``box``, ``preset`` or ``gpu``: a key of its own, or a parameter or part of the grid
+    under that name.
+    """
     if name not in given:
         return str(getattr(planned, name))
     if name in planned.model_fields_set:
@@ -287,7 +318,9 @@ def _text(planned: PlannedRun, given: dict[str, Any], name: str) -> str:
 
 
 class Estimates:
-    """Seconds of the newest answered runs below ``outputs``, by notebook with parameters and by notebook."""
+    """Seconds of the newest answered runs below ``outputs``, by notebook with parameters and by
+    notebook.
+    """
 
     def __init__(self, outputs: Path = OUTPUTS):
         self.seconds: dict[str, list[float]] = defaultdict(list)
@@ -304,7 +337,10 @@ class Estimates:
                 continue  # a torn or foreign record only makes the estimate poorer
 
     def of(self, notebook: str, name: str, own_s: float | None, run_s: float) -> tuple[float, str]:
-        """(seconds, where they come from) of a run. ``name``: its id without the number; ``own_s``: what its notebook says."""
+        """(seconds, where they come from) of a run.
+
+        ``name``: its id without the number; ``own_s``: what its notebook says.
+        """
         for key, of_what in ((name, "like it"), (notebook, "of this notebook")):
             earlier = self.seconds.get(key, [])
             if earlier:
@@ -332,7 +368,10 @@ def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
 
 def dry_run_text(checked: CheckedPlan) -> str:
     """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
-    plan, gates, stop, rows = checked.plan, checked.plan.gates, checked.plan.stop, dry_run(checked)
+    plan = checked.plan
+    gates = checked.plan.gates
+    stop = checked.plan.stop
+    rows = dry_run(checked)
     wide = {name: max(len(row[name]) for row in rows) for name in ("run_id", "danger", "box")}
     lines = []
     for row in rows:
@@ -368,19 +407,27 @@ def dry_run_text(checked: CheckedPlan) -> str:
     return "\n".join(lines)
 
 
-# What a plan's text may hold: YAML without its tricks, values that a record can keep, and no path outside the project.
+# What a plan's text may hold: YAML without its tricks, values that a record can keep, and no
+# path outside the project.
 
-MOST_BYTES, MOST_RUNS, ALIAS_NODES, ALL_NODES = 1_000_000, 5_000, 1_000, 100_000
+MOST_BYTES = 1_000_000
+MOST_RUNS = 5_000
+ALIAS_NODES = 1_000
+ALL_NODES = 100_000
 LONGEST_PATH = 4096
 TEXT_TAG = "tag:yaml.org,2002:str"
 
 
 class PlanError(ValueError):
-    """A plan that cannot run: one line with the file, the key, what was seen and what was expected."""
+    """A plan that cannot run: one line with the file, the key, what was seen and what was
+    expected.
+    """
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader without tags, merges, keys that stand twice, and aliases that multiply ("billion laughs")."""
+    """YAML's safe loader without tags, merges, keys that stand twice, and aliases that multiply
+    ("billion laughs").
+    """
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -407,7 +454,9 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text, as in YAML 1.2."""
+        """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text,
+        as in YAML 1.2.
+        """
         tag = super().resolve(kind, value, implicit)
         number = str(tag).endswith((":int", ":float"))
         return TEXT_TAG if number and ":" in value else tag
@@ -429,7 +478,10 @@ def _wrong(problem: str, where: Any) -> yaml.MarkedYAMLError:
 
 
 def read_yaml(path: Path) -> tuple[str, Any]:
-    """(text of a plan file, what it holds). Raises PlanError; nothing is built before its size with aliases is known."""
+    """(text of a plan file, what it holds).
+
+    Raises PlanError; nothing is built before its size with aliases is known.
+    """
     try:
         with opened(path) as file:
             raw = file.read(MOST_BYTES + 1)
@@ -440,7 +492,8 @@ def read_yaml(path: Path) -> tuple[str, Any]:
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
     except yaml.MarkedYAMLError as error:
-        mark, problem = error.problem_mark, " ".join(str(error.problem).split())
+        mark = error.problem_mark
+        problem = " ".join(str(error.problem).split())
         why = f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
     except (yaml.YAMLError, RecursionError) as error:
         why = f"no YAML ({type(error).__name__})"
@@ -450,7 +503,10 @@ def read_yaml(path: Path) -> tuple[str, Any]:
 
 
 def count_runs(plan: Plan) -> int:
-    """How many runs a plan asks for, by multiplication alone. Raises PlanError above 5,000, with the count."""
+    """How many runs a plan asks for, by multiplication alone.
+
+    Raises PlanError above 5,000, with the count.
+    """
     grids = [math.prod(len(listed) for listed in planned.grid.values()) for planned in plan.runs]
     count = sum(planned.repeats * grid for planned, grid in zip(plan.runs, grids, strict=True))
     if count > MOST_RUNS:
@@ -462,7 +518,9 @@ def count_runs(plan: Plan) -> int:
 
 
 class Places:
-    """Where a plan's paths may lead: the checkout, its outputs, the plan's folder, the folders named in ``outside``."""
+    """Where a plan's paths may lead: the checkout, its outputs, the plan's folder, the folders
+    named in ``outside``.
+    """
 
     def __init__(self, path: Path, outside: Iterable[str | Path]):
         self.base = path.resolve().parent
@@ -484,7 +542,10 @@ class Places:
         return real
 
     def check(self, value: Any, what: str) -> None:
-        """Refuse a value that no record can keep, and text that reads as a path and leads outside. Raises PlanError."""
+        """Refuse a value that no record can keep, and text that reads as a path and leads outside.
+
+        Raises PlanError.
+        """
         if isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
                 seen = str(value)[:40]

@@ -1,4 +1,6 @@
-"""run.json, the truth about one run: written whole or not at all, moved only by legal moves, read with tolerance."""
+"""run.json, the truth about one run: written whole or not at all, moved only by legal moves,
+read with tolerance.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class RecordUnreadable(ValueError):
 
 
 def move(run: Run, state: str, **changes: Any) -> Run:
-    """The run in its next state, with a strike where it is to blame. Raises IllegalMove: what ended never changes its state.
+    """The run in its next state, with a strike where it is to blame.
+
+    Raises IllegalMove: what ended never changes its state.
 
     Another attempt at a run that ended is another record: ``again``.
     """
@@ -60,10 +64,12 @@ def move(run: Run, state: str, **changes: Any) -> Run:
 
 
 def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
-    """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it is.
+    """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
+    is.
 
-    One that never started keeps its number. One that the user interrupted is tried again, and so is one whose batch ended
-    while it ran, until it has more than ``after_strikes`` strikes; never where ``ooms``, the OOM kills by now, rose meanwhile.
+    One that never started keeps its number. One that the user interrupted is tried again, and
+    so is one whose batch ended while it ran, until it has more than ``after_strikes`` strikes;
+    never where ``ooms``, the OOM kills by now, rose meanwhile.
     """
     if run.state == "skipped":
         return run.attempt if run.stopped_by in NEVER_RAN else 0
@@ -76,7 +82,10 @@ def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
 
 
 def again(run: Run, attempt: int) -> Run:
-    """The planned record of another attempt at a run that ended: what was planned, and its strikes. Raises IllegalMove."""
+    """The planned record of another attempt at a run that ended: what was planned, and its strikes.
+
+    Raises IllegalMove.
+    """
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
     return Run(**run.model_dump(include=PLANNED), attempt=attempt)
@@ -106,7 +115,9 @@ def read_run(path: Path) -> Run:
 
 @dataclass(frozen=True)
 class BatchView:
-    """What the records of a batch say; ``unreadable`` holds one line for each record that cannot be believed."""
+    """What the records of a batch say; ``unreadable`` holds one line for each record that
+    cannot be believed.
+    """
 
     folder: Path
     runs: tuple[Run, ...]
@@ -119,7 +130,10 @@ class BatchView:
 
 
 def read_batch(folder: Path) -> BatchView:
-    """Every run of a batch in order. Never raises on a bad record: it is named and the others are still read."""
+    """Every run of a batch in order.
+
+    Never raises on a bad record: it is named and the others are still read.
+    """
     runs: list[Run] = []
     unreadable: list[str] = []
     for path in sorted(folder.glob("*/run.json")):
@@ -131,7 +145,9 @@ def read_batch(folder: Path) -> BatchView:
 
 
 def is_alive(run: Run) -> bool:
-    """Whether the process of a started run is there on this machine: its number, and its run's name on its command line."""
+    """Whether the process of a started run is there on this machine: its number, and its run's
+    name on its command line.
+    """
     words = command_line(run.pid) if run.pid is not None and process_of(run.pid).running else []
     return any(word.endswith(f"/{run.run_id}".encode()) for word in words)
 
@@ -142,7 +158,8 @@ def command_line(pid: int | str) -> list[bytes]:
 
 
 def gone(run: Run) -> str:
-    """Why a run that reads as started is not running any more, or nothing: its process is gone or the machine restarted.
+    """Why a run that reads as started is not running any more, or nothing: its process is gone
+    or the machine restarted.
 
     Of a run on another node nothing is known here.
     """
@@ -162,10 +179,12 @@ def strikes_by_node(runs: Iterable[Run]) -> Counter[str]:
 
 
 def time_left_s(runs: Sequence[Run], going: Mapping[int, float] | None = None) -> float | None:
-    """Seconds until the end if the rest goes like the runs before; None while nothing is known of some run.
+    """Seconds until the end if the rest goes like the runs before; None while nothing is known
+    of some run.
 
-    What a run should take is the median of its notebook's runs so far, else the plan's estimate, else the median of all runs.
-    ``going``: seconds that runs have taken, by their number; without it the records say when a run has started.
+    What a run should take is the median of its notebook's runs so far, else the plan's
+    estimate, else the median of all runs. ``going``: seconds that runs have taken, by their
+    number; without it the records say when a run has started.
     """
     known: dict[str, list[float]] = defaultdict(list)
     for run in runs:
@@ -267,7 +286,9 @@ def seconds_since(started_at: str) -> float:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Files of a run, relative to its folder, without its record, empty ones and those of earlier attempts."""
+    """Files of a run, relative to its folder, without its record, empty ones and those of
+    earlier attempts.
+    """
     skip = ("run.json", "runner.log")
     own = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
     files = [path.relative_to(folder) for path in own if path.is_file() and path.stat().st_size]

@@ -1,9 +1,11 @@
-"""One run in a process of its own: started, listened to, stopped within limits, and its record completed.
+"""One run in a process of its own: started, listened to, stopped within limits, and its record
+completed.
 
-The process is spawned, never forked, and never waited for without a limit: whatever a notebook, its kernel or its runner does,
-its record says so. The second half of this file is that process, the runner: ``main`` gets its job as a line of JSON on
-standard input, and says on standard output, each second, which cell is running. It ends when the batch that started it ends,
-and takes the kernel with it; then the record stays as it is, ``started``.
+The process is spawned, never forked, and never waited for without a limit: whatever a notebook,
+its kernel or its runner does, its record says so. The second half of this file is that process,
+the runner: ``main`` gets its job as a line of JSON on standard input, and says on standard
+output, each second, which cell is running. It ends when the batch that started it ends, and
+takes the kernel with it; then the record stays as it is, ``started``.
 """
 
 from __future__ import annotations
@@ -42,19 +44,27 @@ from .shapes import Run
 
 GRACE_S = 90.0  # for what a runner does outside its notebook: imports, a kernel's start (60 s at most) and its end
 SILENT_S = 30.0  # a runner says a word each second
-STOP_S, KILL_S, TICK_S, BEAT_S = 15.0, 5.0, 0.2, 1.0
+STOP_S = 15.0
+KILL_S = 5.0
+TICK_S = 0.2
+BEAT_S = 1.0
 JUMP_S = 5.0
-LOG, NOTEBOOK = "runner.log", "notebook.ipynb"
+LOG = "runner.log"
+NOTEBOOK = "notebook.ipynb"
 LAST_WORDS = 2000
 
 Tick = Callable[[int, int, float], None]
-"""Told a few times a second where a run is: (cell, cells, seconds), 0 of 0 cells while its kernel starts."""
+"""Told a few times a second where a run is: (cell, cells, seconds), 0 of 0 cells while its
+kernel starts.
+"""
 Job = dict[str, Any]
 """What a runner gets: source, parameters, cell_s, run_s, mark."""
 
 
 class Stop:
-    """Holds the first of SIGINT and SIGTERM that asked the batch to stop, and whether SIGHUP came. In the main thread only.
+    """Holds the first of SIGINT and SIGTERM that asked the batch to stop, and whether SIGHUP came.
+
+    In the main thread only.
 
     With ``raises`` a signal also ends what the main thread does just now, by KeyboardInterrupt.
     """
@@ -91,19 +101,24 @@ class Stop:
 
 
 def mark_of(folder: Path, attempt: int) -> str:
-    """The mark that the processes of a run carry in their environment: the same for whoever looks for them later."""
+    """The mark that the processes of a run carry in their environment: the same for whoever
+    looks for them later.
+    """
     return hashlib.sha256(f"{folder.resolve()} {attempt}".encode()).hexdigest()[:32]
 
 
 def run_one(
     folder: Path, run: Run, job: Job, *, stop: Stop | None = None, tick: Tick | None = None
 ) -> Run:
-    """Run one planned run in a process of its own and return its record, whatever happens to that process.
+    """Run one planned run in a process of its own and return its record, whatever happens to
+    that process.
 
-    Call it from a thread that lives as long as the run: the runner ends with the thread that started it. A run whose start
-    cannot be recorded is not started; what else cannot be recorded is in what this returns.
+    Call it from a thread that lives as long as the run: the runner ends with the thread that
+    started it. A run whose start cannot be recorded is not started; what else cannot be
+    recorded is in what this returns.
     """
-    began, wall = time.monotonic(), time.time()
+    began = time.monotonic()
+    wall = time.time()
     about = {"boot_id": boot_id(), "node": node(), "started_at": now()}
     run = run.model_copy(update={**about, "ooms_before": kernel.oom_kills()})
     try:
@@ -148,7 +163,9 @@ def run_one(
 
 
 def _completed(folder: Path, run: Run, watched: Watched) -> Run:
-    """The record of a run whose runner has ended or was ended: its own, else what can be seen from here."""
+    """The record of a run whose runner has ended or was ended: its own, else what can be seen
+    from here.
+    """
     ended, there = kernel.sweep(watched.job["mark"])
     kernel.clear_sockets(watched.job["mark"])
     with suppress(RecordUnreadable):
@@ -157,15 +174,19 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
         return run
     if watched.record is not None:
         return watched.record  # it did not fit on the disk
-    process, (state, cause, name) = watched.process, watched.verdict
+    process = watched.process
+    (state, cause, name) = watched.verdict
     words = kernel.last_words(folder / LOG)
     if there or process.poll() is None:
         deaf = ", ".join(there) or "its runner"
-        state, cause = "stuck", f"{cause or 'its runner ended'}; SIGKILL does not end {deaf}"
+        state = "stuck"
+        cause = f"{cause or 'its runner ended'}; SIGKILL does not end {deaf}"
     elif not state:
-        code, ooms = process.returncode, kernel.oom_kills()
+        code = process.returncode
+        ooms = kernel.oom_kills()
         how, name = kernel.how_it_ended(code, run.ooms_before, ooms, words)
-        state, cause = "died", f"its runner {'was ' if name else ''}{how}"
+        state = "died"
+        cause = f"its runner {'was ' if name else ''}{how}"
     changes: dict[str, Any] = {"signal": name, "left_behind": ended, **salvaged(folder)[0]}
     changes.update(last_words=words[-LAST_WORDS:], ended_at=now())
     changes["stopped_by"] = "interrupt" if state == "failed" else ""
@@ -174,13 +195,17 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
 
 
 def not_started(run: Run, error: OSError) -> Run:
-    """A planned run whose start cannot be recorded: skipped, and to be tried when the batch is resumed."""
+    """A planned run whose start cannot be recorded: skipped, and to be tried when the batch is
+    resumed.
+    """
     why = f"its start cannot be recorded: {error.strerror}"
     return move(run, "skipped", stopped_by="disk", started_at="", cause=why)
 
 
 def salvaged(folder: Path) -> tuple[dict[str, Any], str]:
-    """What lies in the folder of a run that did not write its record, as fields of it, and why that is no answer."""
+    """What lies in the folder of a run that did not write its record, as fields of it, and why
+    that is no answer.
+    """
     with suppress(notebook.NotebookError, OSError):
         answer, why_not = read_back(folder)
         return {**answer, "files": files_below(folder)}, why_not
@@ -195,7 +220,9 @@ def kept(folder: Path, run: Run) -> Run:
 
 
 class Watched:
-    """A runner from its job to its end. ``verdict``: (state, cause, signal) where it had to be stopped from here.
+    """A runner from its job to its end.
+
+    ``verdict``: (state, cause, signal) where it had to be stopped from here.
 
     ``record`` is what it says that it could not write; ``cell`` of ``cells`` is where it stands.
     """
@@ -203,8 +230,12 @@ class Watched:
     def __init__(
         self, process: subprocess.Popen[bytes], folder: Path, job: Job, stop: Stop, began: float
     ):
-        self.process, self.folder, self.job, self.stop = process, folder, job, stop
-        self.began, self.limit_s = began, job["run_s"]
+        self.process = process
+        self.folder = folder
+        self.job = job
+        self.stop = stop
+        self.began = began
+        self.limit_s = job["run_s"]
         self.verdict = ("", "", "")
         self.cell = self.cells = 0
         self.record: Run | None = None
@@ -223,10 +254,15 @@ class Watched:
         self.process.stdin.close()
 
     def wait(self, tick: Tick | None) -> None:
-        """Until it has ended, or will not end: within its limit, its grace, and the silence that it may keep."""
-        stopping, last_word, last_look = 0.0, time.monotonic(), time.monotonic()
+        """Until it has ended, or will not end: within its limit, its grace, and the silence
+        that it may keep.
+        """
+        stopping = 0.0
+        last_word = time.monotonic()
+        last_look = time.monotonic()
         while self.process.poll() is None:
-            word, here = self._hear(), time.monotonic()
+            word = self._hear()
+            here = time.monotonic()
             if word or here - last_look > JUMP_S:
                 last_word = here  # after a jump: we were stopped ourselves, and its words are still to be heard
             last_look = here
@@ -238,7 +274,8 @@ class Watched:
                 stopping = here + STOP_S
                 self.process.send_signal(signal.SIGINT)
             elif not stopping and (why := self._late(here, last_word)):
-                self.verdict, stopping = ("timed_out", why, ""), here
+                self.verdict = ("timed_out", why, "")
+                stopping = here
             if stopping and (here >= stopping or self.stop.times > 1):
                 self._kill()
                 break
@@ -289,7 +326,10 @@ class Watched:
 
 
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
-    """Before a run is killed: what each thread of it does, to ``stacks/``. The kernel is asked for its Python stacks too."""
+    """Before a run is killed: what each thread of it does, to ``stacks/``.
+
+    The kernel is asked for its Python stacks too.
+    """
     pids = [pid, *carrying(f"{kernel.MARK}={mark}")]
     for each in pids[1:]:
         kernel.ask_for_stacks(each)
@@ -303,10 +343,11 @@ def write_evidence(folder: Path, pid: int, mark: str) -> None:
 
 
 class Local:
-    """Carries out the runs of a batch on this box, up to ``slots`` at once, and is the base of what does so elsewhere.
+    """Carries out the runs of a batch on this box, up to ``slots`` at once, and is the base of
+    what does so elsewhere.
 
-    ``run_one`` may be another function with the signature of the one here, as a stand-in. With ``one_box`` all runs share a
-    machine, and what loads or provokes runs alone there.
+    ``run_one`` may be another function with the signature of the one here, as a stand-in. With
+    ``one_box`` all runs share a machine, and what loads or provokes runs alone there.
     """
 
     one_box = True
@@ -314,7 +355,9 @@ class Local:
     def __init__(
         self, slots: int = 1, stop: Stop | None = None, run_one: Callable[..., Run] = run_one
     ):
-        self._slots, self.stop, self.run_one = slots, stop or Stop(), run_one
+        self._slots = slots
+        self.stop = stop or Stop()
+        self.run_one = run_one
 
     @property
     def slots(self) -> int:
@@ -324,7 +367,9 @@ class Local:
         """Raise PlanError for a CheckedPlan that cannot be carried out here, before its first run."""
 
     def submit(self, folder: Path, run: Run, job: Job, tick: Tick) -> Future[Run]:
-        """Carry out a planned run in its folder. The future holds its record, whatever became of it.
+        """Carry out a planned run in its folder.
+
+        The future holds its record, whatever became of it.
 
         In a thread of its own: a runner ends with the thread that started it (prctl(2)).
         """
@@ -382,10 +427,13 @@ def main(argv: list[str]) -> int:
 
 
 def one(folder: Path, job: Job) -> Run:
-    """Execute the notebook of a started run and return its record with its answer, or with what stopped it."""
+    """Execute the notebook of a started run and return its record with its answer, or with what
+    stopped it.
+    """
     began = time.monotonic()
     changes: dict[str, Any] = {}
-    state, cause = "answered", ""
+    state = "answered"
+    cause = ""
     try:
         with notebook.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
             from .engine import execute
@@ -396,23 +444,29 @@ def one(folder: Path, job: Job) -> Run:
         changes["left_behind"] = list(done.left_behind)
         if fault := done.fault:
             interrupted = fault.state == "interrupted"
-            state, cause = "failed" if interrupted else fault.state, fault.cause
+            state = "failed" if interrupted else fault.state
+            cause = fault.cause
             changes.update(signal=fault.signal, failing_cell=fault.cell)
             changes["last_words"] = fault.last_words[-LAST_WORDS:]
             changes["stopped_by"] = "interrupt" if interrupted else ""
     except Exception as error:  # noqa: BLE001  whatever breaks here is this run's record, not the batch's end
         traceback.print_exc()
-        state, cause = "failed", f"its runner broke: {in_words(error)}"
+        state = "failed"
+        cause = f"its runner broke: {in_words(error)}"
     answer, why_not = read_back(folder)
     if state == "answered" and why_not:
-        state, cause = "failed", why_not
+        state = "failed"
+        cause = why_not
     changes.update(answer, files=files_below(folder), seconds=round(time.monotonic() - began, 2))
     run = read_run(folder / "run.json")
     return move(run, state, cause=cause, ended_at=now(), **changes)
 
 
 def read_back(folder: Path) -> tuple[dict[str, Any], str]:
-    """What an executed notebook holds, also one that stopped half way, and why that is no answer. Raises NotebookError."""
+    """What an executed notebook holds, also one that stopped half way, and why that is no answer.
+
+    Raises NotebookError.
+    """
     if not (folder / NOTEBOOK).exists():
         return {}, "no notebook was written"
     nb = notebook.open_notebook(folder / NOTEBOOK)
@@ -437,7 +491,9 @@ def _say_cell(cell: int, cells: int) -> None:
 
 
 def _beat() -> None:
-    """A word each second, also while a cell runs: a runner that says none has been stopped or hangs itself."""
+    """A word each second, also while a cell runs: a runner that says none has been stopped or
+    hangs itself.
+    """
     while True:
         _say(json.dumps(_where))
         time.sleep(BEAT_S)

@@ -1,7 +1,8 @@
-"""What a plan file and run.json hold, as pydantic models: unknown keys are refused, values do not change.
+"""What a plan file and run.json hold, as pydantic models: unknown keys are refused, values do
+not change.
 
-The contracts that need no package (a verdict and its parts) are those of ``helpers.shapes``. The JSON Schema of every shape
-is printed by ``python3 -m helpers schema NAME``.
+The contracts that need no package (a verdict and its parts) are those of ``helpers.shapes``.
+The JSON Schema of every shape is printed by ``python3 -m helpers schema NAME``.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Limits(Shape):
 class PlannedRun(Shape):
     """One line of a plan: a notebook with fixed parameters, or a grid of them.
 
-    ``gpu`` is the PCI address of the GPU that it uses: a notebook that takes ``gpu`` is given it, and a gate or a quarantine of
-    that GPU counts for it. ``danger`` can only raise what the notebook says of itself.
+    ``gpu`` is the PCI address of the GPU that it uses: a notebook that takes ``gpu`` is given
+    it, and a gate or a quarantine of that GPU counts for it. ``danger`` can only raise what the
+    notebook says of itself.
     """
 
     notebook: str
@@ -69,10 +71,13 @@ class PlannedRun(Shape):
 
 
 class StopRules(Shape):
-    """When a batch, or a node, gets no more runs. A strike is a run that died, hung or took its box down.
+    """When a batch, or a node, gets no more runs.
 
-    A run with more than ``after_strikes`` of them is never repeated by itself. ``on_confidence``: a run that answers with a
-    verdict at least so sure is the success that the plan was looking for, and the rest is not needed.
+    A strike is a run that died, hung or took its box down.
+
+    A run with more than ``after_strikes`` of them is never repeated by itself.
+    ``on_confidence``: a run that answers with a verdict at least so sure is the success that
+    the plan was looking for, and the rest is not needed.
     """
 
     after_failures: int | None = Field(default=None, ge=1)
@@ -83,10 +88,12 @@ class StopRules(Shape):
 
 
 class Plan(Shape):
-    """A plan file: which notebooks run, in which order, with what, for how long at most, and when it stops.
+    """A plan file: which notebooks run, in which order, with what, for how long at most, and
+    when it stops.
 
-    ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the checkout that paths may be in.
-    ``insecure`` lets a fleet listen beyond loopback without TLS: whoever reaches a port of it can run any program there.
+    ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the
+    checkout that paths may be in. ``insecure`` lets a fleet listen beyond loopback without TLS:
+    whoever reaches a port of it can run any program there.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -101,7 +108,9 @@ class Plan(Shape):
 
 
 class Figure(Shape):
-    """A picture that a run drew: its file beside run.json, and the words for those who cannot see it."""
+    """A picture that a run drew: its file beside run.json, and the words for those who cannot
+    see it.
+    """
 
     path: str
     alt: str
@@ -117,10 +126,12 @@ def _known(version: int) -> int:
 class Run(Shape):
     """run.json: the truth about one run of one notebook.
 
-    ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time limit, a quarantine or stop
-    rule, a full disk, a box that could not be captured, the end of its batch, or a record that cannot be read. ``strikes``
-    counts, over all attempts, what it is to blame for. ``gate`` says why the box was not clean after it, ``quarantined`` what
-    is closed since then ("gpu 0000:03:00.0", "box"). ``ooms_before``: OOM kills that its cgroup had counted before its start.
+    ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time
+    limit, a quarantine or stop rule, a full disk, a box that could not be captured, the end of
+    its batch, or a record that cannot be read. ``strikes`` counts, over all attempts, what it
+    is to blame for. ``gate`` says why the box was not clean after it, ``quarantined`` what is
+    closed since then ("gpu 0000:03:00.0", "box"). ``ooms_before``: OOM kills that its cgroup
+    had counted before its start.
     """
 
     schema_version: Annotated[int, AfterValidator(_known)] = RUN_VERSION

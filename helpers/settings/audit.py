@@ -1,7 +1,9 @@
-"""What each setting that people try against memory trouble does on this build and this chip: pure, from the table of settings.
+"""What each setting that people try against memory trouble does on this build and this chip:
+pure, from the table of settings.
 
-A fact that depends on what the box does not tell (a torch release, a chip) is ``unknown`` and says on what it depends. Settings
-that people post have a remark behind the value, or stand in a program's text, where they may come too late.
+A fact that depends on what the box does not tell (a torch release, a chip) is ``unknown`` and
+says on what it depends. Settings that people post have a remark behind the value, or stand in a
+program's text, where they may come too late.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from helpers.settings.table import LONGEST, OPTIONS, OTHER_NAMES, POSTED, VARIAB
 from helpers.settings.text import Conf, parts
 from helpers.units import show_bytes
 
-ALIKE, ALIKE_OPTIONS = 0.88, 0.6
+ALIKE = 0.88
+ALIKE_OPTIONS = 0.6
 EMPTY = " (empty counts as set)"
 OWN_BUILD = ("ollama", "llama.cpp", "vLLM", "JAX", "TensorFlow", "loader", *("OpenMP", "C library"))
 """Programs that read their variables whatever torch is built for."""
@@ -32,7 +35,9 @@ QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
 
 
 def audit_box(bundle: Bundle) -> tuple[table.Finding, ...]:
-    """What the captured environment's settings do on this box, by its torch build and its GPU's target."""
+    """What the captured environment's settings do on this box, by its torch build and its GPU's
+    target.
+    """
     from helpers.look.access import variables  # only a captured box needs its readers
     from helpers.look.framework import framework
     from helpers.look.gpus import gpus
@@ -40,7 +45,8 @@ def audit_box(bundle: Bundle) -> tuple[table.Finding, ...]:
     build = framework(bundle)
     targets = [gpu.indices["gfx"] for gpu in gpus(bundle) if gpu.indices.get("gfx")]
     environ = {v.name: v.value for v in variables(bundle)}
-    version, gfx = str(build.version.value or ""), targets[0] if targets else ""
+    version = str(build.version.value or "")
+    gfx = targets[0] if targets else ""
     return audit(environ, version, build.build, gfx, posted=bundle.kind != "live")
 
 
@@ -49,10 +55,11 @@ def audit(
 ) -> tuple[table.Finding, ...]:
     """Findings on every variable that is known here or looks like one, by urgency, then by name.
 
-    ``torch`` is its version as it prints itself ("2.9.1+rocm7.0"), ``build`` cuda, rocm, cpu or empty, ``gfx`` the chip
-    ("gfx1100"); each may be empty where it is not known. ``posted``: the values were typed by a person, who may have put a
-    remark behind them ("True (second attempt)"); one that says when it was set counts as hearsay that it was too late.
-    Names that are no concern of GPU memory are passed over.
+    ``torch`` is its version as it prints itself ("2.9.1+rocm7.0"), ``build`` cuda, rocm, cpu or
+    empty, ``gfx`` the chip ("gfx1100"); each may be empty where it is not known. ``posted``:
+    the values were typed by a person, who may have put a remark behind them ("True (second
+    attempt)"); one that says when it was set counts as hearsay that it was too late. Names that
+    are no concern of GPU memory are passed over.
     """
     split = {name: value_and_remark(name, v) if posted else (v, "") for name, v in environ.items()}
     environ = {name: value for name, (value, _) in split.items() if value is not None}
@@ -72,7 +79,9 @@ def _findings(facts: table.Facts) -> list[table.Finding]:
 
 
 def _known(one: table.Finding, either: list[list[table.Finding]]) -> list[table.Finding]:
-    """An unknown finding, or what stands in its place where the answer is known for one build and unchecked for the other."""
+    """An unknown finding, or what stands in its place where the answer is known for one build
+    and unchecked for the other.
+    """
     cuda, rocm = ([f for f in of if (f.name, f.value) == (one.name, one.value)] for of in either)
     unchecked = any(f.verdict == "unknown" for f in rocm)
     if one.verdict != "unknown" or not unchecked or not all(f.cause for f in cuda):
@@ -116,7 +125,9 @@ def _stranger(name: str, value: str) -> list[table.Finding]:
 def _behaviours(
     torch: tuple[int, ...], rocm: tuple[int, ...], build: str
 ) -> tuple[table.Behaviour, ...]:
-    """What may be running: one release and build, or every one that is possible where they are not known."""
+    """What may be running: one release and build, or every one that is possible where they are
+    not known.
+    """
     known = [torch] if torch else [(2, m) for m in range(table.OLDEST[1], table.NEWEST[1] + 1)]
     builds = {"cuda": "cuda", "rocm": "rocm" + ".".join(map(str, rocm))}
     builds = {build: builds[build]} if build in builds else builds
@@ -124,11 +135,14 @@ def _behaviours(
 
 
 def _conf(facts: table.Facts) -> list[table.Finding]:
-    """The allocator's text: the first of its names that is set and read wins, also where it is empty."""
+    """The allocator's text: the first of its names that is set and read wins, also where it is
+    empty.
+    """
     found: list[table.Finding] = []
     behaviours = _behaviours(facts.torch, facts.rocm, facts.build)
     source = behaviours[0].source("conf_names")
-    winner, sure = "", True
+    winner = ""
+    sure = True
     for name in (name for name in table.CONF_NAMES if name in facts.environ):
         value = facts.environ[name]
         here = replace(facts, options=dict(parts(value)[:LONGEST]))
@@ -141,7 +155,8 @@ def _conf(facts: table.Facts) -> list[table.Finding]:
             kind = "shadowed" if sure else "perhaps shadowed"
             found.append(finding(kind, name, value, source=source, **gaps))
         else:
-            winner, sure = name, read is True
+            winner = name
+            sure = read is True
             if sure and not here.options:
                 kind = "no option" if value else "empty text"
                 found.append(finding(kind, name, value, source=source))
@@ -153,9 +168,13 @@ def _conf(facts: table.Facts) -> list[table.Finding]:
 def _read(
     name: str, facts: table.Facts, behaviours: tuple[table.Behaviour, ...]
 ) -> tuple[bool | None, list[table.Finding]]:
-    """Whether this build reads a name for the allocator's text, and what is to be said of that and of the whole text."""
-    value, states = facts.environ[name], {name in one.conf_names for one in behaviours}
-    source, names = behaviours[0].source("conf_names"), ", ".join(behaviours[0].conf_names)
+    """Whether this build reads a name for the allocator's text, and what is to be said of that
+    and of the whole text.
+    """
+    value = facts.environ[name]
+    states = {name in one.conf_names for one in behaviours}
+    source = behaviours[0].source("conf_names")
+    names = ", ".join(behaviours[0].conf_names)
     if facts.build == "cpu":
         return False, [finding("cpu build", name, value, source="the torch build")]
     said = table.rule_findings(name, name, value, value, facts)
@@ -173,7 +192,9 @@ def _read(
 def _options(
     name: str, facts: table.Facts, behaviours: tuple[table.Behaviour, ...], winner: str, sure: bool
 ) -> list[table.Finding]:
-    """What the options of one name's text do: of the name that wins, and of those that this build takes from another."""
+    """What the options of one name's text do: of the name that wins, and of those that this
+    build takes from another.
+    """
     found: list[table.Finding] = []
     certain = sure and len(behaviours) == 1
     for key, value in facts.options.items():
@@ -199,7 +220,9 @@ def _option(
     facts: table.Facts,
     behaviours: tuple[table.Behaviour, ...],
 ) -> list[table.Finding]:
-    """What one option does where its text is read: whether torch takes it at all, then what the rules say."""
+    """What one option does where its text is read: whether torch takes it at all, then what the
+    rules say.
+    """
     piece = f"{option.name}:{value}"
     if table.between(facts.torch, option.since, "") is False:
         return [finding("newer option", name, piece, option=option)]
@@ -214,7 +237,8 @@ def _option(
     return found or [table.Finding(name, piece, "effective", option.says, option.source)]
 
 
-LONGEST_REMARK, LONGEST_LINE = 1000, 2000
+LONGEST_REMARK = 1000
+LONGEST_LINE = 2000
 """A longer value has no remark of a person behind it; of a longer line the start is read."""
 
 
@@ -245,9 +269,11 @@ def value_and_remark(name: str, value: str) -> tuple[str | None, str]:
 
 
 def late_by_remark(name: str, value: str, remark: str) -> list[table.Finding]:
-    """A finding where a remark says that a setting was made after it is read; what a person says is hearsay.
+    """A finding where a remark says that a setting was made after it is read; what a person
+    says is hearsay.
 
-    Without a word on the moment, a program's own lines count as too late for what is read as it is imported.
+    Without a word on the moment, a program's own lines count as too late for what is read as it
+    is imported.
     """
     passed = "import" if re.search(POSTED["in code"], remark) else ""
     if re.search(POSTED["after"], remark):
@@ -262,9 +288,10 @@ def late_by_remark(name: str, value: str, remark: str) -> list[table.Finding]:
 def late_assignments(code: str) -> tuple[table.Finding, ...]:
     """Assignments in a program's text that come after the moment at which the variable is read.
 
-    What counts as that moment are an ``import`` of the program that reads it, and the first use of the GPU, both in the same
-    text. A variable that the GPU's runtime reads is late after the import already: it starts the runtime, or may. Lines of a
-    shell that a program starts for itself never reach the program.
+    What counts as that moment are an ``import`` of the program that reads it, and the first use
+    of the GPU, both in the same text. A variable that the GPU's runtime reads is late after the
+    import already: it starts the runtime, or may. Lines of a shell that a program starts for
+    itself never reach the program.
     """
     found: list[table.Finding] = []
     imported: set[str] = set()
@@ -282,9 +309,11 @@ def late_assignments(code: str) -> tuple[table.Finding, ...]:
                 # Each of the programs that can be imported starts the runtimes, or may.
                 every = [module for names in table.IMPORTS.values() for module in names]
                 done = imported & set(table.IMPORTS.get(VARIABLES[name].by, every))
-                passed, after = "runtime" if done else "process", "import" if done else "start"
+                passed = "runtime" if done else "process"
+                after = "import" if done else "start"
                 if used:
-                    passed, after = "allocation", f"first use of the GPU in line {used}"
+                    passed = "allocation"
+                    after = f"first use of the GPU in line {used}"
                 says = f"line {number}: set after the {after}"
                 found += _late(VARIABLES[name], value, passed, says)
         module = re.match(POSTED["import line"], line)
@@ -294,7 +323,9 @@ def late_assignments(code: str) -> tuple[table.Finding, ...]:
 
 
 def _late(row: table.Variable, value: str, passed: str, says: str) -> list[table.Finding]:
-    """A finding where the moment at which a setting is read has passed; of a text, its first option that is read earlier."""
+    """A finding where the moment at which a setting is read has passed; of a text, its first
+    option that is read earlier.
+    """
     read = [(row.moment, value, row.when)]
     for key, given in parts(value) if row.name in table.CONF_NAMES else []:
         if key in OPTIONS and OPTIONS[key].moment:
@@ -305,28 +336,35 @@ def _late(row: table.Variable, value: str, passed: str, says: str) -> list[table
     return []
 
 
-# Are the memory parameters on a kernel command line, or in a modprobe.d file, spelt right, in the right module and unit?
+# Are the memory parameters on a kernel command line, or in a modprobe.d file, spelt right, in
+# the right module and unit?
 
 UNITS = {"bytes": 1, "pages": 4096, "MiB": 1 << 20, "GiB": 1 << 30, "KiB": 1 << 10}
 """Units that people write sizes in, the likelier mistake first."""
-LEAST_BYTES, MOST_BYTES = 1 << 30, 16 << 40
-"""No pool that people ask for is smaller or larger; where the RAM is known, than 1/64 or twice of that."""
+LEAST_BYTES = 1 << 30
+MOST_BYTES = 16 << 40
+"""No pool that people ask for is smaller or larger; where the RAM is known, than 1/64 or twice
+of that.
+"""
 ALIKE_PARAMETERS = 0.72
 ROWS = {f"{row.module}.{row.name}": row for row in table.PARAMETERS}
 
 
 def audit_kernel(bundle: Bundle) -> tuple[table.Finding, ...]:
-    """Findings on the parameters that a box has in modprobe.d files and on its kernel command line."""
+    """Findings on the parameters that a box has in modprobe.d files and on its kernel command
+    line.
+    """
     ram = machine(bundle).ram_total
     given = [(one.module, one.name, one.value) for place in settings(bundle) for one in place]
     return _audit_parameters(given, int(ram.value or 0) if ram.ok else None)
 
 
 def audit_cmdline(text: str, ram_bytes: int | None = None) -> tuple[table.Finding, ...]:
-    """Findings on the memory parameters of amdgpu and TTM in a kernel command line or in lines of modprobe.d.
+    """Findings on the memory parameters of amdgpu and TTM in a kernel command line or in lines
+    of modprobe.d.
 
-    ``ram_bytes`` is the RAM left to Linux. A size of a pool that is implausible for it, and plausible in another unit, is a
-    mistake in the unit. Pages are 4 KiB (x86).
+    ``ram_bytes`` is the RAM left to Linux. A size of a pool that is implausible for it, and
+    plausible in another unit, is a mistake in the unit. Pages are 4 KiB (x86).
     """
     return _audit_parameters(
         [*parse_cmdline(text), *(row[1:] for row in parse_modprobe(text))], ram_bytes
@@ -359,7 +397,9 @@ def _parameter(module: str, name: str, value: str, ram_bytes: int | None) -> tab
 
 
 def _nearest(module: str, name: str) -> str:
-    """The parameter of this name in another module, else one spelt nearly so in this module, else in any; or nothing."""
+    """The parameter of this name in another module, else one spelt nearly so in this module,
+    else in any; or nothing.
+    """
     every = {row.name: key for key, row in reversed(ROWS.items())}
     own = {row.name: key for key, row in ROWS.items() if row.module == module}
     near = [
@@ -392,9 +432,9 @@ def _size(
 
 # Which settings does a preset make, and does it keep its word? env/presets, read and audited.
 #
-# A preset is a file that a shell can source: comments ``# why:``, ``# for:``, ``# since:``, ``# danger:``, ``# status:`` (use,
-# inert or harmful), ``# claims:`` (of env/claims.yaml) and ``# checked:`` (torch, build and chip that it is audited for), then
-# ``export NAME=value``.
+# A preset is a file that a shell can source: comments ``# why:``, ``# for:``, ``# since:``, ``#
+# danger:``, ``# status:`` (use, inert or harmful), ``# claims:`` (of env/claims.yaml) and ``#
+# checked:`` (torch, build and chip that it is audited for), then ``export NAME=value``.
 
 FOLDER = CHECKOUT / "env" / "presets"
 FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")
@@ -406,7 +446,10 @@ class PresetError(ValueError):
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset. ``fields`` are its comments by name; ``unknown`` the variables that no table here knows."""
+    """A preset.
+
+    ``fields`` are its comments by name; ``unknown`` the variables that no table here knows.
+    """
 
     name: str
     environ: Mapping[str, str]
@@ -431,9 +474,12 @@ def names() -> list[str]:
 
 
 def load(preset: str | Path) -> Preset:
-    """The preset of a name in env/presets, or of a file; "none" and "" are no setting. Raises PresetError.
+    """The preset of a name in env/presets, or of a file; "none" and "" are no setting.
 
-    A variable or an allocator option that is spelt nearly like a known one is refused: it would be measured as doing nothing.
+    Raises PresetError.
+
+    A variable or an allocator option that is spelt nearly like a known one is refused: it would
+    be measured as doing nothing.
     """
     if str(preset) in ("", "none"):
         return NONE
@@ -441,7 +487,8 @@ def load(preset: str | Path) -> Preset:
     try:
         text = whole(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        seen, known = f"cannot be read ({error.__class__.__name__})", ", ".join(names())
+        seen = f"cannot be read ({error.__class__.__name__})"
+        known = ", ".join(names())
         expected = f"expected none, a .env file or one of {known}"
         raise PresetError(f"preset {str(preset)!r}: {seen}; {expected}") from error
     found = parse(text, path.stem)
@@ -453,7 +500,10 @@ def load(preset: str | Path) -> Preset:
 
 
 def parse(text: str, name: str) -> Preset:
-    """The preset of a text. Raises PresetError for a line that is neither a comment nor one assignment."""
+    """The preset of a text.
+
+    Raises PresetError for a line that is neither a comment nor one assignment.
+    """
     said = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
     environ: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -472,7 +522,10 @@ def parse(text: str, name: str) -> Preset:
 
 
 def _assignment(line: str) -> tuple[str, str]:
-    """Name and value of ``export NAME=value``. Raises ValueError with what was seen and what was expected."""
+    """Name and value of ``export NAME=value``.
+
+    Raises ValueError with what was seen and what was expected.
+    """
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:

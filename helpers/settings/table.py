@@ -1,10 +1,12 @@
-"""The table of settings: what each variable, allocator option and module parameter is, and what holds of it where.
+"""The table of settings: what each variable, allocator option and module parameter is, and what
+holds of it where.
 
-Four data files, each row with its source. ``torch.json``: the options of torch's allocator, how its releases differ, and
-the strings that a what-if tries. ``variables.json``: environment variables, and rules that hold under conditions.
-``kernel.json``: parameters of the kernel modules. ``findings.json``: what else is said of a setting, with gaps. A source is a
-file of the program's source code, an issue, a manual page, or "measured" (torch's own compiled allocator behind a stand-in for
-the GPU runtime, the releases named).
+Four data files, each row with its source. ``torch.json``: the options of torch's allocator, how
+its releases differ, and the strings that a what-if tries. ``variables.json``: environment
+variables, and rules that hold under conditions. ``kernel.json``: parameters of the kernel
+modules. ``findings.json``: what else is said of a setting, with gaps. A source is a file of the
+program's source code, an issue, a manual page, or "measured" (torch's own compiled allocator
+behind a stand-in for the GPU runtime, the releases named).
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from typing import Any, Literal
 from helpers.grammar import data
 
 CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Names of the allocator's text, the one that wins first. A name that is set wins even where it is empty."""
+"""Names of the allocator's text, the one that wins first.
+
+A name that is set wins even where it is empty.
+"""
 LONGEST = 80
 """Names and values are compared and shown up to this many characters."""
 NO_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
@@ -26,12 +31,15 @@ NO_CACHE = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
 @dataclass(frozen=True)
 class Option:
-    """One key of the allocator's text; before ``since`` torch stops at its first use of the GPU with "Unrecognized".
+    """One key of the allocator's text; before ``since`` torch stops at its first use of the GPU
+    with "Unrecognized".
 
-    ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions, list, reserve, backend), ``form``
-    is an expression for values as they are meant, ``expected`` the same in words. ``shared``: read by the parser that all
-    accelerators share since 2.10. ``field``: of a text.Settings; ``inert``: why a replay need not model it, ``unmodelled``: why
-    it does not, though it should. ``moment``: when it is read, where that is not when the text is.
+    ``kind`` says how torch reads the value (flag, size, number, share, open share, divisions,
+    list, reserve, backend), ``form`` is an expression for values as they are meant,
+    ``expected`` the same in words. ``shared``: read by the parser that all accelerators share
+    since 2.10. ``field``: of a text.Settings; ``inert``: why a replay need not model it,
+    ``unmodelled``: why it does not, though it should. ``moment``: when it is read, where that
+    is not when the text is.
     """
 
     name: str
@@ -51,11 +59,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: which build's programs read it (empty: both), which program (``by``), and what it does.
+    """One variable: which build's programs read it (empty: both), which program (``by``), and
+    what it does.
 
-    ``moment`` is when it is read, one of MOMENTS, ``when`` the same in words. ``form`` is an expression for values that are
-    read, ``expected`` the same in words, ``otherwise`` what becomes of other values (a verdict; empty: not known).
-    ``cause`` and ``why`` are as in a Rule.
+    ``moment`` is when it is read, one of MOMENTS, ``when`` the same in words. ``form`` is an
+    expression for values that are read, ``expected`` the same in words, ``otherwise`` what
+    becomes of other values (a verdict; empty: not known). ``cause`` and ``why`` are as in a
+    Rule.
     """
 
     name: str
@@ -75,12 +85,15 @@ class Variable:
 
 @dataclass(frozen=True)
 class Rule:
-    """A fact under conditions, all of which must hold. ``name`` is a variable, or ``option:NAME`` in the allocator's text.
+    """A fact under conditions, all of which must hold.
 
-    ``value`` is an expression for the whole value. ``beside`` is (another name, an expression for its value), or (another
-    name, "") where that must be absent; ``caching`` stands for a disabled cache. ``since`` and ``below`` are torch releases,
-    ``rocm_since`` and ``rocm_below`` ROCm's, ``gfx`` starts of chip names. ``cause`` is the cause of a failure that this
-    can be alone (empty: none; None: as its verdict says), ``why`` the reason.
+    ``name`` is a variable, or ``option:NAME`` in the allocator's text.
+
+    ``value`` is an expression for the whole value. ``beside`` is (another name, an expression
+    for its value), or (another name, "") where that must be absent; ``caching`` stands for a
+    disabled cache. ``since`` and ``below`` are torch releases, ``rocm_since`` and
+    ``rocm_below`` ROCm's, ``gfx`` starts of chip names. ``cause`` is the cause of a failure
+    that this can be alone (empty: none; None: as its verdict says), ``why`` the reason.
     """
 
     name: str
@@ -101,7 +114,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Change:
-    """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only there ("": both)."""
+    """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only
+    there ("": both).
+    """
 
     since: str
     field: str
@@ -112,9 +127,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel module; ``unit`` pages, MiB, GiB, or empty for no size; ``verdict`` where it is set well.
+    """One parameter of a kernel module; ``unit`` pages, MiB, GiB, or empty for no size;
+    ``verdict`` where it is set well.
 
-    ``pool``: it is meant as a good part of the RAM, so that another magnitude is a mistake in the unit.
+    ``pool``: it is meant as a good part of the RAM, so that another magnitude is a mistake in
+    the unit.
     """
 
     module: str
@@ -127,7 +144,9 @@ class Parameter:
 
 
 def release(text: str, word: str = "") -> tuple[int, ...]:
-    """Major and minor of a version text, of its ``+rocm6.3`` part where ``word`` is given; empty where there is none."""
+    """Major and minor of a version text, of its ``+rocm6.3`` part where ``word`` is given;
+    empty where there is none.
+    """
     form = r"\+[^+]{0,80}?rocm-?v?([0-9]{1,4})\.([0-9]{1,4})"
     form = form if word else r"^\s{0,9}v?([0-9]{1,4})\.([0-9]{1,4})"
     match = re.search(form, text)
@@ -140,21 +159,27 @@ def _rows(kind: Any, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
     return tuple(kind(**row) for row in tuples)
 
 
-_torch, _variables = data("settings/torch"), data("settings/variables")
-_kernel, _findings = data("settings/kernel"), data("settings/findings")
+_torch = data("settings/torch")
+_variables = data("settings/variables")
+_kernel = data("settings/kernel")
+_findings = data("settings/findings")
 OPTIONS: dict[str, Option] = {row.name: row for row in _rows(Option, _torch["options"])}
 KINDS: dict[str, str] = _torch["kinds"]
 """What a value of a kind may be, in words."""
 CHANGES: tuple[Change, ...] = _rows(Change, _torch["changes"])
 PROVED: tuple[dict[str, Any], ...] = tuple(_torch["proved"])
-"""What the model was held against: a release's compiled allocator, cuda or rocm, over so many traces and events; its source."""
+"""What the model was held against: a release's compiled allocator, cuda or rocm, over so many
+traces and events; its source.
+"""
 TRIED: tuple[str, ...] = tuple(_torch["tried"])
 SAYS: dict[str, str] = _torch["says"]
 """Sentences about releases and strings, with gaps."""
 VARIABLES: dict[str, Variable] = {row.name: row for row in _rows(Variable, _variables["variables"])}
 RULES: tuple[Rule, ...] = _rows(Rule, _variables["rules"])
 VERDICTS: dict[str, dict[str, str]] = _variables["verdicts"]
-"""Every verdict, what a person should look at first on top, each with the cause it can be alone, and why."""
+"""Every verdict, what a person should look at first on top, each with the cause it can be
+alone, and why.
+"""
 MOMENTS: tuple[str, ...] = tuple(_variables["moments"])
 """When a setting is read, in the order in which it happens."""
 NEEDS: dict[str, str] = _variables["needs"]
@@ -164,7 +189,9 @@ POSTED: dict[str, str] = {k: "|".join(v) for k, v in _variables["posted"].items(
 IMPORTS: dict[str, list[str]] = _variables["imports"]
 HOST_NAMES = tuple(row.name for row in VARIABLES.values() if row.by in ("C library", "OpenMP"))
 OTHER_NAMES = frozenset(_variables["others"])
-"""Real names near those of the table that are no concern here, so that they are not taken for a slip of the pen."""
+"""Real names near those of the table that are no concern here, so that they are not taken for a
+slip of the pen.
+"""
 PREFIXES: tuple[str, ...] = tuple(_variables["prefixes"])
 FINDINGS: dict[str, dict[str, str]] = _findings["findings"]
 """Columns of a Finding with gaps, for what is said of a setting beside its own row and the rules."""
@@ -174,10 +201,13 @@ OTHER_PARAMETERS: dict[str, list[str]] = _kernel["others"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact of one setting. For an option of the allocator's text ``value`` is that option alone, ``key:value``.
+    """One fact of one setting.
 
-    ``verdict`` is one of VERDICTS. ``cause`` is the cause of a failure that the setting can be alone (empty: none), ``why``
-    the reason; both are the verdict's own where they are not given. ``hearsay``: it rests on what a person remarked.
+    For an option of the allocator's text ``value`` is that option alone, ``key:value``.
+
+    ``verdict`` is one of VERDICTS. ``cause`` is the cause of a failure that the setting can be
+    alone (empty: none), ``why`` the reason; both are the verdict's own where they are not
+    given. ``hearsay``: it rests on what a person remarked.
     """
 
     name: str
@@ -210,9 +240,11 @@ def finding(kind: str, name: str, value: str, **gaps: object) -> Finding:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a process: its variables, the options of the text that is judged, build, chip and releases.
+    """What is known of a process: its variables, the options of the text that is judged, build,
+    chip and releases.
 
-    ``build`` is cuda, rocm, cpu or empty; an empty release is not known. ``caching_off`` is None where that is open.
+    ``build`` is cuda, rocm, cpu or empty; an empty release is not known. ``caching_off`` is
+    None where that is open.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -225,7 +257,8 @@ class Facts:
 
 
 def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> Facts:
-    """The facts of a torch version text ("2.9.1+rocm7.0") and a build ("rocm" or "rocm7.0", "cuda", "cpu" or empty).
+    """The facts of a torch version text ("2.9.1+rocm7.0") and a build ("rocm" or "rocm7.0",
+    "cuda", "cpu" or empty).
 
     Where no build is given, the version's own mark (+cu128, +rocm7.0, +cpu) tells it.
     """
@@ -237,7 +270,10 @@ def facts_of(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") 
 
 
 def rule_findings(key: str, name: str, shown: str, value: str, facts: Facts) -> list[Finding]:
-    """What the rules of ``key`` say. Rules that hang on something not known make one finding together."""
+    """What the rules of ``key`` say.
+
+    Rules that hang on something not known make one finding together.
+    """
     states = [(rule, holds(rule, value, facts)) for rule in RULES if rule.name == key]
     held = [rule for rule, state in states if state]
     found = [Finding(name, shown, r.verdict, r.says, r.source, r.cause, r.why) for r in held]
@@ -273,7 +309,9 @@ def _beside(beside: tuple[str, ...], facts: Facts) -> bool | None:
 
 
 def caching_off(facts: Facts) -> bool | None:
-    """Whether a variable switches the allocator's cache off; None where that depends on what is not known."""
+    """Whether a variable switches the allocator's cache off; None where that depends on what is
+    not known.
+    """
     off: bool | None = False
     for name in (name for name in NO_CACHE if name in facts.environ):
         value = facts.environ[name]
@@ -307,7 +345,8 @@ def sort(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 # How does the caching allocator of one torch release and build behave, where releases differ?
 
-OLDEST, NEWEST = (2, 2), (2, 15)
+OLDEST = (2, 2)
+NEWEST = (2, 15)
 EXPANDABLE = "option:expandable_segments"
 
 
@@ -317,21 +356,26 @@ class VersionError(ValueError):
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What one build of torch does. Each field's source stands in ``sources`` under the field's name.
+    """What one build of torch does.
 
-    ``order``: what decides between free blocks of one stream and size: the lower ``address``, the ``block`` made first, or
-    the ``segment`` made first and then the lower address. ``unified_parser``: the settings parser that all accelerators
-    share: 64-bit numbers, separators taken on trust. ``above_fills_last_key``: ``>:K`` in a list of roundup divisions also
-    overwrites the last key before it. ``one_division_rounds``: to 512 bytes, else it leaves sizes as they are (-1 in a
-    Settings). ``fraction_rounds``: a memory limit is rounded to whole bytes, not cut. ``conf_names``: environment
-    variables with the settings, the winner first; ``own_conf_names``: the same for options not shared by all accelerators.
+    Each field's source stands in ``sources`` under the field's name.
+
+    ``order``: what decides between free blocks of one stream and size: the lower ``address``,
+    the ``block`` made first, or the ``segment`` made first and then the lower address.
+    ``unified_parser``: the settings parser that all accelerators share: 64-bit numbers,
+    separators taken on trust. ``above_fills_last_key``: ``>:K`` in a list of roundup divisions
+    also overwrites the last key before it. ``one_division_rounds``: to 512 bytes, else it
+    leaves sizes as they are (-1 in a Settings). ``fraction_rounds``: a memory limit is rounded
+    to whole bytes, not cut. ``conf_names``: environment variables with the settings, the winner
+    first; ``own_conf_names``: the same for options not shared by all accelerators.
     ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
-    ``pools_flush``: a request to a private pool outside of a capture gives cached memory back before it fails.
-    ``device_type``: by which torch hashes streams (c10/core/DeviceType.h: 1 CUDA, 6 HIP).
-    ``checks_range``: a request larger than the range of addresses that an expandable segment reserves fails at once.
-    ``expandable_pools``: private pools have expandable segments too.
-    ``proved``: ``oracle`` where the compiled allocator of this release and build was compared, else ``source``; ``proved_on``:
-    that in words, with what was compared. ``note``: what else a reader must know.
+    ``pools_flush``: a request to a private pool outside of a capture gives cached memory back
+    before it fails. ``device_type``: by which torch hashes streams (c10/core/DeviceType.h: 1
+    CUDA, 6 HIP). ``checks_range``: a request larger than the range of addresses that an
+    expandable segment reserves fails at once. ``expandable_pools``: private pools have
+    expandable segments too. ``proved``: ``oracle`` where the compiled allocator of this release
+    and build was compared, else ``source``; ``proved_on``: that in words, with what was
+    compared. ``note``: what else a reader must know.
     """
 
     torch: str
@@ -360,7 +404,9 @@ class Behaviour:
     sources: tuple[tuple[str, str], ...]
 
     def source(self, field: str) -> str:
-        """Where the value of ``field`` was read or measured; empty for what follows from the version itself."""
+        """Where the value of ``field`` was read or measured; empty for what follows from the
+        version itself.
+        """
         return dict(self.sources).get(field, "")
 
     def names_for(self, key: str) -> tuple[str, ...]:
@@ -372,9 +418,10 @@ class Behaviour:
 def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
     """How the allocator of this release and build behaves.
 
-    ``torch`` is a version as it prints itself ("2.9.0+rocm6.4", "2.8.0a0+git1234"); ``build`` is "cuda", or "rocm" with
-    ROCm's version ("rocm7.2"); a "+rocm" in ``torch`` counts too. A release newer than is known runs as the newest known and
-    says so in ``note``. Raises VersionError for what is older than 2.2 or cannot be read.
+    ``torch`` is a version as it prints itself ("2.9.0+rocm6.4", "2.8.0a0+git1234"); ``build``
+    is "cuda", or "rocm" with ROCm's version ("rocm7.2"); a "+rocm" in ``torch`` counts too. A
+    release newer than is known runs as the newest known and says so in ``note``. Raises
+    VersionError for what is older than 2.2 or cannot be read.
     """
     if release(torch) < OLDEST:
         why = "too_old" if release(torch) else "unreadable"
@@ -388,7 +435,9 @@ def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
 
 @lru_cache(maxsize=256)
 def nearest(torch: str, build: str) -> Behaviour:
-    """As ``behaviour``, where a release older than is known is taken for the oldest known; ``build`` is one of its words."""
+    """As ``behaviour``, where a release older than is known is taken for the oldest known;
+    ``build`` is one of its words.
+    """
     facts = facts_of({}, torch, build)
     used = min(max(facts.torch, OLDEST), NEWEST)
     known = [c for c in CHANGES if release(c.since) <= used and c.build in ("", facts.build)]
@@ -413,7 +462,9 @@ def nearest(torch: str, build: str) -> Behaviour:
 
 
 def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "source"], str]:
-    """How far what is said of a release and build was compared with its compiled allocator, and that in words."""
+    """How far what is said of a release and build was compared with its compiled allocator, and
+    that in words.
+    """
     own = [row for row in PROVED if (release(row["torch"]), row["build"]) == (torch, build)]
     if own:
         made = [{**row, "made": f" ({row['made']})" if row.get("made") else ""} for row in own]

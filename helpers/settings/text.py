@@ -1,7 +1,9 @@
-"""What does a string such as "max_split_size_mb:128,expandable_segments:True" mean? Read as torch reads it, by release.
+"""What does a string such as "max_split_size_mb:128,expandable_segments:True" mean?
 
-What is taken and what is refused was compared with torch's compiled allocator, 2.6, 2.11, 2.13 and 2.14
-(tests/samples/allocator_settings.json).
+Read as torch reads it, by release.
+
+What is taken and what is refused was compared with torch's compiled allocator, 2.6, 2.11, 2.13
+and 2.14 (tests/samples/allocator_settings.json).
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ LARGE_SEGMENT_BYTES = 20 * MIB
 INTERVALS = 16
 ROUNDUP = "roundup_power2_divisions"
 WORD = 1 << 64
-MIN_BLOCK_BYTES, SMALL_MAX_BYTES, MIN_LARGE_BYTES = 512, MIB, 10 * MIB
-SMALL_SEGMENT_BYTES, LARGE_STEP_BYTES = 2 * MIB, 2 * MIB
+MIN_BLOCK_BYTES = 512
+SMALL_MAX_BYTES = MIB
+MIN_LARGE_BYTES = 10 * MIB
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_STEP_BYTES = 2 * MIB
 
 
 class SettingsError(ValueError):
@@ -36,10 +41,13 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds under one string. ``fraction``: what the key says (None: not named); it limits memory from the start only.
+    """What holds under one string.
 
-    ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the last above; 0, 1: none; -1: nor 512 B.
-    ``reserve``: parts of the device's memory (True) or GiB (False). ``ignored``: named without effect on bytes; ``warnings``: dangers.
+    ``fraction``: what the key says (None: not named); it limits memory from the start only.
+
+    ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the
+    last above; 0, 1: none; -1: nor 512 B. ``reserve``: parts of the device's memory (True) or
+    GiB (False). ``ignored``: named without effect on bytes; ``warnings``: dangers.
     """
 
     conf: str = ""
@@ -57,10 +65,13 @@ class Settings:
 
 
 def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> Settings:
-    """The settings that a string makes. With ``previous`` it is set again at run time, over what held before.
+    """The settings that a string makes.
 
-    Raises SettingsError, in one line, where this release stops with an error; its ``left`` is what then holds at run time: the
-    keys before the one at fault, the rest as if unnamed (measured, torch 2.6 to 2.14).
+    With ``previous`` it is set again at run time, over what held before.
+
+    Raises SettingsError, in one line, where this release stops with an error; its ``left`` is
+    what then holds at run time: the keys before the one at fault, the rest as if unnamed
+    (measured, torch 2.6 to 2.14).
     """
     before = previous or Settings()
     text = Conf(conf, behaviour, before.large_segment_bytes)
@@ -90,7 +101,9 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
 
 
 def _dangers(settings: Settings, behaviour: Behaviour, limit: float | None) -> tuple[str, ...]:
-    """The rules that hold for options in force which do harm, or nothing; ``limit`` is the memory fraction in force."""
+    """The rules that hold for options in force which do harm, or nothing; ``limit`` is the
+    memory fraction in force.
+    """
     split = settings.max_split_bytes
     held = {
         "expandable_segments": settings.expandable or None,
@@ -111,7 +124,9 @@ def _dangers(settings: Settings, behaviour: Behaviour, limit: float | None) -> t
 
 
 def parts(conf: str) -> list[tuple[str, str]]:
-    """The options of a string, (key, value), as torch splits it: commas between, a colon before the value, no blanks."""
+    """The options of a string, (key, value), as torch splits it: commas between, a colon before
+    the value, no blanks.
+    """
     pieces = re.findall(r"(?:\[[^\]]*\]?|[^,\[])+", "".join(conf.split()))
     split = (piece.partition(":") for piece in pieces)
     return [(key, value) for key, _, value in split if key]
@@ -120,9 +135,9 @@ def parts(conf: str) -> list[tuple[str, str]]:
 def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[str, str]:
     """The string that this build reads there, and the variable it comes from ("": none).
 
-    A variable that is set wins even where it is empty. Keys that belong to the CUDA build alone may come from another variable
-    than the common ones (measured, torch 2.14); the string given back then holds both. What becomes of the other variables,
-    the audit says.
+    A variable that is set wins even where it is empty. Keys that belong to the CUDA build alone
+    may come from another variable than the common ones (measured, torch 2.14); the string given
+    back then holds both. What becomes of the other variables, the audit says.
     """
     name = next((n for n in behaviour.conf_names if n in environ), "")
     own = next((n for n in behaviour.own_conf_names if n in environ), "")
@@ -138,10 +153,12 @@ def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[
 def memory_fraction(
     environ: Mapping[str, str], torch: str = "", build: str = ""
 ) -> tuple[float | None, str, str]:
-    """The per_process_memory_fraction in force, the variable it comes from, and torch's refusal of the string, if any.
+    """The per_process_memory_fraction in force, the variable it comes from, and torch's refusal
+    of the string, if any.
 
-    An unknown release is taken for the newest known, an unknown build for the one that reads the key. A release that does
-    not know the key, or refuses another part of the string, stops with an error: no limit holds there.
+    An unknown release is taken for the newest known, an unknown build for the one that reads
+    the key. A release that does not know the key, or refuses another part of the string, stops
+    with an error: no limit holds there.
     """
     key = "per_process_memory_fraction"
     used = torch if release(torch) else ".".join(map(str, table.NEWEST))
@@ -156,9 +173,12 @@ def memory_fraction(
 
 
 def grid(behaviour: Behaviour) -> tuple[str, ...]:
-    """The strings that a what-if tries by default on this build, the empty one first. All parse; none has a danger.
+    """The strings that a what-if tries by default on this build, the empty one first.
 
-    A garbage collection threshold stands beside a memory fraction of 0.99, without which it does nothing.
+    All parse; none has a danger.
+
+    A garbage collection threshold stands beside a memory fraction of 0.99, without which it
+    does nothing.
     """
     usable = set(behaviour.keys)
     if not (behaviour.expandable_available and behaviour.expandable_safe):
@@ -167,10 +187,11 @@ def grid(behaviour: Behaviour) -> tuple[str, ...]:
 
 
 class Conf:
-    """One string taken apart: ``named`` has the value of each key (sizes in bytes), ``divisions`` the sixteen of roundup.
+    """One string taken apart: ``named`` has the value of each key (sizes in bytes),
+    ``divisions`` the sixteen of roundup.
 
-    ``error`` is why this release stops there; what stands before it was taken all the same. ``large_bytes`` is the size of
-    large segments that holds where the string names none.
+    ``error`` is why this release stops there; what stands before it was taken all the same.
+    ``large_bytes`` is the size of large segments that holds where the string names none.
     """
 
     def __init__(
@@ -180,7 +201,8 @@ class Conf:
         self.error: SettingsError | None = None
         # The older parser drops blanks only, the one since 2.10 all white space.
         bare = "".join(conf.split()) if behaviour.unified_parser else conf.replace(" ", "")
-        self.tokens, self.at = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare), 0
+        self.tokens = re.findall(r"[,:\[\]]|[^,:\[\]]+", bare)
+        self.at = 0
         self.named: dict[str, Any] = {}
         self.divisions = [0] * INTERVALS
         self.smallest = large_bytes // MIB
@@ -222,7 +244,8 @@ class Conf:
 
     def _value(self, key: str) -> None:
         self._separator(":")
-        text, kind = self._token(key), OPTIONS[key].kind
+        text = self._token(key)
+        kind = OPTIONS[key].kind
         if kind == "divisions":
             self._roundup(text)
             return
@@ -232,7 +255,8 @@ class Conf:
             value = {"True": True, "False": False}.get(text)
         elif kind == "backend":
             known = wants.split(", ")[: 2 if self.rules.build == "cuda" else 3]
-            value, wants = text if text in known else None, "one of " + ", ".join(known)
+            value = text if text in known else None
+            wants = "one of " + ", ".join(known)
         elif kind in ("share", "open share"):
             share = _real(text)
             inside = share is not None and (0 < share < 1 or (kind == "share" and share in (0, 1)))
@@ -258,7 +282,9 @@ class Conf:
         return min(min(value, WORD // MIB - 1) * MIB, UNLIMITED)
 
     def _whole(self, key: str, text: str, wide: bool = False) -> int:
-        """strtoull's reading since 2.10, strtol's into an int before: a leading number counts, a minus sign wraps around."""
+        """strtoull's reading since 2.10, strtol's into an int before: a leading number counts,
+        a minus sign wraps around.
+        """
         match = re.match(r"\s*([+-]?[0-9]+)", text)
         wide = wide or self.rules.unified_parser
         low, high = (1 - WORD, WORD - 1) if wide else (-(1 << 31), (1 << 31) - 1)
@@ -279,10 +305,12 @@ class Conf:
         if text != "[":
             self.divisions = [self._divisions(text)] * INTERVALS
             return
-        rest, place = self.tokens[self.at :], self.at
+        rest = self.tokens[self.at :]
+        place = self.at
         if self.rules.unified_parser and "]" not in rest:
             raise self._refusal("a key has no value, or its list no end")
-        first, last = True, 0
+        first = True
+        last = 0
         while self.at < len(self.tokens) and self.tokens[self.at] != "]":
             name = self._token()
             self._separator(":")
@@ -311,7 +339,9 @@ def _power_of_two(value: int) -> bool:
 
 
 def _reserve(text: str) -> tuple[bool, float] | None:
-    """parseReserveSpec's reading: (True, parts of the device's memory) or (False, GiB); None where it warns."""
+    """parseReserveSpec's reading: (True, parts of the device's memory) or (False, GiB); None
+    where it warns.
+    """
     number = text[:-1] if text[-1:] in ("G", "g") else text
     whole = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", number)
     value = float(number) if whole else 0.0

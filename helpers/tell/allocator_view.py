@@ -1,4 +1,5 @@
-"""One study of the allocator as people look at it: memory over the run, the map at the failure, the figures, the league.
+"""One study of the allocator as people look at it: memory over the run, the map at the failure,
+the figures, the league.
 
 States are told apart by hatch as well as by colour.
 """
@@ -67,12 +68,15 @@ IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(5)
 
 
 def kinds_of(blocks: np.ndarray) -> np.ndarray:
-    """Which of KINDS each mapped block of a block table is; a page counts as stranded with the range that holds it."""
+    """Which of KINDS each mapped block of a block table is; a page counts as stranded with the
+    range that holds it.
+    """
     column = {name: blocks[:, i] for i, name in enumerate(BLOCK_COLUMNS)}
     key = column["kind"] * (1 << 40) + column["ordinal"]
     _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     alone = counts[inverse] == 1
-    state, small = column["state"], column["small"] == 1
+    state = column["state"]
+    small = column["small"] == 1
     kinds = np.where(state == STATES.index("A"), np.where(small, SMALL_USE, IN_USE), AWAITING)
     return np.where(
         state == STATES.index("I"),
@@ -82,7 +86,9 @@ def kinds_of(blocks: np.ndarray) -> np.ndarray:
 
 
 class Line(NamedTuple):
-    """A curve of bytes over operations: its words, its values at each operation, or (at, values) where sampled."""
+    """A curve of bytes over operations: its words, its values at each operation, or (at,
+    values) where sampled.
+    """
 
     words: str
     values: np.ndarray
@@ -95,7 +101,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """A replay of a study under one setting, and the state at its first out-of-memory, or where most was reserved."""
+    """A replay of a study under one setting, and the state at its first out-of-memory, or where
+    most was reserved.
+    """
 
     study: Study
     conf: str
@@ -134,7 +142,9 @@ def moment_of(outcome: Outcome) -> int:
 
 
 def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
-    """Replays a study under its own settings or others; samples is how often stranded bytes are measured on the way."""
+    """Replays a study under its own settings or others; samples is how often stranded bytes are
+    measured on the way.
+    """
     conf = study.conf if conf is None else conf
     how: Any = {"torch": study.torch, "build": study.build, "fraction": study.fraction}
     outcome = replay(study.trace, conf, study.card, timeline=True, **how)
@@ -157,8 +167,11 @@ def words(study: Study) -> str:
 
 
 def memory(*views: View) -> Shown:
-    """Reserved, allocated and stranded over the run, of one setting or of several under each other on one scale."""
-    size, rows = show_bytes(views[0].study.card.capacity_bytes), []
+    """Reserved, allocated and stranded over the run, of one setting or of several under each
+    other on one scale.
+    """
+    size = show_bytes(views[0].study.card.capacity_bytes)
+    rows = []
     for one in views:
         first = one.outcome.first_oom
         end = "no request fails" if first is None else f"out of memory at operation {first}"
@@ -171,7 +184,9 @@ def memory(*views: View) -> Shown:
 
 
 def pair(seen: View, answer: WhatIf) -> Sequence[View]:
-    """The run as it is and under the setting to use (or the best of the league), for before and after."""
+    """The run as it is and under the setting to use (or the best of the league), for before and
+    after.
+    """
     other = answer.use
     if other == seen.conf:
         others = (row for row in answer.rows if row.settings != seen.conf and not row.flags)
@@ -192,7 +207,8 @@ def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
 
 def _draw_run(axes: Axes, seen: View) -> None:
     """Curves, the card's size, and the first out-of-memory, on one axis."""
-    capacity, first = seen.study.card.capacity_bytes, seen.outcome.first_oom
+    capacity = seen.study.card.capacity_bytes
+    first = seen.outcome.first_oom
     for line, (color, style, width) in zip(seen.lines, LINES, strict=False):
         at = np.arange(len(line.values)) if line.at is None else line.at
         # Peaks matter more than shape: each drawn point is the highest of those it stands for.
@@ -220,7 +236,9 @@ def segments(seen: View) -> Shown:
 
 
 class Segment(NamedTuple):
-    """A segment of the map: its bytes, those in use and stranded in it, and what was allocated there and strands them."""
+    """A segment of the map: its bytes, those in use and stranded in it, and what was allocated
+    there and strands them.
+    """
 
     size_bytes: int
     used_bytes: int
@@ -235,15 +253,19 @@ class Segment(NamedTuple):
 
 
 def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
-    """Every reserved byte ``at`` a moment as one strip in address order, folded into rows: what is in use, and what lies between.
+    """Every reserved byte ``at`` a moment as one strip in address order, folded into rows: what
+    is in use, and what lies between.
 
-    A row a segment, the one that strands most first; where the trace has stacks, with the line that allocated what keeps it.
+    A row a segment, the one that strands most first; where the trace has stacks, with the line
+    that allocated what keeps it.
     """
     blocks = at.blocks[at.blocks[:, BLOCK_COLUMNS.index("mapped")] == 1]
-    kinds, sizes = kinds_of(blocks), blocks[:, BLOCK_COLUMNS.index("size")]
+    kinds = kinds_of(blocks)
+    sizes = blocks[:, BLOCK_COLUMNS.index("size")]
     of = dict(zip(*_segments(blocks, kinds, _owners(trace, whole, at.events)), strict=True))
     ranked = sorted(of.values(), key=lambda one: (-one.stranded_bytes, -one.size_bytes))
-    stranded, total = int(sizes[kinds == STRANDED].sum()), show_bytes(int(sizes.sum()))
+    stranded = int(sizes[kinds == STRANDED].sum())
+    total = show_bytes(int(sizes.sum()))
     head = f"{title}: {show_bytes(stranded)} of {total} reserved are stranded"
     sums = {kind.words: int(sizes[kinds == i].sum()) for i, kind in enumerate(KINDS)}
     notes = [f"{words}: {show_bytes(size)}" for words, size in sums.items() if size]
@@ -253,7 +275,9 @@ def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
 
 
 def _owners(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, ...], str]:
-    """Who allocated what lies at a place (kind, ordinal, offset) after so many operations: the line, else the operation."""
+    """Who allocated what lies at a place (kind, ordinal, offset) after so many operations: the
+    line, else the operation.
+    """
     made = np.flatnonzero((trace.op[:moment] == Op.ALLOC) & (whole.column("kind")[:moment] >= 0))
     places = np.stack([whole.column(name)[made] for name in ("kind", "ordinal", "offset")], axis=1)
     last = dict(zip(map(tuple, places.tolist()), made.tolist(), strict=True))
@@ -270,7 +294,9 @@ def _segments(
 ) -> tuple[list[tuple[int, int]], list[Segment]]:
     """The segments by kind and ordinal, each with the largest of what is in use in it."""
     places, at = np.unique(blocks[:, :2], axis=0, return_inverse=True)
-    at, sizes, made = at.ravel(), blocks[:, BLOCK_COLUMNS.index("size")], []
+    at = at.ravel()
+    sizes = blocks[:, BLOCK_COLUMNS.index("size")]
+    made = []
     for number in range(len(places)):
         here = at == number
         used = np.flatnonzero(here & (kinds < STRANDED))
@@ -292,11 +318,14 @@ def _draw_map(
     figure: sheet.Drawing,
 ) -> None:
     order = np.lexsort((blocks[:, 3], blocks[:, 2]))
-    blocks, kinds = blocks[order], kinds[order]
+    blocks = blocks[order]
+    kinds = kinds[order]
     sizes = blocks[:, BLOCK_COLUMNS.index("size")]
-    starts, total = np.cumsum(sizes) - sizes, max(int(sizes.sum()), 1)
+    starts = np.cumsum(sizes) - sizes
+    total = max(int(sizes.sum()), 1)
     row_bytes = max(-(-total // ROWS), MIB)
-    axes, there = figure.subplots(), []
+    axes = figure.subplots()
+    there = []
 
     def spans(turns: np.ndarray) -> list[tuple[int, int]]:
         return list(pairwise([*starts[turns].tolist(), total]))
@@ -316,7 +345,8 @@ def _draw_map(
     thin = -row[:, None] - np.array([0.02, 0.98, np.nan])
     axes.plot(np.repeat(column / row_bytes, 3), thin.ravel(), color=sheet.INK, linewidth=0.5)
     for number, (at, place) in enumerate(zip(spans(turns), blocks[turns][:, :2], strict=True)):
-        name, look = f"segment-{number}", {"facecolor": "#00000001", "linewidth": 0}
+        name = f"segment-{number}"
+        look = {"facecolor": "#00000001", "linewidth": 0}
         axes.add_patch(PathPatch(_strips([at], row_bytes), gid=name, **look))
         figure.hovers[name] = of[tuple(place.tolist())].words
     rows = -(-total // row_bytes)
@@ -332,8 +362,10 @@ def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
     for at, end in spans:
         while at < end:
             row, column = divmod(at, row_bytes)
-            wide, y = min(end - at, row_bytes - column), -row - 0.9
-            left, right = column / row_bytes, (column + wide) / row_bytes
+            wide = min(end - at, row_bytes - column)
+            y = -row - 0.9
+            left = column / row_bytes
+            right = (column + wide) / row_bytes
             boxes.append([(left, y), (right, y), (right, y + 0.8), (left, y + 0.8)])
             at += wide
     return Path.make_compound_path_from_polys(np.array(boxes).reshape(-1, 4, 2))
@@ -341,7 +373,8 @@ def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
 
 def metrics_table(seen: View) -> Shown:
     """The figures at the moment, with what the usual ratio would have said."""
-    whole, ratio = seen.metrics, seen.metrics.misleading_ratio
+    whole = seen.metrics
+    ratio = seen.metrics.misleading_ratio
     rows = [[name, getattr(whole, key), says] for name, key, says in wording("metrics")]
     rows.append(["largest request", seen.largest_request_bytes, "that would still succeed now"])
     misleads = wrapped(f"1 - allocated/reserved would say {ratio:.2f}. {metrics.MISLEADS}")
@@ -356,13 +389,17 @@ def row_of(answer: WhatIf, conf: str) -> Replay:
 
 
 def league(answer: WhatIf) -> Shown:
-    """Settings, the one to use first, then the best: a bar is the peak reserved, hatched where a request fails."""
+    """Settings, the one to use first, then the best: a bar is the peak reserved, hatched where
+    a request fails.
+    """
     view = league_rows(answer, len(answer.rows))
     return replace(view, draw=partial(_draw_league, answer, view.title))
 
 
 def _draw_league(answer: WhatIf, title: str) -> Figure:
-    rows, capacity, page = ranked(answer), answer.capacity_bytes, sheet.Sheet(title)
+    rows = ranked(answer)
+    capacity = answer.capacity_bytes
+    page = sheet.Sheet(title)
     default = [row for row in rows[LEAGUE_ROWS - 1 :] if not row.settings]
     chosen = [*rows[: LEAGUE_ROWS - len(default)], *default]
     top = max([capacity, *(row.peak_reserved_bytes for row in chosen)])

@@ -1,4 +1,6 @@
-"""A box in words: what machine it is, which builds meet on it, what this user may open, and where the facts come from."""
+"""A box in words: what machine it is, which builds meet on it, what this user may open, and
+where the facts come from.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ELSEWHERE = "NOT THIS MACHINE"
 
 
 def machine_line(bundle: Bundle) -> str:
-    """``box_line`` for a notebook: above it, where that is not this machine as it runs now, how to look at this one."""
+    """``box_line`` for a notebook: above it, where that is not this machine as it runs now, how
+    to look at this one.
+    """
     boots = [row.get("boot_id") for row in bundle.table("host")]
     if is_this_box(bundle) or (bundle.kind == "live" and not any(boots)):
         return box_line(bundle)
@@ -33,8 +37,13 @@ def machine_line(bundle: Bundle) -> str:
 
 
 def box_line(bundle: Bundle) -> str:
-    """One line of identity: the box, how it was taken, its system, RAM and GPUs. No host name, no user, no serial number."""
-    box, listed, who = machine(bundle), gpus(bundle), identity(bundle)
+    """One line of identity: the box, how it was taken, its system, RAM and GPUs.
+
+    No host name, no user, no serial number.
+    """
+    box = machine(bundle)
+    listed = gpus(bundle)
+    who = identity(bundle)
     line = [
         f"{bundle.box} ({', '.join(filter(None, [bundle.kind, _filled(bundle)]))})",
         _short(box.distribution, "unknown system"),
@@ -56,8 +65,11 @@ def _short(reading: Reading, otherwise: str) -> str:
 
 
 def stack_table(bundle: Bundle) -> Shown:
-    """The software between a program and the card, top down: framework build, runtime, driver, kernel."""
-    build, box = framework.framework(bundle), machine(bundle)
+    """The software between a program and the card, top down: framework build, runtime, driver,
+    kernel.
+    """
+    build = framework.framework(bundle)
+    box = machine(bundle)
     rows: list[tuple[str, Reading]] = [
         ("torch", build.version),
         ("torch built for HIP", build.hip),
@@ -86,11 +98,15 @@ def stack_table(bundle: Bundle) -> Shown:
 
 
 def slot_table(bundle: Bundle) -> Shown:
-    """How each GPU is attached: PCIe link now and at most, the largest BAR beside the VRAM, IOMMU, NUMA node."""
+    """How each GPU is attached: PCIe link now and at most, the largest BAR beside the VRAM,
+    IOMMU, NUMA node.
+    """
     listed = {gpu.pci: gpu for gpu in gpus(bundle)}
     rows = []
     for device in (one for one in pci_devices(bundle) if one.pci in listed):
-        link, now, most = device.link, "", ""
+        link = device.link
+        now = ""
+        most = ""
         if link:
             now = f"{link.speed_gts:g} GT/s x{link.width}"
             most = f"{link.max_speed_gts:g} GT/s x{link.max_width}"
@@ -114,7 +130,9 @@ def _covers(device: PciDevice, gpu: Gpu) -> bool | None:
 
 
 def settings_table(bundle: Bundle) -> Shown:
-    """What each memory setting of the captured environment and of the kernel's modules does on this build and chip."""
+    """What each memory setting of the captured environment and of the kernel's modules does on
+    this build and chip.
+    """
     listed = audit_box(bundle) + audit_kernel(bundle)
     columns = ["variable", "value", "verdict", "why"]
     rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
@@ -125,7 +143,9 @@ def settings_table(bundle: Bundle) -> Shown:
 
 
 def access_table(bundle: Bundle) -> Shown:
-    """Each device node, what open() says of it, and what stands in the way with the line that removes it."""
+    """Each device node, what open() says of it, and what stands in the way with the line that
+    removes it.
+    """
     rows = [[node.path, node.opened, node.mode, node.group or node.gid] for node in access(bundle)]
     lines = []
     for way in obstacles(bundle):
@@ -137,13 +157,16 @@ def access_table(bundle: Bundle) -> Shown:
         lines.append(
             f"This process: uid {who.uid}, groups {groups}, container {who.container}{own}"
         )
-    head, none = ["device node", "opens", "mode", "group"], "No device node of a GPU is there."
+    head = ["device node", "opens", "mode", "group"]
+    none = "No device node of a GPU is there."
     first = next((way.says for way in obstacles(bundle)), "Nothing is in the way")
     return Shown("Device nodes", head, rows, lines, none=none, result=first if rows else none)
 
 
 def provenance(bundle: Bundle) -> Shown:
-    """Where the facts come from: when they were taken, how many sources answered, which were filled in; and what is fine."""
+    """Where the facts come from: when they were taken, how many sources answered, which were
+    filled in; and what is fine.
+    """
     answers = (item.status.replace("_", " ").replace("ok", "read") for item in bundle.items)
     states = Counter(answers)
     checked: list[list[object]] = [["checked and fine", line] for line in fine(bundle)]
@@ -170,12 +193,14 @@ def _filled(bundle: Bundle) -> str:
 
 def fine(bundle: Bundle) -> list[str]:
     """What was looked at on a box and is as it should be, a sentence each."""
-    listed, nodes = gpus(bundle), access(bundle)
+    listed = gpus(bundle)
+    nodes = access(bundle)
     devices = [one for one in pci_devices(bundle) if one.pci in {gpu.pci for gpu in listed}]
     links = [one.link for one in devices if one.link]
     harmless = {row["kind"] for row in words("events") if row.get("harmless")}
     loud = [e for e in kernel_log.events(bundle) if e.boot == 0 and e.kind not in harmless]
-    found, kills = audit_box(bundle) + audit_kernel(bundle), machine(bundle).cgroup_oom_kills
+    found = audit_box(bundle) + audit_kernel(bundle)
+    kills = machine(bundle).cgroup_oom_kills
     wrong = [one for one in found if one.verdict in ("dangerous", "contradictory")]
     seen_all = [gpu for gpu in listed if gpu.holders and not gpu.blind_spots]
     dead = [holder for gpu in listed for holder in gpu.holders if holder.state == "Z"]
@@ -198,10 +223,14 @@ def fine(bundle: Bundle) -> list[str]:
 
 
 def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
-    """Each ledger's rows, its sum beside what its source says, and below them what contradicts and what is to be noted."""
-    rows, below = [], []
+    """Each ledger's rows, its sum beside what its source says, and below them what contradicts
+    and what is to be noted.
+    """
+    rows = []
+    below = []
     for book in ledgers:
-        where, who = book.pci or "not told", "message" if book.account == MESSAGE else "driver"
+        where = book.pci or "not told"
+        who = "message" if book.account == MESSAGE else "driver"
         rows += [
             [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]
             for row in book.rows
@@ -217,7 +246,9 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
 
 
 def claims_table(box: str) -> Shown:
-    """Each claim of the case study that a box comes from, with what became of it; a box of no case says so."""
+    """Each claim of the case study that a box comes from, with what became of it; a box of no
+    case says so.
+    """
     from helpers.load.claims import claims_for  # it needs PyYAML, which a bare diagnose has not
 
     listed = claims_for(box)

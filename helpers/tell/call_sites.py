@@ -1,4 +1,6 @@
-"""What grows from step to step, and what moved at the peak from one trace to another, by the program's own lines."""
+"""What grows from step to step, and what moved at the peak from one trace to another, by the
+program's own lines.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NEVER_STEPS = 10_000_000
 
 
 def growing(trace: Trace, card: Card, conf: str = "", **how: Any) -> Shown:
-    """What grows in a trace, and the step in which it runs out on that card; where that cannot be told, why."""
+    """What grows in a trace, and the step in which it runs out on that card; where that cannot
+    be told, why.
+    """
     try:
         return growth_table(*until(trace, card, conf, **how))
     except LinesError as error:
@@ -28,9 +32,13 @@ def growing(trace: Trace, card: Card, conf: str = "", **how: Any) -> Shown:
 
 
 def until(trace: Trace, card: Card, conf: str = "", **how: Any) -> tuple[Growth, End | None, int]:
-    """What grows in a trace, where it runs out, and on how many bytes; 0 where no card was named. Raises LinesError."""
+    """What grows in a trace, where it runs out, and on how many bytes; 0 where no card was named.
+
+    Raises LinesError.
+    """
     found = requests(trace)
-    grown, capacity = growth(found), card.capacity_bytes
+    grown = growth(found)
+    capacity = card.capacity_bytes
     if capacity >= AMPLE_BYTES:
         return grown, None, 0
     return grown, end(found, grown, card, conf, **how), capacity
@@ -45,8 +53,13 @@ def moved(before: Trace, after: Trace, names: tuple[str, str]) -> Shown:
 
 
 def growth_table(grown: Growth, ends: End | None, capacity_bytes: int) -> Shown:
-    """What grows, a call site a line. ``capacity_bytes``: of the card that ``ends`` speaks of; 0 where none was named."""
-    steps, begin, card = len(grown.steps), grown.steps.line, show_bytes(capacity_bytes)
+    """What grows, a call site a line.
+
+    ``capacity_bytes``: of the card that ``ends`` speaks of; 0 where none was named.
+    """
+    steps = len(grown.steps)
+    begin = grown.steps.line
+    card = show_bytes(capacity_bytes)
     where = f"{steps} steps, counted from the first of the trace; each begins at {begin}"
     if grown.growers:
         first, last = grown.window
@@ -91,8 +104,11 @@ MOST_LINES = 20
 
 
 def peaks_table(moved: Peaks, names: tuple[str, str]) -> Shown:
-    """What moved at the peak, a line of the program each, then by kind; ``names``: of the two traces."""
-    (before, after), (reserved, reserved_now) = moved.live, moved.reserved
+    """What moved at the peak, a line of the program each, then by kind; ``names``: of the two
+    traces.
+    """
+    (before, after) = moved.live
+    (reserved, reserved_now) = moved.reserved
     result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({moved.share:+.1%})"
     first = next((one for one in moved.lines if one.by * (after - before) > 0), None)
     result += f", most at {first.what}" if first else ""

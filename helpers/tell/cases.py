@@ -1,7 +1,8 @@
-"""The case studies told again: what each got wrong, what its advice is worth, and the sums of the two that left no box.
+"""The case studies told again: what each got wrong, what its advice is worth, and the sums of
+the two that left no box.
 
-What becomes of a claim is the ledger's word (env/claims.yaml). A case without a box gets what its own few figures give. The
-words stand in cases.yaml.
+What becomes of a claim is the ledger's word (env/claims.yaml). A case without a box gets what
+its own few figures give. The words stand in cases.yaml.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ CARD_BYTES = 20464 * MIB  # an RX 7900 XT, as amdgpu counts it
 
 
 def advice(which: str, *claim_ids: str) -> Shown:
-    """Each remedy of a case, or of the claims that are named: harmful, folk (false, without a source, or tried in vain),
-    depends or right, and why; harmful ones first."""
+    """Each remedy of a case, or of the claims that are named: harmful, folk (false, without a
+    source, or tried in vain), depends or right, and why; harmful ones first.
+    """
     ids = claim_ids or [f"{which}-{at}" for at in TABLE["advice"][which].split()]
-    order, in_vain = list(TABLE["worth"].values()), TABLE["in_vain"].split()
+    order = list(TABLE["worth"].values())
+    in_vain = TABLE["in_vain"].split()
     rows = [
         ("folk" if claim.id in in_vain else TABLE["worth"][claim.verdict], claim)
         for claim in claims()
@@ -71,9 +74,12 @@ def preset_table(name: str) -> Shown:
 
 
 def outside_sums(share: float = 0.99, tensors_bytes: int = 203 * KIB) -> list[tuple[str, int, str]]:
-    """Whose the memory of a full card can be, beside one process with next to no tensors, when a request of it has failed.
+    """Whose the memory of a full card can be, beside one process with next to no tensors, when
+    a request of it has failed.
 
-    Before that, every segment with nothing in use was given back. Small tensors lie in segments of 2 MiB."""
+    Before that, every segment with nothing in use was given back. Small tensors lie in segments
+    of 2 MiB.
+    """
     used = int(share * CARD_BYTES)
     cache = -(-tensors_bytes // MIN_BLOCK_BYTES) * SMALL_SEGMENT_BYTES
     sizes = (used, tensors_bytes, cache, CONTEXT_BYTES, used - cache - CONTEXT_BYTES)
@@ -100,7 +106,9 @@ def _verdict(
 
 
 def outside_verdict(rows: Sequence[tuple[str, int, str]], step_bytes: int) -> Verdict:
-    """Who fills a card beside a process with next to no tensors; step_bytes: what the model's step reserves at most."""
+    """Who fills a card beside a process with next to no tensors; step_bytes: what the model's
+    step reserves at most.
+    """
     step = ("the step, in chunks of 50 sessions, reserves at most", step_bytes)
     figures = [*((name, size) for name, size, _ in rows), step]
     source = "the case's two figures, the allocator's rules"
@@ -118,14 +126,18 @@ def outside_verdict(rows: Sequence[tuple[str, int, str]], step_bytes: int) -> Ve
 
 
 def forty_rows() -> list[list[str]]:
-    """Programs that from outside are alike, replayed: when each ends, what it holds then, and what would have saved it."""
+    """Programs that from outside are alike, replayed: when each ends, what it holds then, and
+    what would have saved it.
+    """
     rows = []
     build: dict[str, Any] = {"torch": "2.4.1", "build": "rocm6.3"}
     for words, changed in TABLE["programs"].items():
-        trace, card = generate("growing_batches", **changed), Card(CARD_BYTES)
+        trace = generate("growing_batches", **changed)
+        card = Card(CARD_BYTES)
         run = replay(trace, "", card, timeline=True, **build)
         best = whatif(trace, card, confs=["", "max_split_size_mb:128"], **build)
-        end, ends = len(trace) - 1, "does not"
+        end = len(trace) - 1
+        ends = "does not"
         if run.first_oom is not None:
             end = run.first_oom
             frame = -1 if trace.frame is None else int(trace.frame[end])  # "growing_batches:41 qkv"
@@ -153,8 +165,10 @@ def forty_verdict(rows: Sequence[Sequence[str]]) -> Verdict:
 
 
 def trades(name: str) -> Trades:
-    """Trades by name or file (``choose``); "" takes the real ones where they are at hand and never fetches them, and
-    where they are not as many generated ones, which say so. Raises TradesError."""
+    """Trades by name or file (``choose``); "" takes the real ones where they are at hand and
+    never fetches them, and where they are not as many generated ones, which say so. Raises
+    TradesError.
+    """
     wheel = FOLDER / WHEEL
     if not name and wheel.is_file():
         return real(wheel)

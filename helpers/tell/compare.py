@@ -1,7 +1,9 @@
-"""Two records, two batches or two evidence bundles side by side: what moved, what did not, which verdicts changed.
+"""Two records, two batches or two evidence bundles side by side: what moved, what did not,
+which verdicts changed.
 
-A run is found again by its notebook, parameters, preset, GPU and box, and by its place among its repeats; where the box has
-another name on the other side (a bundle from before and one from after), without it. What has no partner is named.
+A run is found again by its notebook, parameters, preset, GPU and box, and by its place among
+its repeats; where the box has another name on the other side (a bundle from before and one from
+after), without it. What has no partner is named.
 """
 
 from __future__ import annotations
@@ -34,10 +36,17 @@ from .report import bundle_of
 from .shown import cut, duration, plain, words
 from .verdict import SUM, quoted
 
-SLOWER, SLOWER_S = 1.25, 5.0
-"""A run's time counts as moved beyond this ratio and by at least so many seconds; below that two equal runs differ too."""
-MOST_SAME, MOST_NAME, ONE_LINE = 8, 30, 70
-"""Of what did not move: so many names, none longer; and columns of two texts that are shown and not counted."""
+SLOWER = 1.25
+SLOWER_S = 5.0
+"""A run's time counts as moved beyond this ratio and by at least so many seconds; below that
+two equal runs differ too.
+"""
+MOST_SAME = 8
+MOST_NAME = 30
+ONE_LINE = 70
+"""Of what did not move: so many names, none longer; and columns of two texts that are shown and
+not counted.
+"""
 FIELDS: dict[str, list[str]] = words("compared fields")
 """Fields of a run that are compared, by the kind of change they are."""
 NOT_DATA = ("notebook.ipynb", "kernel.stderr", "runner.log", "run.json")
@@ -76,10 +85,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What moved from ``a`` to ``b``. ``only_a`` and ``only_b`` have no partner; ``unreadable`` could not be believed.
+    """What moved from ``a`` to ``b``.
 
-    ``boxes`` are the names of the boxes on each side. ``builds`` are what their evidence bundles say of what could explain a new
-    failure, a box each; ``blind`` says of which box there is nothing to say that by.
+    ``only_a`` and ``only_b`` have no partner; ``unreadable`` could not be believed.
+
+    ``boxes`` are the names of the boxes on each side. ``builds`` are what their evidence
+    bundles say of what could explain a new failure, a box each; ``blind`` says of which box
+    there is nothing to say that by.
     """
 
     kind: str
@@ -118,8 +130,12 @@ class Comparison:
 
 
 def compare(a: Path, b: Path) -> Comparison:
-    """What moved from ``a`` to ``b``: two runs, two batches or two evidence bundles. Raises CompareError."""
-    kind, other = _kind(a), _kind(b)
+    """What moved from ``a`` to ``b``: two runs, two batches or two evidence bundles.
+
+    Raises CompareError.
+    """
+    kind = _kind(a)
+    other = _kind(b)
     for path, of, beside in ((a, kind, other), (b, other, kind)):
         if not of:
             lacks = "of no kind that can be compared" if path.exists() else "no such file or folder"
@@ -132,7 +148,8 @@ def compare(a: Path, b: Path) -> Comparison:
             records = [path if path.is_file() else path / "run.json" for path in (a, b)]
             runs = [read_run(record) for record in records]
             both = _of_runs(runs[0], runs[1], records[0].parent, records[1].parent)
-            pair, boxes = _pair(_title(*runs), both), tuple(run.box for run in runs)
+            pair = _pair(_title(*runs), both)
+            boxes = tuple(run.box for run in runs)
             why = _explained([boxes], *(record.parent.parent for record in records))
             return Comparison(kind, str(a), str(b), (pair,), boxes=boxes, **why)
         if kind == "bundle":
@@ -140,7 +157,8 @@ def compare(a: Path, b: Path) -> Comparison:
             boxes = sides[0].box, sides[1].box
             title = " -> ".join(dict.fromkeys(boxes))
             told = _readings(*map(_builds, sides), kind="build")
-            pairs, builds = (_pair(title, _of_bundles(*sides)),), (_pair(title, told),)
+            pairs = (_pair(title, _of_bundles(*sides)),)
+            builds = (_pair(title, told),)
             return Comparison(kind, str(a), str(b), pairs, boxes=boxes, builds=builds)
     except (RecordUnreadable, BundleError) as error:
         raise CompareError(str(error)) from error
@@ -173,12 +191,15 @@ def _title(before: Run, run: Run) -> str:
 
 
 def _batches(a: Path, b: Path) -> Comparison:
-    left, right = read_batch(a), read_batch(b)
+    left = read_batch(a)
+    right = read_batch(b)
     pairs: list[Pair] = []
     matched: list[tuple[str, ...]] = []
-    rest_a, rest_b = list(left.runs), list(right.runs)
+    rest_a = list(left.runs)
+    rest_b = list(right.runs)
     for with_box in (True, False):
-        before, after = dict(_numbered(rest_a, with_box)), dict(_numbered(rest_b, with_box))
+        before = dict(_numbered(rest_a, with_box))
+        after = dict(_numbered(rest_b, with_box))
         pairs += [
             _pair(
                 _title(run, after[key]),
@@ -208,8 +229,11 @@ def _numbered(runs: Iterable[Run], with_box: bool) -> Iterator[tuple[tuple[str, 
 
 
 def _pair(title: str, seen: Iterable[Change]) -> Pair:
-    """What moved of all that was seen on both sides, with values as they are shown, and the names of what did not."""
-    moved, same = [], []
+    """What moved of all that was seen on both sides, with values as they are shown, and the
+    names of what did not.
+    """
+    moved = []
+    same = []
     for one in seen:
         if one.before == one.after:
             same.append(one.what)
@@ -230,7 +254,9 @@ def _readings(
 
 
 def _verdicts(one: Verdict | None, two: Verdict | None) -> Iterator[Change]:
-    """Two verdicts and the readings that each stands on, by what they say; one evidence has one name on both sides."""
+    """Two verdicts and the readings that each stands on, by what they say; one evidence has one
+    name on both sides.
+    """
     if one or two:
         yield Change("verdict", "verdict", *(_coded(v) for v in (one, two)))
     sides = [{row.id: row for row in (*v.evidence, *v.against)} if v else {} for v in (one, two)]
@@ -261,21 +287,25 @@ def _of_runs(one: Run, two: Run, at_one: Path, at_two: Path) -> Iterator[Change]
     yield from _verdicts(one.verdict, two.verdict)
     for kind, names in FIELDS.items():
         for name in names:
-            before, after = getattr(one, name), getattr(two, name)
+            before = getattr(one, name)
+            after = getattr(two, name)
             if before or after:
                 yield Change(kind, name.replace("_", " "), before, after)
     for name in sorted({**one.parameters, **two.parameters}):
         yield Change("parameter", name, one.parameters.get(name), two.parameters.get(name))
-    # A figure's data is what its words say; the picture itself counts only where the words are the same.
+    # A figure's data is what its words say; the picture itself counts only where the words are
+    # the same.
     words = [{figure.path: figure.alt for figure in run.figures} for run in (one, two)]
     for path in dict.fromkeys([*words[0], *words[1]]):
         before, after = (side.get(path) for side in words)
         if before == after and content(at_one, path) != content(at_two, path):
-            before, after = "as it was drawn", "drawn differently, with the same words"
+            before = "as it was drawn"
+            after = "drawn differently, with the same words"
         yield Change("figure", path, before, after)
     for name in sorted({*one.files, *two.files} - set(NOT_DATA)):
         if not name.startswith(("figures/", "stacks/")):
-            old, new = content(at_one, name), content(at_two, name)
+            old = content(at_one, name)
+            new = content(at_two, name)
             moved = differences(name, old, new) if old != new else [(name, "", "", "")]
             yield from (Change("data", *row) for row in moved)
     if one.seconds and two.seconds:
@@ -298,7 +328,9 @@ def _by(old: Reading | None, new: Reading | None) -> str:
 
 
 def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
-    """Two looks at a box: what they say of its memory, what the casebook concludes, and every text that differs."""
+    """Two looks at a box: what they say of its memory, what the casebook concludes, and every
+    text that differs.
+    """
     yield from _verdicts(*(diagnose(evidence_from_bundle(side)) for side in (one, two)))
     yield Change("parameter", "box", one.box, two.box)
     yield from _readings(_pools(one), _pools(two))
@@ -308,14 +340,18 @@ def _of_bundles(one: Bundle, two: Bundle) -> Iterator[Change]:
         by = " -> ".join("read" if one and one.ok else _text(one) for one in (old, new))
         if old and new and old.ok and new.ok:
             lines = [Counter(side.text.splitlines()) for side in (old, new)]
-            gone, come = (lines[0] - lines[1]).total(), (lines[1] - lines[0]).total()
+            gone = (lines[0] - lines[1]).total()
+            come = (lines[1] - lines[0]).total()
             by = f"{gone} line{'s' * (gone != 1)} gone, {come} new"
         yield Change("text", source, _text(old), _text(new), by)
 
 
 def _explained(boxes: Iterable[tuple[str, ...]], a: Path, b: Path) -> dict[str, Any]:
-    """What could explain a new failure in two batches, of each pair of boxes by bundles under their names, or beside the runs."""
-    builds, blind = [], []
+    """What could explain a new failure in two batches, of each pair of boxes by bundles under
+    their names, or beside the runs.
+    """
+    builds = []
+    blind = []
     for pair in dict.fromkeys(boxes):
         title = " -> ".join(dict.fromkeys(pair))
         named = zip((bundle_of([box], None) for box in pair), (a, b), strict=True)
@@ -336,7 +372,9 @@ def _text(of: Any) -> str:
 
 
 def _builds(bundle: Bundle) -> dict[str, Reading]:
-    """What could explain that a program fails on one side only: torch, runtime, driver, kernel, and the memory settings."""
+    """What could explain that a program fails on one side only: torch, runtime, driver, kernel,
+    and the memory settings.
+    """
     builds = {row["layer"]: row["release"] for row in stack_table(bundle).rows}
     settings = settings_table(bundle).rows
     return builds | {row["variable"]: seen(row["value"], "text", "settings") for row in settings}
@@ -360,7 +398,9 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 
 def as_text(found: Comparison) -> str:
-    """The comparison for a terminal: what changed most first, then what did not move and what has no partner."""
+    """The comparison for a terminal: what changed most first, then what did not move and what
+    has no partner.
+    """
     boxes = found.boxes or ("", "")
     lines = [
         f"{n}: {path}{f', box {box}' * bool(box)}"
@@ -381,7 +421,9 @@ def as_text(found: Comparison) -> str:
 
 
 def _grouped(heading: str, rows: list[tuple[str, ...]]) -> list[str]:
-    """Rows, a title and its lines each, below their heading; lines that several have are said once."""
+    """Rows, a title and its lines each, below their heading; lines that several have are said
+    once.
+    """
     same: dict[tuple[str, ...], list[str]] = {}
     for title, *lines in rows:
         same.setdefault(tuple(f"    {line}" for line in lines), []).append(f"  {title}")
@@ -423,7 +465,10 @@ def apart(before: Any, after: Any) -> tuple[str, str]:
 
 
 def content(folder: Path, name: str) -> bytes | None:
-    """A file that a run wrote; None where there is none or it lies elsewhere. Of a big one only its digest."""
+    """A file that a run wrote; None where there is none or it lies elsewhere.
+
+    Of a big one only its digest.
+    """
     path = (folder / name).resolve()
     try:
         if not path.is_relative_to(folder.resolve()):
@@ -461,7 +506,10 @@ def _digest(content: bytes | None) -> str:
 
 
 def _columns(name: str, content: bytes) -> dict[str, list[Any]]:
-    """A file as columns; a JSON value that is no list of objects has one row. ValueError where it is neither."""
+    """A file as columns; a JSON value that is no list of objects has one row.
+
+    ValueError where it is neither.
+    """
     end = name.rsplit(".", 1)[-1].lower()
     if end == "parquet":
         from pyarrow import parquet
@@ -490,12 +538,15 @@ def _flat(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _moved(before: dict[str, list[Any]], after: dict[str, list[Any]]) -> Iterator[Moved]:
-    """(column, before, after, by how much) of each column that is not the same, with how far its numbers moved at most."""
+    """(column, before, after, by how much) of each column that is not the same, with how far
+    its numbers moved at most.
+    """
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
             yield name, shown(before.get(name)), shown(after.get(name)), ""
             continue
-        old, new = before[name], after[name]
+        old = before[name]
+        new = after[name]
         if len(old) != len(new):
             yield name, f"{len(old)} rows", f"{len(new)} rows", ""
             continue

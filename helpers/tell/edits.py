@@ -1,4 +1,6 @@
-"""What changing the program's own lines does: the settings table before and after an edit, and the lines ranked."""
+"""What changing the program's own lines does: the settings table before and after an edit, and
+the lines ranked.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ from helpers.units import show_bytes
 from .shown import Column, Shown
 
 CONFS = ["", "expandable_segments:True"]
-MOST_EVENTS, PLAIN_EVENTS = 200_000, 2_000
-"""A longer trace is replayed under CONFS alone, and its lines are not ranked; these are not where only plain Python can."""
+MOST_EVENTS = 200_000
+PLAIN_EVENTS = 2_000
+"""A longer trace is replayed under CONFS alone, and its lines are not ranked; these are not
+where only plain Python can.
+"""
 TOO_LONG = "a trace this long: its lines are not ranked; ask about one of them with --edit"
 AS_FAR = "as far as the recording goes: what the program would ask for after it failed is not in it"
 
@@ -38,7 +43,10 @@ class Study:
 
 
 def study(trace: Trace, edits: Sequence[Edit], card: Card, **how: Any) -> Study:
-    """The edits, one after the other, and the what-if without and with them. Raises ValueError in one line."""
+    """The edits, one after the other, and the what-if without and with them.
+
+    Raises ValueError in one line.
+    """
     made: list[Edited] = []
     for edit in edits:
         made.append(edited(made[-1].trace if made else trace, edit))
@@ -87,7 +95,9 @@ def table(one: Study) -> Shown:
 
 
 def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> list[LineEdit]:
-    """The lines ranked where the default settings fail; none where the trace has no lines, or plain Python would take long."""
+    """The lines ranked where the default settings fail; none where the trace has no lines, or
+    plain Python would take long.
+    """
     if unranked(trace, answer) or all(row.settings or row.passes for row in answer.rows):
         return []
     confs = list(dict.fromkeys(["", *[answer.needs_settings] * bool(answer.needs_bytes)]))
@@ -98,7 +108,9 @@ def least(trace: Trace, card: Card, answer: WhatIf, fraction: float | None) -> l
 
 
 def unranked(trace: Trace, answer: WhatIf) -> list[str]:
-    """Why the lines of a trace are not ranked, though the default settings fail, as a note; empty where they are."""
+    """Why the lines of a trace are not ranked, though the default settings fail, as a note;
+    empty where they are.
+    """
     most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS
     fails = any(not row.settings and not row.passes for row in answer.rows)
     return [TOO_LONG] * (fails and len(trace) > most)

@@ -1,8 +1,9 @@
 """Figures of memory pools, holders and ledgers, drawn on a sheet measured in inches.
 
-Each is a ``Shown`` whose rows are what is drawn, so its alt text comes from them; its title is the answer. What is unknown is a
-short hatched stub with its reason, never a zero. A process has one colour in every figure, and no figure says anything by
-colour alone. Nothing here opens a window or keeps a figure alive.
+Each is a ``Shown`` whose rows are what is drawn, so its alt text comes from them; its title is
+the answer. What is unknown is a short hatched stub with its reason, never a zero. A process has
+one colour in every figure, and no figure says anything by colour alone. Nothing here opens a
+window or keeps a figure alive.
 """
 
 from __future__ import annotations
@@ -32,13 +33,18 @@ LOOKS = {
 """How the parts that are no process of this box look; a process has its own colour."""
 HATCHES = ("", "||||", "////")
 """Parts of one process beside each other."""
-TOO_MUCH, FREE = sheet.Look("white", sheet.ALARM, "++++"), sheet.Look(sheet.PALE, sheet.MUTED)
+TOO_MUCH = sheet.Look("white", sheet.ALARM, "++++")
+FREE = sheet.Look(sheet.PALE, sheet.MUTED)
 ROWS = 8
-"""Rows of a ledger that have a piece of their own; the smallest processes beyond are taken together."""
+"""Rows of a ledger that have a piece of their own; the smallest processes beyond are taken
+together.
+"""
 
 
 def pools(items: Iterable[Gpu | Pool]) -> Shown:
-    """What each layer says of each memory pool, on one scale: the outline is the total, the filled part is in use."""
+    """What each layer says of each memory pool, on one scale: the outline is the total, the
+    filled part is in use.
+    """
     listed = list(items)
     every = [pool for _, _, own in tables.pools_of(listed) for pool in own]
     shares = [(used_of(pool) or 0) / (size(pool.total) or math.inf) for pool in every]
@@ -47,7 +53,8 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     if most is not None and share > 0:
         used = out_of(used_of(most) or 0, size(most.total) or 0)
         title = f"{used} in use: {most.layer} is fullest"
-    draw, view = partial(_draw_pools, listed, title), tables.pools_table(listed).without("source")
+    draw = partial(_draw_pools, listed, title)
+    view = tables.pools_table(listed).without("source")
     return replace(view, title=title, draw=draw)
 
 
@@ -69,7 +76,8 @@ def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
 
 def _pool_bar(pool: Pool) -> sheet.Bar:
     """A pool's bar; below it where the figures came from, and why one is missing."""
-    total, used = size(pool.total), used_of(pool)
+    total = size(pool.total)
+    used = used_of(pool)
     fills: list[tuple[float | None, sheet.Look]] = [
         (total, sheet.Look(sheet.PALE, sheet.MUTED))
     ] * (total is not None)
@@ -89,8 +97,12 @@ def _pool_bar(pool: Pool) -> sheet.Bar:
 
 
 def used_of(pool: Pool) -> int | None:
-    """Bytes in use, or total less free where the layer gives only these; None where it is not known."""
-    total, used, free = size(pool.total), size(pool.used), size(pool.free)
+    """Bytes in use, or total less free where the layer gives only these; None where it is not
+    known.
+    """
+    total = size(pool.total)
+    used = size(pool.used)
+    free = size(pool.free)
     if used is not None or total is None or free is None:
         return used
     return total - free
@@ -103,11 +115,14 @@ def out_of(part: int, whole: int) -> str:
 
 
 def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
-    """The colour of each process of a box in every figure, by its number; the six that hold most differ.
+    """The colour of each process of a box in every figure, by its number; the six that hold
+    most differ.
 
     A message's process that no ledger names is number 0.
     """
-    held, made, many = {0: 0}, dict[int, str](), len(sheet.SERIES)
+    held = {0: 0}
+    made = dict[int, str]()
+    many = len(sheet.SERIES)
     for row in (row for book in books for row in book.rows):
         for pid in _pid(row):
             held[pid] = max(held.get(pid, 0), size(row.bytes) or 0)
@@ -119,15 +134,18 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
 
 def _together(readings: list[Reading]) -> sheet.Piece:
     """The processes that have no piece of their own, as one."""
-    held, unknown = sum(size(r) or 0 for r in readings), sum(size(r) is None for r in readings)
+    held = sum(size(r) or 0 for r in readings)
+    unknown = sum(size(r) is None for r in readings)
     name = f"{len(readings)} more processes" + f", {unknown} not measured" * bool(unknown)
     return sheet.Piece(name, held, sheet.Look(sheet.MUTED, "white"))
 
 
 def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
-    """One bar a ledger, all on one scale, whose pieces add up to what is in use, then what is free.
+    """One bar a ledger, all on one scale, whose pieces add up to what is in use, then what is
+    free.
 
-    The mark above a bar stands at what its source says is in use; the title is the largest piece of all.
+    The mark above a bar stands at what its source says is in use; the title is the largest
+    piece of all.
     """
     books = list(ledgers)
     of = colours(books)
@@ -139,7 +157,8 @@ def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
     title = "Nothing is known to be in use"
     if most > 0:
         title = f"{out_of(most, whole)}: {what.replace(': ', ', ')}"
-    view, draw = ledger_table(books), partial(_draw_ledgers, bars, title)
+    view = ledger_table(books)
+    draw = partial(_draw_ledgers, bars, title)
     return replace(view, title=title, draw=draw)
 
 
@@ -147,7 +166,8 @@ def _draw_ledgers(bars: list[tuple[GpuLedger, list[sheet.Piece]]], title: str) -
     page = sheet.Sheet(title)
     top = max((_whole(*bar) for bar in bars), default=0) or 1
     for book, pieces in bars:
-        used, source = size(book.used), "error message" if book.account == MESSAGE else "driver"
+        used = size(book.used)
+        source = "error message" if book.account == MESSAGE else "driver"
         page.heading(f"In use, says the {source}", book.pci)
         page.y += 0.16
         page.lines(_in_use(book))
@@ -184,17 +204,20 @@ def _pid(row: LedgerRow) -> list[int]:
 
 
 def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
-    """The pieces of one ledger's bar, in order: its rows, the smallest processes taken together, then what is free.
+    """The pieces of one ledger's bar, in order: its rows, the smallest processes taken
+    together, then what is free.
 
-    The pieces that are known and not negative make the bar; a negative one says how much was counted too often. ``of`` has the
-    colour of each process, under 0 of the one that a message calls this one.
+    The pieces that are known and not negative make the bar; a negative one says how much was
+    counted too often. ``of`` has the colour of each process, under 0 of the one that a message
+    calls this one.
     """
     others = [row for row in book.rows if row.kind == "other_process"]
     room = max(1, ROWS - (len(book.rows) - len(others)))
     ranked = sorted(others, key=lambda row: -(size(row.bytes) or 0))
     few = ranked[room:] if len(book.rows) > ROWS else []
     kept = [row for row in book.rows if all(row is not one for one in few)]
-    pids, pieces = [(_pid(row) or [0])[0] for row in kept], []
+    pids = [(_pid(row) or [0])[0] for row in kept]
+    pieces = []
     for at, (row, pid) in enumerate(zip(kept, pids, strict=True)):
         look = LOOKS.get(row.kind) or sheet.Look(
             of[pid], "white", HATCHES[pids[:at].count(pid) % 3]
@@ -204,7 +227,8 @@ def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
     if few:
         after = max(n for n, row in enumerate(kept, 1) if row.kind == "other_process")
         pieces.insert(after, _together([row.bytes for row in few]))
-    total, used = size(book.total), size(book.used)
+    total = size(book.total)
+    used = size(book.used)
     if total is not None and used is not None and total > used:
         pieces.append(sheet.Piece(book.left, total - used, FREE))
     return pieces

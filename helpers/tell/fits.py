@@ -1,4 +1,6 @@
-"""What fits, for people: the rows against the ceiling as a table and a stacked bar, and what is solved for in words."""
+"""What fits, for people: the rows against the ceiling as a table and a stacked bar, and what is
+solved for in words.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .shown import SCREEN, Column, Shown, words, wrapped
 
 def headline(answer: Answer) -> str:
     """Yes, no, or what is missing to say it."""
-    left, top = answer.spare_bytes, answer.ceiling_bytes
+    left = answer.spare_bytes
+    top = answer.ceiling_bytes
     of = "" if top is None else f" in {show_bytes(top)}"
     if answer.fits is None:
         why = "; ".join(answer.missing[:2])
@@ -31,7 +34,9 @@ def headline(answer: Answer) -> str:
 
 
 def rows_table(answer: Answer) -> Shown:
-    """Each part with its likely bytes and their range, and its source; drawn as one bar, what is left or too much at its end."""
+    """Each part with its likely bytes and their range, and its source; drawn as one bar, what
+    is left or too much at its end.
+    """
     names = words("fits")["parts"]
     rows: list[list[Any]] = [
         [names[part], likely, low, "no bound" if high is None else high, source]
@@ -51,11 +56,13 @@ def bar(answer: Answer) -> Shown:
 def _draw(answer: Answer) -> Any:
     from . import sheet  # matplotlib is slow to come, and a terminal needs none
 
-    page, names = sheet.Sheet(headline(answer)), words("fits")["parts"]
+    page = sheet.Sheet(headline(answer))
+    names = words("fits")["parts"]
     held = [(names[one["part"]], one["bytes"]) for one in answer.rows if one["bytes"]]
     looks = (sheet.Look(colour, "white") for colour in cycle(sheet.SERIES))
     pieces = [sheet.Piece(*row, look) for row, look in zip(held, looks, strict=False)]
-    whole, top = sum(size for _, size in held), answer.ceiling_bytes or 0
+    whole = sum(size for _, size in held)
+    top = answer.ceiling_bytes or 0
     left = sheet.Piece("left", max(0, top - whole), sheet.Look(sheet.PALE, sheet.MUTED))
     page.stacked([*pieces, left] if top > whole else pieces, max(top, whole))
     return page.done()
@@ -63,13 +70,15 @@ def _draw(answer: Answer) -> Any:
 
 def solved_lines(answer: Answer) -> list[str]:
     """What each open unknown may be, in a line each."""
-    says, found = words("fits")["solved"], {"asked": answer.cache["n_ctx"], **answer.solved}
+    says = words("fits")["solved"]
+    found = {"asked": answer.cache["n_ctx"], **answer.solved}
     return [says[name].format(value) for name, value in found.items() if value is not None]
 
 
 def verdict(answer: Answer) -> Verdict:
     """The answer as a notebook's verdict."""
-    names, lines = words("fits")["parts"], solved_lines(answer) or answer.missing
+    names = words("fits")["parts"]
+    lines = solved_lines(answer) or answer.missing
     known = [list(one.values()) for one in answer.rows if one["bytes"]]
     rows = [Evidence(one[0], seen(one[1], "bytes", one[-1]), names[one[0]]) for one in known]
     ask = "python3 -m helpers fits MODEL --gpu NAME --context N"

@@ -1,4 +1,6 @@
-"""Which fixes help on a box: the table, the forest plot of measured effects, what to adopt, and the verdict."""
+"""Which fixes help on a box: the table, the forest plot of measured effects, what to adopt, and
+the verdict.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def study_words(study: FixStudy) -> str:
 
 
 def counts(study: FixStudy) -> Shown:
-    """How many remedies help, harm, have no effect or are untested on this box, by what that rests on."""
+    """How many remedies help, harm, have no effect or are untested on this box, by what that
+    rests on.
+    """
     rows = [
         [effect, len(own), *(sum(row.by == way for row in own) for way in WAYS)]
         for effect, own in _by_effect(study).items()
@@ -63,7 +67,9 @@ def counted(study: FixStudy) -> str:
 
 
 def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
-    """The remedies by what they do on this box; those that save most memory first, those of no known saving last."""
+    """The remedies by what they do on this box; those that save most memory first, those of no
+    known saving last.
+    """
     known = sorted(study.rows, key=lambda row: 1e9 if row.saved is None else -row.saved)
     return {effect: [row for row in known if row.effect == effect] for effect in EFFECTS}
 
@@ -74,14 +80,18 @@ def ranked(study: FixStudy) -> list[FixRow]:
 
 
 def fixes_table(study: FixStudy) -> Shown:
-    """Each remedy for this box: what it does, the memory it saves, what that rests on, and why in full."""
+    """Each remedy for this box: what it does, the memory it saves, what that rests on, and why
+    in full.
+    """
     rows = [
         [row.says, row.effect, row.saved, row.by, _reasons(row), " ".join(row.claims) or None]
         for row in ranked(study)
     ]
-    saved, why = Column("memory saved", "%"), Column("why", "", None)
+    saved = Column("memory saved", "%")
+    why = Column("why", "", None)
     columns = ["remedy", "on this box", saved, "by", why, "claims"]
-    title, says = "Remedies for this box, most memory saved first", counted(study)
+    title = "Remedies for this box, most memory saved first"
+    says = counted(study)
     return Shown(title, columns, rows, widest=60, result=says)
 
 
@@ -97,7 +107,9 @@ def _reasons(row: FixRow) -> str:
 
 
 def saved_bars(study: FixStudy) -> Shown:
-    """The memory that each remedy saves, as far as trials, a rehearsal or a replay say so: a bar is what is left of the peak."""
+    """The memory that each remedy saves, as far as trials, a rehearsal or a replay say so: a
+    bar is what is left of the peak.
+    """
     known = [row for row in ranked(study) if row.saved is not None]
     title = "No rehearsal, replay or trial says how much memory a remedy saves here"
     if known:
@@ -109,7 +121,8 @@ def saved_bars(study: FixStudy) -> Shown:
 
 
 def _draw_saved(rows: list[FixRow], title: str) -> Figure:
-    sheet, top = Sheet(title), max([1.0, *(1 - (row.saved or 0) for row in rows)])
+    sheet = Sheet(title)
+    top = max([1.0, *(1 - (row.saved or 0) for row in rows)])
     sheet.heading("Peak with the remedy, of the peak without it")
     for row in rows:
         left = 1 - (row.saved or 0)
@@ -122,7 +135,9 @@ def _draw_saved(rows: list[FixRow], title: str) -> Figure:
 
 
 def forest_plot(study: FixStudy) -> Shown:
-    """Measured effects with their 99 % intervals: left of one is less memory or time than the control."""
+    """Measured effects with their 99 % intervals: left of one is less memory or time than the
+    control.
+    """
     effects = forest(study.rows)
     rows = [
         [
@@ -132,7 +147,8 @@ def forest_plot(study: FixStudy) -> Shown:
         for one in effects
     ]
     none = f"No effect was measured on this box: {study.why or 'no pair had enough trials'}."
-    head, high = ["effect", "of the control"], max(1.6, 0.24 * len(effects) + 1.1)
+    head = ["effect", "of the control"]
+    high = max(1.6, 0.24 * len(effects) + 1.1)
     if not effects:
         return Shown("Measured effects", head, rows, none=none)
     best = min(effects, key=lambda one: one["ratio"])
@@ -176,7 +192,9 @@ def _short(row: FixRow) -> str:
 
 
 def verdict(study: FixStudy) -> Verdict:
-    """How many help and harm, which, and the one to begin with: what trials, else a replay of the trace given, saw save most."""
+    """How many help and harm, which, and the one to begin with: what trials, else a replay of
+    the trace given, saw save most.
+    """
     by = _by_effect(study)
     ways = ("trials", "replay", *WAYS)
     best = next((row for way in ways for row in by["helps"] if row.by == way), None)

@@ -1,7 +1,9 @@
-"""A report in the form that a tracker asks for (issue.yaml), filled from a bundle and a verdict; what is not known says why.
+"""A report in the form that a tracker asks for (issue.yaml), filled from a bundle and a
+verdict; what is not known says why.
 
-It begins with the error text and the GPU, then says who should be asked where the tracker's project is not at fault. Words
-stand as words; values, names and whatever in them could format, link or call anybody stand in code.
+It begins with the error text and the GPU, then says who should be asked where the tracker's
+project is not at fault. Words stand as words; values, names and whatever in them could format,
+link or call anybody stand in code.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from .verdict import alternatives, backticks, code, label, rows, summary, sums
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("issue.yaml").read_text("utf-8"))
 """The trackers, their forms, and each cause in words for those who were not there."""
 TRACKERS = tuple(TABLE["trackers"])
-MOST_LINES, WIDE = 120, 160
-MOST_EVENTS, MOST_POOLS, MOST_ERROR = 8, 24, 24
+MOST_LINES = 120
+WIDE = 160
+MOST_EVENTS = 8
+MOST_POOLS = 24
+MOST_ERROR = 24
 QUIET_EVENTS = ("boot", "vram_ready", "gtt_ready")
 UNTOLD = "Out of GPU memory, cause not told by the evidence"
 NO_STEPS = "No program was recorded, so put the smallest one that shows it here"
@@ -38,13 +43,18 @@ WORD = re.compile(
     r"|\(?[-+=]{1,2}",
     re.IGNORECASE,
 )
-"""What no renderer acts on within a line: a word, which is no address, number of an issue or digest of a commit; a sign of sums."""
+"""What no renderer acts on within a line: a word, which is no address, number of an issue or
+digest of a commit; a sign of sums.
+"""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a report is about. ``evidence`` names the file that goes with it and its digest; ``steps`` how it was seen;
-    ``error`` is the text of the failure, where the bundle holds none."""
+    """What a report is about.
+
+    ``evidence`` names the file that goes with it and its digest; ``steps`` how it was seen;
+    ``error`` is the text of the failure, where the bundle holds none.
+    """
 
     verdict: Verdict | None
     bundle: Bundle | None
@@ -114,7 +124,8 @@ def _error(tracker: str, case: Case) -> str:
 
 def _of_verdict(case: Case) -> dict[str, str]:
     """The fields that a verdict fills."""
-    verdict, cause = case.verdict, about_cause(case.verdict)
+    verdict = case.verdict
+    cause = about_cause(case.verdict)
     taken = ", ".join(map(_short, case.steps))
     steps = f"{NO_STEPS}; seen with VRAM Casebook in {taken}." if taken else f"{NO_STEPS}."
     nowhere = _missing("the evidence does not point to one component")
@@ -135,12 +146,14 @@ def _of_verdict(case: Case) -> dict[str, str]:
 
 
 def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
-    lines, made = [], filled_in(verdict, bundle)
+    lines = []
+    made = filled_in(verdict, bundle)
     names = {item.source for item in bundle.items} if bundle else set()
     for title, items in (("", rows(verdict)[:10]), ("against it: ", verdict.against[:4])):
         for e in items:
             mark = f" {FILLED}" if e in made and FILLED not in e.says else ""
-            words, source = _prose(e.says).rstrip("."), one_source([e.reading])
+            words = _prose(e.says).rstrip(".")
+            source = one_source([e.reading])
             named = source.startswith("/") or source in names
             source = (_short if named else _prose)(source) + mark
             lines.append(f"{title}{words}: {_short(e.reading.show())} from {source}")
@@ -152,15 +165,19 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
 
 def _of_bundle(case: Case) -> dict[str, str]:
     """The fields that a bundle fills; without one each says why it is empty."""
-    bundle, no_log = case.bundle, _missing("no such line was captured")
+    bundle = case.bundle
+    no_log = _missing("no such line was captured")
     fields = {"memory": "", "log": "", "no_log": no_log, "rocminfo": _missing("it was not run")}
     if bundle is None:
         why = _missing(case.no_bundle)
         fields |= dict.fromkeys("os cpu gpus ram kernel cmdline rocm".split(), why)
         fields |= {"gpu_items": f" - GPU: {why}", "versions": why}
         return {**fields, "driver": f"N/A (in-tree driver), {why}"}
-    box, torch, driver = machine(bundle), framework.framework(bundle), kfd.driver_version(bundle)
-    releases, listed = rocm.rocm_versions(bundle), _gpus(bundle)
+    box = machine(bundle)
+    torch = framework.framework(bundle)
+    driver = kfd.driver_version(bundle)
+    releases = rocm.rocm_versions(bundle)
+    listed = _gpus(bundle)
     agents = (agent for agent in rocm.agents(bundle) if agent.kind == "gpu")
     kinds = ", ".join(f"{a.name.show()} {a.marketing_name.show()}" for a in agents)
     read = {"os": box.distribution, "cpu": box.cpu, "ram": box.ram_total}
@@ -218,7 +235,9 @@ def _missing(why: str) -> str:
 
 
 def _prose(text: str, longest: int = WIDE) -> str:
-    """The text with all that is not plain words in code; so is a number at its start, which could begin a list."""
+    """The text with all that is not plain words in code; so is a number at its start, which
+    could begin a list.
+    """
     parts = []
     said = enumerate(plain(cut(" ".join(text.split()), longest)).split())
     for words, found in groupby(

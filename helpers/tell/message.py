@@ -26,7 +26,10 @@ TEXT_SOURCES = ("error text", "the numbers of the error text")
 
 
 def gathered(message: str, box: str) -> tuple[CaseEvidence, tuple[GpuLedger, ...]]:
-    """The evidence of a text, of a box, or of both, and its ledgers. A text given takes the place of the box's own."""
+    """The evidence of a text, of a box, or of both, and its ledgers.
+
+    A text given takes the place of the box's own.
+    """
     evidence = evidence_of(box) if box else evidence_from_message(message)
     if message and box:
         evidence = replace(evidence_from_message(message), bundle=evidence.bundle)
@@ -34,7 +37,9 @@ def gathered(message: str, box: str) -> tuple[CaseEvidence, tuple[GpuLedger, ...
 
 
 def evidence_of(box: str) -> CaseEvidence:
-    """The evidence of a box by its name: ``live``, a bundle's path or a recorded one, with the message that it holds."""
+    """The evidence of a box by its name: ``live``, a bundle's path or a recorded one, with the
+    message that it holds.
+    """
     return evidence_from_bundle(open_box(box))
 
 
@@ -51,7 +56,9 @@ def _kind(message: Message) -> str:
 
 
 def message_table(evidence: CaseEvidence) -> Shown:
-    """Every number that the messages of a text name, in bytes, with what its printed digits leave open."""
+    """Every number that the messages of a text name, in bytes, with what its printed digits
+    leave open.
+    """
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
         named = [(f.name.replace("_", " "), getattr(message, f.name)) for f in fields(message)]
@@ -68,7 +75,9 @@ def message_table(evidence: CaseEvidence) -> Shown:
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
-    """What of a text or a log could not be used; that it names nothing is not said under a verdict that was made from it."""
+    """What of a text or a log could not be used; that it names nothing is not said under a
+    verdict that was made from it.
+    """
     from_text = any(r.reading.source in TEXT_SOURCES for r in (*verdict.evidence, *verdict.against))
     parts = evidence.unused.split("; ") if evidence.unused else []
     parts = [part for part in parts if part != NOTHING_KNOWN or not from_text]
@@ -80,7 +89,8 @@ def sums(evidence: CaseEvidence) -> Shown:
     """The arithmetic of each message with numbers, line by line."""
     numbered = enumerate(evidence.messages, 1)
     rows: list[Any] = [[number, line] for number, one in numbered for line in account(one).lines]
-    none, heads = "No message here has numbers to add up.", ["message", "its numbers, added up"]
+    none = "No message here has numbers to add up."
+    heads = ["message", "its numbers, added up"]
     return Shown("The sums", heads, rows, none=none, widest=None, again=True)
 
 

@@ -1,8 +1,10 @@
-"""Pieces of a page, from one set of templates: a verdict, and an executed notebook with only outputs that cannot act.
+"""Pieces of a page, from one set of templates: a verdict, and an executed notebook with only
+outputs that cannot act.
 
-Rendered are text, Markdown, our verdicts, PNG pictures, and HTML and SVG as helpers.tell.sanitise leaves them. JavaScript,
-widgets and attachments are named or dropped. Raw HTML in Markdown is shown as text, a link as its words and address, so the
-page needs no network and runs nothing.
+Rendered are text, Markdown, our verdicts, PNG pictures, and HTML and SVG as
+helpers.tell.sanitise leaves them. JavaScript, widgets and attachments are named or dropped. Raw
+HTML in Markdown is shown as text, a link as its words and address, so the page needs no network
+and runs nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ UNFINISHED = {
 SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
 """Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
 PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
-_CODE, _COLOURED = PythonLexer(stripall=True), HtmlFormatter(cssclass="highlight")
+_CODE = PythonLexer(stripall=True)
+_COLOURED = HtmlFormatter(cssclass="highlight")
 _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
 _INFO = re.compile(
@@ -65,7 +68,10 @@ PRINT_S = 60.0
 
 @dataclass
 class Room:
-    """Bytes left on the page. What finds no room is named instead of shown, so a page never grows without end."""
+    """Bytes left on the page.
+
+    What finds no room is named instead of shown, so a page never grows without end.
+    """
 
     left: int
 
@@ -83,7 +89,10 @@ def render(name: str, **values: Any) -> Markup:
 
 @cache
 def _environment() -> jinja2.Environment:
-    """The templates of pages. Every text is made harmless and escaped, whatever the template forgets."""
+    """The templates of pages.
+
+    Every text is made harmless and escaped, whatever the template forgets.
+    """
 
     def harmless(value: Any) -> Any:
         words = isinstance(value, str) and not isinstance(value, Markup)
@@ -108,7 +117,9 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def asset(*names: str) -> tuple[Markup, str]:
-    """The style or the script of a page, and the hash by which the page's policy allows it and nothing else."""
+    """The style or the script of a page, and the hash by which the page's policy allows it and
+    nothing else.
+    """
     text = template(*names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Markup(text), f"'sha256-{digest}'"
@@ -135,16 +146,20 @@ def notebook_html(
 ) -> Markup:
     """The notebook as folded sections, without a page around them.
 
-    ``known`` is what the page around it shows already (digests of outputs, and what is added here): it is not shown again, and
-    neither are code that ran well, panels and the parts that the head of that page holds. None shows all of it.
+    ``known`` is what the page around it shows already (digests of outputs, and what is added
+    here): it is not shown again, and neither are code that ran well, panels and the parts that
+    the head of that page holds. None shows all of it.
     """
-    mark, pieces = len(known or ()), cells(notebook, room, last_words, failing_cell)
+    mark = len(known or ())
+    pieces = cells(notebook, room, last_words, failing_cell)
     return render("folds.html.j2", folds=folds(pieces, known), mark=mark)
 
 
 @dataclass
 class Fold:
-    """A section of a page: one line, under it the outputs of some cells; ``code`` is shown of cells that need it."""
+    """A section of a page: one line, under it the outputs of some cells; ``code`` is shown of
+    cells that need it.
+    """
 
     title: str = ""
     prose: Markup = Markup("")
@@ -164,7 +179,9 @@ class Fold:
 
     @property
     def views(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Its outputs, those of a figure and of its twin in words apart: a reader sees one of the two."""
+        """Its outputs, those of a figure and of its twin in words apart: a reader sees one of
+        the two.
+        """
         pictures = [out for out in self.outputs if "picture" in out]
         rest = [out for out in self.outputs if "picture" not in out]
         return (
@@ -173,13 +190,18 @@ class Fold:
 
     @property
     def says(self) -> str:
-        """What it comes to, in a line: what the first of its outputs says of itself, else the words that it begins with."""
+        """What it comes to, in a line: what the first of its outputs says of itself, else the
+        words that it begins with.
+        """
         return next(filter(None, map(_says, self.outputs)), "")
 
 
 def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
     """The cells under the lines that go before them: see ``notebook_html``."""
-    listed, now, part, passed = [], Fold(), "", False
+    listed = []
+    now = Fold()
+    part = ""
+    passed = False
     for piece in pieces:
         if "prose" in piece:
             own = piece["heading"] if known is None else ""
@@ -193,7 +215,8 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
             now.title = now.title or own or piece["lead"] or name
             continue
         shown = piece["code"] if known is None else ""
-        passed, wanted = True, shown or piece["state"] or piece["last_words"]
+        passed = True
+        wanted = shown or piece["state"] or piece["last_words"]
         outputs = piece["outputs"]
         if known is not None and not piece["state"]:
             new = (out for out in outputs if not out["again"] and _is_new(out, known))
@@ -213,7 +236,9 @@ def folds(pieces: list[dict[str, Any]], known: set[str] | None) -> list[Fold]:
 
 
 def _twins(figures: list[dict[str, Any]], tables: list[dict[str, Any]]) -> bool:
-    """Whether most sizes of tables stand in the words of the figure before them, and most of those in the tables."""
+    """Whether most sizes of tables stand in the words of the figure before them, and most of
+    those in the tables.
+    """
     said = {size for out in figures for size in _SIZE.findall(out.get("alt", ""))}
     rows = _rows(tables)
     sizes = set(_SIZE.findall("\n".join(rows)))
@@ -250,12 +275,15 @@ def _is_new(output: dict[str, Any], known: set[str]) -> bool:
 def cells(
     notebook: Any, room: Room, last_words: str = "", failing_cell: int | None = None
 ) -> list[dict[str, Any]]:
-    """What the page shows of each cell: prose alone, or code with its label, its state in words and its outputs.
+    """What the page shows of each cell: prose alone, or code with its label, its state in words
+    and its outputs.
 
-    ``last_words`` is what the kernel wrote to fd 2; it stands beneath the failed cell, or at the end where none failed.
-    ``failing_cell`` counts the cells of the notebook as it was written, as a run's record does.
+    ``last_words`` is what the kernel wrote to fd 2; it stands beneath the failed cell, or at
+    the end where none failed. ``failing_cell`` counts the cells of the notebook as it was
+    written, as a run's record does.
     """
-    prose, number = Prose(), -1
+    prose = Prose()
+    number = -1
     pieces: list[dict[str, Any]] = []
     failed: dict[str, Any] | None = None
     for cell in notebook.cells:
@@ -309,7 +337,10 @@ def _code_cell(source: str, state: str) -> dict[str, Any]:
 
 
 def _output(output: Any, alt: Any, room: Room, prose: Prose) -> dict[str, Any] | None:
-    """The output with one kind of data at most: the first we show. None where it has none that is safe."""
+    """The output with one kind of data at most: the first we show.
+
+    None where it has none that is safe.
+    """
     if output.output_type == "stream":
         kind = "stderr" if output.name == "stderr" else "stdout"
         return _words(_passed_on(uncoloured(output.text)), room, kind)
@@ -359,7 +390,9 @@ def _html(text: str) -> str:
 
 
 def _picture(encoded: str, alt: str, wide: Any, room: Room) -> dict[str, Any]:
-    """A PNG with its words and its size on the page; the words alone where it is no PNG or finds no room."""
+    """A PNG with its words and its size on the page; the words alone where it is no PNG or
+    finds no room.
+    """
     encoded = "".join(encoded.split())
     size = png_size(encoded)
     if size is None:
@@ -401,9 +434,11 @@ def _clipped(text: str, room: Room, end: bool = False) -> str:
 
 
 class Prose(mistune.HTMLRenderer):
-    """Markdown to HTML that cannot act: raw HTML stays text, links and pictures become words, headings start at level 3.
+    """Markdown to HTML that cannot act: raw HTML stays text, links and pictures become words,
+    headings start at level 3.
 
-    One object renders one notebook in order, because a heading may go only one level deeper than the one before.
+    One object renders one notebook in order, because a heading may go only one level deeper
+    than the one before.
     """
 
     def __init__(self) -> None:
@@ -444,7 +479,8 @@ def browser() -> str:
 
 
 def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
-    """Print a page to ``out`` through a Chromium of this machine, with a profile that is thrown away and no network.
+    """Print a page to ``out`` through a Chromium of this machine, with a profile that is thrown
+    away and no network.
 
     Returns why that was not possible, or nothing where the file is there.
     """
@@ -463,6 +499,7 @@ def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
         if ended.how != "exited" or not made.is_file() or made.read_bytes()[:5] != b"%PDF-":
             words = (ended.last_words.strip().splitlines() or ["no words"])[-1][:200]
             return f"{Path(program).name} {ended.fate}: {words}"
-        # Its own title is the page's; the time and the browser that it was printed with are nobody's business.
+        # Its own title is the page's; the time and the browser that it was printed with are
+        # nobody's business.
         out.write_bytes(_INFO.sub(lambda m: m[1] + b" " * len(m[2]) + b")", made.read_bytes()))
     return ""

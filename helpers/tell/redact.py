@@ -1,8 +1,10 @@
-"""Bundles and folders of runs without what should have stayed home: who, where, which card, which key.
+"""Bundles and folders of runs without what should have stayed home: who, where, which card,
+which key.
 
-Values known from the box (redact_box) and values that detectors find (redact.yaml) are replaced by pseudonyms that stay the
-same over text, notebook and bundle as long as one ``Known`` is used for all. Numbers that matter stay: PCI addresses, versions,
-sizes, digests, times. Words drawn in a picture's pixels are not read. ``second_scan`` lets another program look again.
+Values known from the box (redact_box) and values that detectors find (redact.yaml) are replaced
+by pseudonyms that stay the same over text, notebook and bundle as long as one ``Known`` is used
+for all. Numbers that matter stay: PCI addresses, versions, sizes, digests, times. Words drawn
+in a picture's pixels are not read. ``second_scan`` lets another program look again.
 """
 
 from __future__ import annotations
@@ -30,11 +32,15 @@ _ALLOWED = [re.compile(row["pattern"]) for row in TABLE["allowed"]]
 _WORTH_A_LOOK = TABLE["worth_a_look"].split()
 _NAMES = {kind: words.split() for kind, words in TABLE["names_of_scanners"].items()}
 _TAGS = re.compile(r"<[^<>]*>|data:[\w/+.-]+;base64,[\w+/=\s]*")
-_BLANK, _RUN = re.compile("."), re.compile(r"[\w+/=.~-]{20,}")
+_BLANK = re.compile(".")
+_RUN = re.compile(r"[\w+/=.~-]{20,}")
 
 
 class Find(str):
-    """What a second scan found: its place and its kind. The value, as written and as read, is for who marks it, never printed."""
+    """What a second scan found: its place and its kind.
+
+    The value, as written and as read, is for who marks it, never printed.
+    """
 
     value = read = ""
 
@@ -51,11 +57,13 @@ def redact_bundle(
     allow_found: bool = False,
     force: bool = False,
 ) -> Replaced:
-    """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz) with pseudonyms, and say what was replaced.
+    """Write the bundle or folder at ``path`` to ``out`` (folder, .tar.gz) with pseudonyms, and
+    say what was replaced.
 
     Raises RedactError, with nothing written, where a member is binary and no PNG
-    (``allow_binary`` lets such members pass as they are), and where the second scan finds something in what would be written
-    (``allow_found`` lets it). Raises BundleError as open_bundle does, also for links.
+    (``allow_binary`` lets such members pass as they are), and where the second scan finds
+    something in what would be written (``allow_found`` lets it). Raises BundleError as
+    open_bundle does, also for links.
     """
     check_target(Path(out), force)
     files, replaced = redact_files(read_files(Path(path)), known, allow_binary)
@@ -69,7 +77,9 @@ def redact_bundle(
 def redact_files(
     files: dict[str, bytes], known: Known, allow_binary: bool = False
 ) -> tuple[dict[str, bytes], Replaced]:
-    """Files by name with pseudonyms in names and contents; a manifest gets the new names, sizes and digests."""
+    """Files by name with pseudonyms in names and contents; a manifest gets the new names, sizes
+    and digests.
+    """
     learn_bundle_files(files, known)
     contents: list[Any] = []
     for name, raw in files.items():
@@ -83,7 +93,9 @@ def redact_files(
     for one in contents:
         learn_data(one, known, partial(learn, ahead=ahead))
     new: dict[str, bytes] = {}
-    names, unsure, replaced = {}, [], Replaced()
+    names = {}
+    unsure = []
+    replaced = Replaced()
     for name, raw in files.items():
         clean = names[name] = _unused(replace(name, known, replaced, "file names"), new)
         new[clean] = raw
@@ -132,7 +144,10 @@ def _content(
 
 
 def _text(raw: bytes) -> tuple[str | None, str]:
-    """The text of a file and its encoding; None where it is none. Text cut by NULs, as /proc has it, is text."""
+    """The text of a file and its encoding; None where it is none.
+
+    Text cut by NULs, as /proc has it, is text.
+    """
     if raw.startswith(facts.PACKED):
         return None, ""
     for encoding in ("utf-16",) if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8", "latin-1"):
@@ -163,7 +178,9 @@ def _unused(name: str, used: Mapping[str, bytes]) -> str:
 def _manifest(
     raw: bytes, names: dict[str, str], new: dict[str, bytes], known: Known, replaced: Replaced
 ) -> bytes:
-    """The manifest with the new names, sizes and digests; what is no manifest of ours is redacted as data."""
+    """The manifest with the new names, sizes and digests; what is no manifest of ours is
+    redacted as data.
+    """
     redacted = partial(redact_data, known=known, replaced=replaced, where="manifest.json")
     data = _json("manifest.json", raw.decode("utf-8", "replace"))
     if isinstance(data, dict) and isinstance(data.get("items"), list):
@@ -214,10 +231,11 @@ def _words(data: Any, key: str = "") -> str:
 def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
     """What detect-secrets finds in texts that should be clean: "NAME line N: KIND". Text by name.
 
-    All its plugins but that for addresses look at every line that has a long run of characters or a word such as password, as
-    it is written and as it reads (``views``: without escapes, encodings, and tags or line ends that part a word). Entropy is
-    reckoned of every such run, in quotes or not. What is allowed, and for what reason, stands in redact.yaml.
-    A reason instead of a list where detect-secrets is not installed.
+    All its plugins but that for addresses look at every line that has a long run of characters
+    or a word such as password, as it is written and as it reads (``views``: without escapes,
+    encodings, and tags or line ends that part a word). Entropy is reckoned of every such run,
+    in quotes or not. What is allowed, and for what reason, stands in redact.yaml. A reason
+    instead of a list where detect-secrets is not installed.
     """
     try:
         import detect_secrets  # noqa: F401
@@ -240,7 +258,8 @@ def second_scan(texts: Mapping[str, str]) -> list[Find] | str:
 
 
 def _finds(name: str, text: str, suspects: Any) -> list[Find]:
-    finds, seen = [], set()
+    finds = []
+    seen = set()
     packed = View(text).reread(
         "base64",
         lambda run: inner if isinstance(inner := facts.decoded_base64(run[0]), str) else None,
@@ -248,17 +267,22 @@ def _finds(name: str, text: str, suspects: Any) -> list[Find]:
     for way, view in (*views(text), ("base64", packed)):
         for start, end, kind in _places(way == "joined", view.text, suspects):
             find = (view.place(start), view.place(end - 1, True), kind)
-            read, before = view.text[start:end], view.text[max(0, start - facts.BEFORE) : start]
+            read = view.text[start:end]
+            before = view.text[max(0, start - facts.BEFORE) : start]
             if find not in seen and not _is_allowed(read, before):
                 line = 1 + text.count("\n", 0, find[0])
                 finds.append(Find(f"{name} line {line}: {kind}"))
-                finds[-1].value, finds[-1].read = text[find[0] : find[1]], read
+                finds[-1].value = text[find[0] : find[1]]
+                finds[-1].read = read
             seen.add(find)
     return finds
 
 
 def _places(joined: bool, text: str, suspects: Any) -> Iterator[tuple[int, int, str]]:
-    """Where in a text there may be a secret, and of which kind. Where lines are joined, by a secret's own shape alone."""
+    """Where in a text there may be a secret, and of which kind.
+
+    Where lines are joined, by a secret's own shape alone.
+    """
     if not joined:
         text = _TAGS.sub(
             lambda tag: _BLANK.sub(" ", tag[0]) if "\n" in tag[0] else " " * len(tag[0]), text
@@ -299,7 +323,9 @@ def _suspects(line: str, plugins: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_allowed(value: str, before: str) -> bool:
-    """Whether a reason of redact.yaml lets a value pass, by its own shape and by what stands before it."""
+    """Whether a reason of redact.yaml lets a value pass, by its own shape and by what stands
+    before it.
+    """
     before = before.rpartition("\n")[2]
     inner = facts.decoded_base64(value)  # what it holds is looked at by itself
     texts = (inner if isinstance(inner, str) else value, value)

@@ -1,7 +1,9 @@
-"""What is known of a box before any page is read: its names, addresses, numbers and the people on it.
+"""What is known of a box before any page is read: its names, addresses, numbers and the people
+on it.
 
-Read from files alone: no command, no look-up of a name and no file of credentials. Of secrets only the values of environment
-variables with such a name are taken, to be found where a page holds them; nothing of it is written anywhere.
+Read from files alone: no command, no look-up of a name and no file of credentials. Of secrets
+only the values of environment variables with such a name are taken, to be found where a page
+holds them; nothing of it is written anywhere.
 """
 
 from __future__ import annotations
@@ -22,14 +24,17 @@ from helpers.look.bundle import Bundle
 from .redact_known import TABLE, Known
 from .redact_text import learn, learn_data
 
-LEAST_UID, MOST_UID = 1000, 60_000
+LEAST_UID = 1000
+MOST_UID = 60_000
 """Accounts of people, as login.defs(5) draws the line."""
 MOST_BYTES = 1 << 20
 _NO_VALUE = re.compile(TABLE["no_value"], re.IGNORECASE)
 
 
 def known_values(*boxes: Bundle | str) -> Known:
-    """Values of the named boxes: evidence bundles, and this one where the word "live" is among them."""
+    """Values of the named boxes: evidence bundles, and this one where the word "live" is among
+    them.
+    """
     known = Known()
     for box in boxes:
         if not isinstance(box, Bundle):
@@ -82,7 +87,9 @@ def _one(kind: str, value: str, known: Known) -> None:
 
 
 def _arguments(words: list[str], known: Known) -> None:
-    """What a stranger's program was called with, as one text and in the ways a list of it is written."""
+    """What a stranger's program was called with, as one text and in the ways a list of it is
+    written.
+    """
     rest = words[1:]
     if sum(map(len, rest)) >= 4:
         for text in (" ".join(rest), "\0".join(rest), json.dumps(rest)[1:-1], repr(rest)[1:-1]):
@@ -95,7 +102,9 @@ def _arguments(words: list[str], known: Known) -> None:
 def learn_live(
     known: Known, root: Path = Path("/"), environment: Mapping[str, str] | None = None
 ) -> None:
-    """This box, or the tree at ``root``: what it may not read is left out, as a page's author cannot have printed it either."""
+    """This box, or the tree at ``root``: what it may not read is left out, as a page's author
+    cannot have printed it either.
+    """
     live = root == Path("/")
     environment = (os.environ if live else {}) if environment is None else environment
     if live:
@@ -129,7 +138,8 @@ def _accounts(passwd: str, known: Known) -> list[str]:
     for line in passwd.splitlines():
         fields = line.split(":")
         if len(fields) >= 7 and fields[2].isdigit() and LEAST_UID <= int(fields[2]) < MOST_UID:
-            name, home = fields[0], fields[5]
+            name = fields[0]
+            home = fields[5]
             user = known.add("user", name)
             known.add("person", fields[4].split(",")[0])
             if user and home.count("/") > 1 and not home.endswith("/" + name):
@@ -170,6 +180,8 @@ def _paths(root: Path, patterns: str) -> Iterator[Path]:
 
 
 def _texts(root: Path, patterns: str) -> Iterator[tuple[Path, str]]:
-    """Each file below a folder that fits one of the patterns, with its text; without text where it may not be read."""
+    """Each file below a folder that fits one of the patterns, with its text; without text where
+    it may not be read.
+    """
     for path in _paths(root, patterns):
         yield path, files.text("", str(path), MOST_BYTES)

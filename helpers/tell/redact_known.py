@@ -1,7 +1,8 @@
 """Values that must not leave the box, and the pseudonym each of them gets.
 
-A pseudonym is the same wherever its value stands, so a story still reads: host-1, user-2, gpu-uuid-3. Addresses become those
-that RFC 5737 and RFC 3849 keep for documentation. The numbers count values in the order they were met and tell nothing of them.
+A pseudonym is the same wherever its value stands, so a story still reads: host-1, user-2,
+gpu-uuid-3. Addresses become those that RFC 5737 and RFC 3849 keep for documentation. The
+numbers count values in the order they were met and tell nothing of them.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ WORD_KINDS = tuple(TABLE["word_kinds"].split())
 KINDS = (*WORD_KINDS, *TABLE["kinds"].split())
 LOGINS = frozenset(TABLE["logins"].split())
 COMMON = frozenset(TABLE["accounts"].split()) | frozenset(TABLE["common"].split()) | vocabulary()
-"""Words that name nobody: system accounts and groups, words of the field and of failure messages, and the pseudonyms' own."""
+"""Words that name nobody: system accounts and groups, words of the field and of failure
+messages, and the pseudonyms' own.
+"""
 _FIELD = COMMON | frozenset(TABLE["field"].split())
 PSEUDONYM = re.compile(rf"(?:{'|'.join(KINDS)}|ip)-\d{{1,6}}")
 DOCUMENTATION = tuple(
@@ -86,16 +89,25 @@ _PLAIN_HEX = re.compile(
 )
 _BESIDE = re.compile(r"[^\W_]")
 _PLAIN = re.compile(r"[\w.~+/=-]+")
-_FREE_LENGTH, HEAD, _LONGEST, _MOST_SIGNS, _CODES, _NO_MORE = 8, 10, 2000, 10, 1 << 16, 1 << 17
+_FREE_LENGTH = 8
+HEAD = 10
+_LONGEST = 2000
+_MOST_SIGNS = 10
+_CODES = 1 << 16
+_NO_MORE = 1 << 17
 _OF_WORDS = "letters", "digits", "of_words"
 _PARTED = "person host domain account project bucket job email".split()
 _ENDS_LINE = re.compile(r"[ \t|\u2502]*\n")
-"""Values this long are found inside longer words too: a host's name in a file name without a separator."""
+"""Values this long are found inside longer words too: a host's name in a file name without a
+separator.
+"""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A piece of text to be replaced: from ``start`` to before ``end``, by ``name``; where ``weak``, only if no other is there."""
+    """A piece of text to be replaced: from ``start`` to before ``end``, by ``name``; where
+    ``weak``, only if no other is there.
+    """
 
     start: int
     end: int
@@ -106,7 +118,9 @@ class Span:
 
 
 class Words:
-    """Words of which it is soon said which may stand in a text: by three signs of each at a time, those of all words at once."""
+    """Words of which it is soon said which may stand in a text: by three signs of each at a
+    time, those of all words at once.
+    """
 
     def __init__(self, words: Iterable[str] = ()):
         self.words = [*words]
@@ -132,7 +146,9 @@ def _signs(text: str) -> Any:
 
 
 def _codes(text: str) -> tuple[Any, Any]:
-    """A number for every three signs in succession, the same for the same three, and other numbers for every two."""
+    """A number for every three signs in succession, the same for the same three, and other
+    numbers for every two.
+    """
     signs = _signs(text).astype(np.uint32)
     twos = signs[:-1] * 31 + signs[1:]
     return (twos[:-1] * 31 + signs[2:]) % _CODES, _CODES + twos % _CODES
@@ -151,24 +167,29 @@ _BITS = np.array(
 
 
 class Stretches:
-    """Where in a text so many characters of one class stand in a row that what is looked for there can be (redact.yaml)."""
+    """Where in a text so many characters of one class stand in a row that what is looked for
+    there can be (redact.yaml).
+    """
 
     def __init__(self, text: str):
         signs = _signs(text)
-        bits, blank = _BITS.take(signs, mode="clip"), signs == 32
+        bits = _BITS.take(signs, mode="clip")
+        blank = signs == 32
         bits[:-1] |= (blank[1:] != blank[:-1]) * np.uint32(_BIT["spaced"])
         self._in_row = {1: bits}
         self._any: dict[int, int] = {}
 
     def _of_size(self, size: int) -> Any:
         if size not in self._in_row:
-            half, shift = self._of_size(size - size // 2), size // 2
+            half = self._of_size(size - size // 2)
+            shift = size // 2
             self._in_row[size] = half[: max(0, len(half) - shift)] & half[shift:]
         return self._in_row[size]
 
     def of(self, name: str) -> list[tuple[int, int]]:
         """Where each of a class begins and ends."""
-        least, bit = STRETCHES[name][1], _BIT[name]
+        least = STRETCHES[name][1]
+        bit = _BIT[name]
         signs = self._of_size(least)
         if least not in self._any:
             self._any[least] = int(np.bitwise_or.reduce(signs))
@@ -176,11 +197,14 @@ class Stretches:
             return []
         at = np.flatnonzero(signs & bit)
         cuts = at[1:] - at[:-1] > 1
-        firsts, lasts = [int(at[0]), *at[1:][cuts].tolist()], [*at[:-1][cuts].tolist(), int(at[-1])]
+        firsts = [int(at[0]), *at[1:][cuts].tolist()]
+        lasts = [*at[:-1][cuts].tolist(), int(at[-1])]
         return [(first, last + least) for first, last in zip(firsts, lasts, strict=True)]
 
     def numbered(self) -> list[int]:
-        """Where words begin in which a number stands behind a letter, or behind a hyphen after one."""
+        """Where words begin in which a number stands behind a letter, or behind a hyphen after
+        one.
+        """
         letter, digit, word = (self._in_row[1] & _BIT[name] > 0 for name in _OF_WORDS)
         hyphen = word & ~letter & ~digit
         ends = letter[:-1] & digit[1:]
@@ -194,8 +218,8 @@ class Stretches:
 class Known:
     """Values with their kinds and pseudonyms. It grows as values are found.
 
-    Nothing here prints a value: the repr has only a count, so an error or a log cannot tell one. ``read`` keeps texts that
-    were read to learn from, until they are replaced.
+    Nothing here prints a value: the repr has only a count, so an error or a log cannot tell
+    one. ``read`` keeps texts that were read to learn from, until they are replaced.
     """
 
     def __init__(self) -> None:
@@ -210,10 +234,13 @@ class Known:
         return f"Known({len(self._names)} values)"
 
     def add(self, kind: str, value: str) -> str:
-        """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the value names nobody."""
+        """Remember a value, to be replaced wherever it stands; its pseudonym, or "" where the
+        value names nobody.
+        """
         value = value.strip().strip("\0\ue000")
         if kind == "token":
-            # What stands around it where it is said: quotes, a sign before it, the end of a line of a shell.
+            # What stands around it where it is said: quotes, a sign before it, the end of a
+            # line of a shell.
             value = value.strip("\"'`\\").lstrip("=:")
         short = value.split(".")[0]
         if kind == "host" and short != value and not names_nobody(kind, short):
@@ -233,22 +260,28 @@ class Known:
         return name
 
     def found(self, kind: str, value: str) -> str:
-        """The pseudonym of a value that a text tells. Remembered, unless it is too long for a name or a word of the field.
+        """The pseudonym of a value that a text tells.
+
+        Remembered, unless it is too long for a name or a word of the field.
 
         A secret that is such a word or a short number stays elsewhere, too.
         """
-        secret, low = kind in ("token", "url-credential"), value.lower()
+        secret = kind in ("token", "url-credential")
+        low = value.lower()
         plain = len(value) <= 4 or low in COMMON or (len(value) <= 8 and value.isdigit())
         word = (secret or kind in WORD_KINDS) and low in VOCABULARY
         here = word or len(value) > _LONGEST or (secret and plain)
         return (self.name if here else self.add)(kind, value)
 
     def name(self, kind: str, value: str, login: bool = False) -> str:
-        """The pseudonym of a value, without looking for it elsewhere; "" where the value names nobody.
+        """The pseudonym of a value, without looking for it elsewhere; "" where the value names
+        nobody.
 
-        ``login``: it stands where only a login stands, so any word is one but the accounts that images come with.
+        ``login``: it stands where only a login stands, so any word is one but the accounts that
+        images come with.
         """
-        low, key = value.lower(), _canonical(value)
+        low = value.lower()
+        key = _canonical(value)
         if _GIVEN.fullmatch(low) or low in LOGINS if login else names_nobody(kind, value):
             return ""
         if key not in self._names:
@@ -261,8 +294,12 @@ class Known:
         return self._forms.get(word)
 
     def spans(self, text: str, shortest: int = 0) -> list[Span]:
-        """Where known values of at least ``shortest`` characters stand in a text, in any case. Spans may overlap."""
-        low, spans = lower(text), []
+        """Where known values of at least ``shortest`` characters stand in a text, in any case.
+
+        Spans may overlap.
+        """
+        low = lower(text)
+        spans = []
         self._words.words += list(self._forms)[len(self._words.words) :]
         for form in self._words.likely(low):
             kind, name = self._forms[form]
@@ -288,7 +325,9 @@ def occurrences(word: str, text: str) -> Iterator[int]:
 
 
 def names_nobody(kind: str, value: str) -> bool:
-    """Whether a value is too short or too common a word to be anybody's, an address of no machine, or a pseudonym of ours."""
+    """Whether a value is too short or too common a word to be anybody's, an address of no
+    machine, or a pseudonym of ours.
+    """
     if len(value.encode()) < (3 if kind in WORD_KINDS else 4) or _GIVEN.fullmatch(value.lower()):
         return True
     if kind in WORD_KINDS:
@@ -301,7 +340,9 @@ def names_nobody(kind: str, value: str) -> bool:
 
 
 def is_private(address: str) -> bool:
-    """Whether an address names a machine: no loopback, no wildcard, none kept for documentation, none that all machines use."""
+    """Whether an address names a machine: no loopback, no wildcard, none kept for
+    documentation, none that all machines use.
+    """
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -314,7 +355,9 @@ def is_private(address: str) -> bool:
 
 
 def lower(text: str) -> str:
-    """Lower case, of the same length: a few letters (as İ) have a lower case of two characters and stay."""
+    """Lower case, of the same length: a few letters (as İ) have a lower case of two characters
+    and stay.
+    """
     low = text.lower()
     same = len(low) == len(text)
     return low if same else "".join(c if len(c.lower()) != 1 else c.lower() for c in text)
@@ -362,7 +405,8 @@ def _words_of(row: dict[str, str]) -> list[str]:
     return re.findall(r"[^\W\d_]{4,}", text.lower())
 
 
-# What is not known to be evidence: runs that look drawn at random, addresses with a name in them, words with numbers.
+# What is not known to be evidence: runs that look drawn at random, addresses with a name in
+# them, words with numbers.
 _TOLD = data("tell/vocabulary")
 VOCABULARY = (
     frozenset(" ".join(text for name, text in _TOLD.items() if len(name) == 1).split())
@@ -371,9 +415,13 @@ VOCABULARY = (
     | frozenset(re.findall(r"[^\W\d_]{2,}", " ".join([*_COLUMNS, *TABLE["labels"].values()])))
     | frozenset(word for row in TABLE["detectors"] for word in _words_of(row))
 )
-"""The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a number or without."""
+"""The words of the field (env/redact_vocabulary.py) and of redact.yaml: nobody's name, with a
+number or without.
+"""
 FOREIGN, _SIGNS, ENGLISH = (frozenset(_TOLD[n].split()) for n in ("languages", "pairs", "english"))
-"""Words of translations of programs, the pairs of signs that these have in Chinese, Japanese and Korean, and English's own."""
+"""Words of translations of programs, the pairs of signs that these have in Chinese, Japanese
+and Korean, and English's own.
+"""
 _PAIRS = Counter(word[at : at + 2] for word in VOCABULARY for at in range(len(word) - 1))
 _USUAL = frozenset(pair for pair, _ in _PAIRS.most_common(230))
 _MACHINES, _INSIDE, _TLDS, _SERVICES, _PRODUCTS = (
@@ -397,7 +445,10 @@ _NUMBER = re.compile(
 _RACK = re.compile(r"(?:[rxcisbntghu]\d{1,4}){3,6}")
 _MIXED = re.compile(r"[a-z]\d\w*[a-z]|\d[a-z]+\d")
 _HEX = re.compile("[0-9a-f]{1,16}|[0-9A-F]{1,16}")
-_LEAST_ODD, _ODD_SHARE, _LEAST_SIGNS, BEFORE = 5.0, 0.4, 6, 60
+_LEAST_ODD = 5.0
+_ODD_SHARE = 0.4
+_LEAST_SIGNS = 6
+BEFORE = 60
 
 
 @lru_cache(1 << 16)
@@ -405,9 +456,12 @@ def oddness(atom: str) -> float:
     """How many steps from one character to the next are such as no word, number or identifier has."""
     if atom.lower() in VOCABULARY or _NUMBER.fullmatch(atom):
         return 0.0
-    odd, plain = -1.0, False
+    odd = -1.0
+    plain = False
     for part in _PARTS.findall(atom):
-        low, before, plain = part.lower(), plain, len(part) > 2 and part.lower() in VOCABULARY
+        low = part.lower()
+        before = plain
+        plain = len(part) > 2 and part.lower() in VOCABULARY
         odd += not (before and plain)
         if part.isdigit():
             odd += len(part) / 4
@@ -460,7 +514,9 @@ def is_evidence(value: str, before: str) -> bool:
 
 @lru_cache(1 << 16)
 def has_name(run: str) -> bool:
-    """Whether a word with numbers, or one of several with hyphens, is a machine, an account or a login, for all that is known."""
+    """Whether a word with numbers, or one of several with hyphens, is a machine, an account or
+    a login, for all that is known.
+    """
     atoms = run.split("-")
     if len(atoms) == 1 or any(_is_numbered(atom, True) for atom in atoms):
         return _is_numbered(atoms[0], False) if len(atoms) == 1 else True
@@ -477,7 +533,8 @@ def _is_numbered(atom: str, among: bool) -> bool:
     if not match or atom.lower() in VOCABULARY:
         return not among and bool(_RACK.fullmatch(atom))
     stem, digits, rest = match.groups()
-    low, leading = stem.lower(), digits[0] == "0" and len(digits) > 1
+    low = stem.lower()
+    leading = digits[0] == "0" and len(digits) > 1
     if low in _MACHINES:
         return leading or (len(digits) > 1 and low != "gpu")
     if len(stem) < 3:
@@ -487,13 +544,17 @@ def _is_numbered(atom: str, among: bool) -> bool:
 
 
 def is_strange(name: str) -> bool:
-    """Whether a name has a part, between its capitals, digits and signs, that is no word of the field."""
+    """Whether a name has a part, between its capitals, digits and signs, that is no word of the
+    field.
+    """
     return any(_strange_parts(name))
 
 
 @lru_cache(1 << 16)
 def is_unheard(run: str) -> bool:
-    """Whether a word, between signs, has a part of four letters or more that is no word of the field, and is no digest."""
+    """Whether a word, between signs, has a part of four letters or more that is no word of the
+    field, and is no digest.
+    """
     odd = any(len(part) > 3 for part in _strange_parts(run))
     return odd and not re.fullmatch("[0-9a-f]+|[0-9A-F]+", run) and not _NUMBER.fullmatch(run)
 
@@ -509,7 +570,9 @@ def _strange_parts(name: str) -> Iterator[str]:
 
 @lru_cache(1 << 16)
 def is_word(low: str) -> bool:
-    """Whether the vocabulary has a word, or that of which it is another form or a compound with a part of a computer."""
+    """Whether the vocabulary has a word, or that of which it is another form or a compound with
+    a part of a computer.
+    """
     glued = WRITING["glued"].fullmatch(low)
     known = low in FOREIGN or is_form(low, VOCABULARY)
     return known or bool(glued and is_form(glued[1] or glued[2], VOCABULARY))
@@ -523,8 +586,11 @@ def is_form(low: str, words: Set[str]) -> bool:
 
 
 def is_foreign_name(run: str) -> bool:
-    """Whether letters of another script are no words of programs: they are somebody's name, for all that is known."""
-    low, words = run.lower(), WRITING["script_words"]
+    """Whether letters of another script are no words of programs: they are somebody's name, for
+    all that is known.
+    """
+    low = run.lower()
+    words = WRITING["script_words"]
     if words.fullmatch(low) or low in VOCABULARY or low in FOREIGN:
         return False
     rest = words.sub(" ", low).split()
@@ -533,7 +599,9 @@ def is_foreign_name(run: str) -> bool:
 
 @lru_cache(1 << 16)
 def is_host(name: str) -> bool:
-    """Whether a name with dots is a machine's: it ends as those of a net do, and is neither code nor of a public project."""
+    """Whether a name with dots is a machine's: it ends as those of a net do, and is neither
+    code nor of a public project.
+    """
     *labels, last = name.lower().split(".")
     if not labels or is_public(name):
         return False
@@ -543,7 +611,9 @@ def is_host(name: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address, a host with the first part of its path, is one of the public projects that evidence needs."""
+    """Whether an address, a host with the first part of its path, is one of the public projects
+    that evidence needs.
+    """
     host, _, path = address.lower().partition("/")
     ends = [host.split(".", at)[-1] for at in range(host.count(".") + 1)]
     *labels, product, last = ["", *host.split(".")]
@@ -572,7 +642,8 @@ def is_card(value: str) -> bool:
 _MOST_UNPACKED = 1 << 20
 ZIPPED = (b"\x1f\x8b", b"\x78\x9c", b"\x78\x01", b"\x78\xda", b"\x78\x5e")
 _PNG_KEPT = b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB pHYs sBIT bKGD acTL fcTL fdAT".split()
-PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+PNG = b"\x89PNG\r\n\x1a\n"
+JPEG = b"\xff\xd8\xff"
 PACKED = (
     *(b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"%PDF", b"\x7fELF"),
     *(b"SQLite format 3", b"PAR1", b"\x80\x02}", b"\x80\x04\x95", b"\x80\x05\x95"),
@@ -581,7 +652,9 @@ PACKED = (
 
 
 def read_bytes(raw: bytes) -> str | None:
-    """The text that bytes are, in UTF-8 or UTF-16, packed by zlib or gzip, or with a few that are none; None where none is."""
+    """The text that bytes are, in UTF-8 or UTF-16, packed by zlib or gzip, or with a few that
+    are none; None where none is.
+    """
     if raw[:2] in ZIPPED:
         try:
             raw = zlib.decompressobj(47).decompress(raw, _MOST_UNPACKED)
@@ -595,7 +668,9 @@ def read_bytes(raw: bytes) -> str | None:
 
 
 def base64_bytes(text: str) -> bytes | None:
-    """The bytes of base64, also of its alphabet for addresses and without its padding; None where it is none."""
+    """The bytes of base64, also of its alphabet for addresses and without its padding; None
+    where it is none.
+    """
     plain = "".join(text.split()).replace("-", "+").replace("_", "/")
     with suppress(ValueError):  # binascii's own is one
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -604,7 +679,9 @@ def base64_bytes(text: str) -> bytes | None:
 
 @lru_cache(1 << 12)
 def decoded_base64(text: str) -> str | bytes | None:
-    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is no base64 of either."""
+    """What a run of base64 holds: a text, the bytes of a known binary form, or None where it is
+    no base64 of either.
+    """
     raw = base64_bytes(text) or b""
     if raw.startswith((PNG[:4], JPEG)):
         return raw
@@ -614,24 +691,30 @@ def decoded_base64(text: str) -> str | bytes | None:
 
 SECRETS = {name: re.compile(filled(text), re.IGNORECASE) for name, text in TABLE["secrets"].items()}
 
-_LONGEST_HEAD, _TEXTS = 25, "token place phone day iban card serial".split()
+_LONGEST_HEAD = 25
+_TEXTS = "token place phone day iban card serial".split()
 _HEADS = Words(_COLUMNS)
 
 
 def cells(text: str) -> Iterator[tuple[str, str, int]]:
-    """What stands below the heads of redact.yaml, and where: in fields of equal number, or of words that begin or end as heads."""
+    """What stands below the heads of redact.yaml, and where: in fields of equal number, or of
+    words that begin or end as heads.
+    """
     below = seen = 0
     low = lower(text)
     places = {at for word in _HEADS.likely(low) for at in occurrences(word, low)}
     for head in sorted(at for at in places if WRITING["head"].match(low, at)):
-        start, end = text.rfind("\n", 0, head) + 1, text.find("\n", head)
+        start = text.rfind("\n", 0, head) + 1
+        end = text.find("\n", head)
         if start < below or end < seen:
             continue
-        seen, line = end + 1, text[start:end].replace("(REASON)", "")
+        seen = end + 1
+        line = text[start:end].replace("(REASON)", "")
         two = WRITING["two_heads"].fullmatch(line)
         mark = next((one for one in ",|;\t\u2502\u2503\u2551" if line.count(one) > 1), "")
         mark = "\u2506" if "\u2506" in line else two[1] if two else mark
-        first, wide = text[end + 1 : text.find("\n", end + 1) % (len(text) + 1)], r"\S+(?: \S+)*"
+        first = text[end + 1 : text.find("\n", end + 1) % (len(text) + 1)]
+        wide = r"\S+(?: \S+)*"
         more = len(re.findall(wide, first)) - len(re.findall(wide, line))
         frame = line[:1] == " " and (more == 1 or (more == 0 and first[:1] == " "))
         cut = re.compile(rf"[^{mark}]+" if mark else wide if frame else r"\S+")
@@ -653,7 +736,8 @@ def cells(text: str) -> Iterator[tuple[str, str, int]]:
             indexed = len(fields) == len(names) + 1
             pairs = list(zip(names, fields[indexed:], strict=False))
             if len(fields) != len(names) + (frame and more) or not (mark or frame):
-                starts, ends = {one.start() for one in fields}, {one.end() for one in fields}
+                starts = {one.start() for one in fields}
+                ends = {one.end() for one in fields}
                 kept = sum(a.start() in starts or a.end() in ends for a in names)
                 if not mark and kept * 3 > 2 * len(names):
                     under = [(a, b) for a in names for b in fields if a.start() < b.end()]
@@ -682,7 +766,8 @@ def without_words(raw: bytes) -> bytes | None:
     """
     if not raw.startswith(PNG):
         return None
-    kept, at = [PNG], len(PNG)
+    kept = [PNG]
+    at = len(PNG)
     while at + 12 <= len(raw):
         size, kind = struct.unpack(">I4s", raw[at : at + 8])
         chunk = raw[at : at + 12 + size]

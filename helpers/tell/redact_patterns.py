@@ -1,7 +1,9 @@
-"""The detectors of redact.yaml over a text as its readers see it: what a value that nobody knows beforehand looks like.
+"""The detectors of redact.yaml over a text as its readers see it: what a value that nobody
+knows beforehand looks like.
 
-A value may stand in a text as JSON, a URL or HTML writes it, cut by a terminal's colours, by tags or by a line's end. It is
-looked for in each view of the text; what is found is replaced in the text itself, with everything around it untouched.
+A value may stand in a text as JSON, a URL or HTML writes it, cut by a terminal's colours, by
+tags or by a line's end. It is looked for in each view of the text; what is found is replaced in
+the text itself, with everything around it untouched.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ JOINT = "\n\x1e\n"
 """Stands between the items of a list of texts while they are read as one."""
 SEPARATOR = "\x1f"
 """What a colour reads as where it parts two values: white space, as regular expressions see it."""
-PAGE, _NEAR, _BEYOND = 2048, 400, 2048
-"""A text is read in pieces of so many characters: a detector is tried only in those that hold one of its words, or nearly."""
+PAGE = 2048
+_NEAR = 400
+_BEYOND = 2048
+"""A text is read in pieces of so many characters: a detector is tried only in those that hold
+one of its words, or nearly.
+"""
 _AFTER = 8
 """What may stand behind the characters of a class: the filling of base64, a bracket."""
 HIDDEN = "\ue000"  # stands around one word that was written as digits or in an encoding
@@ -41,16 +47,22 @@ Read = Callable[[re.Match[str]], str | None]
 
 
 class View:
-    """A text as it reads in one way, which knows the place that each of its characters has in the text as it is written."""
+    """A text as it reads in one way, which knows the place that each of its characters has in
+    the text as it is written.
+    """
 
     def __init__(self, text: str, of: View | None = None):
-        self.text, self.of = text, of
+        self.text = text
+        self.of = of
         self._at: list[int] = []
         self._pieces: list[tuple[int, int, int]] = []
 
     def found(self, way: str) -> Iterator[re.Match[str]]:
-        """Where a way of writing stands; looked for only where long enough stretches of its characters do."""
-        pattern, text = WRITING[way], self.text
+        """Where a way of writing stands; looked for only where long enough stretches of its
+        characters do.
+        """
+        pattern = WRITING[way]
+        text = self.text
         if way == "numbered":
             begins = self.stretches.numbered()
             yield from filter(None, (pattern.match(text, at) for at in begins))
@@ -71,11 +83,15 @@ class View:
         return facts.Stretches(self.text)
 
     def reread(self, way: str, read: Read, before: str = "") -> View:
-        """The view in which all that is written in a way, with what of ``before`` stands before it, reads as ``read`` says.
+        """The view in which all that is written in a way, with what of ``before`` stands before
+        it, reads as ``read`` says.
 
         A match of which ``read`` says None stays as it is.
         """
-        parts, new, at, length = [], View("", self), 0, 0
+        parts = []
+        new = View("", self)
+        at = 0
+        length = 0
         for match in self.found(way):
             words, start, end = read(match), *match.span()
             if words is None:
@@ -91,12 +107,17 @@ class View:
         return new if parts else self
 
     def near(self) -> View:
-        """The view without the blocks of lines that read as they are written, and whose neighbours do."""
-        new, span = {True: None, False: "\n\n"}, lambda at: (max(0, at[0] - PAGE), at[1] + PAGE)
+        """The view without the blocks of lines that read as they are written, and whose
+        neighbours do.
+        """
+        new = {True: None, False: "\n\n"}
+        span = lambda at: (max(0, at[0] - PAGE), at[1] + PAGE)
         return self.reread("block", lambda one: new[self.differs(*span(one.span()))])
 
     def place(self, at: int, end: bool = False) -> int:
-        """Where the character at a place begins in the text as it is written; with ``end``, where it ends."""
+        """Where the character at a place begins in the text as it is written; with ``end``,
+        where it ends.
+        """
         if self.of is None:
             return at + end
         number = bisect(self._at, at) - 1
@@ -108,7 +129,9 @@ class View:
         return self.of.place(stop + at - after, end)
 
     def differs(self, start: int, end: int) -> bool:
-        """Whether anything between two places reads other than in the text; the text as it is written is all new."""
+        """Whether anything between two places reads other than in the text; the text as it is
+        written is all new.
+        """
         if self.of is None:
             return True
         first = bisect_left(self._at, start)
@@ -119,7 +142,9 @@ class View:
 
 
 def parts(text: str) -> list[str]:
-    """A long text in the parts that are read by themselves, in order: no value goes on from one to the next."""
+    """A long text in the parts that are read by themselves, in order: no value goes on from one
+    to the next.
+    """
     pieces = WRITING["element"].split(text)
     return [part for piece in pieces for part in WRITING["part"].findall(piece)]
 
@@ -127,9 +152,10 @@ def parts(text: str) -> list[str]:
 def views(text: str) -> Iterator[tuple[str, View]]:
     """The text as it stands, then each view that shows something else.
 
-    ``decoded``: without the escapes of JSON, URLs and HTML, up to three deep, with literals that a program puts together as
-    one; a colour reads as a separator. ``unpacked``: with what is written in digits or in an encoding as the text that it
-    stands for. ``uncoloured``: without colours and tags inside a line. ``joined``: and with every line joined to the next.
+    ``decoded``: without the escapes of JSON, URLs and HTML, up to three deep, with literals
+    that a program puts together as one; a colour reads as a separator. ``unpacked``: with what
+    is written in digits or in an encoding as the text that it stands for. ``uncoloured``:
+    without colours and tags inside a line. ``joined``: and with every line joined to the next.
     """
     plain = View(text)
     yield "plain", plain
@@ -157,7 +183,9 @@ def _joined(match: re.Match[str]) -> str:
 
 
 def _unpacked(view: View) -> View:
-    """The view with every run of digits or of an encoding as the text that it stands for, one in another too."""
+    """The view with every run of digits or of an encoding as the text that it stands for, one
+    in another too.
+    """
     for _ in range(3):
         before = view
         for row in TABLE["runs"]:
@@ -170,7 +198,9 @@ def _unpacked(view: View) -> View:
 
 
 def _run(way: str, match: re.Match[str]) -> str | None:
-    """What a run stands for, between marks where it is one word that looks random; None where it is no text."""
+    """What a run stands for, between marks where it is one word that looks random; None where
+    it is no text.
+    """
     text = _decoded_run(way, match)
     hidden = text and WRITING["hidden"].fullmatch(text.strip("\"'"))
     return f"{HIDDEN}{text}{HIDDEN}" if hidden else text
@@ -234,7 +264,8 @@ def _decoded(view: View) -> View:
 
 def _quoted(match: re.Match[str]) -> str | None:
     """A sign of quoted-printable, in a line that can be nothing else."""
-    text, start = match.string, match.string.rfind("\n", 0, match.start()) + 1
+    text = match.string
+    start = match.string.rfind("\n", 0, match.start()) + 1
     line = text[start : text.find("\n", match.start()) % (len(text) + 1)]
     soft = text[:start].endswith(("=\n", "=\r\n"))
     sure = soft or WRITING["quoted_signs"].search(f"{line}\n")
@@ -242,7 +273,8 @@ def _quoted(match: re.Match[str]) -> str | None:
 
 
 def _plain(match: re.Match[str]) -> str | None:
-    kind, text = match.lastgroup, match.group()
+    kind = match.lastgroup
+    text = match.group()
     if kind in ("colour", "end"):
         return SEPARATOR if kind == "colour" else "\n"
     if kind == "bytes":
@@ -267,7 +299,8 @@ def _plain(match: re.Match[str]) -> str | None:
     return chr(int(match[kind], 8 if kind == "octal" else 16))
 
 
-_CROSSES, _WITHIN = re.compile(r"\\[snW]|\[\^"), re.compile(r"\[\^[^\]]*\\[ns][^\]]*\]")
+_CROSSES = re.compile(r"\\[snW]|\[\^")
+_WITHIN = re.compile(r"\[\^[^\]]*\\[ns][^\]]*\]")
 """Whether a pattern may go over the end of a line, sets aside that leave it out."""
 _MORE_LINES = re.compile(r"(?:\n+[^\n]*){0,3}")
 Line = tuple[int, int]
@@ -275,10 +308,13 @@ Line = tuple[int, int]
 
 
 class Page:
-    """A view in which detectors look: its lower case, the words of detectors in it, and the lines that hold each."""
+    """A view in which detectors look: its lower case, the words of detectors in it, and the
+    lines that hold each.
+    """
 
     def __init__(self, view: View):
-        self.view, self.text = view, view.text
+        self.view = view
+        self.text = view.text
         self.low = facts.lower(view.text).replace("\t", " ")
         likely = _HINTS.likely(self.low)  # which says nothing of a word of one sign
         self.words = frozenset(one for one in likely if len(one) > 1 or one in self.low)
@@ -287,12 +323,17 @@ class Page:
     def lines_with(self, word: str) -> list[Line]:
         """The lines with a word that show something new."""
         if word not in self._lines:
-            lines, low, at, end = [], self.low, self.low.find(word), len(self.low)
+            lines = []
+            low = self.low
+            at = self.low.find(word)
+            end = len(self.low)
             while at >= 0:
-                start, stop = low.rfind("\n", 0, at) + 1, low.find("\n", at + len(word))
+                start = low.rfind("\n", 0, at) + 1
+                stop = low.find("\n", at + len(word))
                 stop = stop if stop >= 0 else end
                 if stop - start > _NEAR:
-                    start, stop = max(start, at - _NEAR), min(stop, at + len(word) + _BEYOND)
+                    start = max(start, at - _NEAR)
+                    stop = min(stop, at + len(word) + _BEYOND)
                 lines.append((start, stop))
                 at = low.find(word, stop)
             self._lines[word] = self._new(lines)
@@ -311,7 +352,8 @@ class Page:
         return self._new([*dict.fromkeys(self._line(*place) for place in places)])
 
     def _line(self, at: int, end: int) -> Line:
-        start, stop = self.low.rfind("\n", 0, at) + 1, self.low.find("\n", end)
+        start = self.low.rfind("\n", 0, at) + 1
+        stop = self.low.find("\n", end)
         return max(start, at - _NEAR), min(len(self.low) if stop < 0 else stop, end + _BEYOND)
 
 
@@ -323,26 +365,34 @@ def runs(lines: Iterable[Line], more: int = 0) -> Iterator[Line]:
             if end >= 0:
                 yield start, end
             start = max(0, first - more)
-        start, end = max(start, 0), max(end, last + more)
+        start = max(start, 0)
+        end = max(end, last + more)
     if end >= 0:
         yield start, end
 
 
 class Detector:
-    """A row of redact.yaml, compiled: a kind of value and how it is recognised. Its columns are described there."""
+    """A row of redact.yaml, compiled: a kind of value and how it is recognised.
+
+    Its columns are described there.
+    """
 
     def __init__(self, row: dict[str, str]):
-        self.kind, self.what = row["kind"], row["what"]
-        self.example, self.source = row["example"], row["source"]
+        self.kind = row["kind"]
+        self.what = row["what"]
+        self.example = row["example"]
+        self.source = row["source"]
         self.near = tuple(filter(None, filled(row.get("near", "")).split("|")))
         self.hints = frozenset(self.near)
         self.flags = frozenset(row.get("flags", "").split())
         how = re.MULTILINE | (re.IGNORECASE if "any-case" in self.flags else 0)
-        self.text, self.how = filled(row["pattern"]), how
+        self.text = filled(row["pattern"])
+        self.how = how
         self.needs = re.compile(filled(row.get("needs", "")), how)
         self.unless = re.compile(filled(row.get("unless", "(?!)")), how)
         self.gate = re.compile(filled(row["gate"]), how) if "gate" in row else None
-        self.stretch, self.also = row.get("stretch", ""), row.get("also", "").split("|")
+        self.stretch = row.get("stretch", "")
+        self.also = row.get("also", "").split("|")
         self.crosses = bool(_CROSSES.search(_WITHIN.sub("", self.text)))
 
     @cached_property
@@ -351,13 +401,16 @@ class Detector:
         return re.compile(self.text, self.how)
 
     def matches(self, page: Page) -> Iterator[re.Match[str]]:
-        """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate asks for, or near them."""
+        """Where the pattern fits: in the lines that hold a word of ``near`` and what the gate
+        asks for, or near them.
+        """
         words = sorted(self.hints & page.words, key=self.near.index)
         if "at-hint" in self.flags:
             places = (at for word in words for at in facts.occurrences(word, page.low))
             yield from filter(None, map(partial(self.pattern.match, page.text), places))
             return
-        low, each = page.low, [*map(page.lines_with, words)]
+        low = page.low
+        each = [*map(page.lines_with, words)]
         lines = sorted({*chain(*each)}) if len(each) > 1 else each[0] if each else []
         if self.stretch:
             lines = page.lines_along(self.stretch)
@@ -388,7 +441,9 @@ class Detector:
                     yield Span(match.start(group), match.end(group), self.kind, name)
 
     def _is_value(self, match: re.Match[str], group: str) -> bool:
-        start, text, value = match.start(group), match.string, match[group]
+        start = match.start(group)
+        text = match.string
+        value = match[group]
         no: Any = self.unless.search(text[max(0, start - 60) : start])
         no = no or ("<th" in text[match.start() : start] and not _strange(value))  # the next head
         no = no or ("secret" in self.flags and not is_secret(match, group))
@@ -401,8 +456,12 @@ class Detector:
 
 
 def is_secret(match: re.Match[str], group: str) -> bool:
-    """Whether what follows a word as "token" or "password" is one, not code, a type, a count or a placeholder."""
-    text, value, begin = match.string, match[group], match.start()
+    """Whether what follows a word as "token" or "password" is one, not code, a type, a count or
+    a placeholder.
+    """
+    text = match.string
+    value = match[group]
+    begin = match.start()
     name = text[begin : match.start(group)]
     ours = PSEUDONYM.finditer(text, max(0, begin - 16), begin + 24)
     if any(one.start() <= begin < one.end() for one in ours):
@@ -447,7 +506,9 @@ _HINTS = facts.Words(sorted(_BY_WORD))
 
 
 def detected(text: str, detectors: Iterable[Detector] = DETECTORS) -> tuple[Any, ...]:
-    """A text in each of its views, every value found in it, and the questions to Known whose numbers are their names so far."""
+    """A text in each of its views, every value found in it, and the questions to Known whose
+    numbers are their names so far.
+    """
     asked: list[Any] = []
 
     def ask(how: str, *what: Any, **more: bool) -> str:
@@ -489,10 +550,13 @@ Found = Iterator[tuple[str, int, int]]
 
 
 def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
-    """What is not known to be evidence: addresses with a name in them, words with numbers, unknown words, random runs."""
+    """What is not known to be evidence: addresses with a name in them, words with numbers,
+    unknown words, random runs.
+    """
 
     def inside(start: int, end: int) -> bool:
-        first, last = view.place(start), view.place(end - 1)
+        first = view.place(start)
+        last = view.place(end - 1)
         return any(one <= first and last < two for one, two in held)
 
     low = facts.lower(view.text)
@@ -502,7 +566,8 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
                 if not inside(start, end):
                     yield from _spans_of(kind, match.string[start:end], start, known)
     for start, end in _unheard(view):
-        first, word = view.place(start), view.text[start:end]  # of \\torch, an escape left orch
+        first = view.place(start)
+        word = view.text[start:end]  # of \\torch, an escape left orch
         cut = text[first - 2 : first - 1] == "\\" and not facts.is_unheard(text[first - 1] + word)
         name = "" if cut or inside(start, end) else known.name("name", word)
         if name:
@@ -510,7 +575,9 @@ def _unknown(text: str, view: View, known: Known, held: list[tuple[int, int]]) -
 
 
 def _unheard(view: View) -> Iterator[Line]:
-    """Where words stand that are none of the field, in no symbol of a program and no digest: somebody's name, for all we know."""
+    """Where words stand that are none of the field, in no symbol of a program and no digest:
+    somebody's name, for all we know.
+    """
     text = view.text
     for match in WRITING["unheard"].finditer(text):
         start, end = match.span()
@@ -526,7 +593,9 @@ def _unheard(view: View) -> Iterator[Line]:
 
 
 def _is_said(text: str, start: int, end: int) -> bool:
-    """Whether it is a word of everyday English, and nobody's name, that stands beside another word as in a sentence."""
+    """Whether it is a word of everyday English, and nobody's name, that stands beside another
+    word as in a sentence.
+    """
     around = f"{text[max(0, start - BEFORE) : start]}\0{text[end : end + BEFORE]}"
     return text[start:end].lower() in facts.ENGLISH and bool(WRITING["sentence"].fullmatch(around))
 
@@ -547,11 +616,14 @@ def _spans_of(kind: str, value: str, at: int, known: Known) -> Iterator[Span]:
 
 
 def _random(match: re.Match[str]) -> Found:
-    run, text, at = match.group(), match.string, match.start()
+    run = match.group()
+    text = match.string
+    at = match.start()
     before = text[max(0, at - 2) : at]
     escape = "[nrtbfv]" if before[-1:] == "\\" else r"\d{1,3}m" if before[-1:] == "[" else "$^"
     if found := re.match(escape, run):
-        at, run = at + found.end(), run[found.end() :]
+        at = at + found.end()
+        run = run[found.end() :]
     for start, end in facts.random_in(run):
         ours = isinstance(inner := facts.decoded_base64(run), str) and PSEUDONYM.search(inner)
         if not (ours or PSEUDONYM.search(run[start:end]) or _evident(text, at + start, at + end)):
@@ -559,17 +631,21 @@ def _random(match: re.Match[str]) -> Found:
 
 
 def _over_lines(text: str, view: View, known: Known, held: list[tuple[int, int]]) -> Iterator[Span]:
-    """Random runs that go over the ends of lines, elements or literals, without the plain words beside them."""
+    """Random runs that go over the ends of lines, elements or literals, without the plain words
+    beside them.
+    """
     for match in view.found("random_run"):
         at = match.start()
         for start, end in facts.random_in(match.group()) if view.differs(*match.span()) else ():
-            first, last = view.place(at + start), view.place(at + end - 1, end=True)
+            first = view.place(at + start)
+            last = view.place(at + end - 1, end=True)
             if any(one < last and first < two for one, two in held):
                 continue
             pieces = [one for one in WRITING["wrap"].split(text[first:last]) if one]
             begun = _BEGUN.findall(text[max(0, first - BEFORE) : first])[0]
             while len(pieces) > 1 and not _is_odd(pieces[0], begun):
-                start, begun = start + len(pieces.pop(0)), ""
+                start = start + len(pieces.pop(0))
+                begun = ""
             while len(pieces) > 1 and not _is_odd(pieces[-1]):
                 end -= len(pieces.pop())
             value = view.text[at + start : at + end]
@@ -587,8 +663,11 @@ def _is_odd(piece: str, begun: str = "") -> bool:
 
 
 def _evident(text: str, start: int, end: int) -> bool:
-    """Whether a piece of a text is known to be evidence, or within a symbol of a program or the name of a package that is."""
-    before, after = text[max(0, start - BEFORE) : start], text[end : end + 4 * BEFORE]
+    """Whether a piece of a text is known to be evidence, or within a symbol of a program or the
+    name of a package that is.
+    """
+    before = text[max(0, start - BEFORE) : start]
+    after = text[end : end + 4 * BEFORE]
     stem = before.rstrip(_WORD)
     whole = f"{before[len(stem) :]}{text[start:end]}{_HEAD.match(after)[0]}"  # type: ignore[index]
     symbol = stem[-1:] != "/" and WRITING["symbol"].fullmatch(whole)
@@ -598,13 +677,16 @@ def _evident(text: str, start: int, end: int) -> bool:
 
 
 def _word(kind: str, odd: Callable[[str], bool], way: str = "", group: str | int = 0) -> Any:
-    """A reader of one word: all of a match, or with what ends where it begins; found faster so than by its own beginning."""
+    """A reader of one word: all of a match, or with what ends where it begins; found faster so
+    than by its own beginning.
+    """
 
     def read(match: re.Match[str]) -> Found:
         (start, end), before = match.span(group), max(0, match.start() - 2 * BEFORE)
         if way:
             found = WRITING[way].search(match.string[before : match.start()])
-            start, end = before + found.start() if found else end, end - way.startswith("of_")
+            start = before + found.start() if found else end
+            end = end - way.startswith("of_")
         value = match.string[start:end]
         if value and odd(value) and not _evident(match.string, start, end):
             yield kind, start, end
@@ -633,7 +715,8 @@ def _address(match: re.Match[str]) -> Found:
 
 def _at_host(match: re.Match[str]) -> Found:
     user = WRITING["at_user"].search(match.string[max(0, match.start() - BEFORE) : match.start()])
-    host, name = match["host"], user.group() if user else ""
+    host = match["host"]
+    name = user.group() if user else ""
     odd = _strange(host) or facts.is_host(host)
     named = odd or (len(name) > 1 and facts.is_strange(name))
     if len(name) > 1 and named and not facts.is_public(host) and not host.endswith(_UNITS):
@@ -643,7 +726,9 @@ def _at_host(match: re.Match[str]) -> Found:
 
 
 def _bare(word: str) -> bool:
-    """Whether a word without a sign may be a name: strange, no identifier of code, no key of a program's settings, no file."""
+    """Whether a word without a sign may be a name: strange, no identifier of code, no key of a
+    program's settings, no file.
+    """
     inner = word.partition(".")[2] if word.count(".") > 1 else ""
     if inner and not (facts.is_strange(inner) or facts.is_host(word)):
         return False
@@ -651,7 +736,9 @@ def _bare(word: str) -> bool:
 
 
 def _person(match: re.Match[str]) -> Found:
-    """Names of which none is a word of the field, or one is not where nothing but a sign stands beside them."""
+    """Names of which none is a word of the field, or one is not where nothing but a sign stands
+    beside them.
+    """
     odd = [*map(facts.is_strange, match.group().split())]
     if all(odd) or (any(odd) and match["alone"]):
         yield "person", *match.span()
@@ -673,13 +760,17 @@ _GIVEN = re.compile(rf"[^\W_]*(?:{'|'.join(facts.KINDS)})-\d")
 _OPENS = re.compile(r"(?:\\|((?:\x1b|\\x1b|\\033|u001b)\[[\d;]*))\Z")
 """An escape or a colour whose last sign is the first of the next word."""
 _BEGUN = re.compile(r"[\w.+-]*\Z")
-_WORD, _HEAD = f"{ascii_letters}{digits}_", re.compile(r"[\w.]*")
+_WORD = f"{ascii_letters}{digits}_"
+_HEAD = re.compile(r"[\w.]*")
 _UNITS, _SOURCES = (tuple(row.split()) for row in TABLE["whole"].values())
 
 
 def placed(span: Span, view: View, name: str) -> Span:
-    """A span of a view as one of the text itself; in the ``joined`` view it may go over the ends of lines."""
-    start, end = view.place(span.start), view.place(span.end - 1, end=True)
+    """A span of a view as one of the text itself; in the ``joined`` view it may go over the
+    ends of lines.
+    """
+    start = view.place(span.start)
+    end = view.place(span.end - 1, end=True)
     return replace(span, start=start, end=end, joined=name == "joined")
 
 

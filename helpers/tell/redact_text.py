@@ -1,4 +1,6 @@
-"""Texts, notebooks and any data of JSON without the values that must not leave, and the count of what was replaced."""
+"""Texts, notebooks and any data of JSON without the values that must not leave, and the count
+of what was replaced.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _LINES = TABLE["kept_by_line"].split()
 """Keys under which nbformat keeps one text as a list of its lines."""
 _TELLING = ("name", "key", "label", "description", "placeholder")
 """Under these keys data has the name of what stands beside it as its value."""
-_DEPTH, _WHOLE, _ANSWER = 6, 36, 4096
+_DEPTH = 6
+_WHOLE = 36
+_ANSWER = 4096
 _COUNT = re.compile(r"[\d.,]+\w{0,4}")
 _LINES_LEAST = 5
 """A known value cut by the end of a line is looked for from this length on."""
@@ -33,7 +37,10 @@ LEFT_OUT = "left out: what it holds cannot be read for sure"
 
 @dataclass
 class Replaced:
-    """What was replaced: how often each kind at each place, never the value. ``notes`` name what could not be read for sure."""
+    """What was replaced: how often each kind at each place, never the value.
+
+    ``notes`` name what could not be read for sure.
+    """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -56,16 +63,19 @@ class Replaced:
 def redact_text(
     text: str, known: Known, replaced: Replaced | None = None, where: str = "text"
 ) -> str:
-    """The text with a pseudonym for every value of ``known`` and every value that a detector finds.
+    """The text with a pseudonym for every value of ``known`` and every value that a detector
+    finds.
 
-    Values found by what stands before them are added to ``known``, so the same text later has the same pseudonyms.
+    Values found by what stands before them are added to ``known``, so the same text later has
+    the same pseudonyms.
     """
     learn(text, known)
     return replace(text, known, replaced, where)
 
 
 def learn(text: str, known: Known, ahead: Mapping[str, Any] = {}) -> None:
-    """Remember the values that a text tells: the user of a home folder, the host of a prompt, what has a shape of its own.
+    """Remember the values that a text tells: the user of a home folder, the host of a prompt,
+    what has a shape of its own.
 
     ``ahead``: what is ``detected`` in some parts of texts.
     """
@@ -81,7 +91,9 @@ def learn(text: str, known: Known, ahead: Mapping[str, Any] = {}) -> None:
 def replace(
     text: str, known: Known, replaced: Replaced | None = None, where: str = "text", depth: int = 0
 ) -> str:
-    """The text with pseudonyms, by what is known so far and by detectors; ``learn`` all texts first."""
+    """The text with pseudonyms, by what is known so far and by detectors; ``learn`` all texts
+    first.
+    """
     replaced = Replaced() if replaced is None else replaced
     each = parts(text)
     if len(each) > 1:
@@ -95,7 +107,9 @@ def replace(
 
 
 def _replaced(text: str, known: Known, replaced: Replaced, where: str, again: int = 3) -> str:
-    """The text with pseudonyms; where one had to wait for another that it overlaps, ``again`` with what is near."""
+    """The text with pseudonyms; where one had to wait for another that it overlaps, ``again``
+    with what is near.
+    """
     each, values = known.read.pop(text, None) or named(detected(text), known)
     for name, view in each:
         spans = known.spans(view.text, _LINES_LEAST if name == "joined" else 0)
@@ -121,11 +135,17 @@ def _name_of(payload: str, known: Known) -> str:
 
 
 def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple[str, list[int]]:
-    """The text with the spans replaced, the longest of those that overlap; where in it any had to wait."""
-    parts, at, waiting, spans = [], 0, [], []
+    """The text with the spans replaced, the longest of those that overlap; where in it any had
+    to wait.
+    """
+    parts = []
+    at = 0
+    waiting = []
+    spans = []
     sure = sorted({span.start: span.end for span in values if not span.joined}.items())
     for span in values:
-        end, between = span.end, ""
+        end = span.end
+        between = ""
         if span.joined:
             end = _end(text, span, sure)
             between = _glue(text[span.start : end], True)
@@ -135,17 +155,21 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
     chosen = []
     for start, end, between, span in sorted(spans, key=lambda one: (one[3].weak, one[0] - one[1])):
         place = bisect(taken, (start, end))
-        before, after = taken[max(0, place - 1) : place], taken[place : place + 1]
+        before = taken[max(0, place - 1) : place]
+        after = taken[place : place + 1]
         if (before and before[0][1] > start) or (after and after[0][0] < end):
             if not (before and before[0][1] >= end):
                 waiting.append(start)
             continue
         taken.insert(place, (start, end))
         chosen.append((start, end, between, span))
-    places, shifts, shift = [0], [0], 0
+    places = [0]
+    shifts = [0]
+    shift = 0
     for start, end, between, span in sorted(chosen, key=lambda one: one[0]):
         parts += [text[at:start], span.name, between or _glue(text[start:end], False)]
-        at, shift = end, shift + len(parts[-2]) + len(parts[-1]) - (end - start)
+        at = end
+        shift = shift + len(parts[-2]) + len(parts[-1]) - (end - start)
         places.append(start)
         shifts.append(shift)
         replaced.counts[span.kind, where] += 1
@@ -154,13 +178,17 @@ def _put(text: str, values: list[Span], replaced: Replaced, where: str) -> tuple
 
 
 def _glue(text: str, lines: bool) -> str:
-    """The colours, tags and, with ``lines``, line ends of a piece: they stay where a value around them goes."""
+    """The colours, tags and, with ``lines``, line ends of a piece: they stay where a value
+    around them goes.
+    """
     way = WRITING["wrap" if lines else "glue"]
     return "".join(match.group() for match in way.finditer(text))
 
 
 def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
-    """Where a value that goes over the ends of lines ends: before the next one that does not, and before a word after it."""
+    """Where a value that goes over the ends of lines ends: before the next one that does not,
+    and before a word after it.
+    """
     first = WRITING["wrap"].search(text, span.start, span.end)
     if span.kind == "token" and first and _COUNT.fullmatch(text, span.start, first.start()):
         return span.start
@@ -168,7 +196,8 @@ def _end(text: str, span: Span, sure: list[tuple[int, int]]) -> int:
     later = (start for start, _ in here if span.start < start < span.end)
     end = next((at for at in later if _glue(text[span.start : at], True)), span.end)
     known = any(start == span.start for start, _ in here)
-    # Where a part of it is a value, too, or it is long enough without them, words of the next lines need not belong to it.
+    # Where a part of it is a value, too, or it is long enough without them, words of the next
+    # lines need not belong to it.
     for wrap in reversed([*WRITING["wrap"].finditer(text, span.start, end)]):
         if not known and wrap.start() - span.start < _WHOLE:
             break
@@ -211,10 +240,11 @@ def _encoded(raw: bytes, like: str) -> str:
 
 
 def redact_notebook(nb: Any, known: Known, allow_binary: bool = False) -> tuple[Any, Replaced]:
-    """A copy of a notebook (nbformat 4, node or plain dict) with pseudonyms, and what was replaced.
+    """A copy of a notebook (nbformat 4, node or plain dict) with pseudonyms, and what was
+    replaced.
 
-    Pictures lose their metadata. A picture whose own words held a value is left out, as its pixels may hold it too, and so is
-    data that cannot be read; ``allow_binary`` keeps both.
+    Pictures lose their metadata. A picture whose own words held a value is left out, as its
+    pixels may hold it too, and so is data that cannot be read; ``allow_binary`` keeps both.
     """
     nb = copy.deepcopy(nb)
     learn_data(nb, known)
@@ -234,7 +264,9 @@ def redact_notebook(nb: Any, known: Known, allow_binary: bool = False) -> tuple[
 def redact_data(
     data: Any, known: Known, replaced: Replaced, where: str, allow_binary: bool = False
 ) -> Any:
-    """Data of JSON with pseudonyms in keys and values; what it tells by its context is learnt first."""
+    """Data of JSON with pseudonyms in keys and values; what it tells by its context is learnt
+    first.
+    """
     learn_data(data, known)
     return _Walk(known, replaced, allow_binary).data(data, where)
 
@@ -254,10 +286,14 @@ def _is_column(value: dict[Any, Any] | list[Any]) -> bool:
 
 
 class _Walk:
-    """Goes through data, replaces, and counts under the place where it is; with a way to learn it only learns."""
+    """Goes through data, replaces, and counts under the place where it is; with a way to learn
+    it only learns.
+    """
 
     def __init__(self, known: Known, way: Replaced | Look = learn, allow_binary: bool = False):
-        self.known, self.way, self.allow_binary = known, way, allow_binary
+        self.known = known
+        self.way = way
+        self.allow_binary = allow_binary
         self.learns = not isinstance(way, Replaced)
         self.replaced = way if isinstance(way, Replaced) else Replaced()
         self._done: dict[str, tuple[str, Replaced]] = {}
@@ -334,7 +370,9 @@ class _Walk:
         return value[1]
 
     def answers(self, cell: dict[str, Any]) -> None:
-        """Remember what a cell that asks for a name was answered: the whole of it, but words of the field among others."""
+        """Remember what a cell that asks for a name was answered: the whole of it, but words of
+        the field among others.
+        """
         asked = WRITING["asks"].search("".join(cell.get("source", "")))
         for output in cell["outputs"] if asked else ():
             text = (output.get("data") or {}).get("text/plain") or output.get("text") or ""
@@ -350,8 +388,11 @@ class _Walk:
         return [self.item(str(head), one, where) for head, one in zip(heads, row, strict=True)]
 
     def output(self, output: Any, where: str, marked: bool) -> None:
-        """An output of a cell, in place; ``marked``: its code held a value, which a picture may show."""
-        before, data = self.replaced.total, output.get("data") or {}
+        """An output of a cell, in place; ``marked``: its code held a value, which a picture may
+        show.
+        """
+        before = self.replaced.total
+        data = output.get("data") or {}
         for key in [key for key in output if key != "data"]:
             output[key] = self.item(key, output[key], f"{where} {key}")
         for kind in sorted(data, key=lambda kind: kind.startswith("image/")):  # words first

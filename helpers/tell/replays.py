@@ -1,4 +1,6 @@
-"""Replays and what-ifs in words, the verdict over one, and the progress of what takes longer than a moment."""
+"""Replays and what-ifs in words, the verdict over one, and the progress of what takes longer
+than a moment.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def replay_text(
     if shape.first_oom is not None:
         end = f"{shape.ooms} requests fail, the first at operation {shape.first_oom.index}: "
         end += f"{show_bytes(shape.first_oom.size_bytes)} asked for"
-    taken, given = outcome.counter("num_device_alloc"), outcome.counter("num_device_free")
+    taken = outcome.counter("num_device_alloc")
+    given = outcome.counter("num_device_free")
     rows = [
         ["peak reserved", show_bytes(shape.peak_reserved_bytes)],
         ["peak allocated", show_bytes(shape.peak_allocated_bytes)],
@@ -58,8 +61,11 @@ SLOW_CALLS = "Slow calls: those to the card, which wait for it. Order: the one t
 
 
 def league(answer: WhatIf, rows: int = TOP) -> Shown:
-    """The settings of a what-if: the one to use, the best of the others and the default's, what was live, warnings."""
-    size, passing = show_bytes(answer.capacity_bytes), sum(row.passes for row in answer.rows)
+    """The settings of a what-if: the one to use, the best of the others and the default's, what
+    was live, warnings.
+    """
+    size = show_bytes(answer.capacity_bytes)
+    passing = sum(row.passes for row in answer.rows)
     use = "no setting helps"
     if not answer.needs_bytes:
         use = f"use: {answer.use or 'the default settings'}"
@@ -85,12 +91,15 @@ def league(answer: WhatIf, rows: int = TOP) -> Shown:
     proved = [f"proof: {answer.proved_on}"] if answer.proved == "oracle" else []
     left_out = dict.fromkeys(one for row in chosen for one in row.not_modelled)
     proved += [f"not modelled: {one}" for one in left_out]
-    before, below = [f"card {size}, {tried}", use, answer.why, ""], [*below, *proved, SLOW_CALLS]
+    before = [f"card {size}, {tried}", use, answer.why, ""]
+    below = [*below, *proved, SLOW_CALLS]
     return Shown(title, head, list(map(_league_row, chosen)), below, before, widest=None)
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
-    """The settings as they are shown: the one to use first, which is the simplest of those about as good as the best."""
+    """The settings as they are shown: the one to use first, which is the simplest of those
+    about as good as the best.
+    """
     return sorted(
         answer.rows, key=lambda row: bool(answer.needs_bytes) or row.settings != answer.use
     )
@@ -137,11 +146,15 @@ def smallest_table(sizes: dict[str, int]) -> Shown:
 def verdict(
     answer: WhatIf, now: Replay, at_failure: Metrics | None, *, recorded: bool, own: bool = False
 ) -> Verdict:
-    """What a trace proves about its own end. `now` is the row of the settings in force; at_failure the block figures there.
+    """What a trace proves about its own end.
 
-    Fragmentation is confirmed where the request fails although allocated and asked for fit the card, another setting passes,
-    and the trace was recorded on a GPU; a generated or CPU-recorded trace proves it of itself only, so it is likely at most.
-    ``own``: the trace is of the user's program, so that it says why this box fails; an example's verdict stands aside.
+    `now` is the row of the settings in force; at_failure the block figures there.
+
+    Fragmentation is confirmed where the request fails although allocated and asked for fit the
+    card, another setting passes, and the trace was recorded on a GPU; a generated or
+    CPU-recorded trace proves it of itself only, so it is likely at most. ``own``: the trace is
+    of the user's program, so that it says why this box fails; an example's verdict stands
+    aside.
     """
     return replace(_of_trace(answer, now, at_failure, recorded), state="" if own else "aside")
 
@@ -152,9 +165,11 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
     def held(name: str, value: int, item: str, says: str) -> shapes.Evidence:
         return shapes.Evidence(name, seen(value, "bytes", source, item), says)
 
-    peak, most = now.peak_reserved_bytes, "the most the allocator holds of the card"
+    peak = now.peak_reserved_bytes
+    most = "the most the allocator holds of the card"
     card = held("card", answer.capacity_bytes, "the card replayed on", "what there is")
-    size, setting = show_bytes(answer.capacity_bytes), _name(now.settings)
+    size = show_bytes(answer.capacity_bytes)
+    setting = _name(now.settings)
     made = Verdict(
         cause="other",
         confidence="likely" if recorded else "weak",
@@ -183,7 +198,8 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
     ]
     if at_failure is not None:
         loose = "free, but in segments that are in use: it cannot be given back"
-        stranded, allocated = at_failure.stranded_bytes, at_failure.allocated_bytes
+        stranded = at_failure.stranded_bytes
+        allocated = at_failure.allocated_bytes
         evidence += [
             held("stranded", stranded, "stranded at the failure", loose),
             held("allocated", allocated, "allocated at the failure", "in use"),
@@ -203,7 +219,8 @@ def _of_trace(answer: WhatIf, now: Replay, at_failure: Metrics | None, recorded:
 
 def _too_small(made: Verdict, answer: WhatIf, recorded: bool) -> Verdict:
     """No setting passes on the card; above what is alive at once that is beyond doubt."""
-    above, more = answer.floor_bytes > answer.capacity_bytes, answer.needs_bytes
+    above = answer.floor_bytes > answer.capacity_bytes
+    more = answer.needs_bytes
     summary = f"No setting helps: the card needs {show_bytes(more)} more ({more:,} bytes), "
     summary += f"with {_name(answer.needs_settings)}."
     less = "Hold less: a smaller batch, accumulation or checkpointing; the allocations to look at "

@@ -1,9 +1,9 @@
-"""One page for a whole batch: the verdict and its next step, what needs a person, what each notebook came to on each box, what
-is new since the batch before, and every run with its true state. Notebooks of a few runs are on it, those of many on pages of
-their own beside it.
+"""One page for a whole batch: the verdict and its next step, what needs a person, what each
+notebook came to on each box, what is new since the batch before, and every run with its true
+state. Notebooks of a few runs are on it, those of many on pages of their own beside it.
 
-A page needs no network and runs nothing; that of a few runs is one file that can be mailed. Pages are written for partial
-batches and torn records too, and name what could not be read.
+A page needs no network and runs nothing; that of a few runs is one file that can be mailed.
+Pages are written for partial batches and torn records too, and name what could not be read.
 """
 
 from __future__ import annotations
@@ -42,20 +42,35 @@ from .box import ELSEWHERE
 from .page import Room, notebook_html, render
 from .shown import Shown, cut, duration, plain, uncoloured, words
 
-PAGE_BYTES, RUN_PAGE_BYTES = 2_400_000, 1_200_000
-"""Room for notebooks. With the markup around them a page stays under 3 MB, which every mail server takes."""
+PAGE_BYTES = 2_400_000
+RUN_PAGE_BYTES = 1_200_000
+"""Room for notebooks.
+
+With the markup around them a page stays under 3 MB, which every mail server takes.
+"""
 MOST_EMBEDDED = 12
-"""A batch of more runs has a page of links: each run that is looked at first has a page of its own beside its record."""
+"""A batch of more runs has a page of links: each run that is looked at first has a page of its
+own beside its record.
+"""
 MOST_RUN_PAGES = 200
-MOST_TROUBLES, MOST_EARLIER, MOST_ALIKE, MOST_EVIDENCE = 150, 60, 6, 6
-MOST_OPEN, MOST_BEFORE, LAST_WORDS, LONGEST_NAME = 4, 20, 700, 80
+MOST_TROUBLES = 150
+MOST_EARLIER = 60
+MOST_ALIKE = 6
+MOST_EVIDENCE = 6
+MOST_OPEN = 4
+MOST_BEFORE = 20
+LAST_WORDS = 700
+LONGEST_NAME = 80
 STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """One run on the page: its record, its executed notebook as HTML, or why there is none. ``link`` leads to its notebook."""
+    """One run on the page: its record, its executed notebook as HTML, or why there is none.
+
+    ``link`` leads to its notebook.
+    """
 
     run: Run
     anchor: str
@@ -127,11 +142,15 @@ class Section:
 
     @property
     def about(self) -> list[str]:
-        """Which run it is: its id and parameters, where it stood, and the texts it left that a person reads next."""
-        run, listed = self.run, [self.run.run_id]
+        """Which run it is: its id and parameters, where it stood, and the texts it left that a
+        person reads next.
+        """
+        run = self.run
+        listed = [self.run.run_id]
         given = run.parameters.items()
         listed += [f"{name}={value}" for name, value in given if "{batch}" not in str(value)]
-        total, done = sum(run.cells.values()), run.cells.get("completed", 0)
+        total = sum(run.cells.values())
+        done = run.cells.get("completed", 0)
         listed += [f"{done} of {total} cells"] * (done < total)
         listed += [f"stopped in cell {run.failing_cell}"] if run.failing_cell is not None else []
         listed += [f"node {run.node}"] if run.node else []
@@ -153,9 +172,11 @@ Sections = tuple[Section, ...]
 
 
 def write_index(batch_folder: Path) -> Path:
-    """Write index.html into a batch folder, pages of its runs where it is large, and return its path.
+    """Write index.html into a batch folder, pages of its runs where it is large, and return its
+    path.
 
-    Raises FileNotFoundError where there is no such folder. A run's page that is newer than its record is left as it is.
+    Raises FileNotFoundError where there is no such folder. A run's page that is newer than its
+    record is left as it is.
     """
     folder = Path(batch_folder)
     if not folder.is_dir():
@@ -164,7 +185,8 @@ def write_index(batch_folder: Path) -> Path:
     sections, unreadable = _sections(folder)
     text = _page(folder, sections, unreadable)
     for section in sections if len(sections) > MOST_EMBEDDED else ():
-        own, record = section.folder / "index.html", section.folder / "run.json"
+        own = section.folder / "index.html"
+        record = section.folder / "run.json"
         newer = own.exists() and own.stat().st_mtime >= record.stat().st_mtime
         if section.link and not newer:
             opened = _opened(section, folder, Room(RUN_PAGE_BYTES), set())
@@ -175,7 +197,9 @@ def write_index(batch_folder: Path) -> Path:
 
 
 def _link(path: Path, sections: list[Section]) -> None:
-    """A link to the page by a name that says box, day and cause: for who keeps it, or looks for it among others."""
+    """A link to the page by a name that says box, day and cause: for who keeps it, or looks for
+    it among others.
+    """
     answers = _answers(sections)
     causes = [answer["verdict"].short for answer in answers if answer["verdict"]]
     words = [_titles(path.parent, answers, [s.run for s in sections])["heading"], *causes]
@@ -216,7 +240,9 @@ def _sections(folder: Path) -> tuple[list[Section], list[str]]:
 
 
 def _looked_at_first(sections: list[Section]) -> list[str]:
-    """The anchors of the runs that get a page: the first of each trouble, one of each answer, then the rest in order."""
+    """The anchors of the runs that get a page: the first of each trouble, one of each answer,
+    then the rest in order.
+    """
     first = [runs[0] for runs in _troubles(sections) if runs[0].lost]
     first += [one for answer in _answers(sections) for cell in answer["cells"] for one, _ in cell]
     first += sorted((s for s in sections if s.ran), key=lambda section: not section.lost)
@@ -225,7 +251,8 @@ def _looked_at_first(sections: list[Section]) -> list[str]:
 
 def _page(folder: Path, sections: list[Section], unreadable: list[str], up: str = "") -> str:
     large = len(sections) > MOST_EMBEDDED
-    answers, notebooks = _answers(sections), list(dict.fromkeys(s.title for s in sections))
+    answers = _answers(sections)
+    notebooks = list(dict.fromkeys(s.title for s in sections))
     if not large and not up:
         sections = _embedded(folder, sections, answers)
         answers = _answers(sections)
@@ -266,11 +293,15 @@ def _page(folder: Path, sections: list[Section], unreadable: list[str], up: str 
 
 
 def _titles(folder: Path, answers: list[dict[str, Any]], runs: list[Run]) -> dict[str, Any]:
-    """What the page is about (the box, or how many runs and boxes; the day; in its title the verdict), and where it is from."""
+    """What the page is about (the box, or how many runs and boxes; the day; in its title the
+    verdict), and where it is from.
+    """
     start = min((run.started_at for run in runs if run.started_at), default="")
-    box, verdict = f"{len(runs)} runs on {len(answers)} boxes", None
+    box = f"{len(runs)} runs on {len(answers)} boxes"
+    verdict = None
     if len(answers) == 1:
-        box, verdict = answers[0]["box"], answers[0]["verdict"]
+        box = answers[0]["box"]
+        verdict = answers[0]["verdict"]
         place = bundle_of([], folder)[0] if box == "live" else None
         box = open_bundle(place).box if place else box
     heading = ", ".join(filter(None, [box, start[:10]]))
@@ -290,8 +321,12 @@ def _titles(folder: Path, answers: list[dict[str, Any]], runs: list[Run]) -> dic
 
 
 def _embedded(folder: Path, sections: list[Section], answers: list[dict]) -> list[Section]:
-    """Each run with its notebook; what one of them shows, and the verdict that leads the only box, no other shows again."""
-    room, known, opened = Room(PAGE_BYTES), set[str](), []
+    """Each run with its notebook; what one of them shows, and the verdict that leads the only
+    box, no other shows again.
+    """
+    room = Room(PAGE_BYTES)
+    known = set[str]()
+    opened = []
     lead = answers[0]["verdict"] if len(answers) == 1 else None
     few = len(sections) <= MOST_OPEN and len(answers) == 1
     for section in sections:
@@ -317,8 +352,11 @@ def _with_last_words(
 
 
 def _before(folder: Path, section: Section) -> str:
-    """What was noted of a run: where its machine went down under it, what was read there last and what its kernel said last."""
-    run, lines = section.run, section.run.notes
+    """What was noted of a run: where its machine went down under it, what was read there last
+    and what its kernel said last.
+    """
+    run = section.run
+    lines = section.run.notes
     if section.gone and run.boot_id != boot_id():  # nobody has resumed the batch yet
         lines = [*lines, *before_the_end(folder, run)]
     elif run.state == "node_lost":
@@ -329,9 +367,12 @@ def _before(folder: Path, section: Section) -> str:
 
 
 def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
-    """The name of the batch before with the same runs, and the runs that came to something else, those that changed alike
-    together, what is lost now first and what is new last; None where no such batch lies beside this one."""
-    own, plan = {same_run(s.run): s for s in sections}, folder.resolve().name.partition("-")[2]
+    """The name of the batch before with the same runs, and the runs that came to something
+    else, those that changed alike together, what is lost now first and what is new last;
+    None where no such batch lies beside this one.
+    """
+    own = {same_run(s.run): s for s in sections}
+    plan = folder.resolve().name.partition("-")[2]
     earlier = sorted(path for path in folder.resolve().parent.glob(f"*-{plan}") if plan)
     before_it = [one for one in earlier if one.name < folder.resolve().name]
     for path in reversed(before_it[-MOST_BEFORE:]):
@@ -349,13 +390,16 @@ def _since(folder: Path, sections: list[Section]) -> dict[str, Any] | None:
 
 
 def _below(folder: Path, error: Exception) -> str:
-    """What went wrong in one line, with paths as seen from the batch, which is the same wherever the page is read."""
+    """What went wrong in one line, with paths as seen from the batch, which is the same
+    wherever the page is read.
+    """
     return cut(plain(error).replace(plain(folder) + "/", ""), 300)
 
 
 def _opened(section: Section, batch: Path, room: Room, known: set[str]) -> Section:
     """The section with its executed notebook as HTML, or with why there is none."""
-    run, path = section.run, section.folder / "notebook.ipynb"
+    run = section.run
+    path = section.folder / "notebook.ipynb"
     words = "" if run.state == "answered" else run.last_words
     words = words or last_words(section.folder / "kernel.stderr") * (run.state != "answered")
     section = replace(section, link="", before=_before(batch, section))
@@ -366,7 +410,8 @@ def _opened(section: Section, batch: Path, room: Room, known: set[str]) -> Secti
         return replace(section, html=html)
     except NotebookError as error:
         without = _below(batch, error) if path.exists() else "No executed notebook was written."
-    # One odd notebook must not cost the page of a whole night; the page names what went wrong with it.
+    # One odd notebook must not cost the page of a whole night; the page names what went wrong
+    # with it.
     except Exception as error:  # noqa: BLE001
         without = f"notebook.ipynb cannot be shown: {type(error).__name__}: {_below(batch, error)}"
     return replace(section, without=without, last_words=uncoloured(words[-4000:]))
@@ -380,7 +425,9 @@ def question(notebook: Any) -> str:
 
 
 def machine_line(notebook: Any) -> str:
-    """The line about the machine that the cell with the tag ``machine`` printed first; empty where there is none."""
+    """The line about the machine that the cell with the tag ``machine`` printed first; empty
+    where there is none.
+    """
     for cell in notebook.cells:
         for output in cell.get("outputs", []) if "machine" in cell.metadata.get("tags", []) else ():
             text = output.get("text") or output.get("data", {}).get("text/plain") or ""
@@ -391,9 +438,12 @@ def machine_line(notebook: Any) -> str:
 
 
 def _answers(sections: list[Section]) -> list[dict[str, Any]]:
-    """What the batch found out about each box, in order of first appearance: the verdict that leads (tell.batches.leading),
-    the machine, a link, and what each notebook came to; without a verdict, what came in its way."""
-    answers, notebooks = [], list(dict.fromkeys(section.title for section in sections))
+    """What the batch found out about each box, in order of first appearance: the verdict that
+    leads (tell.batches.leading), the machine, a link, and what each notebook came to;
+    without a verdict, what came in its way.
+    """
+    answers = []
+    notebooks = list(dict.fromkeys(section.title for section in sections))
     for box, here in _by(sections, lambda section: section.run.box):
         lead = leading(section.run.verdict for section in here)
         first = next((s for s in here if lead is not None and s.run.verdict is lead), None)
@@ -412,7 +462,9 @@ def _answers(sections: list[Section]) -> list[dict[str, Any]]:
 
 
 def _cell(runs: Iterable[Section]) -> list[tuple[Section, int]]:
-    """What a notebook came to on a box: a run of each outcome with how many there are, the most frequent first."""
+    """What a notebook came to on a box: a run of each outcome with how many there are, the most
+    frequent first.
+    """
     alike = sorted(_by(runs, lambda section: section.outcome), key=lambda one: -len(one[1]))
     return [(here[0], len(here)) for _, here in alike]
 
@@ -429,7 +481,8 @@ def _troubles(sections: list[Section]) -> list[Sections]:
     """Runs that need a person, worst first; those that ended alike (numbers aside) stand together."""
 
     def alike(section: Section) -> tuple[str, ...]:
-        run, cause = section.run, re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", section.cause)
+        run = section.run
+        cause = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", section.cause)
         return run.state, run.notebook, run.signal, cause
 
     needing = [s for s in sections if s.lost or s.cause or s.not_clean]
@@ -438,15 +491,22 @@ def _troubles(sections: list[Section]) -> list[Sections]:
     return sorted(runs, key=lambda here: worst.index(here[0].run.state))
 
 
-# A batch in tables: what every run came to, what the runs answered, and the verdict that leads. Also many nights of them.
+# A batch in tables: what every run came to, what the runs answered, and the verdict that leads.
+# Also many nights of them.
 
 NO_BATCH = "no batch: this report stands on the box alone"
-MOST_ROWS, MOST_NIGHTS = 60, 12
-"""Rows that a table for a person shows: of a batch those that did not answer first, of nights the newest."""
+MOST_ROWS = 60
+MOST_NIGHTS = 12
+"""Rows that a table for a person shows: of a batch those that did not answer first, of nights
+the newest.
+"""
 
 
 def runs_table(batch: str) -> Shown:
-    """Each run with its true state and its answer, or why it has none. Without a batch one line that says so."""
+    """Each run with its true state and its answer, or why it has none.
+
+    Without a batch one line that says so.
+    """
     columns = ["notebook", "box", "state", "answer, or why there is none"]
     if not batch:
         return Shown("Runs", columns, [], none=NO_BATCH, again=True)
@@ -463,14 +523,17 @@ def runs_table(batch: str) -> Shown:
 
 def counted(runs: Iterable[Run]) -> list[str]:
     """How many runs came to what, in words; the good state first, then the worst."""
-    counts, named = Counter[str](run.state for run in runs), {"planned": "not started"}
+    counts = Counter[str](run.state for run in runs)
+    named = {"planned": "not started"}
     states = [state for state in dict.fromkeys(("answered", *words("states"))) if counts[state]]
     return [f"{counts[state]} {named.get(state, state.replace('_', ' '))}" for state in states]
 
 
 def nights(batch: str, question: str) -> Shown:
-    """What the records of all batches beside this one answer to a question (helpers.run.history.QUESTIONS, or SQL), and what
-    could not be read. Where nothing can be asked one line says why."""
+    """What the records of all batches beside this one answer to a question
+    (helpers.run.history.QUESTIONS, or SQL), and what could not be read. Where nothing can be
+    asked one line says why.
+    """
     from helpers.run.history import MEANING, HistoryError, open_history
 
     try:
@@ -479,7 +542,8 @@ def nights(batch: str, question: str) -> Shown:
     except HistoryError as error:
         return Shown("", [], [], none=plain(error))
     left_out = [f"Left out: {plain(line)}" for line in history.unreadable]
-    asked, rows = MEANING.get(question, question), answer.rows
+    asked = MEANING.get(question, question)
+    rows = answer.rows
     none = f"No record answers to this question: {asked}."
     how: dict[str, Any] = {"none": none, "widest": 60, "most": MOST_NIGHTS}
     if question == "states":  # this batch still runs: its own page says how it ended
@@ -489,10 +553,12 @@ def nights(batch: str, question: str) -> Shown:
 
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """The verdict of one box's runs that leads its page, its report and its shared issue: the firmest; of equals the first.
+    """The verdict of one box's runs that leads its page, its report and its shared issue: the
+    firmest; of equals the first.
 
-    An answer to a notebook's own question (state ``aside``) never leads where another says why the box fails, or that it cannot
-    tell. A named cause comes before ``cannot-tell``, and that before it where nothing was handed over that failed.
+    An answer to a notebook's own question (state ``aside``) never leads where another says why
+    the box fails, or that it cannot tell. A named cause comes before ``cannot-tell``, and that
+    before it where nothing was handed over that failed.
     """
 
     def rank(v: Verdict) -> tuple[bool, bool, bool, int]:
@@ -508,7 +574,9 @@ def about_box(bundle: Bundle) -> set[str]:
 
 
 def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
-    """The verdict that leads among a batch's runs on this box; None where none of them is about the box itself."""
+    """The verdict that leads among a batch's runs on this box; None where none of them is about
+    the box itself.
+    """
     runs = _answered(batch) if batch else []
     lead = leading(run.verdict for run in runs if run.box in about_box(bundle))
     return None if lead is None or lead.state == "aside" else lead
@@ -520,7 +588,9 @@ def _answered(batch: str) -> list:
 
 
 def bundle_of(boxes: Iterable[str], folder: Path | None) -> tuple[Path | None, str]:
-    """Where the evidence of the box lies: captured by the batch, recorded, or a path that a parameter names; or why nowhere."""
+    """Where the evidence of the box lies: captured by the batch, recorded, or a path that a
+    parameter names; or why nowhere.
+    """
     captured = [path.parent for path in folder.glob("box*/manifest.json")] if folder else []
     captured.sort(key=lambda path: (path / "manifest.json").stat().st_mtime)
     named = [p for box in boxes if box not in ("", "live") for p in (RECORDED / box, Path(box))]

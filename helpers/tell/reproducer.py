@@ -1,4 +1,6 @@
-"""A shrunk trace for people: what is kept and how small it became, and as a program of torch alone that a maintainer can run."""
+"""A shrunk trace for people: what is kept and how small it became, and as a program of torch
+alone that a maintainer can run.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from helpers.units import show_bytes
 
 from .shown import Column, Shown, template
 
-LONGEST, MOST_LINES, PERIOD = 96, 40, 8
+LONGEST = 96
+MOST_LINES = 40
+PERIOD = 8
 """Columns of a line, lines of a program, and operations of one turn of a loop that is looked for."""
 
 
@@ -21,10 +25,13 @@ class NoProgramError(ValueError):
 
 
 def shrunk_table(made: Shrunk) -> Shown:
-    """The requests that are left, runs of equal ones as one row, with what was kept above them and the figures below."""
+    """The requests that are left, runs of equal ones as one row, with what was kept above them
+    and the figures below.
+    """
     failure = made.failure
     head = f"{made.before:,} requests became {made.requests}: {failure.kind}"
-    held, live = show_bytes(failure.reserved_bytes), show_bytes(failure.live_bytes)
+    held = show_bytes(failure.reserved_bytes)
+    live = show_bytes(failure.live_bytes)
     below = [
         f"At the failure: {held} held, {live} in use, {show_bytes(failure.free_bytes)} free within",
         f"way: {made.way}; {made.replays} replays in {made.seconds:.1f} s; {made.trace.header['label']}",
@@ -48,18 +55,22 @@ def shrunk_table(made: Shrunk) -> Shown:
 
 
 def program(made: Shrunk, name: str = "reproducer.py") -> str:
-    """A program of torch alone that asks the same of the allocator; equal turns are one line of its list.
+    """A program of torch alone that asks the same of the allocator; equal turns are one line of
+    its list.
 
-    It limits torch to the card's bytes, so any GPU with as many shows it. Raises NoProgramError for a trace that needs what it
-    cannot say (private pools, other streams, memory of others), or more than MOST_LINES lines.
+    It limits torch to the card's bytes, so any GPU with as many shows it. Raises NoProgramError
+    for a trace that needs what it cannot say (private pools, other streams, memory of others),
+    or more than MOST_LINES lines.
     """
-    trace, failure = made.trace, made.failure
+    trace = made.trace
+    failure = made.failure
     strange = {Op(op).name.lower() for op in trace.op} - {"alloc", "free", "empty_cache"}
     if strange or trace.pool.any() or trace.stream.any() or trace.header.get("fraction"):
         what = ", ".join(sorted(strange)) or "private pools, several streams or a memory fraction"
         raise NoProgramError(f"no program: the failure needs {what}, which it cannot say")
     head = made.trace.header
-    variables, conf = behaviour(head["torch"], head["build"]).conf_names, head["conf"]
+    variables = behaviour(head["torch"], head["build"]).conf_names
+    conf = head["conf"]
     text = template("reproducer.txt").format(
         title=f"{made.before:,} requests, {made.requests} left; {head['label']}",
         kind=failure.kind,
@@ -103,7 +114,8 @@ def _turns(steps: list[int]) -> str:
 
 
 def _times(steps: list[int], period: int) -> int:
-    times, turn = 1, steps[:period]
+    times = 1
+    turn = steps[:period]
     while steps[times * period : (times + 1) * period] == turn:
         times += 1
     return times

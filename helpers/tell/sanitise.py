@@ -1,9 +1,11 @@
-"""Outputs of a notebook that nobody vouches for, made harmless: HTML and SVG that cannot act or reach out, text cut to a size.
+"""Outputs of a notebook that nobody vouches for, made harmless: HTML and SVG that cannot act or
+reach out, text cut to a size.
 
-HTML goes through nh3 (Ammonia, which reads it as browsers do): a list of what stays, everything else goes. Left are words, lists
-and tables; scripts, styles, frames, forms, pictures, links, classes and every handler go. An SVG keeps what draws and, of
-styles, the one of our own figures, and is shown as a picture of its own (``<img>``), where a browser runs no script and loads
-nothing (SVG Integration, "secure animated mode").
+HTML goes through nh3 (Ammonia, which reads it as browsers do): a list of what stays, everything
+else goes. Left are words, lists and tables; scripts, styles, frames, forms, pictures, links,
+classes and every handler go. An SVG keeps what draws and, of styles, the one of our own
+figures, and is shown as a picture of its own (``<img>``), where a browser runs no script and
+loads nothing (SVG Integration, "secure animated mode").
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from .shown import SCHEME
 
 TEXT_LIMIT = 12_000
 """Characters shown of one cell or stream; the rest is in the notebook beside the page."""
-HTML_LIMIT_BYTES, PICTURE_LIMIT_BYTES = 60_000, 3_000_000
+HTML_LIMIT_BYTES = 60_000
+PICTURE_LIMIT_BYTES = 3_000_000
 """Above it an output's text twin is shown: a page has room for many outputs."""
 MOST_BYTES = {
     "text/html": HTML_LIMIT_BYTES,
@@ -75,7 +78,8 @@ _OUTSIDE = re.compile(
 
 
 def clean_html(text: str) -> str:
-    """The HTML without what could act, reach out or disturb the page around it; nothing where no word is left.
+    """The HTML without what could act, reach out or disturb the page around it; nothing where
+    no word is left.
 
     Raises ValueError where it is too long for a page.
     """
@@ -86,7 +90,9 @@ def clean_html(text: str) -> str:
 
 
 def clean_svg(text: str) -> tuple[str, int, int] | None:
-    """The SVG with what draws and nothing else, its width and height in pixels; None where it is none that can be read."""
+    """The SVG with what draws and nothing else, its width and height in pixels; None where it
+    is none that can be read.
+    """
     from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped, unused-ignore]
     from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped, unused-ignore]
 
@@ -111,7 +117,8 @@ def _drawing(old: Any, depth: int = 0) -> ElementTree.Element | None:
     if unseen or not (ours or name in _SVG_TAGS) or space not in ("", "{" + SVG) or depth > 60:
         return None
     new = ElementTree.Element(name)
-    new.text, new.tail = old.text, old.tail
+    new.text = old.text
+    new.tail = old.tail
     for key, value in old.attrib.items():
         bare = key.rpartition("}")[2]
         if bare == "href" and re.fullmatch(r"#[\w.:-]+", value):
@@ -137,7 +144,8 @@ def _svg_size(root: Any) -> tuple[int, int] | None:
 
 
 def cut_text(text: str, end: bool = False, limit: int = TEXT_LIMIT) -> str:
-    """Text of at most ``limit`` characters, its start or its end, with a line that says what is missing.
+    """Text of at most ``limit`` characters, its start or its end, with a line that says what is
+    missing.
 
     Cut where a line or word ends, so that no half of a name is left that nothing would recognise.
     """
@@ -160,7 +168,9 @@ def cut_text(text: str, end: bool = False, limit: int = TEXT_LIMIT) -> str:
 
 
 def cut_notebook(nb: Any) -> None:
-    """Cut a notebook, in place, to what a page shows of it: texts to their limit, and no widgets, attachments or large data."""
+    """Cut a notebook, in place, to what a page shows of it: texts to their limit, and no
+    widgets, attachments or large data.
+    """
     nb.metadata.pop("widgets", None)
     for cell in nb.cells:
         cell.source = cut_text(cell.source)

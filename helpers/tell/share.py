@@ -1,7 +1,9 @@
-"""A batch, one of its runs, or any notebook as one page that may leave the box: redacted, harmless, with what was replaced.
+"""A batch, one of its runs, or any notebook as one page that may leave the box: redacted,
+harmless, with what was replaced.
 
-What a page needs is read, cut and redacted first; the page is made from that copy alone, so nothing else can get onto it. It
-begins with a cover for somebody who was not there; all the rest is an appendix, folded, and left out of a print.
+What a page needs is read, cut and redacted first; the page is made from that copy alone, so
+nothing else can get onto it. It begins with a cover for somebody who was not there; all the
+rest is an appendix, folded, and left out of a print.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ from .sanitise import cut_notebook
 from .shown import plain, words
 from .verdict import CAUSE_WORDS, alternatives, summary
 
-MOST_NOTES, MOST_STEPS, MOST_CARDS = 8, 3, 3
+MOST_NOTES = 8
+MOST_STEPS = 3
+MOST_CARDS = 3
 AS_IS = "Not redacted, as was asked for: names, addresses and paths stand here as they were seen."
 NO_ANSWER = "no run came to an answer"
 TITLE = "Why this computer runs out of graphics memory"
@@ -64,10 +68,12 @@ class ShareError(ValueError):
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to be shared: files by the name that they have on the way to the page, and what was wrong with them.
+    """What is to be shared: files by the name that they have on the way to the page, and what
+    was wrong with them.
 
-    ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why there is none. ``lead`` is the
-    folder whose notebook gave the ``verdict``, ``when`` the moment of it, ``error`` the text that a run was given.
+    ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why
+    there is none. ``lead`` is the folder whose notebook gave the ``verdict``, ``when`` the
+    moment of it, ``error`` the text that a run was given.
     """
 
     name: str
@@ -85,7 +91,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Shared:
-    """A page for others. ``replaced`` is None where it was not redacted; ``scan``: what a second scan found, or why not."""
+    """A page for others.
+
+    ``replaced`` is None where it was not redacted; ``scan``: what a second scan found, or why
+    not.
+    """
 
     name: str
     html: str = field(repr=False)
@@ -95,7 +105,8 @@ class Shared:
 
     def lines(self) -> list[str]:
         """What was replaced, what the second scan found and what was wrong, for a person."""
-        lines, scan = [AS_IS], [self.scan] if isinstance(self.scan, str) else self.scan
+        lines = [AS_IS]
+        scan = [self.scan] if isinstance(self.scan, str) else self.scan
         if self.replaced is not None:
             kinds = ", ".join(f"{count} {kind}" for kind, count in self.replaced.kinds().items())
             lines = [f"replaced: {kinds or 'nothing to replace was found'}"]
@@ -107,7 +118,9 @@ class Shared:
 
 
 def marked(html: str, finds: Iterable[str]) -> str:
-    """A page that is not for others: every value that a second scan found is marked, and it says so at its head."""
+    """A page that is not for others: every value that a second scan found is marked, and it
+    says so at its head.
+    """
     written = {getattr(find, name, "") for find in finds for name in ("value", "read")}
     pieces = {one for value in written for one in _PARTED.split(value) if len(one) > 3}
     values = pieces | {escape(one) for one in pieces}
@@ -145,15 +158,18 @@ def known_of(about: Subject) -> Known:
 def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Shared:
     """The page of a subject, redacted by what is ``known``; as it is where that is None.
 
-    Raises RedactError, a BundleError, where something cannot be read for sure, unless ``allow_binary``.
+    Raises RedactError, a BundleError, where something cannot be read for sure, unless
+    ``allow_binary``.
     """
-    files, replaced = about.files, None
+    files = about.files
+    replaced = None
     data: dict[str, Any] = {"name": about.name, "lead": about.lead, "wrong": list(about.wrong)}
     data["verdict"] = as_dict(about.verdict) if about.verdict else None
     if known is not None:
         files, replaced = redact_files(files, known, allow_binary)
         data = redact_data(data, known, replaced, "cover")
-    name, wrong = data["name"], tuple(data["wrong"])
+    name = data["name"]
+    wrong = tuple(data["wrong"])
     try:
         verdict = from_json(Verdict, data["verdict"]) if data["verdict"] else None
     except ValueError:
@@ -191,13 +207,18 @@ def page(about: Subject, known: Known | None, allow_binary: bool = False) -> Sha
 
 
 def _cover(about: Subject, verdict: Verdict | None, notebook: Path | None) -> dict[str, Any]:
-    """What the page begins with: the case for somebody who was not there, from a redacted verdict and its notebook."""
+    """What the page begins with: the case for somebody who was not there, from a redacted
+    verdict and its notebook.
+    """
     bundle = open_bundle(about.bundle) if about.bundle else None
     nb = nbformat.v4.reads(notebook.read_bytes()) if notebook else nbformat.v4.new_notebook()
-    cause, sure, machine = about_cause(verdict), "none", report.machine_line(nb)
+    cause = about_cause(verdict)
+    sure = "none"
+    machine = report.machine_line(nb)
     nb.cells = [cell for cell in nb.cells if "image/" in str(cell.get("outputs", ""))]
     outputs = (out for c in cells(nb, Room(report.PAGE_BYTES)) for out in c.get("outputs", ()))
-    met, still_open = [cause["plain"], cause["ask"], machine], []
+    met = [cause["plain"], cause["ask"], machine]
+    still_open = []
     if verdict:
         sure = verdict.label if verdict.label in TABLE["sure"] else verdict.confidence
         met += [verdict.headline, summary(verdict), verdict.next_step.what]
@@ -244,7 +265,8 @@ def _notes(notes: list[str]) -> list[str]:
 
 def _batch(folder: Path, runs: list[Path]) -> Subject:
     """Some runs of a batch: their records, and of few also what the page shows beside them."""
-    files, wrong = {}, []
+    files = {}
+    wrong = []
     for run in runs:
         below = f"{folder.name}/{run.name}"
         for record in (run / "run.json", *run.glob(f"{EARLIER}/*/run.json")):
@@ -275,7 +297,9 @@ def _batch(folder: Path, runs: list[Path]) -> Subject:
 
 
 def _step(run: Run) -> str:
-    """A run as a step that somebody else can take: the notebook, and the parameters that do not name its batch."""
+    """A run as a step that somebody else can take: the notebook, and the parameters that do not
+    name its batch.
+    """
     given = run.parameters.items()
     shown = (f"{key}={value!r}" for key, value in given if "{batch}" not in str(value))
     return ", ".join([run.notebook, *shown])
@@ -302,7 +326,9 @@ def _verdict(nb: Any) -> Verdict | None:
 
 
 def _cut(path: Path) -> tuple[bytes, list[str]]:
-    """A notebook cut to what a page shows, with what is wrong with it; nothing of one that cannot be read."""
+    """A notebook cut to what a page shows, with what is wrong with it; nothing of one that
+    cannot be read.
+    """
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_core.paths import jupyter_path
 
@@ -331,6 +357,7 @@ def _notebook_page(folder: Path, name: str) -> str:
         "This copy (SHA-256)": hashlib.sha256(raw).hexdigest(),
     }
     html = notebook_html(nb, Room(report.PAGE_BYTES))
-    machine, verdict = report.machine_line(nb), _verdict(nb)
+    machine = report.machine_line(nb)
+    verdict = _verdict(nb)
     about_page = {"batch": name, "up": "", "verdict": verdict, "machine": machine}
     return str(render("notebook.html.j2", about=about, html=html, **about_page))

@@ -1,8 +1,10 @@
-"""A sheet of paper measured in inches on which figures are drawn, and how much room words take on it.
+"""A sheet of paper measured in inches on which figures are drawn, and how much room words take
+on it.
 
-Everything has its place and its size, so no label overlaps another and none is smaller than 8 pt. The font is DejaVu Sans,
-which comes with matplotlib; the colours are those of Okabe and Ito, which colour-blind readers can tell apart (Wong,
-Nature Methods 8:441, 2011), and a wine of Tol; what is unknown has a dashed edge and a hatch as well as its words.
+Everything has its place and its size, so no label overlaps another and none is smaller than 8
+pt. The font is DejaVu Sans, which comes with matplotlib; the colours are those of Okabe and
+Ito, which colour-blind readers can tell apart (Wong, Nature Methods 8:441, 2011), and a wine of
+Tol; what is unknown has a dashed edge and a hatch as well as its words.
 """
 
 from __future__ import annotations
@@ -28,17 +30,29 @@ from helpers.shapes import Reading
 from .shown import DARK, SCHEME, cell, plain, size
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
-INK, MUTED, RULE = "#1c2126", "#5c6670", "#c4cad0"
-PALE, ACCENT, ALARM = "#eef1f4", "#0072b2", "#bf4f00"
+INK = "#1c2126"
+MUTED = "#5c6670"
+RULE = "#c4cad0"
+PALE = "#eef1f4"
+ACCENT = "#0072b2"
+ALARM = "#bf4f00"
 PENDING = "#9ecae1"
 SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#882255")
-WIDTH, MARGIN = 4.0, 0.08
-BODY, SMALL, TITLE = 9.5, 9.0, 10.5
+WIDTH = 4.0
+MARGIN = 0.08
+BODY = 9.5
+SMALL = 9.0
+TITLE = 10.5
 """Inches and points: on a phone of 390 pixels the smallest words are 11 pixels high."""
 FONTS = "DejaVu Sans,Verdana,sans-serif"
 UNKNOWN = "/////"
-RIGHT, BAR, STACKED, STUB = WIDTH - MARGIN, 0.15, 0.24, 0.6
-"""The right edge, the height of a bar and of a stacked one, and the width of a bar that is not known, in inches."""
+RIGHT = WIDTH - MARGIN
+BAR = 0.15
+STACKED = 0.24
+STUB = 0.6
+"""The right edge, the height of a bar and of a stacked one, and the width of a bar that is not
+known, in inches.
+"""
 
 
 class Look(NamedTuple):
@@ -53,9 +67,11 @@ NOT_KNOWN = Look(edge=RULE, hatch=UNKNOWN)
 
 
 class Bar(NamedTuple):
-    """A line of words with a bar below it: ``fills`` are (amount, look), each from the left edge over the one before.
+    """A line of words with a bar below it: ``fills`` are (amount, look), each from the left
+    edge over the one before.
 
-    An amount of None is a short hatched stub, for what is not known has no length. ``small`` are lines below the bar.
+    An amount of None is a short hatched stub, for what is not known has no length. ``small``
+    are lines below the bar.
     """
 
     words: str
@@ -67,7 +83,9 @@ class Bar(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A piece of a stacked bar: its words, its bytes or why they are not known, and how it looks where they are."""
+    """A piece of a stacked bar: its words, its bytes or why they are not known, and how it
+    looks where they are.
+    """
 
     words: str
     amount: Reading | int
@@ -83,7 +101,8 @@ class Piece(NamedTuple):
 
 
 class Sheet:
-    """A page under a title that states its answer; ``y`` is the pen's place in inches from the top, as the page grows downwards.
+    """A page under a title that states its answer; ``y`` is the pen's place in inches from the
+    top, as the page grows downwards.
 
     Marks are laid on it when it is done.
     """
@@ -107,7 +126,8 @@ class Sheet:
         ha: str = "left",
     ) -> None:
         """Words whose baseline is at the pen; none of them acts as markup."""
-        y, words = self.y, drawable(words)
+        y = self.y
+        words = drawable(words)
         self._lowest = max(self._lowest, y + points / 72 / 4)
         style: Any = {"fontsize": points, "color": color, "weight": weight, "ha": ha}
         self._marks.append(
@@ -145,7 +165,9 @@ class Sheet:
         self.y += 0.06
 
     def beside(self, words: str, taken: float, x: float = MARGIN, **style: Any) -> None:
-        """Words beside something of a width, in as many lines as they need, four at most; the pen goes down to the last."""
+        """Words beside something of a width, in as many lines as they need, four at most; the
+        pen goes down to the last.
+        """
         lines = wrap(words, RIGHT - x - taken - 0.2, BODY, style.get("weight", "normal"))
         for number, line in enumerate([*lines[:3], "…"] if len(lines) > 4 else lines):
             self.y += 0.16 * bool(number)
@@ -158,7 +180,9 @@ class Sheet:
             self.y += 0.16
 
     def bars(self, bars: Iterable[Bar], top: float, mark: float | None = None) -> None:
-        """Bars on one scale, on which ``top`` is the whole width; ``mark`` is a line at an amount on each, which crosses no words."""
+        """Bars on one scale, on which ``top`` is the whole width; ``mark`` is a line at an
+        amount on each, which crosses no words.
+        """
         scale = (RIGHT - MARGIN) / (top or 1)
         for bar in bars:
             self.y += 0.17
@@ -178,8 +202,11 @@ class Sheet:
             self.y += 0.04
 
     def stacked(self, pieces: Sequence[Piece], top: float, known: bool = True) -> None:
-        """One bar of pieces side by side, and a line of words for each below it; a piece not known is in the words alone."""
-        scale, x = (RIGHT - MARGIN) / (top or 1), MARGIN
+        """One bar of pieces side by side, and a line of words for each below it; a piece not
+        known is in the words alone.
+        """
+        scale = (RIGHT - MARGIN) / (top or 1)
+        x = MARGIN
         if not known:
             self.box(MARGIN, STUB, STACKED, NOT_KNOWN)
         for piece in pieces if known else ():
@@ -211,22 +238,28 @@ class Sheet:
 
 
 class Drawing(Figure):
-    """A figure that gives its picture; ``hovers`` are words of its artists by their gid, which an SVG shows under the mouse."""
+    """A figure that gives its picture; ``hovers`` are words of its artists by their gid, which
+    an SVG shows under the mouse.
+    """
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.hovers: dict[str, str] = {}
 
     def picture(self) -> tuple[bytes, int, int]:
-        """It as a PNG, its width and its height on screen; it is emptied, so that nothing of it is kept."""
+        """It as a PNG, its width and its height on screen; it is emptied, so that nothing of it
+        is kept.
+        """
         made = png(self)
         self.clear()
         return made
 
     def svg(self, words: str = "") -> str:
-        """It as an SVG, which is dark where its reader's system is; with ``words`` for a page of JupyterLab, whose theme it follows.
+        """It as an SVG, which is dark where its reader's system is; with ``words`` for a page
+        of JupyterLab, whose theme it follows.
 
-        Its text is text. What matplotlib says twice or to more digits than a screen has is left out.
+        Its text is text. What matplotlib says twice or to more digits than a screen has is left
+        out.
         """
         buffer = io.StringIO()
         more: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
@@ -251,7 +284,10 @@ def _short(tag: re.Match[str]) -> str:
 
 
 def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrained") -> Drawing:
-    """A figure in the house's style and width that ``draw`` fills; ``height`` in inches. For axes, else see ``Sheet``."""
+    """A figure in the house's style and width that ``draw`` fills; ``height`` in inches.
+
+    For axes, else see ``Sheet``.
+    """
     with matplotlib.rc_context(fname=STYLE):
         figure = Drawing(figsize=(WIDTH, height), layout=layout)
         FigureCanvasAgg(figure)
@@ -280,7 +316,9 @@ def annotated(
 
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
-    """The figure as a PNG at twice its size on screen, and its width and height there. 24 colours keep pages small."""
+    """The figure as a PNG at twice its size on screen, and its width and height there. 24
+    colours keep pages small.
+    """
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -289,14 +327,17 @@ def png(figure: Figure) -> tuple[bytes, int, int]:
     picture = Image.open(buffer).convert("RGB")
     small = io.BytesIO()
     few = picture.quantize(24, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    # The quantizer averages the paper with its neighbours; without this it would be a grey card on a white page.
+    # The quantizer averages the paper with its neighbours; without this it would be a grey card
+    # on a white page.
     few.putpalette([255 if value > 250 else value for value in few.getpalette() or []])
     few.save(small, format="PNG", optimize=True)
     return small.getvalue(), picture.width // 2, picture.height // 2
 
 
 def drawable(words: str) -> str:
-    """Words with what the font lacks replaced by a question mark, so that no name from a box makes drawing warn or fail."""
+    """Words with what the font lacks replaced by a question mark, so that no name from a box
+    makes drawing warn or fail.
+    """
     return "".join(char if _glyph(char) else "?" for char in plain(words))
 
 

@@ -1,10 +1,12 @@
-"""A view as data: rows whose values stay numbers, and each way to show them: aligned text, HTML, a figure, alt text, a frame.
+"""A view as data: rows whose values stay numbers, and each way to show them: aligned text,
+HTML, a figure, alt text, a frame.
 
-``Shown`` is what a function of this folder answers with. As the last line of a cell it is a table that sorts and searches
-(templates/table.js, which pages have too) or its figure. Printed by a command it is
-wrapped to the terminal; anywhere else it is the same rows as plain aligned text. A reading without a value stands as ``not
-available`` or ``not allowed`` with a letter, and its reason stands under the table. Text from the box (process names, log
-lines) is made harmless first. The standard library is enough for all but the frame and the figures.
+``Shown`` is what a function of this folder answers with. As the last line of a cell it is a
+table that sorts and searches (templates/table.js, which pages have too) or its figure. Printed
+by a command it is wrapped to the terminal; anywhere else it is the same rows as plain aligned
+text. A reading without a value stands as ``not available`` or ``not allowed`` with a letter,
+and its reason stands under the table. Text from the box (process names, log lines) is made
+harmless first. The standard library is enough for all but the frame and the figures.
 """
 
 from __future__ import annotations
@@ -31,21 +33,36 @@ from helpers.units import cut as cut
 from helpers.units import plain as plain
 
 WIDEST = 48
-"""Columns a cell of words may take before it is cut with an ellipsis; sources and notes below the table are never cut."""
-WIDE, SCREEN = 88, 80
+"""Columns a cell of words may take before it is cut with an ellipsis; sources and notes below
+the table are never cut.
+"""
+WIDE = 88
+SCREEN = 80
 """Columns of prose, so that it also fits the column of a page, and of a terminal."""
 ABOUT = "casebook"
-"""In an output's metadata: ``says``, its main result in a line, for where it is folded; ``again``: somewhere else on a page of
-the batch stands the same, so that page leaves it out."""
+"""In an output's metadata: ``says``, its main result in a line, for where it is folded;
+``again``: somewhere else on a page of the batch stands the same, so that page leaves it out.
+"""
 LEAST = 12
-"""Columns of words in a table of a terminal; where there are fewer each cell has a line of its own."""
+"""Columns of words in a table of a terminal; where there are fewer each cell has a line of its
+own.
+"""
 LONGEST = 20
-"""Letters of a word of a page that is not broken; a longer path may be, after a slash or an underscore."""
-MOST_SPOKEN, LONGEST_LINE = 24, 140
-"""Rows that an alt text names (of more it says how many), and columns of the line that a folded view has."""
-UNWRAPPED, OF_PROSE, PROSE = 17, (26, 44), 60
-"""Letters that a column of a page has room for, if it needs so many, however narrow the screen is: rows stay low. Of prose,
-which begins with so many letters, they are a few more, up to six lines of a row."""
+"""Letters of a word of a page that is not broken; a longer path may be, after a slash or an
+underscore.
+"""
+MOST_SPOKEN = 24
+LONGEST_LINE = 140
+"""Rows that an alt text names (of more it says how many), and columns of the line that a folded
+view has.
+"""
+UNWRAPPED = 17
+OF_PROSE = (26, 44)
+PROSE = 60
+"""Letters that a column of a page has room for, if it needs so many, however narrow the screen
+is: rows stay low. Of prose, which begins with so many letters, they are a few more, up to
+six lines of a row.
+"""
 SHEET = "margin:4px 0;overflow-x:auto;line-height:1.35;font-size:12px"
 DARK = "".join(
     f"[style*='l: #{old}'],[fill='#{old}']{{fill:#{new}!important}}"
@@ -55,7 +72,9 @@ DARK = "".join(
         "e4e7ea 9aa4ae 4a525a 2c343b 1a1e22 f08a45 3b94d9 b8557f 55382a".split(),
     )
 )
-"""The colours of a figure that a dark page has others for: its ink, paper and alarm, and those that are too dark themselves."""
+"""The colours of a figure that a dark page has others for: its ink, paper and alarm, and those
+that are too dark themselves.
+"""
 SCHEME = f"@media(prefers-color-scheme:dark){{{DARK}}}"
 """The style of every figure, with its paper, so that it can be read wherever it stands."""
 MUTED = "var(--jp-ui-font-color2, #5c6670)"
@@ -64,18 +83,25 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 
 @lru_cache(maxsize=None)
 def words(name: str) -> Any:
-    """What words.json of this folder holds under a name: codes in a reader's words. It is shared, so nobody changes it."""
+    """What words.json of this folder holds under a name: codes in a reader's words.
+
+    It is shared, so nobody changes it.
+    """
     return json.loads(pkgutil.get_data(__name__, "words.json") or b"{}")[name]
 
 
 @lru_cache(maxsize=None)
 def template(*names: str) -> str:
-    """Files of templates/: table.js, by which tables sort and are searched in JupyterLab and VS Code, and how they look."""
+    """Files of templates/: table.js, by which tables sort and are searched in JupyterLab and VS
+    Code, and how they look.
+    """
     return b"".join(pkgutil.get_data(__name__, f"templates/{n}") or b"" for n in names).decode()
 
 
 def uncoloured(text: str) -> str:
-    """Program output without terminal colours, other control characters spelt out, lines and tabs kept."""
+    """Program output without terminal colours, other control characters spelt out, lines and
+    tabs kept.
+    """
     return plain(_COLOUR.sub("", text.replace("\r\n", "\n")), keep="\n\t")
 
 
@@ -88,13 +114,16 @@ def size(reading: Reading) -> int | None:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: ``0.8 s``, ``42 s``, ``4 min 05 s``, ``3 h 07 min 21 s``, ``2 d 06 h 10 min``."""
+    """Seconds as a person says them: ``0.8 s``, ``42 s``, ``4 min 05 s``, ``3 h 07 min 21 s``,
+    ``2 d 06 h 10 min``.
+    """
     if not abs(seconds) < 1e12:
         return plain(seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
-    minutes, hours = f"{whole // 60 % 60:02d} min", whole // 3600
+    minutes = f"{whole // 60 % 60:02d} min"
+    hours = whole // 3600
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
@@ -120,7 +149,9 @@ UNITS: dict[str, Callable[[Any], str]] = {
 
 
 class Column(NamedTuple):
-    """A column's heading, the unit of its plain numbers (a key of UNITS, or none), and its widest cell of words (None: any)."""
+    """A column's heading, the unit of its plain numbers (a key of UNITS, or none), and its
+    widest cell of words (None: any).
+    """
 
     name: str
     unit: str = ""
@@ -128,7 +159,9 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A value as it is written: its words, whether it is a number (None: neither number nor words), and why it has no value."""
+    """A value as it is written: its words, whether it is a number (None: neither number nor
+    words), and why it has no value.
+    """
 
     words: str
     number: bool | None
@@ -152,12 +185,17 @@ def cell(value: Any, unit: str = "") -> Cell:
 
 @dataclass(frozen=True)
 class Shown:
-    """One view. ``cells`` are rows of values, one for each column; bytes stay numbers, a reading stays a reading.
+    """One view.
 
-    ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may take; ``before`` and ``notes`` are
-    lines above and below the table, ``none`` is what an empty one says instead, ``draw`` makes its figure, where it has one.
-    ``result`` is what its rows come to, in a line; ``again`` as of ABOUT. Of more than ``most`` rows so many are shown and the
-    rest counted; ``rows`` and ``frame()`` have all. Raises ValueError for a row of another length.
+    ``cells`` are rows of values, one for each column; bytes stay numbers, a reading stays a
+    reading.
+
+    ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may
+    take; ``before`` and ``notes`` are lines above and below the table, ``none`` is what an
+    empty one says instead, ``draw`` makes its figure, where it has one. ``result`` is what its
+    rows come to, in a line; ``again`` as of ABOUT. Of more than ``most`` rows so many are shown
+    and the rest counted; ``rows`` and ``frame()`` have all. Raises ValueError for a row of
+    another length.
     """
 
     title: str
@@ -200,7 +238,9 @@ class Shown:
         return self.text(0 if sys.stdout.isatty() else None)
 
     def text(self, columns: int | None = None) -> str:
-        """The table as text, a column of numbers right; wider than ``columns`` (0: the terminal's) it is wrapped, with its notes."""
+        """The table as text, a column of numbers right; wider than ``columns`` (0: the
+        terminal's) it is wrapped, with its notes.
+        """
         columns = shutil.get_terminal_size().columns if columns == 0 else columns
         head = self._heads()
         body, why = self._written()
@@ -208,7 +248,8 @@ class Shown:
         if columns and max(map(columns_of, lines)) > columns:
             body, why = self._written(whole=True)
             lines = _aligned(head, body, columns) if body else lines
-        over, under = self.before, [*why, *self.notes]
+        over = self.before
+        under = [*why, *self.notes]
         if columns:
             over, under = ([within(line, columns) for line in part] for part in (over, under))
         return "\n".join([*over, *lines, *under])
@@ -252,30 +293,36 @@ class Shown:
         )
         top = f"<div style='color:{MUTED}'>{caption}</div>{above}"
         if not lines:
-            top, whole = "", _html_lines([self.nothing])
+            top = ""
+            whole = _html_lines([self.nothing])
         return f"<div class=casebook style='{SHEET}'>{top}{whole}{below}</div><style>{template('table.css', 'stacked.css')}</style>"
 
     def _repr_html_(self) -> str | None:
-        """The table for whoever asks for HTML; none where a figure stands for it, which a front end would else leave out."""
+        """The table for whoever asks for HTML; none where a figure stands for it, which a front
+        end would else leave out.
+        """
         return None if self.draw else f"{self.html()}<script>{template('table.js')}</script>"
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
-        A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook that nobody has trusted yet.
+        A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook
+        that nobody has trusted yet.
         """
         about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
         if self.draw is None:
             return {"text/html": self._repr_html_() or "", "text/plain": str(self)}, about
         figure = self.draw()
-        drawing, (data, width, height) = figure.svg(), figure.picture()
+        drawing = figure.svg()
+        (data, width, height) = figure.picture()
         about["image/png"] = {"alt": self.alt, "width": width, "height": height}
         picture = base64.b64encode(data).decode("ascii")
         shown = {"image/svg+xml": drawing, "image/png": picture, "text/plain": self.alt}
         return shown, about
 
     def frame(self) -> Any:
-        """The rows as a pandas DataFrame where pandas is installed, else as a pyarrow Table; what has no value is empty.
+        """The rows as a pandas DataFrame where pandas is installed, else as a pyarrow Table;
+        what has no value is empty.
 
         A column of which some values are words is words throughout.
         """
@@ -305,12 +352,16 @@ class Shown:
 
     @property
     def nothing(self) -> str:
-        """What stands in place of rows where there are none: what is missing, and why where that is known."""
+        """What stands in place of rows where there are none: what is missing, and why where
+        that is known.
+        """
         return self.none or f"{self.title or ', '.join(self._heads())}: none."
 
     @property
     def says(self) -> str:
-        """What the view comes to, in a line: as it was given, a figure's title, else its first rows."""
+        """What the view comes to, in a line: as it was given, a figure's title, else its first
+        rows.
+        """
         said = self.result or (self.nothing if not self.cells else self.title if self.draw else "")
         said = said or next(iter([*self.before, *self._spoken_rows(1)]))
         return plain(one_line(said))
@@ -322,7 +373,8 @@ class Shown:
 
     def _spoken(self, row: list[Cell], named: bool) -> str:
         """A row in words, without where it is from."""
-        words, apart = "", ""
+        words = ""
+        apart = ""
         for one, column in zip(row, self.columns):
             if one.words == "-" or column.name == "source":
                 continue
@@ -335,7 +387,9 @@ class Shown:
 
 
 def text_html(text: str) -> str:
-    """Text with its lines, each wrapped at spaces; what is printed JupyterLab breaks within words, and after a hyphen."""
+    """Text with its lines, each wrapped at spaces; what is printed JupyterLab breaks within
+    words, and after a hyphen.
+    """
     style = f"{SHEET};word-break:normal;max-width:97%;white-space:pre-wrap"
     whole = r"<span style='white-space:nowrap'>\g<0></span>"
     said = re.sub(r"(?<!\S)(?=\S*-)\S{1,28}(?!\S)", whole, escape(plain(text, keep="\n")))
@@ -343,7 +397,8 @@ def text_html(text: str) -> str:
 
 
 def display(view: Any, data: dict[str, object] | None = None, again: bool = False) -> None:
-    """Show a view, or words with ``data``, the same in other forms, as one output of a notebook's cell; ``again`` as of ABOUT.
+    """Show a view, or words with ``data``, the same in other forms, as one output of a
+    notebook's cell; ``again`` as of ABOUT.
 
     Where there is no notebook it is printed, a figure in its words.
     """
@@ -367,8 +422,12 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
 
 
 def _aligned(head: list[str], body: list[list[Cell]], columns: int | None) -> list[str]:
-    """The lines of a table with its header. Wider than ``columns`` long cells are wrapped; where there is no room, a line a cell."""
-    right, texts = _numbers(body), [head, *([one.words for one in row] for row in body)]
+    """The lines of a table with its header.
+
+    Wider than ``columns`` long cells are wrapped; where there is no room, a line a cell.
+    """
+    right = _numbers(body)
+    texts = [head, *([one.words for one in row] for row in body)]
     widths = [max(map(columns_of, column)) for column in zip(*texts)]
     while columns and sum(widths) + 2 * len(widths) - 2 > columns:
         wide = [0 if number else width for number, width in zip(right, widths)]
@@ -395,9 +454,12 @@ def _filled(text: str, columns: int) -> list[str]:
 
 
 def _numbers(body: list[list[Cell]], sizes: bool = False) -> list[bool]:
-    """Which columns hold numbers alone, and at least one; with ``sizes`` short words that begin with one count as one."""
+    """Which columns hold numbers alone, and at least one; with ``sizes`` short words that begin
+    with one count as one.
+    """
 
-    short, number = 28 * sizes, re.compile(r"-?[\d.,]+( |$)")
+    short = 28 * sizes
+    number = re.compile(r"-?[\d.,]+( |$)")
 
     def kinds(column: Sequence[Cell]) -> set[bool]:
         known = (one for one in column if one.number is not None)
@@ -418,9 +480,11 @@ def bold(text: str) -> str:
 
 
 def _html_cell(words: str, number: bool, room: int = 0) -> str:
-    """A cell of a page, or with ``room`` in letters the heading of its column; a number stands right and is not broken.
+    """A cell of a page, or with ``room`` in letters the heading of its column; a number stands
+    right and is not broken.
 
-    Words stand left, and columns have room, also where no style sheet is let in: in a notebook that nobody trusts yet.
+    Words stand left, and columns have room, also where no style sheet is let in: in a notebook
+    that nobody trusts yet.
     """
     tag, scope = ("th", " scope=col") if room else ("td", "")
     style = "text-align:left" * (not number) + f";min-width:{0.6 * room:.0f}em" * bool(room)
@@ -435,13 +499,17 @@ def _room(wide: int) -> int:
 
 
 def breakable(words: str) -> str:
-    """Words as HTML in which a long one may be broken where a reader would: after a slash or an underscore."""
+    """Words as HTML in which a long one may be broken where a reader would: after a slash or an
+    underscore.
+    """
     long = any(len(word) > LONGEST for word in words.split())
     return re.sub("[/_]", r"\g<0><wbr>", escape(words)) if long else escape(words)
 
 
 def one_line(words: str) -> str:
-    """Words in the line of a folded view: what is too long ends with a whole word, where it has any."""
+    """Words in the line of a folded view: what is too long ends with a whole word, where it has
+    any.
+    """
     kept = cut(" ".join(words.split()), LONGEST_LINE)
     return f"{kept.rsplit(' ', 1)[0]} …" if kept.endswith("…") and " " in kept else kept
 
@@ -465,8 +533,11 @@ def _letters(number: int) -> str:
 
 
 def within(text: str, columns: int = 0) -> str:
-    """Lines for a terminal: prose that is too long is wrapped, and goes on below itself; a label with its path is not."""
-    out, most = [], columns or shutil.get_terminal_size().columns
+    """Lines for a terminal: prose that is too long is wrapped, and goes on below itself; a
+    label with its path is not.
+    """
+    out = []
+    most = columns or shutil.get_terminal_size().columns
     for line in text.split("\n"):
         lead = line[: len(line) - len(line.lstrip())]
         one = line.count(" ", len(lead)) < 2 or ": /" in line[:20]  # a path may have blanks
@@ -476,7 +547,9 @@ def within(text: str, columns: int = 0) -> str:
 
 
 def wrapped(text: str, indent: str = "", then: str | None = None, columns: int = WIDE) -> list[str]:
-    """Prose in lines of so many columns, made plain; ``then`` is the indent of the lines after the first, if another."""
+    """Prose in lines of so many columns, made plain; ``then`` is the indent of the lines after
+    the first, if another.
+    """
     indents: Any = {"initial_indent": indent, "subsequent_indent": indent if then is None else then}
     whole: Any = {"break_long_words": False, "break_on_hyphens": False}
     return textwrap.wrap(plain(text), columns, **indents, **whole) or [indent]
@@ -486,13 +559,17 @@ _WORDS = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 
 
 def typed(command: str, indent: str = "") -> list[str]:
-    """The lines of a command as they are typed; one too long is broken where a shell goes on reading. Quoted words stay whole."""
+    """The lines of a command as they are typed; one too long is broken where a shell goes on
+    reading. Quoted words stay whole.
+    """
     out: list[str] = []
     for line in (indent + plain(line) for line in command.splitlines()):
-        words, first = _WORDS.findall(line), line[: len(line) - len(line.lstrip())]
+        words = _WORDS.findall(line)
+        first = line[: len(line) - len(line.lstrip())]
         note = next((at for at, word in enumerate(words) if word[0] == "#"), len(words))
         if columns_of(line) <= SCREEN or "".join("".join(words).split()) != "".join(line.split()):
-            out, note = [*out, line], 0
+            out = [*out, line]
+            note = 0
         elif about := " ".join(words[note:]).strip("# "):
             out += wrapped(about, first + "# ", columns=SCREEN)
         ended = True

@@ -1,7 +1,8 @@
-"""The memory of a box as views: its GPUs, each layer's pools, who holds them, and what the kernel log says.
+"""The memory of a box as views: its GPUs, each layer's pools, who holds them, and what the
+kernel log says.
 
-Each is a ``Shown``: the same facts as the figures, for a terminal, a notebook cell and those who cannot see a picture. Rows
-keep the order in which the caller gives them.
+Each is a ``Shown``: the same facts as the figures, for a terminal, a notebook cell and those
+who cannot see a picture. Rows keep the order in which the caller gives them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ if TYPE_CHECKING:  # a verdict in words needs no reader of a box
 
 
 def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Pool]]]:
-    """Pools by PCI address in the order given, each with its GPU where it is known. Host pools have an empty address."""
+    """Pools by PCI address in the order given, each with its GPU where it is known.
+
+    Host pools have an empty address.
+    """
     gpus: dict[str, Gpu] = {}
     pools: dict[str, list[Pool]] = {}
     for item in items:
@@ -40,7 +44,8 @@ def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Po
 
 
 def one_source(readings: Iterable[Reading]) -> str:
-    """Where readings came from, in one phrase: ``/sys/.../{mem_info_vram_total, mem_info_vram_used}``.
+    """Where readings came from, in one phrase: ``/sys/.../{mem_info_vram_total,
+    mem_info_vram_used}``.
 
     A reading that was worked out names all that it was worked out from.
     """
@@ -54,7 +59,9 @@ def one_source(readings: Iterable[Reading]) -> str:
 
 
 def gpus_table(gpus: Iterable[Gpu]) -> Shown:
-    """Each GPU under its PCI address with its number in every index space, because these numbers differ."""
+    """Each GPU under its PCI address with its number in every index space, because these
+    numbers differ.
+    """
     listed = list(gpus)
     spaces = list(dict.fromkeys(space for gpu in listed for space in gpu.indices))
     kinds = {True: "integrated", False: "card", None: "unknown"}
@@ -80,7 +87,9 @@ def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
 
 
 def holders_table(gpus: Iterable[Gpu]) -> Shown:
-    """Each process that holds memory, what no process accounts for, and below it what could not be seen."""
+    """Each process that holds memory, what no process accounts for, and below it what could not
+    be seen.
+    """
     rows: list[list[Any]] = []
     blind = []
     for gpu in gpus:
@@ -98,11 +107,14 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
 
 
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
-    """What the kernel log says about GPUs and memory, one line an event or storm; boot 0 is this boot, -1 the one before.
+    """What the kernel log says about GPUs and memory, one line an event or storm; boot 0 is
+    this boot, -1 the one before.
 
-    ``log`` says where it was read from, or why it was not. Of very many those of the worst kinds stand first.
+    ``log`` says where it was read from, or why it was not. Of very many those of the worst
+    kinds stand first.
     """
-    kinds, events = kind_words(), list(events)
+    kinds = kind_words()
+    events = list(events)
     if len(events) > MOST_EVENTS:
         events.sort(key=lambda event: worst_first(event.kind))
     rows: list[list[Any]] = [
@@ -123,7 +135,8 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     said = Counter(kind for kind in (str(row[3]) for row in rows) if kind not in harmless)
     says = ", ".join(f"{kind} ({n})" if n > 1 else kind for kind, n in said.most_common())
     says = says or "Nothing in the kernel log is an error of a GPU or of memory" * bool(rows)
-    title, none = "Events of the kernel log", no_events(log)
+    title = "Events of the kernel log"
+    none = no_events(log)
     return Shown(title, head, rows, notes, widest=140, none=none, result=says, most=MOST_EVENTS)
 
 

@@ -1,4 +1,6 @@
-"""Training paths: which ran here, what each took, whether it is the same training, the criteria, and the one to take."""
+"""Training paths: which ran here, what each took, whether it is the same training, the
+criteria, and the one to take.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ def above_start(one: PathResult) -> int | None:
 
 
 def same_table(results: Sequence[PathResult]) -> Shown:
-    """Each path, whether it ran, and whether it is the same training as on a single device: the same on every run."""
+    """Each path, whether it ran, and whether it is the same training as on a single device: the
+    same on every run.
+    """
     rows = [[one.name, one.state.replace("_", " "), one.equal_to_single] for one in results]
     return Shown("Training paths", ["path", "state", "equal to single device"], rows)
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
-    """What each path took here, and what it says of itself; drawn as the memory of each, a stub where it did not run."""
+    """What each path took here, and what it says of itself; drawn as the memory of each, a stub
+    where it did not run.
+    """
     alike = [one for one in results if one.state == "ran" and not WAYS[one.name].get("program")]
     ran = [(above_start(one) or 0, one.name) for one in alike]
     title = "No training path ran here"
@@ -60,7 +66,8 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
 def _path_bar(one: PathResult) -> Any:
     from .sheet import ACCENT, NOT_KNOWN, Bar, Look
 
-    took, small = above_start(one), list(filter(None, [one.says or one.why]))
+    took = above_start(one)
+    small = list(filter(None, [one.says or one.why]))
     if took is None or one.state != "ran":
         return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
     value = f"{show_bytes(took)} in {one.seconds:.1f} s"
@@ -73,7 +80,8 @@ def criteria_table(
     results: Sequence[PathResult] = (),
     known: Criteria | None = None,
 ) -> Shown:
-    """Each criterion by a run's log, an Optuna storage and the training paths that ran here; what none of them shows says so.
+    """Each criterion by a run's log, an Optuna storage and the training paths that ran here;
+    what none of them shows says so.
 
     Raises ValueError (OSError), one line, for a log or storage that cannot be read.
     """
@@ -87,7 +95,10 @@ def criteria_table(
 
 
 def study_text(study: str = "") -> str:
-    """How far a tuning study is: its trials by state, and how those ended that say so. Raises ValueError, one line."""
+    """How far a tuning study is: its trials by state, and how those ended that say so.
+
+    Raises ValueError, one line.
+    """
     if not study:
         return "not read because no study was given"
     counts = read_study(study)

@@ -1,6 +1,8 @@
-"""The ceilings between RAM and torch in words, tables and a figure, and what a reserve would leave for models.
+"""The ceilings between RAM and torch in words, tables and a figure, and what a reserve would
+leave for models.
 
-What is set by mistake again and again is listed beside it, so that it is corrected where people look for it.
+What is set by mistake again and again is listed beside it, so that it is corrected where people
+look for it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ BYTES_A_PARAMETER = 2
 
 def as_text(answer: Ttm) -> str:
     """The answer of the command ``ttm`` for a terminal."""
-    names, binding = words("layers"), answer.binding
+    names = words("layers")
+    binding = answer.binding
     rows = [
         [
             names[c.layer] + ("  <- binds" if c.layer == binding else ""),
@@ -60,14 +63,18 @@ def as_text(answer: Ttm) -> str:
 
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:
-    """Which layer binds and what would move it, the plan with its size in every unit, and what it would meet on this box."""
-    made, names = stack.decision, words("layers")
+    """Which layer binds and what would move it, the plan with its size in every unit, and what
+    it would meet on this box.
+    """
+    made = stack.decision
+    names = words("layers")
     binds = names.get(made.binding, made.binding) if made.binding else "none is known"
     then = "would move it" if made.binding else "to do"
     rows: list[list[object]] = [["binds", binds, made.says], [then, made.step, ""]]
     rows += [["not read", name, ""] for name in made.missing]
     rows += (planned := _planned(answer))
-    head, says = ["about", "in short", "why"], "{1}: {2}".format(*planned[0])
+    head = ["about", "in short", "why"]
+    says = "{1}: {2}".format(*planned[0])
     return Shown("What binds, and the plan", head, rows, widest=None, result=says)
 
 
@@ -83,7 +90,9 @@ def _planned(answer: Ttm) -> list[list[object]]:
 
 
 def command_text(answer: Ttm) -> str:
-    """One block of commands with its undo and its check; what is printed here is never run by the workbook."""
+    """One block of commands with its undo and its check; what is printed here is never run by
+    the workbook.
+    """
     if not answer.commands:
         return "Nothing needs doing: there is no command to print."
     block = answer.commands[0]
@@ -121,7 +130,9 @@ def _binds(stack: Stack, row: Ceiling) -> bool:
 
 
 def states_table(bundles: Iterable[Bundle]) -> Shown:
-    """Several states of one box side by side, a row each: what every layer said, and which one bound."""
+    """Several states of one box side by side, a row each: what every layer said, and which one
+    bound.
+    """
     rows = []
     for bundle in bundles:
         stack = ceilings(bundle)[0]
@@ -144,14 +155,18 @@ def verify_table(result: VerifyResult) -> Shown:
 
 
 def four_states() -> list[Bundle]:
-    """The recorded states of the Strix Halo box: as found, after vm_size, after gttsize, after the TTM limit."""
+    """The recorded states of the Strix Halo box: as found, after vm_size, after gttsize, after
+    the TTM limit.
+    """
     return [open_box(name) for name in recorded_names() if name.startswith("strix-halo-")]
 
 
 def ceilings_bars(stack: Stack) -> Shown:
-    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds, and its name says so.
+    """The ceilings from the RAM upwards as bars on one scale; a line marks the one that binds,
+    and its name says so.
 
-    What is configured, or would follow a reserve, stands in a lighter piece with its number beside the live one.
+    What is configured, or would follow a reserve, stands in a lighter piece with its number
+    beside the live one.
     """
     from .figures import out_of  # here: the command needs no figure, and so no matplotlib
 
@@ -203,8 +218,10 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
 
     if not row.value.ok:
         return sheet.Bar(row.name, "not known", [(None, sheet.NOT_KNOWN)], [row.value.show()])
-    live, face = row.value.bytes, sheet.PALE if row.layer in KERNEL_LAYERS else sheet.ACCENT
-    look, value = sheet.Look(sheet.ALARM if binds else face, sheet.MUTED), show_bytes(live)
+    live = row.value.bytes
+    face = sheet.PALE if row.layer in KERNEL_LAYERS else sheet.ACCENT
+    look = sheet.Look(sheet.ALARM if binds else face, sheet.MUTED)
+    value = show_bytes(live)
     fills: list[tuple[float | None, Any]] = [(live, look)]
     if row.pending_bytes is not None:
         value = f"{value} → {show_bytes(row.pending_bytes)}"
@@ -216,7 +233,9 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
 
 
 def following(stack: Stack, limit_bytes: int) -> Stack:
-    """The stack under another TTM limit: every layer that passes the present one on would follow it, torch's total last."""
+    """The stack under another TTM limit: every layer that passes the present one on would
+    follow it, torch's total last.
+    """
     ttm = stack.row("ttm")
     now = ttm.value.bytes if ttm and ttm.value.ok else None
     change: Any = {"pending_bytes": limit_bytes, "pending_source": "the reserve chosen"}
@@ -231,7 +250,9 @@ def following(stack: Stack, limit_bytes: int) -> Stack:
 
 @dataclass(frozen=True)
 class Choice:
-    """What one reserve would leave: the limit in bytes and pages, and the weights that fit at 2 bytes a parameter."""
+    """What one reserve would leave: the limit in bytes and pages, and the weights that fit at 2
+    bytes a parameter.
+    """
 
     reserve_bytes: int
     limit_bytes: int
@@ -253,13 +274,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The reserve against the largest model, on one box; ``why`` there is none to choose. It holds no widgets."""
+    """The reserve against the largest model, on one box; ``why`` there is none to choose.
+
+    It holds no widgets.
+    """
 
     space: Room | None
     why: str = ""
 
     def at(self, reserve_gib: float) -> Choice | None:
-        """What a reserve would leave, or None where the box has no TTM limit to set or not that much RAM."""
+        """What a reserve would leave, or None where the box has no TTM limit to set or not that
+        much RAM.
+        """
         reserve = int(reserve_gib * GIB)
         if self.space is None or not 0 < reserve < self.space.ram_bytes:
             return None

@@ -1,6 +1,7 @@
 """A verdict in words: for a terminal, for a notebook and as data, all three from one object.
 
-``show`` emits one notebook output that holds them together, so that a program reads back exactly what a person saw.
+``show`` emits one notebook output that holds them together, so that a program reads back
+exactly what a person saw.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
 FINE = "nothing failed, and what was read is as it should be"
 UNDECIDED = "the reading that decides is named below"
-SUM, SUMS = "sum-", "The sums of the message"
+SUM = "sum-"
+SUMS = "The sums of the message"
 NOTHING_AGAINST = "Nothing that was read speaks against it."
 NOTHING_MISSING = "No reading is missing that would change it."
 
@@ -29,14 +31,18 @@ LINES = 25
 
 
 def label(verdict: Verdict) -> str:
-    """How sure it is, in words. Where nothing wrong was seen or nothing is decided there is nothing to be sure of."""
+    """How sure it is, in words.
+
+    Where nothing wrong was seen or nothing is decided there is nothing to be sure of.
+    """
     instead = {"healthy": FINE, "cannot-tell": UNDECIDED}
     return instead.get(verdict.label) or CONFIDENCE_WORDS[verdict.confidence]
 
 
 def summary(verdict: Verdict) -> str:
     """The summary without the title that it may begin with: the headline has said that."""
-    title, text = _flat(verdict.title).rstrip("."), _flat(verdict.summary)
+    title = _flat(verdict.title).rstrip(".")
+    text = _flat(verdict.summary)
     return text[len(title) :].lstrip(". ") if title and text.startswith(title + ".") else text
 
 
@@ -46,20 +52,26 @@ def rows(verdict: Verdict) -> list[Evidence]:
 
 
 def why(verdict: Verdict) -> list[Evidence]:
-    """The three pieces of evidence to look at first: sizes, each once, then the rest in their order."""
+    """The three pieces of evidence to look at first: sizes, each once, then the rest in their
+    order.
+    """
     sizes = {r.reading.value: r for r in reversed(rows(verdict)) if r.reading.unit == "bytes"}
     first = [row for row in rows(verdict) if row in sizes.values()]
     return [*first, *(row for row in rows(verdict) if row.reading.unit != "bytes")][:MOST_WHY]
 
 
 def quoted(row: Evidence) -> str:
-    """What was read, as it stands beside what it says: a size, or the words of a log; a lone word is a code, and left out."""
+    """What was read, as it stands beside what it says: a size, or the words of a log; a lone
+    word is a code, and left out.
+    """
     value = plain(row.reading.show())
     return value if row.reading.unit != "text" or " " in value and value not in row.says else ""
 
 
 def steps(verdict: Verdict) -> list[tuple[str, str, str]]:
-    """The next step as what a person does one after the other: title, words, and what is typed there."""
+    """The next step as what a person does one after the other: title, words, and what is typed
+    there.
+    """
     step = verdict.next_step
     listed = [("Do", _flat(step.what), step.command)]
     if step.reboot:
@@ -74,13 +86,16 @@ def sums(verdict: Verdict) -> list[Evidence]:
 
 
 def brief(verdict: Verdict) -> str:
-    """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the next step.
+    """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the
+    next step.
 
-    Commands are never cut. Where they take too much room, how to check and undo, then reasons, are left to ``as_text``.
+    Commands are never cut. Where they take too much room, how to check and undo, then reasons,
+    are left to ``as_text``.
     """
     head = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     head += wrapped(f"({label(verdict)})", columns=SCREEN)
-    first, listed = why(verdict), steps(verdict)
+    first = why(verdict)
+    listed = steps(verdict)
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
     counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
     counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
@@ -99,13 +114,17 @@ def brief(verdict: Verdict) -> str:
 
 def _reason(row: Evidence) -> list[str]:
     """A piece of evidence in lines of a terminal."""
-    value, says, sized = quoted(row), _flat(row.says), row.reading.unit != "text"
+    value = quoted(row)
+    says = _flat(row.says)
+    sized = row.reading.unit != "text"
     words = wrapped(value, "    ", columns=SCREEN)[:MOST_WHY] if value and not sized else []
     return wrapped(f"{value}: {says}" if sized else says, "  ", "    ", SCREEN) + words
 
 
 def _typed(verdict: Verdict, listed: list[tuple[str, str, str]]) -> list[str]:
-    """Steps by number, each with its commands as they are typed, then what they need first and may harm."""
+    """Steps by number, each with its commands as they are typed, then what they need first and
+    may harm.
+    """
     out = []
     for number, (title, says, command) in enumerate(listed, 1):
         words = f"{number}. {title}: {says}" if says else f"{number}. {title}:"
@@ -138,7 +157,8 @@ def as_text(verdict: Verdict) -> str:
 
 
 def as_markdown(verdict: Verdict) -> str:
-    """The verdict as Markdown, without what has views of its own: sums of a message, what speaks against it, the next step.
+    """The verdict as Markdown, without what has views of its own: sums of a message, what
+    speaks against it, the next step.
 
     Text from the box is escaped, so that it can neither format nor inject anything.
     """
@@ -154,7 +174,9 @@ def as_markdown(verdict: Verdict) -> str:
 
 
 def steps_html(verdict: Verdict) -> str:
-    """The next step as a numbered list, what is typed as lines to copy, and below it what it needs and may harm."""
+    """The next step as a numbered list, what is typed as lines to copy, and below it what it
+    needs and may harm.
+    """
     listed = "".join(
         f"<li><b>{title}</b>{escape(': ' * bool(says) + says)}{text_html(typed) if typed else ''}</li>"
         for title, says, typed in steps(verdict)
@@ -172,14 +194,18 @@ def against(verdict: Verdict, sources: bool = True) -> Shown:
 
 
 def show(verdict: Verdict) -> None:
-    """Show the verdict: in a notebook one output with its data, Markdown and text; elsewhere the text, printed."""
+    """Show the verdict: in a notebook one output with its data, Markdown and text; elsewhere
+    the text, printed.
+    """
     display(
         as_text(verdict), {VERDICT_MIME: as_dict(verdict), "text/markdown": as_markdown(verdict)}
     )
 
 
 def next_step(verdict: Verdict) -> None:
-    """Show the one next step alone: what to do, to check and to undo, as a list in a notebook, else as text."""
+    """Show the one next step alone: what to do, to check and to undo, as a list in a notebook,
+    else as text.
+    """
     display("\n".join(_typed(verdict, steps(verdict))), {"text/html": steps_html(verdict)})
 
 
@@ -192,7 +218,8 @@ def _items(items: list[Evidence], none: str) -> list[str]:
     """Each piece of evidence, its value under what it says."""
     out = []
     for e in items:
-        value, source = plain(e.reading.show()), one_source([e.reading])
+        value = plain(e.reading.show())
+        source = one_source([e.reading])
         out += [*_prose(e.says), f"      {value}   from {source}"]
     return out or ["  " + none]
 
@@ -202,7 +229,8 @@ def _prose(text: str, indent: str = "  ") -> list[str]:
 
 
 def _item(e: Evidence) -> str:
-    value, source = _escaped(e.reading.show()), code(one_source([e.reading]))
+    value = _escaped(e.reading.show())
+    source = code(one_source([e.reading]))
     return f"{_escaped(e.says)} **{value}** from {source}"
 
 

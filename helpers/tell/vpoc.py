@@ -53,15 +53,20 @@ def _outcome(row: dict[str, Any]) -> str:
 
 
 def way(row: dict[str, Any]) -> str:
-    """A strategy in words; one whose figures are not all measured says so, and from what they are extrapolated."""
+    """A strategy in words; one whose figures are not all measured says so, and from what they
+    are extrapolated.
+    """
     some = row.get("sessions")
     few = "1 session" if some == 1 else f"{some} sessions"
     return f"{row['strategy']}, extrapolated from {few}" if some else str(row["strategy"])
 
 
 def strategies_table(rows: Rows) -> Shown:
-    """Each strategy: its time beside one read of the inputs, its predicted and measured peak, whether it counts the same."""
-    counts, cells = {True: "same bits", False: "DIFFERS"}, []
+    """Each strategy: its time beside one read of the inputs, its predicted and measured peak,
+    whether it counts the same.
+    """
+    counts = {True: "same bits", False: "DIFFERS"}
+    cells = []
     for row in rows:
         times = f"{row['times_limit']:,.1f}" if row["times_limit"] else None
         peaks = [row["predicted_bytes"], row["measured_bytes"]]
@@ -114,7 +119,9 @@ def case_table() -> Shown:
 
 
 def expectations_table(rows: Sequence[Sequence[Any]]) -> Shown:
-    """What the case expects of its profiles beside what comes of it here, and how each figure is known."""
+    """What the case expects of its profiles beside what comes of it here, and how each figure
+    is known.
+    """
     head = ["the case expects", "here", "how that is known", "state"]
     return Shown("The case's expectations", head, [list(row) for row in rows], widest=None)
 

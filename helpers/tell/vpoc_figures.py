@@ -1,4 +1,6 @@
-"""Figures of volume profiles: the chart a trader recognises, and what each way of counting costs; each has its rows."""
+"""Figures of volume profiles: the chart a trader recognises, and what each way of counting
+costs; each has its rows.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ from .vpoc import way
 
 MARKS = "os^DvP*X<>hdp8H"
 OUTSIDE = "#9ecae1"
-TIME, PEAK = Column("time", "ms"), Column("measured peak", "bytes")
+TIME = Column("time", "ms")
+PEAK = Column("measured peak", "bytes")
 MODEL = Column("predicted peak", "bytes")
 Rows = Sequence[dict[str, Any]]
 
 
 def _log(axes: Axes, x: str, y: str) -> None:
-    """Both axes logarithmic, with a few plain numbers; time has its unit, all else is a size in MiB."""
+    """Both axes logarithmic, with a few plain numbers; time has its unit, all else is a size in
+    MiB.
+    """
     axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
     sizes = lambda mib, _: show_bytes(round(mib * MIB)).replace(".00", "")  # noqa: E731
     for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
@@ -52,7 +57,9 @@ def _keyed(figure: Figure, axes: Axes, columns: int = 2) -> None:
 
 
 def _points(axes: Axes, rows: Rows, x: str, y: str, unit: float) -> None:
-    """A mark of its own for each strategy over MiB of ``x``; ``unit`` is what the values of ``y`` are divided by."""
+    """A mark of its own for each strategy over MiB of ``x``; ``unit`` is what the values of
+    ``y`` are divided by.
+    """
     for row in rows:
         style: Any = {"linestyle": "none", "markersize": 6, **_look(row["strategy"])}
         hollow: Any = {"markerfacecolor": "none"} if row.get("sessions") else {}
@@ -67,7 +74,9 @@ def _measured(rows: Rows, *names: str) -> list[dict[str, Any]]:
 def profile(
     trades: Trades, layout: Layout, counts: np.ndarray, found: Levels, session: int = 0
 ) -> Shown:
-    """One session's volume at each price, its value area, POC, VAH and VAL, and high and low volume nodes."""
+    """One session's volume at each price, its value area, POC, VAH and VAL, and high and low
+    volume nodes.
+    """
     row = counts[session, : layout.widths[session]]
     price = to_price(np.arange(len(row)) + int(layout.lows[session]), trades.tick)
     poc, val, vah = (float(level[session]) for level in found.prices(trades.tick))
@@ -81,7 +90,8 @@ def profile(
 def _draw_profile(
     row: np.ndarray, price: np.ndarray, levels: dict[str, float], title: str, figure: Figure
 ) -> None:
-    axes, right = figure.subplots(), float(row.max(initial=1))
+    axes = figure.subplots()
+    right = float(row.max(initial=1))
     inside = (price >= levels["VAL"]) & (price <= levels["VAH"])
     high = (price[1] - price[0]) * 0.9 if len(price) > 1 else 0.9
     colors = np.where(inside, ACCENT, OUTSIDE)
@@ -98,11 +108,14 @@ def _draw_profile(
 
 
 def strategies(rows: Rows, limit_s: float, free_bytes: int) -> Shown:
-    """Time against peak memory of each strategy, with one read of the inputs and the free memory as limits."""
+    """Time against peak memory of each strategy, with one read of the inputs and the free
+    memory as limits.
+    """
     ran = sorted(_measured(rows, "seconds"), key=lambda row: row["seconds"])
     title = "No strategy was measured"
     if ran:
-        first, times = ran[0], ran[0]["seconds"] / limit_s
+        first = ran[0]
+        times = ran[0]["seconds"] / limit_s
         title = f"{first['strategy']} is fastest: {times:.1f} x one read of the inputs, "
         title += f"{show_bytes(first['measured_bytes'])} at its peak"
     cells = [[way(one), one["seconds"], one["measured_bytes"]] for one in ran]
@@ -114,7 +127,8 @@ def strategies(rows: Rows, limit_s: float, free_bytes: int) -> Shown:
 def _draw_strategies(
     ran: Rows, limit_s: float, free_bytes: int, title: str, figure: Figure
 ) -> None:
-    axes, free = figure.subplots(), free_bytes / MIB
+    axes = figure.subplots()
+    free = free_bytes / MIB
     _points(axes, ran, "measured_bytes", "seconds", 1)
     axes.axhline(limit_s, color=MUTED, linestyle="--", linewidth=1)
     place: Any = {"xycoords": ("axes fraction", "data"), "ha": "right"}
@@ -128,11 +142,14 @@ def _draw_strategies(
 
 
 def curve(rows: Rows) -> Shown:
-    """Time and peak at each chunk size, a line a strategy, and the size to take; dashes are the memory model."""
+    """Time and peak at each chunk size, a line a strategy, and the size to take; dashes are the
+    memory model.
+    """
     ran = _measured(rows, "seconds")
     names = dict.fromkeys(row["strategy"] for row in ran)
     lines = {name: [row for row in ran if row["strategy"] == name] for name in names}
-    title, least = "No chunk size was measured", ""
+    title = "No chunk size was measured"
+    least = ""
     if ran:
         best = min(ran, key=lambda row: row["seconds"])
         title = f"Fastest on this machine: {best['chunk_trades']:,} trades a chunk with {best['strategy']}, "
@@ -148,7 +165,8 @@ def curve(rows: Rows) -> Shown:
 def _draw_curve(lines: Mapping[str, Rows], title: str, least: str, figure: Figure) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True)
     for name, mine in lines.items():
-        at, look = [row["chunk_trades"] for row in mine], {"markersize": 4, **_look(name)}
+        at = [row["chunk_trades"] for row in mine]
+        look = {"markersize": 4, **_look(name)}
         upper.plot(at, [row["seconds"] for row in mine], label=name, **look)
         lower.plot(at, [row["measured_bytes"] / MIB for row in mine], **look)
         model = [row["predicted_bytes"] / MIB for row in mine]
@@ -178,7 +196,8 @@ def predicted(rows: Rows) -> Shown:
 
 
 def _draw_predicted(ran: Rows, title: str, figure: Figure) -> None:
-    axes, sizes = figure.subplots(), [row["predicted_bytes"] / MIB for row in ran] or [1]
+    axes = figure.subplots()
+    sizes = [row["predicted_bytes"] / MIB for row in ran] or [1]
     _points(axes, ran, "predicted_bytes", "measured_bytes", MIB)
     ends = [min(sizes) / 2, max(sizes) * 2]
     axes.plot(ends, ends, color=MUTED, linewidth=1)

@@ -1,4 +1,5 @@
-"""Programs that run under the user's own torch: standard library and torch only, each started as a child by its text.
+"""Programs that run under the user's own torch: standard library and torch only, each started
+as a child by its text.
 
 A program that knows this project records a part of itself with ``helpers.torchside.recording``.
 """
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 def recording(
     out: str | os.PathLike[str], *, max_events: int = 200_000, hang_after_s: float | None = None
 ) -> Recording:
-    """``with recording(out) as r:`` what the block asks of torch's allocator; afterwards ``r.trace`` is the file.
+    """``with recording(out) as r:`` what the block asks of torch's allocator; afterwards
+    ``r.trace`` is the file.
 
     Raises ImportError where there is no torch. Nothing of torch is imported before the call.
     """

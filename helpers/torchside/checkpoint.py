@@ -1,8 +1,10 @@
-"""A training run's whole state on disk, so that neither a kill nor a full disk at any moment loses a finished step.
+"""A training run's whole state on disk, so that neither a kill nor a full disk at any moment
+loses a finished step.
 
-A checkpoint is one plain torch file whose name carries its step and the SHA-256 of its bytes: ``step-00000012-<sha256>.pt``.
-It is written under another name, synced, renamed, and the folder is synced; the checkpoint before it stays. A torn or altered
-file does not match its name and the one before is used. What is not covered: a disk that lies about fsync.
+A checkpoint is one plain torch file whose name carries its step and the SHA-256 of its bytes:
+``step-00000012-<sha256>.pt``. It is written under another name, synced, renamed, and the folder
+is synced; the checkpoint before it stays. A torn or altered file does not match its name and
+the one before is used. What is not covered: a disk that lies about fsync.
 """
 
 from __future__ import annotations
@@ -32,14 +34,18 @@ class CheckpointError(RuntimeError):
 
 
 class _Hashed:
-    """The file that torch.save writes to: every write reaches the kernel and the digest at once, and is a boundary.
+    """The file that torch.save writes to: every write reaches the kernel and the digest at
+    once, and is a boundary.
 
-    An error is kept until the end: raised inside torch's own writer it ends the process (its destructor checks positions).
+    An error is kept until the end: raised inside torch's own writer it ends the process (its
+    destructor checks positions).
     """
 
     def __init__(self, descriptor: int):
-        self.descriptor, self.digest = descriptor, hashlib.sha256()
-        self.writes, self.error = 0, None  # type: int, OSError | None
+        self.descriptor = descriptor
+        self.digest = hashlib.sha256()
+        self.writes = 0
+        self.error = None  # type: int, OSError | None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -59,9 +65,11 @@ class _Hashed:
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Keep ``state`` as the checkpoint of ``step``; once this returns it survives a kill and a power cut.
+    """Keep ``state`` as the checkpoint of ``step``; once this returns it survives a kill and a
+    power cut.
 
-    Raises CheckpointError where it cannot be written (disk full, no permission); the checkpoints before it are untouched.
+    Raises CheckpointError where it cannot be written (disk full, no permission); the
+    checkpoints before it are untouched.
     """
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / UNFINISHED
@@ -97,10 +105,11 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def load(folder: Path) -> tuple[int, dict[str, Any], tuple[str, ...]] | None:
-    """The newest whole checkpoint: its step, its state, and what was wrong with newer ones; None where there is none at all.
+    """The newest whole checkpoint: its step, its state, and what was wrong with newer ones;
+    None where there is none at all.
 
-    A torn one is set aside as NAME.torn. Raises CheckpointError where there are checkpoints and none is whole: to begin anew
-    then is a decision for a person.
+    A torn one is set aside as NAME.torn. Raises CheckpointError where there are checkpoints and
+    none is whole: to begin anew then is a decision for a person.
     """
     notes = []
     for step, path in _checkpoints(folder):
@@ -124,7 +133,9 @@ def load(folder: Path) -> tuple[int, dict[str, Any], tuple[str, ...]] | None:
 
 
 def _checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Step and path of every checkpoint, the newest step first; of one step the one written last first."""
+    """Step and path of every checkpoint, the newest step first; of one step the one written
+    last first.
+    """
     paths = [path for path in folder.glob("step-*.pt") if NAME.fullmatch(path.name)]
     found = [(int(path.name.split("-")[1]), path) for path in paths]
     return sorted(found, key=lambda one: (one[0], one[1].stat().st_mtime_ns), reverse=True)
@@ -147,8 +158,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def rng_states() -> dict[str, Any]:
-    """Every random generator that a training step draws from: Python's, torch's on the CPU and on each GPU; in types that
-    torch.load reads with weights_only."""
+    """Every random generator that a training step draws from: Python's, torch's on the CPU and
+    on each GPU; in types that torch.load reads with weights_only.
+    """
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
@@ -171,7 +183,9 @@ def set_rng_states(states: dict[str, Any]) -> None:
 
 
 def fingerprint(value: Any) -> str:
-    """SHA-256 of a nested state, tensors and floats by their bits: equal where a run would go on bit-identically."""
+    """SHA-256 of a nested state, tensors and floats by their bits: equal where a run would go
+    on bit-identically.
+    """
     if isinstance(value, torch.Tensor):
         data = value.detach().cpu().contiguous()
         bits = ctypes.string_at(data.data_ptr(), data.numel() * data.element_size())

@@ -1,13 +1,17 @@
-"""Does torch work on this device? A program: one JSON argument in, one JSON line out when each check starts and when it ends.
+"""Does torch work on this device?
 
-It runs under the user's own torch (1.13 or later); helpers/load/checks.py starts, watches and reads it. The end of a check
-says ``state`` (passed, failed, not_run), ``says`` (one sentence without times, paths or versions), ``max_error``, the
-allocator's peaks in bytes, an error's message, and figures with their unit in the name.
+A program: one JSON argument in, one JSON line out when each check starts and when it ends.
 
-Tolerances. Matrix product with k = 256: the error of each element over that element of |A| |B|, against float64 on the CPU.
-fp32 stays below k * 2**-24 = 2**-16 in any order of summation (Higham, Accuracy and Stability of Numerical Algorithms, 3.5),
-and TF32 does not; bf16 has 2**-7, four roundings of 2**-9, since a library may add partial sums in bf16. Network: 1e-4 of the
-largest value of the loss and of each gradient, fp32 against float64. Copies: bit equal.
+It runs under the user's own torch (1.13 or later); helpers/load/checks.py starts, watches and
+reads it. The end of a check says ``state`` (passed, failed, not_run), ``says`` (one sentence
+without times, paths or versions), ``max_error``, the allocator's peaks in bytes, an error's
+message, and figures with their unit in the name.
+
+Tolerances. Matrix product with k = 256: the error of each element over that element of |A| |B|,
+against float64 on the CPU. fp32 stays below k * 2**-24 = 2**-16 in any order of summation
+(Higham, Accuracy and Stability of Numerical Algorithms, 3.5), and TF32 does not; bf16 has
+2**-7, four roundings of 2**-9, since a library may add partial sums in bf16. Network: 1e-4 of
+the largest value of the loss and of each gradient, fp32 against float64. Copies: bit equal.
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ def matmul(device: Device, kind: str) -> Row:
     generator = device.generator()
     a, b = (torch.randn(256, 256, generator=generator).to(getattr(torch, kind)) for _ in range(2))
     product = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
-    a, b = a.double(), b.double()
+    a = a.double()
+    b = b.double()
     error = float(((product - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max())
     limit = TOLERANCE[kind]
     # Written so that a NaN fails.
@@ -82,7 +87,8 @@ def _has_bf16(torch: Any) -> bool:
 
 
 def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row:
-    """Loss and gradients of one step of a small network, ``wrap`` around it, against the same step in float64 on the CPU.
+    """Loss and gradients of one step of a small network, ``wrap`` around it, against the same
+    step in float64 on the CPU.
 
     Linear layers only: at a convolution's first use MIOpen may compile kernels for minutes.
     """
@@ -94,7 +100,8 @@ def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row
         for _ in range(2)
     )
     twin.load_state_dict(net.state_dict())
-    x, y = torch.randn(32, 64, generator=device.generator()), torch.arange(32) % 10
+    x = torch.randn(32, 64, generator=device.generator())
+    y = torch.arange(32) % 10
     here = _step(torch, net.to(device.name), wrap, x.to(device.name), y.to(device.name))
     expected = _step(torch, twin.double(), lambda net: net, x.double(), y)
     if not all(bool(torch.isfinite(value).all()) for value in here):
@@ -143,7 +150,8 @@ def _words(device: Device, count: int) -> Any:
 
 def _same_words(here: Any, there: Any, says: str) -> None:
     """Raises Failed where a word differs."""
-    wrong, words = int((here != there).sum()), len(there)
+    wrong = int((here != there).sum())
+    words = len(there)
     if wrong:
         message = f"{wrong} of {words} words of 4 bytes differ"
         raise Failed(says, message=message, figures={"wrong_words": wrong, "words": words})
@@ -154,7 +162,8 @@ def _same_words(here: Any, there: Any, says: str) -> None:
 
 def peer_access(device: Device) -> Row:
     ask = device.torch.cuda.can_device_access_peer
-    there, back = bool(ask(0, 1)), bool(ask(1, 0))
+    there = bool(ask(0, 1))
+    back = bool(ask(1, 0))
     says = {
         (True, True): "each can reach the other's memory",
         (False, False): "neither can reach the other's memory, so copies go through the host",
@@ -173,7 +182,8 @@ def pair_copy(device: Device) -> Row:
 
 def all_reduce(device: Device, backend: str) -> Row:
     """The sum over two processes."""
-    torch, distributed = device.torch, device.torch.distributed
+    torch = device.torch
+    distributed = device.torch.distributed
     if not distributed.is_available():
         raise NotRun("not run because this torch was built without torch.distributed")
     if not getattr(distributed, f"is_{backend}_available")():
@@ -212,11 +222,14 @@ def other_rank() -> None:
     sys.exit(0 if sums_right(torch, job, 1) else 1)
 
 
-# The largest single allocation: sizes are doubled, then halved in between; each is written and given back.
+# The largest single allocation: sizes are doubled, then halved in between; each is written and
+# given back.
 
 
 def ladder(device: Device) -> Row:
-    """Stops at the smaller of half of the free memory and free less 2 GiB (on the CPU also at 2 GiB), unless told otherwise."""
+    """Stops at the smaller of half of the free memory and free less 2 GiB (on the CPU also at 2
+    GiB), unless told otherwise.
+    """
     if device.gpu:
         device.torch.cuda.empty_cache()
         device.limit_memory(1 << 62)
@@ -241,8 +254,12 @@ def stop_bytes(free_bytes: int, gpu: bool) -> int:
 
 
 def climb(fits: Callable[[int], bool], stop: int) -> tuple[int, int, list[list[Any]]]:
-    """The largest size that fits and the smallest that was refused (0: none up to ``stop``), with every size tried."""
-    held, refused, size = 0, 0, min(START_BYTES, stop)
+    """The largest size that fits and the smallest that was refused (0: none up to ``stop``),
+    with every size tried.
+    """
+    held = 0
+    refused = 0
+    size = min(START_BYTES, stop)
     tried: list[list[Any]] = []
     while True:
         ok = fits(size)
@@ -264,7 +281,8 @@ def climb(fits: Callable[[int], bool], stop: int) -> tuple[int, int, list[list[A
 
 def can_hold(device: Device, size_bytes: int) -> bool:
     """Whether one block of this size can be had and written to its last byte."""
-    torch, block = device.torch, None
+    torch = device.torch
+    block = None
     try:
         block = torch.empty(size_bytes, dtype=torch.uint8, device=device.name)
         block.fill_(165)
@@ -279,7 +297,8 @@ def can_hold(device: Device, size_bytes: int) -> bool:
             torch.cuda.empty_cache()
 
 
-# Those that take no device memory, those that share the time of one GPU, and those that are asked for by name.
+# Those that take no device memory, those that share the time of one GPU, and those that are
+# asked for by name.
 LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
 LOADS: dict[str, Check] = {
     "matmul_fp32": partial(matmul, kind="float32"),
@@ -301,10 +320,11 @@ OPT_IN: dict[str, Check] = {
 def checks(device: Device) -> Iterator[Row]:
     """Run the checks of ``spec["names"]`` in order and tell each one's start and end.
 
-    After an error that no check expects on a GPU the rest is left undone: the context may be broken, and the parent runs them
-    in a fresh process.
+    After an error that no check expects on a GPU the rest is left undone: the context may be
+    broken, and the parent runs them in a fresh process.
     """
-    spec, spent_s = device.spec, 0.0
+    spec = device.spec
+    spent_s = 0.0
     blocked = device.trouble or device.wrong
     for name in spec["names"]:
         left_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
@@ -315,7 +335,8 @@ def checks(device: Device) -> Iterator[Row]:
         if why:
             yield {"event": "end", "check": name, "state": "not_run", "says": why}
             continue
-        # A hang then leaves its Python stack on stderr before the parent's limit ends it; no GIL is needed for that.
+        # A hang then leaves its Python stack on stderr before the parent's limit ends it; no
+        # GIL is needed for that.
         limit_s = min(left_s, spec["check_s"]) if name in LOADS else left_s
         faulthandler.dump_traceback_later(0.9 * limit_s)
         began = time.monotonic()

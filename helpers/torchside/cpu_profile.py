@@ -1,8 +1,10 @@
-"""What a training step asks of the CPU allocator: a trace of real allocations and frees, made by torch's own profiler.
+"""What a training step asks of the CPU allocator: a trace of real allocations and frees, made
+by torch's own profiler.
 
-Order, sizes and lifetimes are those of the real step, temporaries of C++ included. What only a GPU has is not in it: no
-workspace of cuBLAS, cuDNN or MIOpen, nothing that its kernels ask for, no streams. The profiler sees the thread that started
-it and the backward pass of that thread, no other thread (measured, torch 2.13).
+Order, sizes and lifetimes are those of the real step, temporaries of C++ included. What only a
+GPU has is not in it: no workspace of cuBLAS, cuDNN or MIOpen, nothing that its kernels ask for,
+no streams. The profiler sees the thread that started it and the backward pass of that thread,
+no other thread (measured, torch 2.13).
 """
 
 from __future__ import annotations
@@ -22,34 +24,46 @@ from typing import Any
 from .frame import replacing
 
 LABEL = "recorded on a CPU, without any device library's workspace"
-# Measured with an encoder of four layers (torch 2.13 and 2.14, 2026-11): attention on a CPU kept 33 to 68 % more than on a card.
+# Measured with an encoder of four layers (torch 2.13 and 2.14, 2026-11): attention on a CPU
+# kept 33 to 68 % more than on a card.
 PATHS = "a GPU may take other operators, attention above all, and need less or more; `rehearse` takes the GPU's"
 # The profiler keeps every event in host memory until it is stopped.
 STEPS = 5
-FRAMES, LINES = 6, 8
-"""Of an allocation: the innermost operators that it happened in, and the innermost lines of the program's own files."""
+FRAMES = 6
+LINES = 8
+"""Of an allocation: the innermost operators that it happened in, and the innermost lines of the
+program's own files.
+"""
 JOB: dict[str, Any] = {"conf": "", "vram": None, "fraction": None, "policy": "firstfit"}
 JOB |= {"foreign": 0, "env": {}, "label": LABEL, "device": "cpu"}
 Allocation = tuple[int, int, int, int, list[str]]
-"""Address, bytes (negative: freed), the profiler's own total after it, time in ns, and the operators, then the program's lines, that
-it happened in, innermost first."""
+"""Address, bytes (negative: freed), the profiler's own total after it, time in ns, and the
+operators, then the program's lines, that it happened in, innermost first.
+"""
 
 
 class CpuProfile:
-    """One profile, from ``start`` to ``stop``; ``stop`` must be called by the thread that started it.
+    """One profile, from ``start`` to ``stop``; ``stop`` must be called by the thread that
+    started it.
 
-    With ``steps`` it stops itself after so many optimizer steps (torch >= 2.1 tells them; before that, it does not).
+    With ``steps`` it stops itself after so many optimizer steps (torch >= 2.1 tells them;
+    before that, it does not).
     """
 
     def __init__(self, torch: Any, out: str, max_events: int, steps: int | None = None):
-        self.torch, self.out, self.max_events, self.steps = torch, out, max_events, steps
+        self.torch = torch
+        self.out = out
+        self.max_events = max_events
+        self.steps = steps
         self.when_stopped: Callable[[dict[str, Any]], None] = lambda result: None
         self.result: dict[str, Any] | None = None
         self._step_times_ns: list[int] = []
         self._lines = CallLines(torch)
 
     def start(self) -> None:
-        """Raises RuntimeError where this torch was built without the profiler, or where one is already running."""
+        """Raises RuntimeError where this torch was built without the profiler, or where one is
+        already running.
+        """
         self._before = live_tensors(self.torch)
         module = importlib.import_module("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
@@ -91,7 +105,9 @@ class CpuProfile:
 
 
 def live_tensors(torch: Any) -> dict[int, int]:
-    """Address and bytes of every CPU storage that Python can reach now, also of gradients that no Python object names."""
+    """Address and bytes of every CPU storage that Python can reach now, also of gradients that
+    no Python object names.
+    """
     found: dict[int, int] = {}
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
     while tensors:
@@ -120,7 +136,9 @@ def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[Allocation]:
         todo.extend(node.children)
         if node.tag != kind or str(node.extra_fields.device).partition(":")[0] != "cpu":
             continue
-        fields, when, outer = node.extra_fields, int(node.start_time_ns), node.parent
+        fields = node.extra_fields
+        when = int(node.start_time_ns)
+        outer = node.parent
         operators: list[str] = []
         lines: list[str] = []
         while outer is not None:
@@ -137,11 +155,13 @@ def cpu_allocations(torch: Any, tree: Iterable[Any]) -> list[Allocation]:
 def trace_rows(
     allocations: list[Allocation], before: dict[int, int], step_times_ns: list[int], max_events: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header's part and the trace's lines, in the oracle's form: every free names an allocation of the trace.
+    """The header's part and the trace's lines, in the oracle's form: every free names an
+    allocation of the trace.
 
-    What was live before is allocated first: one allocation per storage, and one lump for what only the profiler knew of. A free
-    of an unknown address is left out and counted. An address given out twice had a free that the profiler did not see (another
-    thread's): it is put in before the second, and counted.
+    What was live before is allocated first: one allocation per storage, and one lump for what
+    only the profiler knew of. A free of an unknown address is left out and counted. An address
+    given out twice had a free that the profiler did not see (another thread's): it is put in
+    before the second, and counted.
     """
     rows: list[dict[str, Any]] = []
     live: dict[int, int] = {}
@@ -157,7 +177,8 @@ def trace_rows(
         rows.append({"op": "free", "id": live.pop(address), "time_ns": when})
 
     known = allocations[0][2] - allocations[0][1] if allocations else 0
-    held, notes = sum(before.values()), [PATHS]
+    held = sum(before.values())
+    notes = [PATHS]
     for address, size in before.items():
         live[address] = alloc(size, before=True)
     if known > held:
@@ -169,9 +190,12 @@ def trace_rows(
             f"{len(before)} tensors of {held} bytes were live before the trace; each is allocated at its start, and freed "
             "only where the profiler saw that its address was free again"
         )
-    start, net, inferred = len(rows), 0, 0
+    start = len(rows)
+    net = 0
+    inferred = 0
     orphans: list[int] = []
-    steps, times = [], list(step_times_ns)
+    steps = []
+    times = list(step_times_ns)
     for address, size, _, when, frames in allocations:
         if len(rows) - start >= max_events:
             cut = f"cut after {max_events} events of {len(allocations)}"
@@ -210,8 +234,9 @@ def trace_rows(
 
 # Which line of the program's own files runs, as marks in torch's CPU profile: ``train.py:82 step``.
 #
-# The profiler knows operators, not lines. While it runs, each line of the program's own files is a range of its own around what
-# that line calls, so that every allocation lies in one. Files of packages and of the standard library are not traced.
+# The profiler knows operators, not lines. While it runs, each line of the program's own files
+# is a range of its own around what that line calls, so that every allocation lies in one. Files
+# of packages and of the standard library are not traced.
 
 MARK = re.compile(r"[^/]*:\d+ ")
 """What the name of such a range looks like, and of nothing else that the profiler records."""
@@ -219,7 +244,10 @@ _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]|^<(?!stdin|ipython)")
 
 
 class CallLines:
-    """From ``start`` to ``stop``, in the thread that calls them. It steps aside for a debugger or a coverage tool."""
+    """From ``start`` to ``stop``, in the thread that calls them.
+
+    It steps aside for a debugger or a coverage tool.
+    """
 
     def __init__(self, torch: Any):
         self._range = getattr(torch._C._profiler, "_RecordFunctionFast", None)  # since torch 2.1

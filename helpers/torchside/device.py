@@ -1,4 +1,6 @@
-"""The device under test: whether this torch can use it, which card it is, and how much a program may still take."""
+"""The device under test: whether this torch can use it, which card it is, and how much a
+program may still take.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,17 @@ class Failed(Exception):
 
 
 class Device:
-    """One GPU, two of them (``spec["peer"]``) or the CPU, as torch names it, and the parent's ``spec``.
+    """One GPU, two of them (``spec["peer"]``) or the CPU, as torch names it, and the parent's
+    ``spec``.
 
-    ``trouble`` says why torch cannot use it at all (``reason``: torch's own words), ``wrong`` why what torch sees is not what
-    was asked for; all are empty when all is well, and neither question takes device memory.
+    ``trouble`` says why torch cannot use it at all (``reason``: torch's own words), ``wrong``
+    why what torch sees is not what was asked for; all are empty when all is well, and neither
+    question takes device memory.
     """
 
     def __init__(self, torch: Any, spec: dict[str, Any]):
-        self.torch, self.spec = torch, spec
+        self.torch = torch
+        self.spec = spec
         self.name: str = spec["device"]
         self.gpu = self.name != "cpu"
         self.indices = range(2 if spec.get("peer") else 1) if self.gpu else range(0)
@@ -54,7 +59,9 @@ class Device:
             self.torch.cuda.synchronize(index)
 
     def limit_memory(self, most_bytes: int) -> None:
-        """Let torch's allocator take at most ``most_bytes`` of each GPU; the context and library handles come on top."""
+        """Let torch's allocator take at most ``most_bytes`` of each GPU; the context and
+        library handles come on top.
+        """
         for index in self.indices:
             limit_gpu(self.torch, most_bytes, index)
 
@@ -63,7 +70,9 @@ class Device:
             self.torch.cuda.reset_peak_memory_stats(index)
 
     def peaks(self) -> dict[str, int]:
-        """The allocator's peaks since the last reset, on the GPU that had the higher one; nothing is counted on a CPU."""
+        """The allocator's peaks since the last reset, on the GPU that had the higher one;
+        nothing is counted on a CPU.
+        """
         if not self.gpu:
             return {}
         cuda = self.torch.cuda
@@ -73,7 +82,8 @@ class Device:
         }
 
     def free_bytes(self) -> int:
-        """Free memory of the first GPU, or of the host; on an integrated GPU, whose memory is the host's, the smaller.
+        """Free memory of the first GPU, or of the host; on an integrated GPU, whose memory is
+        the host's, the smaller.
 
         HIP's free may exceed its total there (ROCm issue 6004).
         """
@@ -85,7 +95,9 @@ class Device:
 
 
 class Peak:
-    """Memory from its making on: resident memory of this process (VmHWM, proc(5)), or what torch took of the GPU."""
+    """Memory from its making on: resident memory of this process (VmHWM, proc(5)), or what
+    torch took of the GPU.
+    """
 
     def __init__(self, torch: Any, device: str):
         self.cuda = None if device == "cpu" else torch.cuda
@@ -106,7 +118,9 @@ def limit_gpu(torch: Any, most_bytes: int, index: int = 0) -> None:
 
 
 def limit_memory(torch: Any, device: str, more_bytes: int) -> None:
-    """From now on at most ``more_bytes`` more: of private writable memory, or of the GPU by torch's own limit."""
+    """From now on at most ``more_bytes`` more: of private writable memory, or of the GPU by
+    torch's own limit.
+    """
     if device == "cpu":
         frame.limit_host(more_bytes)
     else:
@@ -149,7 +163,9 @@ def wrong_card(torch: Any, spec: dict[str, Any]) -> str:
 
 
 def pci_address(torch: Any, index: int) -> str:
-    """The PCI address of a torch device, or empty: from its properties where this torch has it there, else from its runtime."""
+    """The PCI address of a torch device, or empty: from its properties where this torch has it
+    there, else from its runtime.
+    """
     card = torch.cuda.get_device_properties(index)
     if hasattr(card, "pci_bus_id"):
         return f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
@@ -166,7 +182,9 @@ def pci_address(torch: Any, index: int) -> str:
 
 
 def host_available_bytes(root: str = "") -> int:
-    """What this process may still take of the host: the smallest of MemAvailable, its cgroups' rest and RLIMIT_AS's rest."""
+    """What this process may still take of the host: the smallest of MemAvailable, its cgroups'
+    rest and RLIMIT_AS's rest.
+    """
     fields = {}
     for line in _lines(root + "/proc/meminfo") + _lines("/proc/self/status"):
         name, _, value = line.partition(":")
@@ -188,7 +206,9 @@ def host_available_bytes(root: str = "") -> int:
 
 
 def _left_in(top: Path, path: str, most: str, used: str) -> list[int]:
-    """The rest of a cgroup's limit and of each group above it; a group with no limit, or none to be seen, has none."""
+    """The rest of a cgroup's limit and of each group above it; a group with no limit, or none
+    to be seen, has none.
+    """
     here = top / path.lstrip("/")
     pairs = [(_lines(group / most), _lines(group / used)) for group in (here, *here.parents)]
     numbers = [(" ".join(limit), " ".join(usage)) for limit, usage in pairs]
@@ -202,7 +222,8 @@ def _lines(path: str | Path) -> list[str]:
         return []
 
 
-# Two processes that work together: this one starts the second, which dies with it; they meet in a file, over the loopback.
+# Two processes that work together: this one starts the second, which dies with it; they meet in
+# a file, over the loopback.
 #
 # No port is opened to others, and no other host is asked.
 
@@ -211,7 +232,9 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DIS
 
 @contextlib.contextmanager
 def second_process(module: str, job: Row) -> Iterator[Any]:
-    """``other_rank`` of a module in a process of its own, its job as the argument; it is ended with this block."""
+    """``other_rank`` of a module in a process of its own, its job as the argument; it is ended
+    with this block.
+    """
     text = f"from {module} import other_rank; other_rank()"
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     other = subprocess.Popen(
@@ -225,16 +248,20 @@ def second_process(module: str, job: Row) -> Iterator[Any]:
 
 
 def second_job() -> tuple[Row, IO[str]]:
-    """In the second process: its job, and what it writes to the first on, who reads nothing else of it.
+    """In the second process: its job, and what it writes to the first on, who reads nothing
+    else of it.
 
-    It ends with the process that started it (PR_SET_PDEATHSIG, prctl(2)): it must not wait for one that was killed.
+    It ends with the process that started it (PR_SET_PDEATHSIG, prctl(2)): it must not wait for
+    one that was killed.
     """
     ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
     return json.loads(sys.argv[1]), frame.own_stdout()
 
 
 def meet(torch: Any, job: Row, rank: int) -> None:
-    """Join the group of two: ``backend``, ``devices`` of both, ``meet`` (a file), and seconds that a call may take."""
+    """Join the group of two: ``backend``, ``devices`` of both, ``meet`` (a file), and seconds
+    that a call may take.
+    """
     os.environ.update(LOOPBACK)
     torch.distributed.init_process_group(
         job["backend"],

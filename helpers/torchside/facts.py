@@ -1,8 +1,9 @@
 """What torch build does this interpreter own? One JSON object on stdout, whatever torch does.
 
-Run by its text or as a file under the interpreter that owns torch (Python 3.9 or later, torch 1.13 or later). By default it
-takes no GPU context: device properties and ``mem_get_info`` are read only with ``--devices``. Everything that torch and the
-libraries under it print goes to stderr: amdsmi prints on stdout when it is imported, and torch imports it.
+Run by its text or as a file under the interpreter that owns torch (Python 3.9 or later, torch
+1.13 or later). By default it takes no GPU context: device properties and ``mem_get_info`` are
+read only with ``--devices``. Everything that torch and the libraries under it print goes to
+stderr: amdsmi prints on stdout when it is imported, and torch imports it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ NO_GPU_BUILD = "torch was built without it"
 
 
 def facts(devices: bool) -> dict[str, Any]:
-    """The build, and with ``devices`` each device; a field that could not be read is null, and ``unread`` says why."""
+    """The build, and with ``devices`` each device; a field that could not be read is null, and
+    ``unread`` says why.
+    """
     row: dict[str, Any] = {"status": "ok", "why": "", "python": sys.executable}
     row.update(python_version=sys.version.split()[0], unread={}, devices_taken=False, devices=[])
     began = time.monotonic()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        why, torch = "", None
+        why = ""
+        torch = None
         try:
             torch = importlib.import_module("torch")
             row.update(_build(torch))
@@ -77,7 +81,8 @@ def _fill(torch: Any, row: dict[str, Any]) -> None:
         except Exception as error:  # noqa: BLE001 - by release and build AttributeError, AssertionError, RuntimeError or OSError
             row["unread"][name] = _last_line(error)
 
-    # The public get_arch_list() of older releases counts devices first, and answers [] where it sees none.
+    # The public get_arch_list() of older releases counts devices first, and answers [] where it
+    # sees none.
     read("archs", lambda: (native._cuda_getArchFlags() or "").split(), gpu)
     read("allocator_settings", lambda: native._accelerator_getAllocatorSettings())
 

@@ -1,7 +1,9 @@
-"""What every program on torch's side stands in: its rows, its own memory and limits, and whether memory ran out.
+"""What every program on torch's side stands in: its rows, its own memory and limits, and
+whether memory ran out.
 
-A program is a function that takes its options and yields rows. ``run`` gives it its options and hands each row to the parent.
-Standard library alone; the recorder uses parts of it inside the user's own program.
+A program is a function that takes its options and yields rows. ``run`` gives it its options and
+hands each row to the parent. Standard library alone; the recorder uses parts of it inside the
+user's own program.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 Row = dict[str, Any]
 
 
@@ -25,7 +28,9 @@ class NotRun(Exception):
 
 
 class NoTorch(Exception):
-    """torch cannot be imported: the error's type and first line; ``missing`` where there is none at all."""
+    """torch cannot be imported: the error's type and first line; ``missing`` where there is
+    none at all.
+    """
 
     def __init__(self, error: Exception):
         super().__init__(f"{type(error).__name__}: {one_line(error)}")
@@ -33,11 +38,14 @@ class NoTorch(Exception):
 
 
 def run(program: Callable[[Any], Iterable[Row]], options: Any = None) -> None:
-    """A program's main: its options are one JSON argument unless they are given, its rows go to stdout as they come.
+    """A program's main: its options are one JSON argument unless they are given, its rows go to
+    stdout as they come.
 
-    Where each thread was when the program crashed or was asked to end (SIGTERM) goes to stderr, without the interpreter's lock.
+    Where each thread was when the program crashed or was asked to end (SIGTERM) goes to stderr,
+    without the interpreter's lock.
     """
-    chosen, answers = json.loads(sys.argv[1]) if options is None else options, own_stdout()
+    chosen = json.loads(sys.argv[1]) if options is None else options
+    answers = own_stdout()
     faulthandler.enable()
     faulthandler.register(signal.SIGTERM, all_threads=True, chain=True)
     for row in program(chosen):
@@ -52,7 +60,10 @@ def own_stdout() -> IO[str]:
 
 
 def import_torch() -> Any:
-    """torch. Raises NoTorch, whatever a broken one raises: ImportError, OSError of a library, NameError."""
+    """torch.
+
+    Raises NoTorch, whatever a broken one raises: ImportError, OSError of a library, NameError.
+    """
     try:
         import torch
     except Exception as error:
@@ -61,11 +72,14 @@ def import_torch() -> Any:
 
 
 def is_oom(torch: Any, error: BaseException) -> bool:
-    """Whether memory ran out: of torch's allocator, of the driver ("CUDA error: out of memory"), or of the host.
+    """Whether memory ran out: of torch's allocator, of the driver ("CUDA error: out of
+    memory"), or of the host.
 
-    The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with its name.
+    The CPU allocator (c10/core/impl/alloc_cpu.cpp) raises a plain RuntimeError that begins with
+    its name.
     """
-    types, words = (MemoryError, torch.cuda.OutOfMemoryError), str(error)
+    types = (MemoryError, torch.cuda.OutOfMemoryError)
+    words = str(error)
     return isinstance(error, types) or (
         isinstance(error, RuntimeError)
         and ("DefaultCPUAllocator" in words or "out of memory" in words.lower())
@@ -79,21 +93,27 @@ def one_line(error: BaseException) -> str:
 
 
 def own_bytes(name: str) -> int:
-    """Memory of this process: a field of /proc/self/status (proc(5)), such as VmRSS; 0 where this kernel has no such field."""
+    """Memory of this process: a field of /proc/self/status (proc(5)), such as VmRSS; 0 where
+    this kernel has no such field.
+    """
     with open("/proc/self/status", "rb") as lines:
         fields = (line.split() for line in lines if line.startswith(name.encode() + b":"))
         return next((int(words[1]) * 1024 for words in fields), 0)
 
 
 def restart_peak() -> int:
-    """The peak of resident memory (VmHWM) begins anew, where proc_pid_clear_refs(5) may be written; the bytes resident now."""
+    """The peak of resident memory (VmHWM) begins anew, where proc_pid_clear_refs(5) may be
+    written; the bytes resident now.
+    """
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     return own_bytes("VmRSS")
 
 
 def limit_host(more_bytes: int) -> None:
-    """From now on at most ``more_bytes`` more of private writable memory (RLIMIT_DATA; setrlimit(2), since Linux 4.7)."""
+    """From now on at most ``more_bytes`` more of private writable memory (RLIMIT_DATA;
+    setrlimit(2), since Linux 4.7).
+    """
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (own_bytes("VmData") + more_bytes, hard))
 
@@ -105,7 +125,9 @@ def lift_host_limit() -> None:
 
 
 def owners_alone(path: str, flags: int) -> int:
-    """Open a file that nobody else may read, under any umask: we may be in a process of the user's."""
+    """Open a file that nobody else may read, under any umask: we may be in a process of the
+    user's.
+    """
     return os.open(path, flags, 0o600)
 
 

@@ -1,8 +1,10 @@
-"""Train one small model in torch, JAX or TensorFlow on the CPU: one JSON argument in, JSON lines out.
+"""Train one small model in torch, JAX or TensorFlow on the CPU: one JSON argument in, JSON
+lines out.
 
-helpers/load/training.py starts, limits and reads it. Weights and data are the same random numbers, the steps plain descent. What
-is measured is resident memory (VmHWM, proc(5)) above what was held once all was imported and the numbers were made: compiling
-counts, a library's own size does not. torch runs eagerly, the others are compiled.
+helpers/load/training.py starts, limits and reads it. Weights and data are the same random
+numbers, the steps plain descent. What is measured is resident memory (VmHWM, proc(5)) above
+what was held once all was imported and the numbers were made: compiling counts, a library's own
+size does not. torch runs eagerly, the others are compiled.
 """
 
 from __future__ import annotations
@@ -22,13 +24,17 @@ from typing import Any
 from helpers.torchside import frame
 from helpers.torchside.frame import Row
 
-RATE, TOLERANCE = 0.5, 1e-4
+RATE = 0.5
+TOLERANCE = 1e-4
 
 
 def numbers(spec: Row) -> list[tuple[Any, tuple[int, int]]]:
-    """Data, goal and two layers' weights with their shapes: the same for the same seed whichever framework asks."""
+    """Data, goal and two layers' weights with their shapes: the same for the same seed
+    whichever framework asks.
+    """
     batch, width, hidden = (spec[name] for name in ("batch", "width", "hidden"))
-    draw, shapes = random.Random(spec["seed"]).uniform, [(width, hidden), (hidden, width)]
+    draw = random.Random(spec["seed"]).uniform
+    shapes = [(width, hidden), (hidden, width)]
 
     def drawn(most: float, shape: tuple[int, int]) -> tuple[Any, tuple[int, int]]:
         return array("f", (draw(-most, most) for _ in range(shape[0] * shape[1]))), shape
@@ -94,15 +100,21 @@ WITH = {"torch": with_torch, "jax": with_jax, "tensorflow": with_tensorflow}
 
 
 def framework(spec: Row) -> Iterator[Row]:
-    """ready, a row a step, and the end: ran or not_run. Whatever a framework raises ends the program."""
-    name, given = spec["path"], numbers(spec)
+    """ready, a row a step, and the end: ran or not_run.
+
+    Whatever a framework raises ends the program.
+    """
+    name = spec["path"]
+    given = numbers(spec)
     if importlib.util.find_spec(name) is None:
         why = f"not installed in this Python; the line that would: pip install {spec['pip']}"
         yield {"event": "end", "state": "not_run", "why": why}
         return
     library = importlib.import_module(name)
     yield {"event": "ready"}
-    began, kept, losses = time.monotonic(), Path(spec["folder"], "torch.json"), []
+    began = time.monotonic()
+    kept = Path(spec["folder"], "torch.json")
+    losses = []
     start = frame.restart_peak()
     frame.limit_host(spec["limit_bytes"])
     step = WITH[name](library, given)

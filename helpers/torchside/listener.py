@@ -1,4 +1,6 @@
-"""Signals and quiet spells of a recorded process: heard at once, also while its main thread waits in a driver."""
+"""Signals and quiet spells of a recorded process: heard at once, also while its main thread
+waits in a driver.
+"""
 
 from __future__ import annotations
 
@@ -23,38 +25,52 @@ IDLE_POLL_S = 5.0
 
 
 class HangWatch:
-    """Does the program still do anything? Asked again and again by ``tick``. ``after_s`` 0: nobody asked to watch.
+    """Does the program still do anything?
 
-    Output is every byte that this process wrote to any file, pipe or terminal, as the kernel counts them (/proc/self/io, see
-    proc(5)), so no stream is touched. Allocations are counted on the GPU only. Where a call that holds the interpreter's lock
-    never returns (the start of a sick driver, or the allocator's own lock), ``tick`` is not called any more: then the timer
-    of faulthandler, which needs no lock, writes the stacks. There is one such timer: a program that sets it takes it away.
-    It is armed only while the watching thread does nothing longer than to wait for that lock: so when it fires, no thread has
-    run Python for long. Stacks read without the lock while a thread does run crash the process (seen, Python 3.11).
+    Asked again and again by ``tick``. ``after_s`` 0: nobody asked to watch.
+
+    Output is every byte that this process wrote to any file, pipe or terminal, as the kernel
+    counts them (/proc/self/io, see proc(5)), so no stream is touched. Allocations are counted
+    on the GPU only. Where a call that holds the interpreter's lock never returns (the start of
+    a sick driver, or the allocator's own lock), ``tick`` is not called any more: then the timer
+    of faulthandler, which needs no lock, writes the stacks. There is one such timer: a program
+    that sets it takes it away. It is armed only while the watching thread does nothing longer
+    than to wait for that lock: so when it fires, no thread has run Python for long. Stacks read
+    without the lock while a thread does run crash the process (seen, Python 3.11).
     """
 
     def __init__(self, base: str, after_s: float):
-        self.base, self.after_s = base, after_s
+        self.base = base
+        self.after_s = after_s
         self.poll_s = max(0.05, min(IDLE_POLL_S, after_s / 4)) if after_s else IDLE_POLL_S
         self.reports = 0
-        self._since, self._reported = time.monotonic(), False
-        self._written, self._allocations = written_bytes(), -1
+        self._since = time.monotonic()
+        self._reported = False
+        self._written = written_bytes()
+        self._allocations = -1
         self._timer = _open(f"{base}-stuck.stacks") if after_s else None
         self._armed = False
 
     def tick(self, torch: Any) -> dict[str, Any] | None:
-        """The hang that has just become one, as facts; None otherwise. ``torch`` is None where it has used no GPU."""
+        """The hang that has just become one, as facts; None otherwise.
+
+        ``torch`` is None where it has used no GPU.
+        """
         self.arm()
-        written, allocations = written_bytes(), -1 if torch is None else allocation_count(torch)
+        written = written_bytes()
+        allocations = -1 if torch is None else allocation_count(torch)
         if (written, allocations) != (self._written, self._allocations):
-            self._written, self._allocations = written, allocations
-            self._since, self._reported = time.monotonic(), False
+            self._written = written
+            self._allocations = allocations
+            self._since = time.monotonic()
+            self._reported = False
             return None
         quiet_s = time.monotonic() - self._since
         if quiet_s < self.after_s or self._reported or self.reports >= MOST_REPORTS:
             return None
         self.disarm()
-        self._reported, self.reports = True, self.reports + 1
+        self._reported = True
+        self.reports = self.reports + 1
         kinds = (("allocation on the GPU", torch is not None), ("output", written is not None))
         missing = " and no ".join(what for what, known in kinds if known)
         says = f"no {missing or 'sign of life that could be seen'} for {quiet_s:.1f} s"
@@ -66,7 +82,9 @@ class HangWatch:
         self._written = written_bytes()
 
     def arm(self) -> None:
-        """Start the timer anew, before a wait of at most ``poll_s`` or a call that may never give the lock back."""
+        """Start the timer anew, before a wait of at most ``poll_s`` or a call that may never
+        give the lock back.
+        """
         if self._timer is not None:
             self._armed = True
             faulthandler.dump_traceback_later(self.after_s + 2 * self.poll_s, file=self._timer)
@@ -78,12 +96,14 @@ class HangWatch:
 
     def end(self) -> None:
         """Watch no more."""
-        self.after_s, self._timer = 0, None
+        self.after_s = 0
+        self._timer = None
         self.disarm()
 
     def stacks(self, reason: str, says: str = "") -> str:
         """Write the stack of every thread; the path of the file."""
-        path, when = f"{self.base}-{reason}.stacks", time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        path = f"{self.base}-{reason}.stacks"
+        when = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         with _open(path) as file:
             file.write(f"process {os.getpid()} at {when}{': ' + says if says else ''}\n")
             file.flush()
@@ -112,15 +132,18 @@ def allocation_count(torch: Any) -> int:
 
 
 class Listener:
-    """``on_signal`` gets the number of a SIGUSR1 or SIGTERM, and whether the process ends right after it.
+    """``on_signal`` gets the number of a SIGUSR1 or SIGTERM, and whether the process ends right
+    after it.
 
-    A signal that the program handles itself, now or later, is its own: the handler runs as ever, and ``on_signal`` hears of it
-    beside that. SIGTERM ends the process as ever where the program has no handler: by the signal itself, not an exit code.
-    ``in_main`` is called first, and in the main thread, before such an end.
+    A signal that the program handles itself, now or later, is its own: the handler runs as
+    ever, and ``on_signal`` hears of it beside that. SIGTERM ends the process as ever where the
+    program has no handler: by the signal itself, not an exit code. ``in_main`` is called first,
+    and in the main thread, before such an end.
     """
 
     def __init__(self, on_signal: Callable[[int, bool], None], in_main: Callable[[], None]):
-        self.on_signal, self.in_main = on_signal, in_main
+        self.on_signal = on_signal
+        self.in_main = in_main
         self.whose: dict[str, str] = {}
         self._pipe = NO_PIPE
         self._raw: dict[int, int] = {}
@@ -153,11 +176,14 @@ class Listener:
         return self.whose
 
     def attend(self, tick: Callable[[], HangWatch]) -> None:
-        """Start the thread that hears signals and calls ``tick``, as often as the watch that it returns asks for. Without it,
-        signals are handled in the main thread: a second thread makes Python 3.12 warn at every fork, so it starts late."""
+        """Start the thread that hears signals and calls ``tick``, as often as the watch that it
+        returns asks for. Without it, signals are handled in the main thread: a second thread
+        makes Python 3.12 warn at every fork, so it starts late.
+        """
         if self._thread is None:
             thread = threading.Thread(target=self._attend, args=(tick,), daemon=True)
-            thread.name, self._thread = "casebook-recorder", thread
+            thread.name = "casebook-recorder"
+            self._thread = thread
             thread.start()
 
     def forget(self) -> None:
@@ -169,7 +195,10 @@ class Listener:
             for name in SIGNALS:
                 if signal.getsignal(getattr(signal, name)) == self._handle:
                     signal.signal(getattr(signal, name), signal.SIG_DFL)
-        self._pipe, self._raw, self._thread, self.whose = NO_PIPE, {}, None, {}
+        self._pipe = NO_PIPE
+        self._raw = {}
+        self._thread = None
+        self.whose = {}
 
     def _handle(self, number: int, frame: object) -> None:
         if number == signal.SIGTERM:
@@ -198,8 +227,12 @@ class Listener:
                 self._act(number)
 
     def _heard(self, wait_s: float) -> list[int]:
-        """Signals since the last call. The C handler writes each number at once (signal.set_wakeup_fd); the Python handler
-        writes it again, later, which counts only where the first went to another owner of that descriptor (asyncio)."""
+        """Signals since the last call.
+
+        The C handler writes each number at once (signal.set_wakeup_fd); the Python handler
+        writes it again, later, which counts only where the first went to another owner of that
+        descriptor (asyncio).
+        """
         pipe = self._pipe[0]
         if not select.select([pipe] if pipe >= 0 else [], [], [], wait_s)[0]:
             return []

@@ -1,4 +1,5 @@
-"""The same training by two processes or two devices: DataParallel, DDP, fully_shard, two stages, averaged gradients.
+"""The same training by two processes or two devices: DataParallel, DDP, fully_shard, two
+stages, averaged gradients.
 
 Over nccl (RCCL) where this torch has it and there are two GPUs, else over gloo on the CPU.
 """
@@ -29,7 +30,9 @@ class OverDevices(Run):
 
 
 def data_parallel(spec: Row) -> Answer:
-    """nn.DataParallel over two GPUs in one process; known to deadlock on some boxes, so the time limit is part of it."""
+    """nn.DataParallel over two GPUs in one process; known to deadlock on some boxes, so the
+    time limit is part of it.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < 2:
         says = f"needs two GPUs, and torch sees {count or 'none'}"
@@ -39,11 +42,15 @@ def data_parallel(spec: Row) -> Answer:
 
 
 def together(spec: Row, how: str) -> Answer:
-    """Start the second process, do this one's part, put both answers together. ``how``: a key of KINDS.
+    """Start the second process, do this one's part, put both answers together.
 
-    ddp: each has the whole model and half of the batch, and DistributedDataParallel averages the gradients; fsdp: the same,
-    but each keeps half of every parameter, gradient and optimizer state (fully_shard); two_stage: the first half of the layers
-    here, the second there, activations go over and their gradients come back; averaged: two processes that share no library.
+    ``how``: a key of KINDS.
+
+    ddp: each has the whole model and half of the batch, and DistributedDataParallel averages
+    the gradients; fsdp: the same, but each keeps half of every parameter, gradient and
+    optimizer state (fully_shard); two_stage: the first half of the layers here, the second
+    there, activations go over and their gradients come back; averaged: two processes that share
+    no library.
     """
     if how == "fsdp" and not hasattr(_fsdp(), "fully_shard"):
         raise NotRun(f"fully_shard came with torch 2.6, and this is {torch.__version__}")
@@ -78,7 +85,8 @@ def _backend(spec: Row, how: str) -> Row:
     alone = {"backend": "gloo", "devices": ["cpu", "cpu"]}
     if how == "averaged":
         return alone
-    there, gpus = distributed.is_available(), spec["device"] != "cpu"
+    there = distributed.is_available()
+    gpus = spec["device"] != "cpu"
     if there and gpus and torch.cuda.device_count() > 1 and distributed.is_nccl_available():
         return {"backend": "nccl", "devices": ["cuda:0", "cuda:1"]}
     if not (there and distributed.is_gloo_available()):
@@ -103,7 +111,8 @@ def other_rank() -> None:
 
 def _part(job: Row, rank: int, hear: Any, tell: Any) -> Answer:
     """One process's part: meet, train, compare what it holds with the single device's."""
-    device, how = job["devices"][rank], job["how"]
+    device = job["devices"][rank]
+    how = job["how"]
     if how != "averaged":
         meet(torch, job, rank)
     if device != "cpu":
@@ -120,7 +129,9 @@ def _part(job: Row, rank: int, hear: Any, tell: Any) -> Answer:
 
 
 def _held(run: Run) -> int:
-    """Bytes of parameters, gradients (as large) and optimizer state in this process; of a sharded tensor its own part."""
+    """Bytes of parameters, gradients (as large) and optimizer state in this process; of a
+    sharded tensor its own part.
+    """
     states = [one for state in run.optimizer.state.values() for one in state.values()]
     states = [one for one in states if isinstance(one, torch.Tensor)]
     return 2 * _bytes(run.model.parameters()) + _bytes(states)
@@ -132,16 +143,22 @@ def _bytes(tensors: Iterable[Any]) -> int:
 
 
 def _twin(run: Run, job: Row) -> bool:
-    """Whether one process with two pieces a step gets the same losses to the last bit (dividing by two rounds nothing)."""
+    """Whether one process with two pieces a step gets the same losses to the last bit (dividing
+    by two rounds nothing).
+    """
     alone = Run({**job, "pieces": 2, "device": run.device})
     return [alone.step() for _ in run.losses] == run.losses
 
 
 class Halves(Run):
-    """This process's half of each batch; the gradients are averaged by what ``call`` is (DDP or fully_shard)."""
+    """This process's half of each batch; the gradients are averaged by what ``call`` is (DDP or
+    fully_shard).
+    """
 
     def __init__(self, job: Row, rank: int, hear: Any, tell: Any):
-        self.rank, self.hear, self.tell = rank, hear, tell
+        self.rank = rank
+        self.hear = hear
+        self.tell = tell
         super().__init__(job)
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
@@ -179,11 +196,13 @@ class TwoStage(Halves):
         return model
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
-        left, right = tokens[:, :-1], tokens[:, 1:]
+        left = tokens[:, :-1]
+        right = tokens[:, 1:]
         if self.rank == 0:
             out = self.call(left)
             distributed.send(out.detach(), 1)
-            back, total = torch.empty_like(out), torch.empty((), device=self.device)
+            back = torch.empty_like(out)
+            total = torch.empty((), device=self.device)
             distributed.recv(back, 1)
             distributed.recv(total, 1)
             out.backward(back)
@@ -201,7 +220,9 @@ class TwoStage(Halves):
 
 
 class Averaged(Halves):
-    """No torch.distributed: each process's gradients and loss are a row of a file that both map, and pipes say when."""
+    """No torch.distributed: each process's gradients and loss are a row of a file that both
+    map, and pipes say when.
+    """
 
     def __init__(self, job: Row, rank: int, hear: Any, tell: Any):
         super().__init__(job, rank, hear, tell)
@@ -216,7 +237,8 @@ class Averaged(Halves):
         gradients: list[Any] = [one.grad for one in self.model.parameters()]
         flat = [loss.detach().view(1), *(one.flatten() for one in gradients)]
         self.rows[self.rank].copy_(torch.cat(flat))
-        # The first takes the mean of both rows once the second's is there, and goes on once the second has read it.
+        # The first takes the mean of both rows once the second's is there, and goes on once the
+        # second has read it.
         if self.rank == 0:
             self._wait()
             self.rows[0] += self.rows[1]

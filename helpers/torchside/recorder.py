@@ -1,8 +1,10 @@
-"""What a program asked of torch's allocator: its memory history, started in the program itself and kept where it matters.
+"""What a program asked of torch's allocator: its memory history, started in the program itself
+and kept where it matters.
 
-The history starts when the program first uses CUDA or ROCm, never before: the recorder takes no context by itself. A snapshot
-is kept at the first out-of-memory (also one that the program catches), at the end, on SIGUSR1 and SIGTERM, and after a quiet
-spell, with the stacks of all threads. Nothing here raises into the program or writes to its output.
+The history starts when the program first uses CUDA or ROCm, never before: the recorder takes no
+context by itself. A snapshot is kept at the first out-of-memory (also one that the program
+catches), at the end, on SIGUSR1 and SIGTERM, and after a quiet spell, with the stacks of all
+threads. Nothing here raises into the program or writes to its output.
 """
 
 from __future__ import annotations
@@ -30,7 +32,10 @@ NO_CPU_TRACE = "CPU trace: not available because "
 
 
 def start_history(torch: Any, events: int, stacks: bool = True) -> str:
-    """Turn torch's memory history on; empty, or why this torch has none. The arguments changed in torch 2.1."""
+    """Turn torch's memory history on; empty, or why this torch has none.
+
+    The arguments changed in torch 2.1.
+    """
     record = getattr(torch.cuda.memory, "_record_memory_history", None)
     names = inspect.signature(record).parameters if record else {}
     if record and "trace_alloc_max_entries" in names:  # 2.0
@@ -44,9 +49,13 @@ def start_history(torch: Any, events: int, stacks: bool = True) -> str:
 
 
 def write_snapshot(torch: Any, path: str) -> dict[str, Any]:
-    """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot. Raises OSError, RuntimeError."""
+    """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot.
+
+    Raises OSError, RuntimeError.
+    """
     snapshot = torch.cuda.memory._snapshot()
-    # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue 183842).
+    # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue
+    # 183842).
     with replacing(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=4)
     return snapshot
@@ -58,7 +67,10 @@ def words(error: BaseException) -> str:
 
 
 class Recorder:
-    """The recorder of one process. ``base`` is the path that its files begin with; ``facts`` is what ``base``.json holds."""
+    """The recorder of one process.
+
+    ``base`` is the path that its files begin with; ``facts`` is what ``base``.json holds.
+    """
 
     def __init__(
         self,
@@ -68,9 +80,13 @@ class Recorder:
         cpu_profile: bool = False,
         whole_program: bool = True,
     ):
-        self.base, self.max_events, self.whole_program = base, max_events, whole_program
+        self.base = base
+        self.max_events = max_events
+        self.whole_program = whole_program
         self.torch: Any = None
-        self.open, self.history, self._is_fork = True, False, False
+        self.open = True
+        self.history = False
+        self._is_fork = False
         self.facts: dict[str, Any] = {"python": sys.executable, "ended": "", "torch": {}}
         self.facts |= {"devices": [], "signals": {}, "notes": [], **nothing_yet()}
         self._cpu_profile = cpu_profile
@@ -113,7 +129,8 @@ class Recorder:
             if facts["cuda"] is None and facts["hip"] is None:
                 self.note(NOT_AVAILABLE + "this torch is a CPU build")
             else:
-                # Runs inside the program's own first use of the GPU, or at once where that has been (torch/cuda/__init__.py).
+                # Runs inside the program's own first use of the GPU, or at once where that has
+                # been (torch/cuda/__init__.py).
                 torch.cuda._lazy_call(self._start_history)
             if self._cpu_profile:
                 self._start_profile()
@@ -147,7 +164,10 @@ class Recorder:
             self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
 
     def keep(self, reason: str, **more: Any) -> None:
-        """Keep a snapshot now; what went wrong stands in its entry. Without a history there is nothing to keep."""
+        """Keep a snapshot now; what went wrong stands in its entry.
+
+        Without a history there is nothing to keep.
+        """
         if not self.history:
             return
         with self._lock:
@@ -171,18 +191,23 @@ class Recorder:
             self._write()
 
     def _devices(self) -> list[dict[str, Any]]:
-        """The allocator's counters of each device; under which settings it works is kept beside them."""
-        cuda, devices = self.torch.cuda, []
+        """The allocator's counters of each device; under which settings it works is kept beside
+        them.
+        """
+        cuda = self.torch.cuda
+        devices = []
         fraction = getattr(cuda, "get_per_process_memory_fraction", lambda index: None)
         for index in range(cuda.device_count()):
-            card, stats = cuda.get_device_properties(index), cuda.memory_stats(index)
+            card = cuda.get_device_properties(index)
+            stats = cuda.memory_stats(index)
             device = {"index": index, "name": card.name, "total_bytes": card.total_memory}
             kept = [name for name in stats if ".all." in name or name.startswith("num_")]
             device |= {"fraction": fraction(index), "stats": {name: stats[name] for name in kept}}
             devices.append(device)
         settings = getattr(self.torch._C, "_accelerator_getAllocatorSettings", lambda: None)()
         backend = getattr(cuda, "get_allocator_backend", lambda: None)()
-        endings, names = ("_CONF", "_CACHING"), [n for n in os.environ if n.startswith("PYTORCH_")]
+        endings = ("_CONF", "_CACHING")
+        names = [n for n in os.environ if n.startswith("PYTORCH_")]
         given = {name: os.environ[name] for name in names if name.endswith(endings)}
         self.facts["allocator"] = {"backend": backend, "settings": settings, "environment": given}
         return devices
@@ -274,10 +299,16 @@ class Recorder:
                 self._lock.release()
 
     def _forked(self) -> None:
-        """In a forked child: a process of its own. A CUDA that the parent has started cannot be used there."""
+        """In a forked child: a process of its own.
+
+        A CUDA that the parent has started cannot be used there.
+        """
         self._listener.forget()
-        self.open, self._is_fork = self.open and not self.history, True
-        self.history, self._profile, self._lock = False, None, threading.RLock()
+        self.open = self.open and not self.history
+        self._is_fork = True
+        self.history = False
+        self._profile = None
+        self._lock = threading.RLock()
         self.base = own_base(os.path.dirname(self.base))
         self._hang = HangWatch(self.base, 0)
         forked = "forked from a recorded process; quiet spells of it are not watched"
@@ -298,7 +329,9 @@ def nothing_yet() -> dict[str, Any]:
 
 
 def own_base(folder: str) -> str:
-    """What the files of this process begin with: no other process, nor a later one of its number, has the same."""
+    """What the files of this process begin with: no other process, nor a later one of its
+    number, has the same.
+    """
     return os.path.join(folder, f"{os.getpid()}-{time.time_ns():x}")
 
 
@@ -310,11 +343,14 @@ def from_environment() -> Recorder:
 
 
 class Recording:
-    """``with recording(out) as r``: what the block asked for. After it, ``r.trace`` is the file (None: there is none, and
-    ``r.notes`` say why), and ``r.facts`` everything else.
+    """``with recording(out) as r``: what the block asked for.
 
-    On a GPU it is a snapshot (.pickle) with the history of the block, at the first out-of-memory where there was one; on the
-    CPU the profiler's trace (.jsonl) of this thread. ``out`` gets that ending whatever it has.
+    After it, ``r.trace`` is the file (None: there is none, and ``r.notes`` say why), and
+    ``r.facts`` everything else.
+
+    On a GPU it is a snapshot (.pickle) with the history of the block, at the first
+    out-of-memory where there was one; on the CPU the profiler's trace (.jsonl) of this thread.
+    ``out`` gets that ending whatever it has.
     """
 
     def __init__(self, out: str | os.PathLike[str], max_events: int, hang_after_s: float | None):

@@ -1,14 +1,18 @@
-"""Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a limit, and what torch counted.
+"""Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a
+limit, and what torch counted.
 
-A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` (null: 80 % of what is free),
-``snapshot`` (a path, or empty) and ``rows`` (whether allocated and reserved bytes are told after every operation).
+A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` (null: 80 % of
+what is free), ``snapshot`` (a path, or empty) and ``rows`` (whether allocated and reserved
+bytes are told after every operation).
 
-One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache, synchronize, reset_peak. Those that
-only a fake device can do (foreign, fail_next, ...) are counted and left out. An allocation that fails is counted and its later
-free skipped, as under the test oracle. Runs under the user's own torch, CUDA or ROCm.
+One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache,
+synchronize, reset_peak. Those that only a fake device can do (foreign, fail_next, ...) are
+counted and left out. An allocation that fails is counted and its later free skipped, as under
+the test oracle. Runs under the user's own torch, CUDA or ROCm.
 
-The limit is torch's own per-process memory fraction, so the allocator refuses what a card of that size would refuse. With a
-fraction below 1 garbage_collection_threshold is at work where the settings name one. Library handles come on top.
+The limit is torch's own per-process memory fraction, so the allocator refuses what a card of
+that size would refuse. With a fraction below 1 garbage_collection_threshold is at work where
+the settings name one. Library handles come on top.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ from helpers.torchside.recorder import start_history, write_snapshot
 
 ROWS_AT_ONCE = 500
 KEPT_FREE_BYTES = 256 * MIB
-"""Of what is free, left alone also where a limit is asked for: an estimate of what a driver near its end does not give."""
+"""Of what is free, left alone also where a limit is asked for: an estimate of what a driver
+near its end does not give.
+"""
 DEFAULT_SHARE = 0.8
 # With these torch's memory limit does not hold: it asks the driver for every tensor.
 UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
@@ -37,7 +43,9 @@ class Stress:
     """The live tensors, the streams by number, and what happened so far."""
 
     def __init__(self, torch: Any, spec: Row):
-        self.torch, self.cuda, self.spec = torch, torch.cuda, spec
+        self.torch = torch
+        self.cuda = torch.cuda
+        self.spec = spec
         self.live: dict[Any, Any] = {}
         self.streams: dict[int, Any] = {0: torch.cuda.default_stream(0)}
         self.counts = {"done": 0, "ooms": 0, "skipped": 0}
@@ -55,7 +63,8 @@ class Stress:
 
     def do(self, op: Row) -> str:
         """Carry out one operation: ok, skipped or left_out. Raises torch's OutOfMemoryError."""
-        kind, ident = op["op"], op.get("id")
+        kind = op["op"]
+        ident = op.get("id")
         if kind == "alloc":
             options = {"dtype": self.torch.uint8, "device": "cuda:0"}
             with self.cuda.stream(self.stream(op.get("stream", 0))):
@@ -76,7 +85,9 @@ class Stress:
 
     def run(self, operations: list[Row]) -> Iterator[Row]:
         """All operations, or those for which there is time: rows, and the end."""
-        began, batch, status = time.monotonic(), [], "ok"
+        began = time.monotonic()
+        batch = []
+        status = "ok"
         for i, op in enumerate(operations):
             if time.monotonic() >= began + self.spec["seconds"]:
                 status = "time"
@@ -106,7 +117,10 @@ class Stress:
 
 
 def trouble(torch: Any) -> str:
-    """Why nothing can be stressed here, or empty. Caching turned off is one: then neither limit nor statistics hold."""
+    """Why nothing can be stressed here, or empty.
+
+    Caching turned off is one: then neither limit nor statistics hold.
+    """
     why = ": ".join(filter(None, gpu_trouble(torch)))
     off = next((name for name in UNLIMITED if name in os.environ), "")
     if why or off:
@@ -116,7 +130,9 @@ def trouble(torch: Any) -> str:
 
 
 def limit(free_bytes: int, total_bytes: int, asked_bytes: int | None) -> int:
-    """The most that may be held: what was asked for, as far as it is free; by default 80 % of what is free."""
+    """The most that may be held: what was asked for, as far as it is free; by default 80 % of
+    what is free.
+    """
     if asked_bytes is None:
         return int(DEFAULT_SHARE * free_bytes)
     return max(0, min(asked_bytes, free_bytes - KEPT_FREE_BYTES, total_bytes - 1))
@@ -132,7 +148,8 @@ def work(options: Row) -> Iterator[Row]:
         why = f"torch cannot be imported: {error}"
     if not why:
         device = Device(torch, {"device": "cuda:0", "pci": ""})
-        total, free = torch.cuda.get_device_properties(0).total_memory, device.free_bytes()
+        total = torch.cuda.get_device_properties(0).total_memory
+        free = device.free_bytes()
         most = limit(free, total, spec["limit_bytes"])
         why = f"only {free // MIB} MiB of this GPU are free" if most < MIB else ""
     if why:

@@ -1,8 +1,10 @@
-"""Train a small transformer in one of several ways: a program, one JSON argument in, JSON lines out, on the CPU or a GPU.
+"""Train a small transformer in one of several ways: a program, one JSON argument in, JSON lines
+out, on the CPU or a GPU.
 
-helpers/load/training.py starts, limits and reads it. The spec: ``path`` (a name of WAYS), ``name`` (of its files), ``folder``
-(scratch of all paths of one table), ``device`` (cpu or cuda), ``steps``, ``seed``, ``threads``, the model's shape (``vocab``,
-``width``, ``layers``, ``heads``, ``length``, ``batch``, ``dropout``), and what one path alone reads.
+helpers/load/training.py starts, limits and reads it. The spec: ``path`` (a name of WAYS),
+``name`` (of its files), ``folder`` (scratch of all paths of one table), ``device`` (cpu or
+cuda), ``steps``, ``seed``, ``threads``, the model's shape (``vocab``, ``width``, ``layers``,
+``heads``, ``length``, ``batch``, ``dropout``), and what one path alone reads.
 """
 
 from __future__ import annotations
@@ -39,10 +41,12 @@ def plain(spec: Row) -> Answer:
 
 
 class BackingOff(Run):
-    """Halves what is done at once whenever memory runs out, and does the same step again: no sample is lost or seen twice.
+    """Halves what is done at once whenever memory runs out, and does the same step again: no
+    sample is lost or seen twice.
 
-    Only the forward and backward pass are done again: nothing was updated by then. An optimizer that runs out has updated some
-    parameters and not others, and a smaller piece would not help it; that error is passed on.
+    Only the forward and backward pass are done again: nothing was updated by then. An optimizer
+    that runs out has updated some parameters and not others, and a smaller piece would not help
+    it; that error is passed on.
     """
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
@@ -73,11 +77,14 @@ def back_off(spec: Row) -> Answer:
 
 
 def resume(spec: Row) -> Answer:
-    """A checkpoint every step; goes on from the newest whole one, and may be told to ``die`` at a step, by a kill or by memory.
+    """A checkpoint every step; goes on from the newest whole one, and may be told to ``die`` at
+    a step, by a kill or by memory.
 
-    With ``compare`` an undisturbed training from the start follows, whose whole state must have the same bits.
+    With ``compare`` an undisturbed training from the start follows, whose whole state must have
+    the same bits.
     """
-    folder, die = Path(spec["folder"]) / spec["name"], spec.get("die") or {}
+    folder = Path(spec["folder"]) / spec["name"]
+    die = spec.get("die") or {}
     peak = Peak(torch, spec["device"])
     run = Run(spec)
     newest = checkpoint.load(folder)
@@ -105,7 +112,8 @@ def resume(spec: Row) -> Answer:
 
 
 def until_oom(spec: Row) -> Answer:
-    """Steps of ``batch`` sequences, each batch ``growth`` tokens longer, until memory runs out or ``steps`` are done.
+    """Steps of ``batch`` sequences, each batch ``growth`` tokens longer, until memory runs out
+    or ``steps`` are done.
 
     ``limit_bytes`` (None: no limit) counts from before the model; ``record`` keeps the trace there.
     """
@@ -148,7 +156,8 @@ def training(spec: Row) -> Iterator[Row]:
         torch.use_deterministic_algorithms(True)
     warm(spec)
     yield {"event": "ready", "torch": str(torch.__version__)}
-    # Before the time limit stops it from outside, which sees the kernel's side alone: where Python is.
+    # Before the time limit stops it from outside, which sees the kernel's side alone: where
+    # Python is.
     faulthandler.dump_traceback_later(max(0.1, 0.8 * spec["limit_s"]))
     began = time.monotonic()
     try:

@@ -1,12 +1,15 @@
-"""A small transformer, data made on the spot, and one training of it, as every way to train and every workload does it.
+"""A small transformer, data made on the spot, and one training of it, as every way to train and
+every workload does it.
 
-The data follow a rule that can be learnt. A step is the same for every path: draw a batch, gradients of its mean loss, one step
-of AdamW; how the gradients come about is what the paths differ in.
+The data follow a rule that can be learnt. A step is the same for every path: draw a batch,
+gradients of its mean loss, one step of AdamW; how the gradients come about is what the paths
+differ in.
 
-Bitwise equal to the single device: the gradients of the first step, every loss, every parameter at the end. Where sums are
-taken in another order that cannot be; then the largest error of a gradient, over that tensor's largest element, must be below
-GRADIENT_TOLERANCE and each loss within LOSS_TOLERANCE of its value. fp32 rounds at 6e-8 and sums some 1,000 terms here; a
-lost, doubled or wrongly weighted piece shows as 1e-2 or more.
+Bitwise equal to the single device: the gradients of the first step, every loss, every parameter
+at the end. Where sums are taken in another order that cannot be; then the largest error of a
+gradient, over that tensor's largest element, must be below GRADIENT_TOLERANCE and each loss
+within LOSS_TOLERANCE of its value. fp32 rounds at 6e-8 and sums some 1,000 terms here; a lost,
+doubled or wrongly weighted piece shows as 1e-2 or more.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ SMALLEST = {"vocab": 8, "width": 8, "layers": 1, "heads": 1, "length": 4, "batch
 
 
 class Embedding(nn.Module):
-    """Tokens to vectors, with the sines and cosines of the position added: no parameter, so any length will do."""
+    """Tokens to vectors, with the sines and cosines of the position added: no parameter, so any
+    length will do.
+    """
 
     def __init__(self, vocab: int, width: int):
         super().__init__()
@@ -52,14 +57,19 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal self-attention and a network of two layers, each added to what came in; written out, so it is deterministic."""
+    """Causal self-attention and a network of two layers, each added to what came in; written
+    out, so it is deterministic.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()
         self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.before = nn.LayerNorm(width)
+        self.between = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -74,11 +84,14 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A language model of layers that are all called alike, so that a stage of them is a model too."""
+    """A language model of layers that are all called alike, so that a stage of them is a model
+    too.
+    """
 
     def __init__(self, spec: dict[str, Any]):
         super().__init__()
-        width, vocab = spec["width"], spec["vocab"]
+        width = spec["width"]
+        vocab = spec["vocab"]
         blocks = [Block(width, spec["heads"], spec["dropout"]) for _ in range(spec["layers"])]
         self.layers = nn.ModuleList([Embedding(vocab, width), *blocks, nn.Linear(width, vocab)])
         self.recompute = bool(spec.get("recompute"))
@@ -91,13 +104,16 @@ class Transformer(nn.Module):
 
 
 class Data:
-    """Sequences after a rule that can be learnt, and the order they are drawn in; ``state`` is the order's, to the sample."""
+    """Sequences after a rule that can be learnt, and the order they are drawn in; ``state`` is
+    the order's, to the sample.
+    """
 
     def __init__(self, spec: dict[str, Any]):
         self.generator = torch.Generator().manual_seed(spec["seed"])
         self.batch = spec["batch"]
         self.rows = self.sequences(spec["vocab"], spec["length"], max(SAMPLES, self.batch))
-        self.order, self.position = torch.randperm(len(self.rows), generator=self.generator), 0
+        self.order = torch.randperm(len(self.rows), generator=self.generator)
+        self.position = 0
 
     def sequences(self, vocab: int, length: int, count: int) -> torch.Tensor:
         columns = [torch.randint(vocab, (count,), generator=self.generator)]
@@ -109,7 +125,8 @@ class Data:
     def next(self) -> torch.Tensor:
         """The numbers of the next batch's samples; a new order where fewer are left."""
         if self.position + self.batch > len(self.order):
-            self.order, self.position = torch.randperm(len(self.rows), generator=self.generator), 0
+            self.order = torch.randperm(len(self.rows), generator=self.generator)
+            self.position = 0
         self.position += self.batch
         return self.order[self.position - self.batch : self.position]
 
@@ -119,15 +136,21 @@ class Data:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"])
-        self.order, self.position = state["order"], state["position"]
+        self.order = state["order"]
+        self.position = state["position"]
 
 
 class Run:
-    """One training: model, optimizer, data, and every loss so far. A step is the same for every path: ``forward_backward``
-    and what the model is wrapped in differ."""
+    """One training: model, optimizer, data, and every loss so far.
+
+    A step is the same for every path: ``forward_backward`` and what the model is wrapped in
+    differ.
+    """
 
     def __init__(self, spec: dict[str, Any]):
-        self.spec, self.device, self.pieces = spec, spec["device"], spec.get("pieces", 1)
+        self.spec = spec
+        self.device = spec["device"]
+        self.pieces = spec.get("pieces", 1)
         checkpoint.seed(spec["seed"])
         self.model = Transformer(spec).to(self.device)
         self.call = self.prepared(self.model)
@@ -146,7 +169,9 @@ class Run:
         return nn.functional.cross_entropy(scores.float().flatten(0, 1), tokens[:, 1:].flatten())
 
     def forward_backward(self, tokens: torch.Tensor) -> float:
-        """Gradients of the mean loss over all of ``tokens``, in ``pieces`` pieces; each counts by its share of the samples."""
+        """Gradients of the mean loss over all of ``tokens``, in ``pieces`` pieces; each counts
+        by its share of the samples.
+        """
         total = torch.zeros((), device=self.device)
         for part in tokens.chunk(self.pieces):
             loss = self.loss(part) * (len(part) / len(tokens))
@@ -193,7 +218,8 @@ class Run:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.data.restore(state["data"])
-        self.losses, self.seen = list(state["losses"]), state["seen"]
+        self.losses = list(state["losses"])
+        self.seen = state["seen"]
         checkpoint.set_rng_states(state["random"])
 
     def digest(self) -> str:
@@ -202,8 +228,10 @@ class Run:
 
 
 def warm(spec: dict[str, Any]) -> None:
-    """One step of the smallest model: what torch imports at its first optimizer step (70 MB of its compiler, 2.13) and a GPU's
-    context are then no part of what is measured, and cannot fail under a limit."""
+    """One step of the smallest model: what torch imports at its first optimizer step (70 MB of
+    its compiler, 2.13) and a GPU's context are then no part of what is measured, and cannot
+    fail under a limit.
+    """
     Run({"dropout": 0.0, **spec, **SMALLEST, "recompute": True}).step()
 
 
@@ -218,8 +246,9 @@ def whole(tensor: Any) -> Any:
 def trained(
     spec: Row, kind: Callable[[Row], Run] = Run, rank: int = 0
 ) -> Generator[Row, None, tuple[Any, Row]]:
-    """A run of that kind, all steps of it; the run, and the peaks, whether it is the reference's training and the largest error
-    of a gradient."""
+    """A run of that kind, all steps of it; the run, and the peaks, whether it is the
+    reference's training and the largest error of a gradient.
+    """
     peak = Peak(torch, spec["device"])
     run = kind(spec)
     path = Path(spec["folder"]) / f"{spec['name']}-{rank}-gradients.pt"
@@ -238,8 +267,9 @@ def trained(
 
 
 def compared(run: Run, spec: Row, gradients: dict[str, torch.Tensor]) -> tuple[str, float]:
-    """Against the result that the reference keeps here: ``bitwise``, ``within tolerance``, ``no`` or ``not applicable``; and
-    the largest error of a gradient."""
+    """Against the result that the reference keeps here: ``bitwise``, ``within tolerance``,
+    ``no`` or ``not applicable``; and the largest error of a gradient.
+    """
     kept = Path(spec["folder"]) / f"{REFERENCE}.pt"
     ends = {name: whole(one).detach().cpu() for name, one in run.model.named_parameters()}
     if spec["name"] == REFERENCE:
@@ -263,7 +293,9 @@ def compared(run: Run, spec: Row, gradients: dict[str, torch.Tensor]) -> tuple[s
 
 
 def in_words(answer: Row, *says: str) -> Row:
-    """The answer with what there is to say of it, the largest error of a gradient included where there is one."""
+    """The answer with what there is to say of it, the largest error of a gradient included
+    where there is one.
+    """
     error = f"largest gradient error {answer['worst']:.0e} of {GRADIENT_TOLERANCE:.0e}"
     errors = [error] if answer["equal"] in ("within tolerance", "no") else []
     return {**answer, "says": "; ".join([*says, *errors])}

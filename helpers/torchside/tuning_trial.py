@@ -1,10 +1,12 @@
-"""A worker of a tuning study: takes parameters, line by line, runs the objective, cleans up, and tells what is left of memory.
+"""A worker of a tuning study: takes parameters, line by line, runs the objective, cleans up,
+and tells what is left of memory.
 
     python -c "from helpers.torchside.tuning_trial import main; main()" objective.py:function
 
-Each line of stdin is one trial (``number``, ``params``), each line that it tells is one answer. Whether the context still lives
-after a failure is measured by using it: after a device-side assert every later call fails, after out of memory none does. It
-ends with its stdin. It never writes the study's storage. Without torch it measures the process's anonymous memory.
+Each line of stdin is one trial (``number``, ``params``), each line that it tells is one answer.
+Whether the context still lives after a failure is measured by using it: after a device-side
+assert every later call fails, after out of memory none does. It ends with its stdin. It never
+writes the study's storage. Without torch it measures the process's anonymous memory.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ def _gpu() -> Any | None:
 
 
 def answer(objective: Callable[[Row], float], asked: Row) -> Row:
-    """One trial and its cleanup: the value or the failure's message, bytes at the peak and left, whether the context lives."""
-    torch, began = _gpu(), time.monotonic()
+    """One trial and its cleanup: the value or the failure's message, bytes at the peak and
+    left, whether the context lives.
+    """
+    torch = _gpu()
+    began = time.monotonic()
     if torch is not None:
         torch.cuda.reset_peak_memory_stats()
     row: Row = {"event": "result", "number": asked["number"]}
@@ -39,7 +44,8 @@ def answer(objective: Callable[[Row], float], asked: Row) -> Row:
         row["message"] = f"{type(error).__name__}: {error}"[:4000]
     # Only now: while the exception lives, its traceback holds the frames and their tensors.
     row["seconds"] = round(time.monotonic() - began, 4)
-    peak_bytes, torch = own_bytes("RssAnon"), _gpu()
+    peak_bytes = own_bytes("RssAnon")
+    torch = _gpu()
     gc.collect()
     row |= {"peak_bytes": peak_bytes, "left_bytes": own_bytes("RssAnon"), "context": "none"}
     if torch is not None:

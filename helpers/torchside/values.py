@@ -1,9 +1,12 @@
-"""In a rehearsed program: small tensors are computed for real, on the processor, in the device's own memory.
+"""In a rehearsed program: small tensors are computed for real, on the processor, in the
+device's own memory.
 
-What a program decides by the values of its device hangs on small tensors: masks, counts, lengths, whether all sequences have
-ended. Their memory can be touched by the host, so each operator whose tensors are all small runs once more over it. Products and
-convolutions are left out, and so is what is random: their results are unknown, taken as 0 (an index: as the middle of its range,
-`all`: as true), and what is made of them is unknown, too. How large a result of unknown values is: at a stated bound.
+What a program decides by the values of its device hangs on small tensors: masks, counts,
+lengths, whether all sequences have ended. Their memory can be touched by the host, so each
+operator whose tensors are all small runs once more over it. Products and convolutions are left
+out, and so is what is random: their results are unknown, taken as 0 (an index: as the middle of
+its range, `all`: as true), and what is made of them is unknown, too. How large a result of
+unknown values is: at a stated bound.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from typing import Any
 
 from .witness import SIZES, Witness
 
-SMALL, SMALL_WHOLE = 1 << 16, 1 << 20  # elements; of whole numbers: masks of long inputs, lengths
+SMALL = 1 << 16
+SMALL_WHOLE = 1 << 20  # elements; of whole numbers: masks of long inputs, lengths
 MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
 LEFT_OUT = re.compile(
     r"(add|b|add?b|spars\w*)?(mm|mv)(_|$)|addm[mv]|baddbmm|conv|cudnn|scaled_dot|attention|_rnn|lstm|gru|grid_sampler"
@@ -34,12 +38,16 @@ NAMED = {
     "sizes": " ".join(SIZES),
 }
 KINDS = {name: kind for kind, names in NAMED.items() for name in names.split()}
-# Of so many elements, how many a result of unknown values has. Typical is tried with the zeros that stand for them first.
+# Of so many elements, how many a result of unknown values has. Typical is tried with the zeros
+# that stand for them first.
 BOUNDS = {"least": lambda n: 0, "typical": lambda n: (n + 1) // 2, "most": lambda n: n}
 
 
 def start(torch: Any, witness: Witness) -> None:
-    """Compute along in this thread from now on. Raises nothing: a torch without dispatch modes is left as it is."""
+    """Compute along in this thread from now on.
+
+    Raises nothing: a torch without dispatch modes is left as it is.
+    """
     try:
         from torch.utils import checkpoint as again
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -55,7 +63,8 @@ def start(torch: Any, witness: Witness) -> None:
         _should_skip_dynamo = classmethod(lambda cls: False)
 
         def __torch_dispatch__(self, func: Any, of: Any, args: Any = (), kwargs: Any = None) -> Any:
-            # What stands for other tensors (DTensor, quantised weights): its operators on those come next.
+            # What stands for other tensors (DTensor, quantised weights): its operators on those
+            # come next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in of):
                 return NotImplemented
             if torch.is_inference_mode_enabled():  # where compounds arrive whole
@@ -68,7 +77,8 @@ def start(torch: Any, witness: Witness) -> None:
     os.register_at_fork(after_in_child=lambda: setattr(along, "live", False))
     mode = Values()
     mode.__enter__()
-    # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in ATen): it gets none.
+    # A backward pass that finds a mode gives up what it does in place (isTensorSubclassLike in
+    # ATen): it gets none.
     top = torch.utils._python_dispatch._get_current_dispatch_mode
     for name, then in {"backward": None, "grad": along.made_unknown}.items():
         setattr(torch.autograd, name, _without(mode, top, getattr(torch.autograd, name), then))
@@ -79,8 +89,10 @@ def start(torch: Any, witness: Witness) -> None:
         found = _without(mode, top, builtin, along.made_unknown)
         setattr(functional, name, found)
         torch.jit._builtins._register_builtin(found, f"aten::{name}")
-    # What it computes anew, it computes as before; and what is Python's own of it is like any other code of the program.
-    checkpoint, python = again.checkpoint, torch.autograd.function.BackwardCFunction
+    # What it computes anew, it computes as before; and what is Python's own of it is like any
+    # other code of the program.
+    checkpoint = again.checkpoint
+    python = torch.autograd.function.BackwardCFunction
     again.checkpoint = functools.wraps(checkpoint)(
         lambda function, *args, **kwargs: checkpoint(_within(mode, top, function), *args, **kwargs)
     )
@@ -114,16 +126,24 @@ def _within(mode: Any, top: Any, function: Any) -> Any:
 
 
 class _Along:
-    """One operator after another: on the device, where nothing is computed, and over its memory, where that is small."""
+    """One operator after another: on the device, where nothing is computed, and over its
+    memory, where that is small.
+    """
 
     def __init__(self, torch: Any, witness: Witness, bound: str):
-        self.torch, self.witness, self.bound, self.many = torch, witness, bound, BOUNDS[bound]
-        self.live, self.unknown, self.plain = True, set[int](), torch.Tensor.__torch_dispatch__
+        self.torch = torch
+        self.witness = witness
+        self.bound = bound
+        self.many = BOUNDS[bound]
+        self.live = True
+        self.unknown = set[int]()
+        self.plain = torch.Tensor.__torch_dispatch__
         self.kinds: dict[Any, str] = {}
 
     def kind(self, func: Any) -> str:
         """What is done about an operator, once for each."""
-        name, tags = func.overloadpacket.__name__, self.torch.Tag
+        name = func.overloadpacket.__name__
+        tags = self.torch.Tag
         schema = func._schema
         writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
         views = any(r.alias_info is not None for r in schema.returns) and not writes
@@ -148,7 +168,8 @@ class _Along:
             return func(*args, **kwargs)
         given = [one for one in _flat((*args, *kwargs.values())) if self.on_device(one)]
         call = func, kind, args, kwargs, given
-        answer, unknown = None, True
+        answer = None
+        unknown = True
         # What goes wrong beside the program must not reach it: then nothing is known.
         with self.beside(func):
             unknown = kind != "fills" and any(_place(one) in self.unknown for one in given)
@@ -163,7 +184,9 @@ class _Along:
 
     @contextlib.contextmanager
     def beside(self, func: Any) -> Iterator[None]:
-        """On one thread, since several wait for each other where others use the cores; what goes wrong is told at the end."""
+        """On one thread, since several wait for each other where others use the cores; what
+        goes wrong is told at the end.
+        """
         threads = self.torch.get_num_threads()
         self.torch.set_num_threads(1)
         try:
@@ -174,9 +197,12 @@ class _Along:
             self.torch.set_num_threads(threads)
 
     def before(self, call: Any, unknown: bool) -> tuple[Any, bool]:
-        """Tells the witness what the reads to come are to be answered; what the processor found, and whether it is unknown."""
+        """Tells the witness what the reads to come are to be answered; what the processor
+        found, and whether it is unknown.
+        """
         func, kind, args, kwargs, given = call
-        coming, later = self.witness.coming, self.witness.later
+        coming = self.witness.coming
+        later = self.witness.later
         differentiates = self.torch.is_grad_enabled()
         if kind == "sizes" and given:
             at_bound = unknown and self.bound != "typical"
@@ -214,7 +240,8 @@ class _Along:
             if found is None and not moved and made[0] is not args[0]:
                 self.blank(made[0])
         elif kind == "reads" and isinstance(out, self.torch.Tensor):
-            # What is no single stretch of memory is gathered by a kernel first; in what nobody computed lies what lay there before.
+            # What is no single stretch of memory is gathered by a kernel first; in what nobody
+            # computed lies what lay there before.
             found = self.again(func, "writes" if out is args[0] else "computes", args, kwargs, None)
             if found is None and given and (unknown or not given[0].is_contiguous()):
                 out.zero_()
@@ -239,13 +266,16 @@ class _Along:
         return max(self.many(given.numel()), int("unique" in name and given.numel() > 0))
 
     def count(self, mask: Any) -> tuple[int, bool]:
-        """How many places a mask names, and whether that is known; -1 for an index that is no mask."""
+        """How many places a mask names, and whether that is known; -1 for an index that is no
+        mask.
+        """
         if mask.dtype not in (self.torch.bool, self.torch.uint8):
             return -1, True
         times = 1
         for at, (length, stride) in enumerate(zip(mask.shape, mask.stride())):  # noqa: B905 -- Python 3.9
             if length > 1 and not stride:  # the same again and again
-                times, mask = times * length, mask.narrow(at, 0, 1)
+                times = times * length
+                mask = mask.narrow(at, 0, 1)
         small = mask.numel() <= SMALL_WHOLE
         known = small and not (self.on_device(mask) and _place(mask) in self.unknown)
         there = known or (small and self.bound == "typical")
@@ -253,7 +283,9 @@ class _Along:
         return times * (found if found or known else self.many(mask.numel())), known
 
     def put(self, made: Any, found: Any) -> Any:
-        """What the processor found, put into the device's memory; None where it has no place there."""
+        """What the processor found, put into the device's memory; None where it has no place
+        there.
+        """
         try:
             for to, one in zip(made, _flat((found,))):  # noqa: B905 -- Python 3.9
                 self.host(to).copy_(one)
@@ -277,7 +309,10 @@ class _Along:
         return found if made is None or kind == "writes" else self.put(made, found)
 
     def host(self, one: Any) -> Any:
-        """A value for the processor: a tensor of the device as its own memory. Raises ValueError for a large one."""
+        """A value for the processor: a tensor of the device as its own memory.
+
+        Raises ValueError for a large one.
+        """
         if isinstance(one, (list, tuple)):
             return type(one)(map(self.host, one))
         if not isinstance(one, self.torch.Tensor):
@@ -296,10 +331,13 @@ class _Along:
         return of.set_(flat.untyped_storage(), one.storage_offset(), one.shape, one.stride())
 
     def assume(self, func: Any, made: Any, given: Any, kind: str, args: Any) -> None:
-        """What stands in a result that nobody computed: zeros, an index in the middle, true for ``all``, the ``low`` of a range."""
+        """What stands in a result that nobody computed: zeros, an index in the middle, true for
+        ``all``, the ``low`` of a range.
+        """
         if kind in ("writes", "reads"):
             return
-        name, named = func.overloadpacket.__name__, [one.name for one in func._schema.arguments]
+        name = func.overloadpacket.__name__
+        named = [one.name for one in func._schema.arguments]
         places = {_place(one) for one in given}
         for at, one in enumerate(made):
             if _place(one) in places:
@@ -335,7 +373,9 @@ class _Along:
             change(_place(one))
 
     def on_device(self, one: Any) -> bool:
-        """Whether it has memory of the device itself: what dispatches anew stands for other tensors, or for none."""
+        """Whether it has memory of the device itself: what dispatches anew stands for other
+        tensors, or for none.
+        """
         own = isinstance(one, self.torch.Tensor) and type(one).__torch_dispatch__ == self.plain
         return own and one.is_cuda and one.layout is self.torch.strided
 

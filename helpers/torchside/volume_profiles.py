@@ -1,10 +1,13 @@
-"""Volume profiles by torch, by the strategies under study, on a CPU, a CUDA or a ROCm device: what each needs at its peak.
+"""Volume profiles by torch, by the strategies under study, on a CPU, a CUDA or a ROCm device:
+what each needs at its peak.
 
-A program; its options: ``folder`` (raw numbers and layout.json, as helpers/load/vpoc/trades.py writes them), ``strategy``,
-``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first so many; null: all), ``repeats``, ``limit_bytes``
-(RLIMIT_DATA beyond what is held before the inputs are loaded; null: none) and ``out`` (a file for the raw result, or empty).
-Its one row: status (ok, out_of_memory, failed, not_available), why, seconds of each repeat and peak_bytes. All strategies give
-the same bits: sums of whole numbers do not depend on their order while the type of the result counts them exactly.
+A program; its options: ``folder`` (raw numbers and layout.json, as helpers/load/vpoc/trades.py
+writes them), ``strategy``, ``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first
+so many; null: all), ``repeats``, ``limit_bytes`` (RLIMIT_DATA beyond what is held before the
+inputs are loaded; null: none) and ``out`` (a file for the raw result, or empty). Its one row:
+status (ok, out_of_memory, failed, not_available), why, seconds of each repeat and peak_bytes.
+All strategies give the same bits: sums of whole numbers do not depend on their order while the
+type of the result counts them exactly.
 """
 
 from __future__ import annotations
@@ -29,10 +32,14 @@ EVERY = 4
 
 
 class Work:
-    """The inputs on the device, cut after ``most_trades`` where that is given, and the layout of the result."""
+    """The inputs on the device, cut after ``most_trades`` where that is given, and the layout
+    of the result.
+    """
 
     def __init__(self, torch: Any, spec: Row, most_trades: int | None = None):
-        self.torch, self.folder, self.device = torch, Path(spec["folder"]), spec["device"]
+        self.torch = torch
+        self.folder = Path(spec["folder"])
+        self.device = spec["device"]
         self.about = json.loads((self.folder / "layout.json").read_text())
         self.tick, self.bins = float(self.about["tick"]), int(self.about["bins"])
         self.kind = getattr(torch, self.about["counts"])
@@ -40,7 +47,8 @@ class Work:
         starts = self._read("starts", "int64", self.sessions + 1)
         self.starts: list[int] = starts.clamp(max=most_trades or 1 << 62).tolist()
         self.lows: list[int] = self._read("lows", "int32", self.sessions).tolist()
-        self.chunk, self.trades = max(1, int(spec["chunk_trades"])), self.starts[-1]
+        self.chunk = max(1, int(spec["chunk_trades"]))
+        self.trades = self.starts[-1]
 
     def load(self) -> None:
         self.price, self.volume = (
@@ -52,9 +60,13 @@ class Work:
         self.kinds = [self.torch.int64, points, None if whole else self.kind]
 
     def _read(self, name: str, kind: str, count: int) -> Any:
-        """The first ``count`` numbers of a file, read into a tensor: a mapping would count as private memory a second time."""
-        tensor, path = self.torch.empty(count, dtype=getattr(self.torch, kind)), self.folder / name
-        size, at = count * tensor.element_size(), 0
+        """The first ``count`` numbers of a file, read into a tensor: a mapping would count as
+        private memory a second time.
+        """
+        tensor = self.torch.empty(count, dtype=getattr(self.torch, kind))
+        path = self.folder / name
+        size = count * tensor.element_size()
+        at = 0
         view = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
         with path.with_suffix(".bin").open("rb", buffering=0) as file:
             while at < size:
@@ -68,7 +80,9 @@ class Work:
         return self.torch.zeros(self.sessions * self.bins, dtype=self.kind, device=self.device)
 
     def buffers(self, size: int) -> list[Any]:
-        """Of ``size`` trades: index, points (float64 to divide in, of float prices alone), volumes (where they are converted)."""
+        """Of ``size`` trades: index, points (float64 to divide in, of float prices alone),
+        volumes (where they are converted).
+        """
         return [k and self.torch.empty(size, dtype=k, device=self.device) for k in self.kinds]
 
     def chunks(self, size: int) -> list[tuple[int, int]]:
@@ -76,16 +90,20 @@ class Work:
 
     def segments(self, a: int, b: int) -> list[tuple[int, int, int]]:
         """The sessions of trades ``a`` to ``b``: (session, first, last)."""
-        first, last = bisect.bisect_right(self.starts, a) - 1, bisect.bisect_left(self.starts, b)
+        first = bisect.bisect_right(self.starts, a) - 1
+        last = bisect.bisect_left(self.starts, b)
         cuts = [(max(a, self.starts[s]), min(b, self.starts[s + 1])) for s in range(first, last)]
         return [(first + at, i, e) for at, (i, e) in enumerate(cuts) if i < e]
 
     def index(self, a: int, b: int, buffers: list[Any], row_bins: int) -> Any:
-        """Where each trade counts, in a table whose rows are ``row_bins`` wide; 0: in the row of its own session.
+        """Where each trade counts, in a table whose rows are ``row_bins`` wide; 0: in the row
+        of its own session.
 
-        A launch for each session: 1014 take a GPU a few ms (computed), and no second index is needed.
+        A launch for each session: 1014 take a GPU a few ms (computed), and no second index is
+        needed.
         """
-        price, into = self.price[a:b], buffers[0][: b - a]
+        price = self.price[a:b]
+        into = buffers[0][: b - a]
         if price.dtype.is_floating_point:
             price = buffers[1][: b - a].copy_(price).div_(self.tick).round_()
         into.copy_(price)
@@ -120,7 +138,9 @@ def flat(work: Work) -> Any:
 
 def arena(work: Work) -> Any:
     """The same buffers, cut one after the other from one slab of bytes, each aligned."""
-    torch, size, out = work.torch, max(1, min(work.chunk, work.trades)), work.result()
+    torch = work.torch
+    size = max(1, min(work.chunk, work.trades))
+    out = work.result()
     kinds = [kind for kind in work.kinds if kind]
     widths = [size * torch.empty(0, dtype=kind).element_size() for kind in kinds]
     rooms = [-(-width // ALIGN) * ALIGN for width in widths]
@@ -135,13 +155,18 @@ def _cut(part: Any, width: int, kind: Any) -> Any:
 
 
 def list_cat(work: Work, tidy: Callable[[], None] | None = None) -> Any:
-    """Each chunk of whole sessions makes temporaries and a result; the results wait in a list for one cat."""
-    torch, kept, s = work.torch, [], 0
+    """Each chunk of whole sessions makes temporaries and a result; the results wait in a list
+    for one cat.
+    """
+    torch = work.torch
+    kept = []
+    s = 0
     while s < work.sessions:
         last = s + 1
         while last < work.sessions and work.starts[last + 1] - work.starts[s] <= work.chunk:
             last += 1
-        a, b = work.starts[s], work.starts[last]
+        a = work.starts[s]
+        b = work.starts[last]
         price = work.price[a:b]
         ticks = (price.double() / work.tick).round() if price.dtype.is_floating_point else price
         index = torch.empty(b - a, dtype=torch.int64, device=work.device)
@@ -166,7 +191,10 @@ def cleanup(work: Work) -> Any:
 
 
 def one_hot(work: Work) -> Any:
-    """A row of ``bins`` numbers for every trade: 1 where it traded. Times its volume, summed over the trades."""
+    """A row of ``bins`` numbers for every trade: 1 where it traded.
+
+    Times its volume, summed over the trades.
+    """
     out = work.result()
     table = out.view(-1, work.bins)
     for a, b in work.chunks(work.chunk):
@@ -187,7 +215,8 @@ def dataloader(work: Work) -> Any:
         row = work.torch.zeros(work.bins, dtype=work.kind, device=work.device)
         index = work.index(a, b, work.buffers(b - a), 0)
         rows.append(row.scatter_add_(0, index, work.volumes(a, b)).cpu())
-    out, at = work.result().view(-1, work.bins), 0
+    out = work.result().view(-1, work.bins)
+    at = 0
     for batch in DataLoader(rows, batch_size=64):  # type: ignore[arg-type]
         out[at : at + len(batch)] = batch.to(work.device)
         at += len(batch)
@@ -200,7 +229,9 @@ STRATEGIES = {
 
 
 def measured(work: Work, strategy: Callable[[Work], Any], repeats: int) -> Row:
-    """The result, the seconds of each repeat, and the peak of the first one beyond what was held before it."""
+    """The result, the seconds of each repeat, and the peak of the first one beyond what was
+    held before it.
+    """
     cuda = work.torch.cuda if work.device != "cpu" else None
     found: Row = {"seconds": []}
     for repeat in range(repeats):
@@ -233,12 +264,15 @@ def work(spec: Row) -> Iterator[Row]:
         return
     if spec["device"] != "cpu":
         torch.cuda.set_device(spec["device"])
-    strategy, whole = STRATEGIES[spec["strategy"]], Work(torch, spec)
-    # Threads, code and tables that a first use brings: on the first sessions, before anything is measured.
+    strategy = STRATEGIES[spec["strategy"]]
+    whole = Work(torch, spec)
+    # Threads, code and tables that a first use brings: on the first sessions, before anything
+    # is measured.
     few = Work(torch, {**spec, "sessions": 2, "chunk_trades": min(whole.chunk, 1000)}, 2000)
     few.load()
     strategy(few)
-    # Torch's threads start with the first large operation, each with a stack of 8 MiB of address space.
+    # Torch's threads start with the first large operation, each with a stack of 8 MiB of
+    # address space.
     torch.ones(1 << 18).add_(1)
     del few
     try:

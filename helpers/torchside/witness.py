@@ -1,4 +1,5 @@
-"""In a rehearsed program: which device values it reads back and where, what ended it, and what no library stood in for.
+"""In a rehearsed program: which device values it reads back and where, what ended it, and what
+no library stood in for.
 
 Standard library alone. It imports nothing of torch and changes nothing that the program sees.
 """
@@ -17,7 +18,8 @@ from typing import Any
 
 from .frame import replacing
 
-# Operators whose result has a size that the device's values decide (torch's tag dynamic_output_shape, and those that call one).
+# Operators whose result has a size that the device's values decide (torch's tag
+# dynamic_output_shape, and those that call one).
 SIZES = frozenset(
     "nonzero nonzero_out nonzero_numpy argwhere masked_select masked_select_out _unique _unique2 unique_dim unique_consecutive "
     "unique_dim_consecutive bincount one_hot repeat_interleave_Tensor repeat_interleave_self_Tensor _coalesce to_sparse "
@@ -36,14 +38,19 @@ class Witness:
     """What is kept of this process; written whenever something new is seen, and at its end."""
 
     def __init__(self, device: Any, folder: str):
-        self.device, self.folder, self.forks = device, folder, 0
+        self.device = device
+        self.folder = folder
+        self.forks = 0
         self.steps: dict[int, int] = {}
-        self.stopped, self.beside, self.compiled = "", "", set[int]()
+        self.stopped = ""
+        self.beside = ""
+        self.compiled = set[int]()
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
         if seconds := float(os.environ.get("CASEBOOK_SECONDS") or 0):
             self.limit(seconds)
-        # Of the reads that come next: what is answered (-1: what lies there) and whether that is known. Later: of masks, in
-        # a backward pass, which reads them once more, the last first.
+        # Of the reads that come next: what is answered (-1: what lies there) and whether that
+        # is known. Later: of masks, in a backward pass, which reads them once more, the last
+        # first.
         self.coming: list[tuple[int, bool]] = []
         self.later: list[tuple[int, bool]] = []
         self.reads: dict[tuple[str, bool, str, str], int] = {}
@@ -61,10 +68,13 @@ class Witness:
         self.forks += 1
 
     def heard(self, ops: bytes, size: int) -> int:
-        """The device was read back: by which operators, from which line. 0: the size of something hangs on it; -1: none."""
+        """The device was read back: by which operators, from which line. 0: the size of
+        something hangs on it; -1: none.
+        """
         names = ops.decode("ascii", "replace").split()
         sizes = [name for name in names if name in SIZES]
-        answer, known = -1, False
+        answer = -1
+        known = False
         if self.coming:
             answer, known = self.coming.pop(0)
         elif sizes and self.later:

@@ -1,9 +1,11 @@
-"""Work that remedies are tried on: training, volume profiles, tuning trials, allocation churn; each seeded, on one device.
+"""Work that remedies are tried on: training, volume profiles, tuning trials, allocation churn;
+each seeded, on one device.
 
-A program; its options: workload, device, seed, threads, device_bytes (a cap, or null) and its parameters, ``p``, each of which
-is named and given by helpers/load/workloads.json. Its rows: ready
-(torch, import_s), step (number, loss, seconds), then end with the peaks, or oom with the message, or refused with why it
-cannot run here. ``loss`` is the step's answer: a remedy that changes it is no remedy.
+A program; its options: workload, device, seed, threads, device_bytes (a cap, or null) and its
+parameters, ``p``, each of which is named and given by helpers/load/workloads.json. Its rows:
+ready (torch, import_s), step (number, loss, seconds), then end with the peaks, or oom with the
+message, or refused with why it cannot run here. ``loss`` is the step's answer: a remedy that
+changes it is no remedy.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install 
 
 
 def tidy(run: Device, number: int, p: Any) -> None:
-    """What people call between steps: empty the cache (once, or before and after collecting) and collect garbage.
+    """What people call between steps: empty the cache (once, or before and after collecting)
+    and collect garbage.
 
     Without a GPU emptying the cache does nothing, as for the person who calls it.
     """
@@ -48,13 +51,17 @@ def tidy(run: Device, number: int, p: Any) -> None:
 
 
 def training(run: Device, seed: int, p: Any) -> Iterator[float]:
-    """A small transformer that learns. ``prune``: percent of each linear layer; ``data_mib``: of samples that are read beside."""
+    """A small transformer that learns.
+
+    ``prune``: percent of each linear layer; ``data_mib``: of samples that are read beside.
+    """
     from helpers.torchside.transformer import Run
 
     torch = run.torch
     primed(run, p.prime)
     save_on_cpu = torch.autograd.graph.save_on_cpu
-    kind, bf16 = "cuda" if run.gpu else "cpu", p.precision == "bfloat16"
+    kind = "cuda" if run.gpu else "cpu"
+    bf16 = p.precision == "bfloat16"
 
     class Training(Run):
         def loss(self, tokens: Any) -> Any:
@@ -81,7 +88,9 @@ def training(run: Device, seed: int, p: Any) -> Iterator[float]:
 
 
 def _samples(torch: Any, size: int, mapped: bool) -> Any:
-    """So many bytes to train on: read into memory as a whole, or a file of which only what is used comes in."""
+    """So many bytes to train on: read into memory as a whole, or a file of which only what is
+    used comes in.
+    """
     if not mapped:
         return torch.ones(size, dtype=torch.uint8)
     with tempfile.NamedTemporaryFile() as file:
@@ -109,8 +118,12 @@ def _optimizer(run: Device, name: str, parameters: Any) -> Any:
 
 
 def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
-    """Volume at each price level by comparing every tick with every level: whole, in chunks of ticks, in a buffer made once."""
-    torch, ticks, levels = run.torch, p.ticks, p.levels
+    """Volume at each price level by comparing every tick with every level: whole, in chunks of
+    ticks, in a buffer made once.
+    """
+    torch = run.torch
+    ticks = p.ticks
+    levels = p.levels
     size = p.chunk or ticks
     grid = torch.arange(levels, device=run.name)
     elements = p.pool_mib * MIB // 4 if p.pool_mib else size * levels if p.preallocate else 0
@@ -125,7 +138,8 @@ def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
         volumes = torch.randint(1, 60, (ticks,), generator=draw).float().to(run.name)
         profile = torch.zeros(levels, device=run.name)
         for start in range(0, ticks, size):
-            price, amount = prices[start : start + size, None], volumes[start : start + size, None]
+            price = prices[start : start + size, None]
+            amount = volumes[start : start + size, None]
             hit = price == grid
             here = pool[: hit.numel()].view(hit.shape) if elements else None
             out = torch.empty(hit.shape, device=run.name) if here is None else here
@@ -136,7 +150,9 @@ def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
 
 
 def tuning(run: Device, seed: int, p: Any) -> Iterator[float]:
-    """Trials of changing size in one process, each leaving a tensor behind: in a list, or in a cycle that collecting frees."""
+    """Trials of changing size in one process, each leaving a tensor behind: in a list, or in a
+    cycle that collecting frees.
+    """
     torch = run.torch
     kept: list[Any] = []
     for number in range(p.first, p.first + p.steps):
@@ -156,8 +172,11 @@ def tuning(run: Device, seed: int, p: Any) -> Iterator[float]:
 
 
 def churn(run: Device, seed: int, p: Any) -> Iterator[float]:
-    """Tensors of random size made and dropped; ``pool`` keeps dropped ones by size class for the next request."""
-    torch, rng = run.torch, random.Random(seed)
+    """Tensors of random size made and dropped; ``pool`` keeps dropped ones by size class for
+    the next request.
+    """
+    torch = run.torch
+    rng = random.Random(seed)
     live: list[tuple[int, Any]] = []
     spare: dict[int, list[Any]] = {}
     held = 0
@@ -196,7 +215,8 @@ PROGRAMS: dict[str, Any] = {one.__name__: one for one in (training, volume, tuni
 
 def work(spec: Row) -> Iterator[Row]:
     """One workload in this process."""
-    began, p = time.perf_counter(), SimpleNamespace(**{"first": 0, **spec["parameters"]})
+    began = time.perf_counter()
+    p = SimpleNamespace(**{"first": 0, **spec["parameters"]})
     import torch
 
     run = Device(torch, {"pci": "", **spec})
@@ -215,7 +235,8 @@ def work(spec: Row) -> Iterator[Row]:
     card = torch.cuda.get_device_name(0) if run.gpu else ""
     ready = {"event": "ready", "torch": str(torch.__version__), "device": run.name, "gpu": card}
     yield {**ready, "import_s": time.perf_counter() - began, **start}
-    begun, at = time.perf_counter(), unhindered()
+    begun = time.perf_counter()
+    at = unhindered()
     try:
         # A known effect, planted: memory that is held beside, and a factor of time.
         ballast = torch.ones(p.ballast_mib * MIB, dtype=torch.uint8, device=run.name)
@@ -248,10 +269,11 @@ def peaks(run: Device) -> dict[str, int | None]:
 
 
 def unhindered() -> float:
-    """A clock in seconds that stands still while this thread is ready to run and another program has the core.
+    """A clock in seconds that stands still while this thread is ready to run and another
+    program has the core.
 
-    The second number of /proc/PID/schedstat is that wait in ns (Linux, Documentation/scheduler/sched-stats); without the file,
-    the plain clock.
+    The second number of /proc/PID/schedstat is that wait in ns (Linux,
+    Documentation/scheduler/sched-stats); without the file, the plain clock.
     """
     try:
         waited_ns = int(Path("/proc/self/schedstat").read_text().split()[1])
@@ -261,7 +283,9 @@ def unhindered() -> float:
 
 
 def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
-    """The workload's steps in processes of their own: ``each`` in one, ``parallel`` at a time; no torch here."""
+    """The workload's steps in processes of their own: ``each`` in one, ``parallel`` at a time;
+    no torch here.
+    """
     total = spec["parameters"]["steps"]
     each = each or -(-total // parallel)
     running: list[Any] = []

@@ -25,7 +25,8 @@ from helpers.tell.page import browser as chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = dict(Enter=13, Tab=9, ArrowRight=39, ArrowLeft=37, ArrowDown=40, Space=32, a=65, Delete=46)
-CTRL, SHIFT = 2, 8
+CTRL = 2
+SHIFT = 8
 SETTINGS = {
     "notebook-extension/tracker": {"windowingMode": "none"},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -84,7 +85,8 @@ class Lab:
     def ask(self, path: str, method: str = "GET", timeout_s: float = 120) -> Any:
         """An answer of the server's own interface."""
         header = {"Authorization": f"token {self.token}"}
-        where, data = f"http://127.0.0.1:{self.port}/api{path}", b"" if method == "POST" else None
+        where = f"http://127.0.0.1:{self.port}/api{path}"
+        data = b"" if method == "POST" else None
         request = urllib.request.Request(where, data, header, method=method)
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             return json.load(answer)
@@ -124,7 +126,8 @@ class Page:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=5) as answer:
             target = next(one for one in json.load(answer) if one["type"] == "page")
         self._socket = websocket.create_connection(target["webSocketDebuggerUrl"], timeout=60)
-        self._number, self.asked = 0, set[str]()
+        self._number = 0
+        self.asked = set[str]()
         for domain in ("Page", "Runtime", "Network"):
             self.call(f"{domain}.enable")
         source = Path(__file__).with_name("page.js").read_text()

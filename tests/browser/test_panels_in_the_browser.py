@@ -212,7 +212,8 @@ def samplers():
 
 
 def test_a_cell_run_again_leaves_one_feed_and_a_restart_none(page):
-    cell, count = NAMES.index("Live monitor") + 1, len(NAMES) + 1
+    cell = NAMES.index("Live monitor") + 1
+    count = len(NAMES) + 1
     threads = []
     for _ in range(2):
         page.run_cell(cell)

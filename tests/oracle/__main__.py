@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add, once = parser.add_argument, {"action": "store_true"}
+    add = parser.add_argument
+    once = {"action": "store_true"}
     which = "a CUDA wheel or a ROCm build; without it and without a release, one of each"
     add("--build", choices=("cuda", "rocm"), help=which)
     release = f"2.14.1 without it, of ROCm {rocm.DEFAULT}; may be given again"
@@ -79,7 +80,8 @@ def main(arguments: list[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     if not given.keep and not given.folder:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)  # also when it is interrupted
-    lines, missing = [], False
+    lines = []
+    missing = False
     both = not (given.torch or given.speed)
     kinds = [given.build] if given.build else ["cuda", "rocm"] if both else ["cuda"]
     usual = {"cuda": "2.14.1", "rocm": rocm.DEFAULT}

@@ -39,8 +39,10 @@ def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
             print(f"{path.stem} at {share} %: {error}")
             continue
         stream, _, _ = prepared(trace, card, anew=True)
-        capacity, needs = card.capacity_bytes, answer.needs_settings
-        cards, says = [(answer.use, capacity), ("", capacity)], f"use {answer.use or 'default'}"
+        capacity = card.capacity_bytes
+        needs = answer.needs_settings
+        cards = [(answer.use, capacity), ("", capacity)]
+        says = f"use {answer.use or 'default'}"
         if answer.needs_bytes:
             enough = capacity + answer.needs_bytes
             cards = [("", capacity), (needs, enough), (needs, enough - GRANULE)]

@@ -36,7 +36,9 @@ class Archive:
     def __init__(
         self, origin: str, suite: str, folder: Path, give: str, components: str = "main"
     ) -> None:
-        self.name, self.folder, self.give = f"{origin} {suite}", folder, give
+        self.name = f"{origin} {suite}"
+        self.folder = folder
+        self.give = give
         form = ("$(REPO_URI) $(RELEASE)", "Created-By: Packages", f"Origin: {origin}")
         found = [line.split() for line in run("apt-get", "indextargets", "--format", *form)]
         mirror = next((uri for uri, *suites in found if "-" not in suites[0]), PUBLIC[origin])

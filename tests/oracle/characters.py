@@ -9,14 +9,18 @@ from __future__ import annotations
 import math
 import random
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
 
 
 class Trace:
     """Collects operations and knows which ids are live and how many bytes each asked for."""
 
     def __init__(self, rng: random.Random, limit: int) -> None:
-        self.rng, self.next, self.limit = rng, 1, limit
+        self.rng = rng
+        self.next = 1
+        self.limit = limit
         self.ops: list[dict] = []
         self.live: dict[int, int] = {}
 
@@ -95,7 +99,8 @@ def llm(t: Trace, r: random.Random, vram: int) -> None:
             t.alloc(shape * width)
     opt = False
     while not t.full():
-        batch, seq = r.choice([1, 2, 4]), r.choice([128, 200, 256, 333, 512])
+        batch = r.choice([1, 2, 4])
+        seq = r.choice([128, 200, 256, 333, 512])
         acts = []
         for _ in range(layers):
             for f in (1, 3, 1, 4, 4, 1):
@@ -118,7 +123,9 @@ def llm(t: Trace, r: random.Random, vram: int) -> None:
 
 def decode(t: Trace, r: random.Random, vram: int) -> None:
     """Generation: a cache re-made one step longer each time."""
-    heads, dim, layers = r.choice([8, 16, 32]), r.choice([64, 128]), r.choice([2, 4, 8])
+    heads = r.choice([8, 16, 32])
+    dim = r.choice([64, 128])
+    layers = r.choice([2, 4, 8])
     length = r.randint(1, 500)
     caches = [[t.alloc(heads * dim * length * 2) for _ in (0, 1)] for _ in range(layers)]
     while not t.full():
@@ -137,18 +144,22 @@ def decode(t: Trace, r: random.Random, vram: int) -> None:
 
 def vpoc(t: Trace, r: random.Random, vram: int) -> None:
     """Volume profiles: 1014 days by 1000 bins, over and over, with temporaries."""
-    days, bins = 1014, 1000
+    days = 1014
+    bins = 1000
     kept = []
     while not t.full():
         ticks = r.randint(20_000, 400_000)
-        price, volume = t.alloc(ticks * 8), t.alloc(ticks * 8)
+        price = t.alloc(ticks * 8)
+        volume = t.alloc(ticks * 8)
         index = t.alloc(ticks * r.choice([4, 8]))
         hist = t.alloc(days * bins * r.choice([4, 4, 8]))
         for _ in range(r.randint(1, 6)):
-            row, cum = t.alloc(bins * 8), t.alloc(bins * 8)
+            row = t.alloc(bins * 8)
+            cum = t.alloc(bins * 8)
             mask = t.alloc(ticks)
             t.free_each([mask, row, cum])
-        total, top = t.alloc(days * 8), t.alloc(days * 8)
+        total = t.alloc(days * 8)
+        top = t.alloc(days * 8)
         t.free(t.alloc(days * bins * 8))
         t.free_each([index, volume, price, total])
         kept += [hist, top]
@@ -163,7 +174,8 @@ def hpo(t: Trace, r: random.Random, vram: int) -> None:
     leaks = []
     clean = r.random() < 0.5
     while not t.full():
-        width, depth = r.choice([64, 100, 256, 777, 1024, 2048]), r.randint(2, 8)
+        width = r.choice([64, 100, 256, 777, 1024, 2048])
+        depth = r.randint(2, 8)
         batch = r.choice([16, 37, 64, 256, 1000])
         params = [t.alloc(width * width * 4) for _ in range(depth)]
         state = [t.alloc(width * width * 4) for _ in range(2 * depth)]
@@ -185,8 +197,10 @@ def hpo(t: Trace, r: random.Random, vram: int) -> None:
 
 def growing(t: Trace, r: random.Random, vram: int) -> None:
     """A batch loop whose sequences grow, then start again."""
-    hidden, batch = r.choice([256, 512, 1024]), r.choice([4, 8, 16])
-    step, seq = r.choice([1, 8, 16, 37]), 64
+    hidden = r.choice([256, 512, 1024])
+    batch = r.choice([4, 8, 16])
+    step = r.choice([1, 8, 16, 37])
+    seq = 64
     for _ in range(8):
         t.alloc(hidden * hidden * 4)
     while not t.full():

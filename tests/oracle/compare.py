@@ -100,7 +100,8 @@ def fields(real: dict, model: dict) -> list[str]:
         if name != "max_split_size" and not same(value, ours.get(name)):
             wrong.append(name)
     if "final" in real or "layout" in model:
-        left, right = _blocks(real["layout"]), _blocks(model.get("layout", []))
+        left = _blocks(real["layout"])
+        right = _blocks(model.get("layout", []))
         wrong += ["layout"] * (left != right)
     return wrong
 

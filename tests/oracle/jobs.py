@@ -109,7 +109,8 @@ def fresh(count: int, seed: int, events: int = 1000) -> list[tuple[Job, list[dic
         kind = CHARACTERS[number % len(CHARACTERS)][0]
         turn = number + number // len(CONFIGURATIONS)
         configuration = CONFIGURATIONS[turn % len(CONFIGURATIONS)]
-        lengths, name = (events // 2, events * 3 // 2), f"{number:04d}_{kind}"
+        lengths = (events // 2, events * 3 // 2)
+        name = f"{number:04d}_{kind}"
         jobs.append(make(kind, name, f"{seed}/{kind}/{number}", lengths, *configuration))
     return jobs
 

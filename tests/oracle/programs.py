@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 ODD = ["max_split_size_mb:19", "garbage_collection_threshold:1.5", "no_such_key:3"]
 ODD += ["roundup_power2_divisions:3", "expandable_segments:maybe", "max_split_size_mb"]
 
@@ -22,7 +23,10 @@ class Program:
     """Operations so far, the blocks that are live as far as the program knows, and the card and settings that it runs under."""
 
     def __init__(self, rng: random.Random, conf: str, vram: int, torch: str) -> None:
-        self.rng, self.conf, self.vram, self.torch = rng, conf, vram, torch
+        self.rng = rng
+        self.conf = conf
+        self.vram = vram
+        self.torch = torch
         self.events = rng.randint(250, 750)
         self.ops: list[dict] = []
         self.live: dict[int, int] = {}
@@ -37,7 +41,8 @@ class Program:
 
     def get(self, size: float, **of: object) -> int:
         self.made += 1
-        number, size = 10 * self.made + 3, max(1, int(size))  # ids with gaps, not from 0
+        number = 10 * self.made + 3
+        size = max(1, int(size))  # ids with gaps, not from 0
         self.live[number] = size
         self.say("alloc", id=number, size=size, **of)
         return number
@@ -69,7 +74,8 @@ def borders(p: Program) -> None:
 def divisions(p: Program) -> None:
     """A power of two in every number of parts: on the part, a byte under and over it."""
     while p.more:
-        power, parts = 1 << p.rng.randint(9, 30), 1 << p.rng.randint(0, 7)
+        power = 1 << p.rng.randint(9, 30)
+        parts = 1 << p.rng.randint(0, 7)
         size = power + p.rng.randint(0, parts) * (power // parts) + p.rng.choice((-1, 0, 1))
         p.fit(size)
         p.get(size)
@@ -80,13 +86,16 @@ def divisions(p: Program) -> None:
 def convnet(p: Program) -> None:
     """Feature maps that shrink as channels grow, a workspace of any size beside each, and back again."""
     while p.more:
-        batch, side, channels = p.rng.randint(1, 48), p.rng.choice((28, 56, 112, 224)), 16
+        batch = p.rng.randint(1, 48)
+        side = p.rng.choice((28, 56, 112, 224))
+        channels = 16
         kept = []
         for _ in range(p.rng.randint(3, 9)):
             kept.append(p.get(batch * channels * side * side * 2))
             p.drop(p.get(p.rng.choice((1, 7, 33, 150)) * MIB * p.rng.random()))
             if p.rng.random() < 0.6:
-                side, channels = max(1, side // 2), channels * 2
+                side = max(1, side // 2)
+                channels = channels * 2
         while kept:
             work = p.get(p.live[kept[-1]] * p.rng.choice((1, 1, 2)))
             p.drop(kept.pop(), work)
@@ -107,7 +116,8 @@ def catches(p: Program) -> None:
 def chains(p: Program) -> None:
     """Blocks handed on over nine streams, with events that complete late."""
     while p.more:
-        home, size = p.rng.randint(0, 8), p.rng.choice((900, 70_000, MIB, 3 * MIB, 26 * MIB))
+        home = p.rng.randint(0, 8)
+        size = p.rng.choice((900, 70_000, MIB, 3 * MIB, 26 * MIB))
         size *= p.rng.uniform(0.5, 1.5)
         p.fit(size)
         number = p.get(size, stream=home, via="tensor")
@@ -168,7 +178,8 @@ def serving(p: Program) -> None:
     """Weights, then requests that come and go: a prompt at once, then a cache that doubles where it is full."""
     for _ in range(p.rng.randint(3, 12)):
         p.get(p.vram * 0.03)
-    weights, requests = set(p.live), []
+    weights = set(p.live)
+    requests = []
     while p.more:
         if len(requests) < 12 and p.rng.random() < 0.3:
             length = int(p.rng.lognormvariate(6, 1))
@@ -197,7 +208,8 @@ def pools(p: Program) -> None:
         if len(home) < 3 or p.rng.random() < 0.1:
             last += 1
             home[last] = set()
-        pool, size = p.rng.choice([0, *home]), p.rng.choice((2_000, MIB, 7 * MIB, 24 * MIB))
+        pool = p.rng.choice([0, *home])
+        size = p.rng.choice((2_000, MIB, 7 * MIB, 24 * MIB))
         size *= p.rng.uniform(0.4, 1.4)
         if sum(p.live.values()) + size > 0.8 * p.vram:
             p.drop(*p.some(0.6))
@@ -264,7 +276,8 @@ def settings(r: random.Random, whole: bool = True) -> list[str]:
 def fresh(count: int, seed: int, torch: str = "") -> Iterator[tuple[dict, list[dict]]]:
     """``count`` jobs for a release, the kinds in turn."""
     for number in range(count):
-        r, kind = random.Random(f"programs/{seed}/{number}"), KINDS[number % len(KINDS)]
+        r = random.Random(f"programs/{seed}/{number}")
+        kind = KINDS[number % len(KINDS)]
         conf = r.choice(settings(r))
         if kind is holes and r.random() < 0.6 and "expandable" not in conf:
             conf = ",".join(filter(None, ("expandable_segments:True", conf)))

@@ -163,8 +163,12 @@ def device(place: Path, name: str = "libamdhip64.so.6") -> Path:
 
 def make(torch: str, work: Path, python: str, source: str, headers: str) -> Path:
     """Fetches and builds below ``work``; the folder to keep. Raises NotRun."""
-    began, most_bytes, number = time.monotonic(), 0, 0
-    at, place, fetched = work / "source", work / "made", work / "fetched"
+    began = time.monotonic()
+    most_bytes = 0
+    number = 0
+    at = work / "source"
+    place = work / "made"
+    fetched = work / "fetched"
     shipped = not source and minor(torch) in SHIPPED
 
     def step(words: str) -> None:
@@ -225,7 +229,8 @@ def packaged(
     torch: str, at: Path, place: Path, fetched: Path, headers: str, step: Callable[[str], None]
 ) -> str:
     """Puts Ubuntu's build of a release, a driver for it and what it runs on into ``place``; its version. Raises NotRun."""
-    suite, package = SHIPPED[minor(torch)], f"libtorch-rocm-{minor(torch)}"
+    suite = SHIPPED[minor(torch)]
+    package = f"libtorch-rocm-{minor(torch)}"
     step(f"torch's ROCm build from Ubuntu {suite} (about 0.4 GB)")
     ubuntu = Archive("Ubuntu", suite, fetched / "ubuntu", "SOURCE", "main universe")
     seen = re.split(r"[+-]", ubuntu.version(package))[0]
@@ -244,7 +249,8 @@ def packaged(
             shutil.copy(file, place / "lib" / name)
     hip = place / "lib" / f"libc10_hip.so.{minor(torch)}"
     needed = [name for name in named(hip, "NEEDED") if name.startswith("libamdhip64.")]
-    python, include = root / "usr/lib/python3/dist-packages", root / "usr/include"
+    python = root / "usr/lib/python3/dist-packages"
+    include = root / "usr/include"
     (at / "c10").mkdir()
     shutil.copytree(include / "c10/cuda", at / "c10/cuda")
     hipified(at, python)
@@ -271,6 +277,7 @@ def prepare(torch: str, folder: Path, python: str, source: str = "", headers: st
             os.rename(make(torch, Path(work), python, source, headers), place)
     env = build.environment(place, list(place.glob("libamdhip64.so.*")))
     built = (place / "version").read_text().partition("+")[2]
-    loader, own = place / "lib/ld-linux-x86-64.so.2", f"{place}/lib:{place}"
+    loader = place / "lib/ld-linux-x86-64.so.2"
+    own = f"{place}/lib:{place}"
     under = (str(loader), "--library-path", own) if loader.exists() else ()
     return Oracle(torch, python, env, built, under)

@@ -12,11 +12,9 @@ import sys
 import traceback
 from pathlib import Path
 
-MALLOC_BASE, RANGE_BASE, RANGE_END = (
-    0x100000000000,
-    0x200000000000,
-    0x400000000000,
-)  # the two arenas of device.c
+MALLOC_BASE = 0x100000000000
+RANGE_BASE = 0x200000000000
+RANGE_END = 0x400000000000  # the two arenas of device.c
 STREAM_STEP = 0x1000
 CHECK_EVERY = 37  # operations between two checks of the layout against the statistics
 COUNTERS = (
@@ -86,7 +84,8 @@ class Places:
 
     def follow(self, calls):
         """The driver calls as the short list of a result line; the map of places is brought up to date."""
-        out, made = [], 0
+        out = []
+        made = 0
         for kind, ordinal, address, size in calls:
             if kind == MALLOC:
                 bisect.insort(self.mallocs, (address, size, ordinal))
@@ -130,8 +129,13 @@ class Runner:
             FAKE_ADDR_POLICY=job.get("policy", "firstfit"),
             PYTORCH_CUDA_ALLOC_CONF=job["conf"],
         )
-        self.torch, self.fake, self.places, self.live = torch, Fake(), Places(), {}
-        self.pools, self.graphs, self.begun = set(), {}, None
+        self.torch = torch
+        self.fake = Fake()
+        self.places = Places()
+        self.live = {}
+        self.pools = set()
+        self.graphs = {}
+        self.begun = None
         header = Path(torch.__file__).parent / "include/c10/cuda/CUDACachingAllocator.h"
         self.marks = "markCaptureBegin" in header.read_text()
         torch.cuda.init()  # here the settings are read
@@ -171,9 +175,12 @@ class Runner:
         Releases that tell a capture from use_mem_pool (their header has markCaptureBegin) get a real one; to those before it
         is the same, and a graph of theirs would allocate the state of the random numbers, which no trace has.
         """
-        calls, pool, plain = self.torch._C, (0, op["pool"]), {**op, "pool": 0}
+        calls = self.torch._C
+        pool = (0, op["pool"])
+        plain = {**op, "pool": 0}
         if self.marks and not op.get("mempool"):
-            graph, self.begun = self.begun, None
+            graph = self.begun
+            self.begun = None
             with self.torch.cuda.stream(self.stream(op["stream"])):
                 if graph is None:
                     graph = self.torch.cuda.CUDAGraph()
@@ -203,7 +210,8 @@ class Runner:
 
     def step(self, op):
         """(outcome, address of what was allocated or 0)."""
-        kind, torch = op["op"], self.torch
+        kind = op["op"]
+        torch = self.torch
         if kind == "alloc":
             try:
                 return "ok", self.alloc(op)
@@ -273,7 +281,8 @@ class Runner:
         segments = []
         for segment in self.torch.cuda.memory_snapshot():
             name, offset = self.places.find(segment["address"])
-            at, blocks = 0, []
+            at = 0
+            blocks = []
             for block in segment["blocks"]:
                 assert block.get("address", segment["address"] + at) == segment["address"] + at, (
                     "blocks with gaps"

@@ -2,7 +2,9 @@
 
 import torch
 
-WIDTH, LAYERS, BATCH = 1024, 24, 16
+WIDTH = 1024
+LAYERS = 24
+BATCH = 16
 
 
 def parameters():

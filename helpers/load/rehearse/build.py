@@ -1,7 +1,9 @@
-"""What a rehearsal needs on this machine: a CUDA build of torch, and the device of device.c built against it, in one folder.
+"""What a rehearsal needs on this machine: a CUDA build of torch, and the device of device.c
+built against it, in one folder.
 
-torch's own libraries are read for symbol names only. An empty library for each vendor library that they need, preloaded, is
-taken for the real one, whether that is installed or not; device.c, libraries.c and generated stand-ins answer in its place.
+torch's own libraries are read for symbol names only. An empty library for each vendor library
+that they need, preloaded, is taken for the real one, whether that is installed or not;
+device.c, libraries.c and generated stand-ins answer in its place.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from helpers.look import files
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_TORCH = "2.14.1"
-# Measured: torch 2.14.1 alone is 555 MB to download and 1.2 GB on disk, 2.6.0 alone 766 MB and 1.6 GB.
+# Measured: torch 2.14.1 alone is 555 MB to download and 1.2 GB on disk, 2.6.0 alone 766 MB and
+# 1.6 GB.
 SIZE_WORDS = "0.6 to 0.8 GB to download, 1.2 to 1.6 GB on disk"
 ROOM_BYTES = 4 << 30
-PIP_S, TOOL_S = 3600.0, 300.0
+PIP_S = 3600.0
+TOOL_S = 300.0
 NEEDS = "needs"
 WORDS: dict[str, Any] = json.loads((HERE / "words.json").read_text(encoding="utf-8"))
 _SHARED = ("-shared", "-fPIC")
@@ -46,7 +50,9 @@ class NotReady(ValueError):
 
 @dataclass(frozen=True)
 class Torch:
-    """A CUDA build of torch: the folder that holds it, its version as it prints itself; ``own``: the user's, not downloaded."""
+    """A CUDA build of torch: the folder that holds it, its version as it prints itself;
+    ``own``: the user's, not downloaded.
+    """
 
     folder: Path
     version: str
@@ -60,7 +66,10 @@ def cache(folder: str = "") -> Path:
 
 
 def remove(folder: Path) -> int:
-    """Takes the folder away; the bytes that it held. Raises NotReady where it holds what no rehearsal put there."""
+    """Takes the folder away; the bytes that it held.
+
+    Raises NotReady where it holds what no rehearsal put there.
+    """
     there = list(folder.iterdir()) if folder.is_dir() else []
     if other := [path.name for path in there if not path.name.startswith(("torch-", "device-"))]:
         why = f"{other[0]} is not of a rehearsal; expected the folder given as --cache before"
@@ -81,7 +90,10 @@ def tools() -> None:
 
 
 def own_torch(python: str) -> tuple[Torch | None, str]:
-    """The CUDA torch that ``python`` imports, if any, and its version of Python, such as cp311. Raises NotReady."""
+    """The CUDA torch that ``python`` imports, if any, and its version of Python, such as cp311.
+
+    Raises NotReady.
+    """
     origin, tag = torch_files(python)
     if not tag:
         why = "it does not run; expected a Python; give one with --torch-python"
@@ -90,7 +102,9 @@ def own_torch(python: str) -> tuple[Torch | None, str]:
 
 
 def interpreter(command: Sequence[str], python: str = "") -> str:
-    """The Python whose torch a command uses: the one given, else the one that it names, else the one that owns torch."""
+    """The Python whose torch a command uses: the one given, else the one that it names, else
+    the one that owns torch.
+    """
     first = python or "".join(command[:1])
     named = os.path.basename(first).startswith("python") and shutil.which(first)
     return first if named else torch_interpreter()
@@ -106,7 +120,9 @@ def read(folder: Path, own: bool = False) -> Torch | None:
 
 
 def find(python: str, version: str, folder: Path) -> tuple[Torch | None, Path]:
-    """The torch to rehearse under, and where one would be put: the program's own CUDA torch where it is that version."""
+    """The torch to rehearse under, and where one would be put: the program's own CUDA torch
+    where it is that version.
+    """
     mine, tag = own_torch(python)
     place = folder / f"torch-{version or DEFAULT_TORCH}-{tag}"
     fits = mine and version in ("", mine.version.split("+")[0], mine.version)
@@ -114,9 +130,12 @@ def find(python: str, version: str, folder: Path) -> tuple[Torch | None, Path]:
 
 
 def install(python: str, version: str, place: Path) -> Torch:
-    """Puts torch alone into ``place``, and its pure-Python needs where only a Python that lacks them looks. Raises NotReady."""
+    """Puts torch alone into ``place``, and its pure-Python needs where only a Python that lacks
+    them looks. Raises NotReady.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
-    version, room = version or DEFAULT_TORCH, f"expected {ROOM_BYTES >> 20}"
+    version = version or DEFAULT_TORCH
+    room = f"expected {ROOM_BYTES >> 20}"
     if (free := shutil.disk_usage(place.parent).free) < ROOM_BYTES:
         why = f"{free >> 20} MiB free; {room}; name another folder with --cache"
         raise NotReady(f"{place.parent}: {why}")
@@ -161,7 +180,10 @@ def device(folder: Path) -> Path:
 
 
 def build(torch: Torch, folder: Path) -> list[Path]:
-    """The libraries to preload for that torch, in order; built once, in a few seconds. Raises NotReady."""
+    """The libraries to preload for that torch, in order; built once, in a few seconds.
+
+    Raises NotReady.
+    """
     tools()
     libraries = sorted((torch.folder / "torch" / "lib").glob("*.so*"))
     sources = ("device.c", "libraries.c", "properties.def", "symbols.txt", "build.py", "words.json")
@@ -214,7 +236,9 @@ def _build(libraries: Sequence[Path], folder: Path) -> None:
 
 
 def _stand_in(name: str) -> str:
-    """A function nobody wrote by hand: it notes that it was called, and answers what WORDS has for that library."""
+    """A function nobody wrote by hand: it notes that it was called, and answers what WORDS has
+    for that library.
+    """
     if name.endswith(("GetErrorString", "GetErrorName", "GetLastError", "GetStatusString")):
         return f'const char *{name}(void) {{ return "not part of a rehearsal"; }}'
     answers = WORDS["answers"].items()

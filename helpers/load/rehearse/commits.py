@@ -1,4 +1,6 @@
-"""A program as it is now beside the same at a commit: both rehearsed, to compare what they hold at their peaks."""
+"""A program as it is now beside the same at a commit: both rehearsed, to compare what they hold
+at their peaks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ Sources = dict[str, list[str]]
 
 
 class CommitError(ValueError):
-    """Two commits that cannot be compared: one line with what was seen, what was expected and what to do."""
+    """Two commits that cannot be compared: one line with what was seen, what was expected and
+    what to do.
+    """
 
 
 def git(*words: str, cwd: Path | None = None) -> list[str]:
@@ -31,7 +35,9 @@ def git(*words: str, cwd: Path | None = None) -> list[str]:
 
 @contextmanager
 def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
-    """The commit of ``ref`` in short, and this folder as it was then, in a work tree below ``outputs`` that goes at the end."""
+    """The commit of ``ref`` in short, and this folder as it was then, in a work tree below
+    ``outputs`` that goes at the end.
+    """
     top = Path(git("rev-parse", "--show-toplevel")[0])
     commit = git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
     tree = (outputs / f"commit-{commit}-{os.getpid()}").absolute()
@@ -47,8 +53,9 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
 
 
 def sources(folder: Path) -> Sources:
-    """The lines of each Python file that git knows in a folder's repository, by its name; of a name that several have, of the one
-    nearest to the folder, in which the program runs."""
+    """The lines of each Python file that git knows in a folder's repository, by its name; of a
+    name that several have, of the one nearest to the folder, in which the program runs.
+    """
     top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
     paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
     paths.sort(key=lambda path: -len(Path(os.path.relpath(path, folder.resolve())).parts))
@@ -59,7 +66,10 @@ def sources(folder: Path) -> Sources:
 def rehearsed(
     run: Callable[[list[str], Path], Rehearsal], command: Sequence[str], folder: Path, out: Path
 ) -> Path:
-    """The trace of the command run in that folder. Raises CommitError where the program failed for another reason than memory."""
+    """The trace of the command run in that folder.
+
+    Raises CommitError where the program failed for another reason than memory.
+    """
     first = os.path.abspath(command[0]) if os.path.dirname(command[0]) else command[0]
     done = run(["env", "-C", str(folder), first, *command[1:]], out)
     if done.trace is None or not (done.fits or done.ooms):

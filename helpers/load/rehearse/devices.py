@@ -1,4 +1,6 @@
-"""The cards that a program can be rehearsed on: those of devices.csv, each with its source; a size; or a box's own bundle."""
+"""The cards that a program can be rehearsed on: those of devices.csv, each with its source; a
+size; or a box's own bundle.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,14 @@ class DeviceError(ValueError):
 
 @dataclass(frozen=True)
 class Device:
-    """A card. ``total_bytes`` as torch reports it, ``capability`` times ten, ``threads``, ``blocks``, ``shared_kib`` of an SM.
+    """A card.
 
-    ``blas_mib``: what torch 2.14.1 reserved for cuBLAS at its first product here: torch's own code decides it by capability and
-    release, so it is told and not set. A ROCm card has a capability of 90 as a stand-in. ``held_bytes`` is what others hold.
+    ``total_bytes`` as torch reports it, ``capability`` times ten, ``threads``, ``blocks``,
+    ``shared_kib`` of an SM.
+
+    ``blas_mib``: what torch 2.14.1 reserved for cuBLAS at its first product here: torch's own
+    code decides it by capability and release, so it is told and not set. A ROCm card has a
+    capability of 90 as a stand-in. ``held_bytes`` is what others hold.
     """
 
     name: str
@@ -51,7 +57,9 @@ def _read() -> dict[str, Device]:
     cards = {}
     with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            key, size, blas_mib = row.pop("key"), int(row.pop("mib")) << 20, row.pop("blas_mib")
+            key = row.pop("key")
+            size = int(row.pop("mib")) << 20
+            blas_mib = row.pop("blas_mib")
             known: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in row.items()}
             cards[key] = Device(total_bytes=size, blas_mib=float(blas_mib), **known)
     return cards
@@ -63,8 +71,11 @@ TABLE = _read()
 def device(
     gpu: str = "", capacity: str = "", held: str = "", bundle: Bundle | None = None
 ) -> Device:
-    """The card of that name, or of the one in ``bundle``, or an H100's figures with that ``capacity``. Raises DeviceError."""
-    names, found = ", ".join(TABLE), TABLE.get(gpu.lower())
+    """The card of that name, or of the one in ``bundle``, or an H100's figures with that
+    ``capacity``. Raises DeviceError.
+    """
+    names = ", ".join(TABLE)
+    found = TABLE.get(gpu.lower())
     if gpu and not found:
         raise DeviceError(f"--gpu {gpu!r}: expected one of {names}; or --capacity SIZE")
     if not (gpu or capacity or bundle):
@@ -86,7 +97,10 @@ def device(
 
 
 def of_bundle(bundle: Bundle) -> Device:
-    """The box's own largest card, what is in use on it now counted as held by others. Raises DeviceError where it has none."""
+    """The box's own largest card, what is in use on it now counted as held by others.
+
+    Raises DeviceError where it has none.
+    """
     total, used, gpu = largest_pool(bundle)
     if gpu is None:
         raise DeviceError(f"{bundle.box} has no GPU memory; expected --gpu or --capacity")

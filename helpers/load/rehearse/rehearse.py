@@ -1,7 +1,10 @@
-"""Would this program fit that card? It is run unchanged under torch's real allocator, on a device that computes nothing.
+"""Would this program fit that card?
 
-The allocator sees the requests that it sees on a GPU with those properties, and raises its own OutOfMemoryError at the card's
-size. The program's output, arguments, exit code and environment stay its own; the recorder of `record` writes the trace.
+It is run unchanged under torch's real allocator, on a device that computes nothing.
+
+The allocator sees the requests that it sees on a GPU with those properties, and raises its own
+OutOfMemoryError at the card's size. The program's output, arguments, exit code and environment
+stay its own; the recorder of `record` writes the trace.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from helpers.look import files
 from helpers.units import show_bytes
 
 SHOWN = 6
-STOPPED, TERM_S = 143, 3.0  # the exit code of what SIGTERM ended; and how long it has to end then
+STOPPED = 143
+TERM_S = 3.0  # the exit code of what SIGTERM ended; and how long it has to end then
 DIED = "killed or crashed"  # the recorder's word (helpers/load/record.py)
 Told = Sequence[Mapping[str, Any]]
 """What the witness of each process wrote (helpers/torchside/witness.py)."""
@@ -36,9 +40,12 @@ Told = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds. ``values``: how many elements a result has
-    whose size hangs on values that nobody computed: the least, half of all (typical), the most. ``gpus``: how many such cards the
-    box has; collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN."""
+    """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds.
+
+    ``values``: how many elements a result has whose size hangs on values that nobody computed:
+    the least, half of all (typical), the most. ``gpus``: how many such cards the box has;
+    collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN.
+    """
 
     steps: int = 0
     seconds: float = 0.0
@@ -52,7 +59,9 @@ UNLIMITED = Limits()
 
 @dataclass(frozen=True)
 class Oom:
-    """The first out-of-memory: bytes asked for and free, the program's frames, and torch's words where it ended the program."""
+    """The first out-of-memory: bytes asked for and free, the program's frames, and torch's
+    words where it ended the program.
+    """
 
     requested_bytes: int
     free_bytes: int
@@ -62,13 +71,17 @@ class Oom:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a rehearsal found. ``exit_code`` is the program's; the peaks, retries and ooms are those of torch's statistics.
+    """What a rehearsal found.
 
-    ``ooms`` counts those too that the program caught. ``trace`` is ready for replay and what-if; None: ``why_no_trace``.
-    ``exact``: nothing allocated is known to hang on values that were not computed. ``trust`` says what it rests on. ``at_least``:
-    a process of it died, so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an optimizer.
-    ``whose``: whose fault it is where it failed: memory, the program or the rehearsal, and why, in one line. ``more_bytes``: how
-    much higher the peak may be by workspaces of libraries, of which only a range is known.
+    ``exit_code`` is the program's; the peaks, retries and ooms are those of torch's statistics.
+
+    ``ooms`` counts those too that the program caught. ``trace`` is ready for replay and
+    what-if; None: ``why_no_trace``. ``exact``: nothing allocated is known to hang on values
+    that were not computed. ``trust`` says what it rests on. ``at_least``: a process of it died,
+    so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an
+    optimizer. ``whose``: whose fault it is where it failed: memory, the program or the
+    rehearsal, and why, in one line. ``more_bytes``: how much higher the peak may be by
+    workspaces of libraries, of which only a range is known.
     """
 
     device: Device
@@ -127,7 +140,9 @@ def environment(
     extra: Mapping[str, str] | None = None,
     limits: Limits = UNLIMITED,
 ) -> dict[str, str]:
-    """What the program's environment gets beside its own; nothing outside of the rehearsed process changes."""
+    """What the program's environment gets beside its own; nothing outside of the rehearsed
+    process changes.
+    """
     own = "" if torch.own else str(torch.folder)
     paths = [str(INJECT), own, os.environ.get("PYTHONPATH", "")]
     libraries = [*map(str, preload), os.environ.get("LD_PRELOAD", "")]
@@ -138,7 +153,8 @@ def environment(
         "FAKE_DEVICES": str(limits.gpus),
         "CASEBOOK_REHEARSE": str(folder),
         "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
-        # Without these the order of dicts and of autocast's cache, by host address, changes from run to run (see also _still).
+        # Without these the order of dicts and of autocast's cache, by host address, changes
+        # from run to run (see also _still).
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
         **WORDS["constant"],
         **{name: str(getattr(device, field)) for name, field in WORDS["card"].items()},
@@ -168,14 +184,17 @@ def rehearse(
     log: Path | None = None,
     limits: Limits = UNLIMITED,
 ) -> Rehearsal:
-    """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a folder beside it).
+    """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a
+    folder beside it).
 
-    ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment, ``python`` the interpreter in
-    place of the ``python`` that the command names; ``log`` takes the program's output. Raises RecordError and NotReady.
+    ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment,
+    ``python`` the interpreter in place of the ``python`` that the command names; ``log`` takes
+    the program's output. Raises RecordError and NotReady.
     """
     own = bool(python) and not re.fullmatch(r"python[0-9.]*|.*\.py", os.path.basename(command[0]))
     argv = list(command) if own else under(python, command)
-    # A shell, or torchrun: what it starts by name is looked for beside that Python first, and in what came with torch last.
+    # A shell, or torchrun: what it starts by name is looked for beside that Python first, and
+    # in what came with torch last.
     beside = [os.path.dirname(shutil.which(python) or "")] if own else []
     there = os.environ.get("PATH", os.defpath)
     search = os.pathsep.join([*beside, there, str(torch.folder / "bin")])
@@ -211,13 +230,16 @@ def _found(
     cards = [card["stats"] for row in done.processes for card in row.get("devices") or ()]
     highest = "reserved_bytes.all.peak"
     stats: Mapping[str, Any] = max(cards, key=lambda one: one[highest], default={})
-    # What the card itself saw outlives the process: more than what its last word had is what was reached at least.
+    # What the card itself saw outlives the process: more than what its last word had is what
+    # was reached at least.
     ended = {row["pid"] for row in done.processes if row["snapshots"] and row["ended"] != DIED}
-    known, allocated = stats.get(highest) or 0, stats.get("allocated_bytes.all.peak")
+    known = stats.get(highest) or 0
+    allocated = stats.get("allocated_bytes.all.peak")
     files = done.folder.glob("*.peaks")
     peaks = {int(path.stem): max(array("Q", path.read_bytes()), default=0) for path in files}
     seen = max((peak for pid, peak in peaks.items() if pid not in ended), default=0)
-    # Without its cache the allocator counts nothing, and how a driver packs small requests is not known.
+    # Without its cache the allocator counts nothing, and how a driver packs small requests is
+    # not known.
     counted = known or not any(peaks.values())
     at_least = seen > 0 and seen >= known
     reserved = max(seen, known) if at_least else stats.get(highest) if counted else None
@@ -258,9 +280,12 @@ def _own_errors(told: Told) -> list[Mapping[str, Any]]:
 
 
 def whose(done: Recording, told: Told) -> str:
-    """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal, in one line."""
+    """Whose fault it is that a rehearsal failed, and why: memory, the program or the rehearsal,
+    in one line.
+    """
     errors = " ".join(f"{row['error']}: {row['message']}" for row in _own_errors(told))
-    called, key = _unanswered(told), "other" if exact(told) else "sizes"
+    called = _unanswered(told)
+    key = "other" if exact(told) else "sizes"
     named = [one for one in called if one in errors]
     name = done.signal or signal_name(done.exit_code - 128) if 128 < done.exit_code < 193 else ""
     if not errors:
@@ -278,7 +303,9 @@ def _unanswered(told: Told) -> list[str]:
 
 @once
 def _still() -> tuple[str, ...]:
-    """What starts a program with the same host addresses each time, where this machine allows it (containers may not)."""
+    """What starts a program with the same host addresses each time, where this machine allows
+    it (containers may not).
+    """
     allowed = shutil.which("setarch") and watch(["setarch", "-R", "true"], 10.0).exit_code == 0
     return ("setarch", "-R") if allowed else ()
 
@@ -287,7 +314,8 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
     """The first out-of-memory, and how many streams the trace has (0: not read)."""
     frames: tuple[str, ...] = ()
     streams = int(done.exit_code != STOPPED)
-    # A program may switch the history off; the observer's figures remain. Whoever stopped it does not wait for it to be read.
+    # A program may switch the history off; the observer's figures remain. Whoever stopped it
+    # does not wait for it to be read.
     with contextlib.suppress(TraceError):
         if done.trace is not None and streams:
             seen = snapshot.load(done.trace)
@@ -299,7 +327,8 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
     if not kept:
         return None, streams
     first = min(kept, key=lambda one: one["at"])
-    # Backward runs on a thread without Python frames; where the program ended by it, the traceback has the line that called.
+    # Backward runs on a thread without Python frames; where the program ended by it, the
+    # traceback has the line that called.
     end = next((row for row in told if row["error"] == "OutOfMemoryError"), None)
     frames = frames or tuple(end["frames"] if end else ())
     message = end["message"] if end else ""
@@ -310,8 +339,13 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
 
 
 def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) -> list[str]:
-    """What it took for granted, a line each, what hangs on device values first. ``streams``: of the trace, 0: not read."""
-    sentences, known, bound = WORDS["says"], WORDS["known"], WORDS["bounds"][limits.values]
+    """What it took for granted, a line each, what hangs on device values first.
+
+    ``streams``: of the trace, 0: not read.
+    """
+    sentences = WORDS["says"]
+    known = WORDS["known"]
+    bound = WORDS["bounds"][limits.values]
     by_place: dict[str, dict[str, Any]] = {}
     for row in map(_place, _reads(told, True)):
         kept = by_place.setdefault(f"{row['place']} {row['op']}", {**row, "times": 0})
@@ -349,11 +383,14 @@ def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) 
 
 
 def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
-    """How much higher the peak may be by what libraries take of which only a range is known, and a line each with its source.
+    """How much higher the peak may be by what libraries take of which only a range is known,
+    and a line each with its source.
 
-    ``cudnn_bytes``: what each call of cuDNN was given; above 0 that was said by whoever asked, and is no range.
+    ``cudnn_bytes``: what each call of cuDNN was given; above 0 that was said by whoever asked,
+    and is no range.
     """
-    more, lines = 0, []
+    more = 0
+    lines = []
     for row in WORDS["workspaces"]:
         seen = [process["counts"].get(row["count"], 0) for process in told]
         many = max(seen, default=0) if row["times"] else sum(seen)
@@ -369,7 +406,9 @@ def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
 
 
 def exact(told: Told) -> bool:
-    """Whether nothing that the program allocated is known to hang on values that were not computed."""
+    """Whether nothing that the program allocated is known to hang on values that were not
+    computed.
+    """
     return not _reads(told, True)
 
 
@@ -380,5 +419,6 @@ def _reads(told: Told, sizes: bool) -> list[Mapping[str, Any]]:
 
 def _place(row: Mapping[str, Any]) -> dict[str, Any]:
     """A read in the words of WORDS: where it stands, by which operation, and how often."""
-    place, op = row["where"] or "the backward pass", row["op"].lstrip("_")
+    place = row["where"] or "the backward pass"
+    op = row["op"].lstrip("_")
     return {"place": place, "op": op, "times": row["times"]}

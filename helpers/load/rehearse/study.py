@@ -1,7 +1,9 @@
-"""The smallest card that a program finishes on, the largest batch that a card takes, what each preset does: by rehearsals.
+"""The smallest card that a program finishes on, the largest batch that a card takes, what each
+preset does: by rehearsals.
 
-Each answer is a pair of runs, one that finished and one that did not; the model of the allocator only says where to look
-first. Notebooks get rows of a table, or one line that says why there are none. Nothing is installed.
+Each answer is a pair of runs, one that finished and one that did not; the model of the
+allocator only says where to look first. Notebooks get rows of a table, or one line that says
+why there are none. Nothing is installed.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ class Search:
     beyond: int | None = None
 
     def fits(self, value: int) -> bool:
-        """Whether it finished with that value. Raises SearchError where it failed, and not for want of memory."""
+        """Whether it finished with that value.
+
+        Raises SearchError where it failed, and not for want of memory.
+        """
         done = self.done[value] = self.done.get(value) or self.run(value)
         if done.exit_code == STOPPED or not (done.fits or done.ooms):
             ended = f"with {value:,} the program ended with {done.exit_code} without running out of memory"
@@ -66,14 +71,19 @@ class Search:
         return done.fits
 
     def between(self, fails: int, passes: int, step: int) -> Search:
-        """Halves the gap between a value that fails and one that passes, whichever is the larger, down to ``step``."""
+        """Halves the gap between a value that fails and one that passes, whichever is the
+        larger, down to ``step``.
+        """
         passes, self.beyond = halved(self.fits, passes, fails, step)
         self.best = passes or None
         return self
 
 
 def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Search:
-    """The smallest card, to 2 MiB: where the model of the allocator puts it, else by halving. ``run`` takes a card's bytes."""
+    """The smallest card, to 2 MiB: where the model of the allocator puts it, else by halving.
+
+    ``run`` takes a card's bytes.
+    """
     search = Search(run)
     if not search.fits(AMPLE_BYTES):
         search.beyond = AMPLE_BYTES
@@ -81,14 +91,16 @@ def find_capacity(run: Callable[[int], Rehearsal], held_bytes: int = 0) -> Searc
     ample = search.done[AMPLE_BYTES]
     if not ample.peak_reserved_bytes:
         raise SearchError("the program reserved nothing on the GPU; expected one that uses cuda")
-    high, low = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes, held_bytes
+    high = round_up(ample.peak_reserved_bytes, GRANULE_BYTES) + held_bytes
+    low = held_bytes
     guess = _modelled(ample, held_bytes)
     for size in (guess, guess - GRANULE_BYTES) if guess else ():
         if low < size <= high:
             low, high = (low, size) if search.fits(size) else (max(low, size), high)
     if not search.fits(high):
         # A program that looks at free memory may want more on a small card.
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     return search.between(low, high, GRANULE_BYTES)
 
 
@@ -105,11 +117,15 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
 
 
 def find_batch(run: Callable[[int], Rehearsal], start: int) -> Search:
-    """The largest value of an argument with which the program finishes: doubled until it runs out, then halved."""
+    """The largest value of an argument with which the program finishes: doubled until it runs
+    out, then halved.
+    """
     search = Search(run)
-    low, high = 0, start
+    low = 0
+    high = start
     while search.fits(high):
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
         if high > LARGEST:
             search.best = low
             return search
@@ -117,13 +133,19 @@ def find_batch(run: Callable[[int], Rehearsal], start: int) -> Search:
 
 
 def with_argument(command: Sequence[str], argument: str, value: int | str) -> list[str]:
-    """The command with that value after ``argument``, with or without its dashes. Raises SearchError where it is not there."""
+    """The command with that value after ``argument``, with or without its dashes.
+
+    Raises SearchError where it is not there.
+    """
     at, before, _ = _place(command, argument)
     return [*command[:at], f"{before}{value}", *command[at + 1 :]]
 
 
 def start_of(command: Sequence[str], argument: str) -> int:
-    """The value that the command gives the argument. Raises SearchError where it is no whole number above 0."""
+    """The value that the command gives the argument.
+
+    Raises SearchError where it is no whole number above 0.
+    """
     text = _place(command, argument)[2]
     if not text.isdigit() or int(text) < 1:
         raise SearchError(f"--find-batch {argument} {text!r}: expected a whole number above 0")
@@ -131,7 +153,9 @@ def start_of(command: Sequence[str], argument: str) -> int:
 
 
 def _place(command: Sequence[str], argument: str) -> tuple[int, str, str]:
-    """Which word has the argument's value, what stands before it in that word (``--name=`` or nothing), and the value."""
+    """Which word has the argument's value, what stands before it in that word (``--name=`` or
+    nothing), and the value.
+    """
     plain = argument.lstrip("-")
     for at, word in enumerate(command):
         name, equals, value = word.partition("=")
@@ -144,24 +168,32 @@ def _place(command: Sequence[str], argument: str) -> tuple[int, str, str]:
 
 
 def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
-    """What a preset sets of the allocator, under whatever name (a CUDA build reads it under its own), and its other variables."""
+    """What a preset sets of the allocator, under whatever name (a CUDA build reads it under its
+    own), and its other variables.
+    """
     confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
     other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
     return confs[0] if confs else "", other
 
 
 def command(wanted: Workload, python: str, seed: int = 0) -> list[str]:
-    """The command line of a workload on a GPU, to be rehearsed; it imports helpers from this checkout wherever it is run."""
+    """The command line of a workload on a GPU, to be rehearsed; it imports helpers from this
+    checkout wherever it is run.
+    """
     words = argv(wanted, python, seed, Target(device="cuda:0", pci="0000:01:00.0"), None)
     return words if wanted.command else ["env", "-C", str(CHECKOUT), *words]
 
 
 class _Bench:
-    """Rehearsals of workloads under the torch that is there, in a scratch folder that goes. Raises NotReady."""
+    """Rehearsals of workloads under the torch that is there, in a scratch folder that goes.
+
+    Raises NotReady.
+    """
 
     def __init__(self, folder: str, python: str = "", limits: Limits = UNLIMITED):
         build.tools()
-        self.folder, self.python = Path(folder), python or torch_interpreter()
+        self.folder = Path(folder)
+        self.python = python or torch_interpreter()
         torch, _ = build.find(self.python, "", build.cache())
         if torch is None:
             how = f"run: python3 -m helpers rehearse --setup ({build.SIZE_WORDS})"
@@ -181,7 +213,9 @@ class _Bench:
 
 
 def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[str]]:
-    """Each workload on each card, the header first; where nothing can be rehearsed, one row says why."""
+    """Each workload on each card, the header first; where nothing can be rehearsed, one row
+    says why.
+    """
     rows = [HEADER]
     try:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
@@ -197,10 +231,12 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
 
 
 def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
-    """What a rehearsal can try of these remedies, each beside its control: changes of the work, and settings of the allocator.
+    """What a rehearsal can try of these remedies, each beside its control: changes of the work,
+    and settings of the allocator.
 
-    What another part of the stack reads does nothing to a card that is not there, what is argued no run decides, and processes
-    beside or after each other would each have that card to themselves.
+    What another part of the stack reads does nothing to a card that is not there, what is
+    argued no run decides, and processes beside or after each other would each have that card to
+    themselves.
     """
     tried = [one for one in wanted if one.how != "argued" and one.needs != "cpu"]
     pairs = [one.pair() for one in tried if not one.unrehearsed]
@@ -212,11 +248,14 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
 def rehearsed_arms(
     wanted: Mapping[str, tuple[Arm, Arm]], card: Device, seconds: float = math.inf, **how: Any
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
-    """Each pair rehearsed on that card, an arm that several share once; none begins after so many ``seconds``.
+    """Each pair rehearsed on that card, an arm that several share once; none begins after so
+    many ``seconds``.
 
-    The traces are gone when the next one is asked for. ``how``: python, and limits of each. Raises NotReady and RecordError.
+    The traces are gone when the next one is asked for. ``how``: python, and limits of each.
+    Raises NotReady and RecordError.
     """
-    until, done = time.monotonic() + seconds, dict[str, Rehearsal]()
+    until = time.monotonic() + seconds
+    done = dict[str, Rehearsal]()
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
         bench = _Bench(folder, **how)
         for name, both in wanted.items():
@@ -230,7 +269,9 @@ def rehearsed_arms(
 
 
 def left(rows: Sequence[FixRow], wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
-    """The arms of those remedies that are for the table's box, as far as no trial has measured them."""
+    """The arms of those remedies that are for the table's box, as far as no trial has measured
+    them.
+    """
     untried = (row for row in rows if row.memory is None)
     names = {row.remedy for row in untried if "not for this box" not in row.predicted}
     return {name: both for name, both in arms(wanted).items() if name in names}
@@ -239,11 +280,13 @@ def left(rows: Sequence[FixRow], wanted: Sequence[Remedy]) -> dict[str, tuple[Ar
 def measured_rows(
     rows: Sequence[FixRow], wanted: Sequence[Remedy], card: Device, seconds: float = math.inf
 ) -> list[FixRow]:
-    """The fix table with what the real allocator showed of each remedy that can be rehearsed on that card.
+    """The fix table with what the real allocator showed of each remedy that can be rehearsed on
+    that card.
 
     What a trial measured stays; what the ``seconds`` did not suffice for says so.
     """
-    tried, found = left(rows, wanted), {row.remedy: row for row in rows}
+    tried = left(rows, wanted)
+    found = {row.remedy: row for row in rows}
     words = dict.fromkeys(tried, f"not rehearsed because its {seconds:.0f} s were over")
     try:
         for name, *both in rehearsed_arms(tried, card, seconds):
@@ -255,7 +298,9 @@ def measured_rows(
 
 
 def measured(row: FixRow, *both: Rehearsal) -> FixRow:
-    """A row with what two rehearsals, the control's first, showed: unless an audit settled it, its effect too, as ``predicted``."""
+    """A row with what two rehearsals, the control's first, showed: unless an audit settled it,
+    its effect too, as ``predicted``.
+    """
     row = replace(row, measured=measured_words(*both))
     ends = [
         SimpleNamespace(passes=one.fits, peak_reserved_high_bytes=one.peak_reserved_bytes, flags=())

@@ -1,4 +1,6 @@
-"""What blows up and which chunk is right on a box: the memory it has free, the plan, and the verdict over both."""
+"""What blows up and which chunk is right on a box: the memory it has free, the plan, and the
+verdict over both.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def free_of(bundle: Bundle) -> Free:
 
 
 def stored(trades: Trades) -> Store:
-    """The trades in a folder of their own, for children to read, with at least 1000 prices a row; it goes with the store."""
+    """The trades in a folder of their own, for children to read, with at least 1000 prices a
+    row; it goes with the store.
+    """
     folder = tempfile.TemporaryDirectory(prefix="casebook-trades-")
     store = write_store(Path(folder.name, "store"), [trades], max(1000, survey(trades).bins))
     weakref.finalize(store, folder.cleanup)
@@ -66,24 +70,33 @@ def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
 
 
 def way(free: Free) -> str:
-    """The strategy to count with: the one that takes least, on a GPU the one whose buffers are made once."""
+    """The strategy to count with: the one that takes least, on a GPU the one whose buffers are
+    made once.
+    """
     return USE[free.gpu]
 
 
-SESSIONS, BINS = 1014, 1000
+SESSIONS = 1014
+BINS = 1000
 """Of the case: its trading days, and the prices of each."""
 
 
 def expectations(store: Store, free: Free) -> list[list[Any]]:
-    """What the case expects of its profiles, what comes of it, how that is known, and the state: a row each.
+    """What the case expects of its profiles, what comes of it, how that is known, and the
+    state: a row each.
 
-    The case's figures are those of criteria.json. The plan is for the box's memory; its chunk is measured on this machine's CPU.
+    The case's figures are those of criteria.json. The plan is for the box's memory; its chunk
+    is measured on this machine's CPU.
     """
     asked = {one.get("measure"): one for one in ASKED if one["case"].startswith("volume")}
     less, share, quick = (asked[name] for name in ("peak", "peak_share", "time"))
-    shape, most_s, why = shape_of(store.trades, store.layout), quick["seconds"], NOT_MEASURED
-    many, here = f"{shape.trades:,} trades", "measured on this machine's CPU"
-    asks, size = f"{SESSIONS:,} sessions of {BINS:,} prices", (shape.sessions, shape.bins)
+    shape = shape_of(store.trades, store.layout)
+    most_s = quick["seconds"]
+    why = NOT_MEASURED
+    many = f"{shape.trades:,} trades"
+    here = "measured on this machine's CPU"
+    asks = f"{SESSIONS:,} sessions of {BINS:,} prices"
+    size = (shape.sessions, shape.bins)
     alike = "as in the case" if size == (SESSIONS, BINS) else "another size"
     rows: list[list[Any]] = [
         [asks, "{:,} of {:,}, {}".format(*size, many), "the trades above", alike]
@@ -93,10 +106,13 @@ def expectations(store: Store, free: Free) -> list[list[Any]]:
     except planner.NoRoomError as error:
         return [*rows, ["which chunk", None, str(error), "not met"]]
     rows.append(["which chunk", f"{chosen.strategy}: {chosen.take}", BOUNDS[chosen.bound], None])
-    inputs, states = shape.trades * shape.bytes_a_trade, {True: "met", False: "not met"}
-    peak, model = inputs + chosen.peak_bytes, "closed form, its trades included"
+    inputs = shape.trades * shape.bytes_a_trade
+    states = {True: "met", False: "not met"}
+    peak = inputs + chosen.peak_bytes
+    model = "closed form, its trades included"
     rows.append([less["expected"], show_bytes(peak), model, states[peak < less["bytes"]]])
-    part, of = peak / max(1, free.card_bytes), f"{model}, of {show_bytes(free.card_bytes)}"
+    part = peak / max(1, free.card_bytes)
+    of = f"{model}, of {show_bytes(free.card_bytes)}"
     state = "less is needed" if part < share["from"] else states[part <= share["to"]]
     told = [f"{part:.1%}", of, state]
     none = [None, None, f"{why} this box tells the size of no card"]
@@ -132,23 +148,30 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
     large = {"one-hot": one_hot, "one index for all trades": flat}
     blows = [name for name, size in large.items() if size > free.bytes]
     unequal = [str(row["strategy"]) for row in measured if row.get("equal") is False]
-    differs, missing = "gives other counts than the fused pass", []
+    differs = "gives other counts than the fused pass"
+    missing = []
     if not measured:
-        what, how = "the strategies measured on this box", "this notebook with box = live"
+        what = "the strategies measured on this box"
+        how = "this notebook with box = live"
         missing = [Missing(reading=what, how=how)]
     name = way(free)
-    command, head = "python3 -m helpers vpoc FILE", "Nothing tried here would fill this memory"
+    command = "python3 -m helpers vpoc FILE"
+    head = "Nothing tried here would fill this memory"
     if blows:
         words = f"{' and '.join(blows)} would not fit {show_bytes(free.bytes)}"
         head = words[0].upper() + words[1:]
     try:
         chosen = plan(name, shape, free)
-        summary, step = f"{head}; {chosen.says}.", f"Count with {name}: {chosen.take}"
+        summary = f"{head}; {chosen.says}."
+        step = f"Count with {name}: {chosen.take}"
         title = f"Take {chosen.take}: {name} then needs {show_bytes(chosen.peak_bytes)}"
     except planner.NoRoomError as error:
         title = "Not even one trade at a time fits"
-        summary, step, missing = str(error), "Stream the file: one pass, a few MiB", []
-        blows, command = ["the result"], f"{command} --tick SIZE --strategy stream_parquet"
+        summary = str(error)
+        step = "Stream the file: one pass, a few MiB"
+        missing = []
+        blows = ["the result"]
+        command = f"{command} --tick SIZE --strategy stream_parquet"
     return Verdict(
         cause="true-capacity" if blows else "other",
         state="aside",
@@ -171,8 +194,10 @@ def verdict(shape: Shape, free: Free, measured: Sequence[dict[str, Any]]) -> Ver
 def case_arithmetic() -> list[dict[str, Any]]:
     """What the case study's own numbers come to; a Globex session has 1380 one-minute bars."""
     bars = 1380
-    result, cells = SESSIONS * BINS * 4, SESSIONS * bars * BINS
-    bug, one_hot = "a bug of ROCm fills the card", "one-minute bars: one_hot x float volume"
+    result = SESSIONS * BINS * 4
+    cells = SESSIONS * bars * BINS
+    bug = "a bug of ROCm fills the card"
+    one_hot = "one-minute bars: one_hot x float volume"
     blocks = "volume histograms need large contiguous blocks"
     rows: tuple[tuple[str, str, float, str], ...] = (
         (blocks, "sessions x bins x 4 bytes", result / 1e6, "MB"),
@@ -184,14 +209,18 @@ def case_arithmetic() -> list[dict[str, Any]]:
     return [dict(zip(("claim", "computed", "value", "unit"), row, strict=True)) for row in rows]
 
 
-# Profiles and levels of a user's files as Parquet: ``session, tick, price, volume`` and ``session, poc, val, vah, rule``.
+# Profiles and levels of a user's files as Parquet: ``session, tick, price, volume`` and
+# ``session, poc, val, vah, rule``.
 
 CHILD_S = 3600.0
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """Profiles of one file. ``notes`` are everything a reader must know: guesses, rows set aside, promotions, the plan."""
+    """Profiles of one file.
+
+    ``notes`` are everything a reader must know: guesses, rows set aside, promotions, the plan.
+    """
 
     trades: Trades
     layout: Layout
@@ -208,7 +237,8 @@ def profile_file(
 ) -> Result:
     """Read a file and count it by a strategy, torch's included, with the chunk that fits here.
 
-    Raises TradesError or TickError for a file that cannot be used, planner.NoRoomError where the strategy would not fit.
+    Raises TradesError or TickError for a file that cannot be used, planner.NoRoomError where
+    the strategy would not fit.
     """
     if strategy == "stream_parquet":
         return _streamed(path, tick, reading.get("columns") or {})
@@ -242,9 +272,11 @@ def _streamed(path: Path, tick: float | str | None, asked: dict[str, str]) -> Re
     if "session" not in found or tick is None:
         why = "streaming needs a session column and the tick size: load the file to guess"
         raise TradesError(f"{path.name}: {why}")
-    size, columns = of_trades.tick_size(tick), [found[role] for role in histogram.COLUMNS]
+    size = of_trades.tick_size(tick)
+    columns = [found[role] for role in histogram.COLUMNS]
     labels, layout, counts = histogram.stream_parquet(path, size, columns=columns)
-    empty, starts = np.zeros(0, np.int32), np.zeros(len(labels) + 1, np.int64)
+    empty = np.zeros(0, np.int32)
+    starts = np.zeros(len(labels) + 1, np.int64)
     trades = Trades(empty, empty, starts, size, labels, (*notes, *layout.notes))
     return Result(trades, layout, counts, trades.notes)
 
@@ -261,7 +293,8 @@ def _in_a_child(trades: Trades, layout: Layout, device: str, chosen: Plan) -> Ar
 
 
 def write(result: Result, out: Path, force: bool = False) -> tuple[Path, Path]:
-    """Write OUT.profiles.parquet (occupied ticks alone) and OUT.levels.parquet, every rule a row for each session.
+    """Write OUT.profiles.parquet (occupied ticks alone) and OUT.levels.parquet, every rule a
+    row for each session.
 
     Raises FileExistsError unless ``force``.
     """
@@ -273,7 +306,9 @@ def write(result: Result, out: Path, force: bool = False) -> tuple[Path, Path]:
     for path in (profiles, table):
         if path.exists() and not force:
             raise FileExistsError(f"{path} exists: give another name or force it")
-    trades, layout, counts = result.trades, result.layout, result.counts
+    trades = result.trades
+    layout = result.layout
+    counts = result.counts
     sessions, bins = np.nonzero(counts)
     ticks = (bins + layout.lows[sessions]).astype(np.int32)
     labels = pa.array(trades.labels, pa.string()).take(pa.array(sessions))

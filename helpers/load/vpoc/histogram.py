@@ -1,4 +1,5 @@
-"""The profile of each session in one pass: of trades in memory or mapped, read block by block from a store, or out of Parquet.
+"""The profile of each session in one pass: of trades in memory or mapped, read block by block
+from a store, or out of Parquet.
 
 Nothing is in memory but the result and what a thread needs for itself. All give the same bits.
 """
@@ -33,7 +34,9 @@ _POOL: dict[tuple[int, int], ThreadPoolExecutor] = {}
 SMALL = 100_000
 """Trades that one thread counts sooner than a second one wakes."""
 BLOCK_TRADES = 1 << 18
-"""Trades read at a time: 2 MiB of int32 price and volume, enough for every thread to have its part of a block."""
+"""Trades read at a time: 2 MiB of int32 price and volume, enough for every thread to have its
+part of a block.
+"""
 BATCH_ROWS = 1 << 16
 COLUMNS = ("session", "price", "volume")
 
@@ -44,7 +47,10 @@ def threads() -> int:
 
 
 def together(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Run the jobs at the same time, one in this thread. The threads stay for the next call, and are made anew after a fork."""
+    """Run the jobs at the same time, one in this thread.
+
+    The threads stay for the next call, and are made anew after a fork.
+    """
     if len(jobs) < 2:
         return [job() for job in jobs]
     key = (os.getpid(), len(jobs) - 1)
@@ -59,7 +65,9 @@ def together(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def parts(trades: int, count: int) -> list[tuple[int, int]]:
-    """So many parts, each of as many trades, whatever the sessions' lengths: the first and the end of each that has any."""
+    """So many parts, each of as many trades, whatever the sessions' lengths: the first and the
+    end of each that has any.
+    """
     at = [trades * i // count for i in range(count + 1)]
     return [(a, b) for a, b in zip(at, at[1:], strict=False) if a < b]
 
@@ -71,20 +79,24 @@ def _session_of(starts: Array, trade: int) -> int:
 def profiles(
     trades: Trades, layout: Layout | None = None, workers: int = 0, out: Array | None = None
 ) -> Array:
-    """Volume at each tick: [sessions, bins], of the layout's type; row i begins at tick ``layout.lows[i]``.
+    """Volume at each tick: [sessions, bins], of the layout's type; row i begins at tick
+    ``layout.lows[i]``.
 
-    ``workers``: threads, by default one for each core; each counts its part, from the session on in which that begins. Where
-    it begins inside one, the thread before owns the row; what this one counts of it is added at the end. ``out`` is added to.
-    Raises TradesError where the trades are not those of the layout.
+    ``workers``: threads, by default one for each core; each counts its part, from the session
+    on in which that begins. Where it begins inside one, the thread before owns the row; what
+    this one counts of it is added at the end. ``out`` is added to. Raises TradesError where the
+    trades are not those of the layout.
     """
     from helpers.load.vpoc.kernels import LANES, STRIDE, count
 
     rows = layout or survey(trades)
     out = np.zeros((trades.sessions, rows.bins), rows.counts) if out is None else out
     columns = trades.price, trades.volume, trades.starts, rows.lows, rows.widths
-    jobs, edges = [], []
+    jobs = []
+    edges = []
     for a, b in parts(len(trades), workers or (threads() if len(trades) >= SMALL else 1)):
-        first, edge = _session_of(trades.starts, a), np.zeros(rows.bins, out.dtype)
+        first = _session_of(trades.starts, a)
+        edge = np.zeros(rows.bins, out.dtype)
         own = np.zeros(LANES * STRIDE, out.dtype), edge
         jobs.append(partial(count, *columns, *own, out, first, a, b))
         edges.append((first, edge))
@@ -97,8 +109,12 @@ def profiles(
 
 
 def stream_read(store: Store, block_trades: int = BLOCK_TRADES, workers: int = 0) -> Array:
-    """Reads blocks of the store's files into one pair of buffers, and counts each before the next. Needs no mapping."""
-    trades, layout = store.trades, store.layout
+    """Reads blocks of the store's files into one pair of buffers, and counts each before the next.
+
+    Needs no mapping.
+    """
+    trades = store.trades
+    layout = store.layout
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
     buffers = [np.empty(block_trades, column.dtype) for column in (trades.price, trades.volume)]
     with (
@@ -110,7 +126,8 @@ def stream_read(store: Store, block_trades: int = BLOCK_TRADES, workers: int = 0
             ticks, volumes = (buffer[: b - a] for buffer in buffers)
             price.readinto(ticks.data)
             volume.readinto(volumes.data)
-            first, last = _session_of(trades.starts, a), _session_of(trades.starts, b - 1) + 1
+            first = _session_of(trades.starts, a)
+            last = _session_of(trades.starts, b - 1) + 1
             starts = np.clip(trades.starts[first : last + 1], a, b) - a
             some = Trades(ticks, volumes, starts, trades.tick, trades.labels[first:last])
             profiles(some, layout.take(first, last), workers or threads(), out[first:last])
@@ -120,9 +137,11 @@ def stream_read(store: Store, block_trades: int = BLOCK_TRADES, workers: int = 0
 def stream_parquet(
     path: Path, tick: float, batch_rows: int = BATCH_ROWS, columns: Sequence[str] = COLUMNS
 ) -> tuple[tuple[str, ...], Layout, Array]:
-    """Labels, layout and profiles of a Parquet file in two passes, a batch in memory at a time; sessions in any order.
+    """Labels, layout and profiles of a Parquet file in two passes, a batch in memory at a time;
+    sessions in any order.
 
-    ``columns``: those of session, price and volume. Raises TradesError for a file that is no Parquet file or lacks one.
+    ``columns``: those of session, price and volume. Raises TradesError for a file that is no
+    Parquet file or lacks one.
     """
     extremes: dict[Any, list[Any]] = {}
     kind: np.dtype[Any] = np.dtype(np.int32)
@@ -145,7 +164,9 @@ def stream_parquet(
 def _runs(
     path: Path, tick: float, batch_rows: int, columns: Sequence[str]
 ) -> Iterator[tuple[Any, Array, Array]]:
-    """Session, int32 ticks and volume of each run of trades of one session in a batch; whole numbers as prices are ticks."""
+    """Session, int32 ticks and volume of each run of trades of one session in a batch; whole
+    numbers as prices are ticks.
+    """
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
@@ -169,14 +190,19 @@ def _runs(
         raise TradesError(f"{path}: {why} {', '.join(columns)}") from None
 
 
-# The ways of counting under study, as one table: each gives the profiles of histogram.py bit for bit, at another price.
+# The ways of counting under study, as one table: each gives the profiles of histogram.py bit
+# for bit, at another price.
 #
-# ``run(name, trades, layout, chunk_trades)`` gives [sessions, bins]. Those that need torch are in helpers/torchside.
+# ``run(name, trades, layout, chunk_trades)`` gives [sessions, bins]. Those that need torch are
+# in helpers/torchside.
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A row of strategies.json. ``chunked``: it goes by chunks of trades; ``torch``: run by torch; ``shows`` is one line."""
+    """A row of strategies.json.
+
+    ``chunked``: it goes by chunks of trades; ``torch``: run by torch; ``shows`` is one line.
+    """
 
     name: str
     chunked: bool
@@ -190,7 +216,8 @@ def _chunks(trades: Trades, layout: Layout, chunk: int) -> Array:
     for a in range(0, len(trades), chunk):
         b = min(len(trades), a + chunk)
         first, last = (np.searchsorted(trades.starts, at, "right") - 1 for at in (a, b - 1))
-        rows, starts = slice(first, last + 1), np.clip(trades.starts[first : last + 2], a, b)
+        rows = slice(first, last + 1)
+        starts = np.clip(trades.starts[first : last + 2], a, b)
         base = np.arange(last + 1 - first) * layout.bins - layout.lows[rows]
         index = trades.price[a:b] + np.repeat(base, np.diff(starts))
         counts = _bincount(index, trades.volume[a:b], len(base) * layout.bins, layout)
@@ -207,7 +234,10 @@ def _bincount(index: Array, volume: Array, bins: int, layout: Layout) -> Array:
 
 
 def _sessions(name: str, trades: Trades, layout: Layout) -> Array:
-    """A session at a time, by the numpy function that the name ends with. Only add_at counts int64 exactly beyond 2**53."""
+    """A session at a time, by the numpy function that the name ends with.
+
+    Only add_at counts int64 exactly beyond 2**53.
+    """
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
     for s, row in enumerate(out):
         ticks, volume = trades.session(s)
@@ -245,10 +275,12 @@ def run(name: str, trades: Trades, layout: Layout, chunk_trades: int = 1 << 20) 
 
 # Point of control, value area and nodes of volume profiles, under each rule in use.
 #
-# Volume POC (VPOC): the tick with the most volume. A naked POC (others write VPOC for *virgin* POC) is another thing: the POC of
-# an earlier session that price has not traded at since. The value area is the run of ticks around the POC that holds 70 % of the
-# volume: the two-row rule (CBOT, Dalton) compares the sum of the next two ticks on each side and adds the larger pair, the
-# one-row rule compares one tick each side; equal sums go up. Ticks without trades count as rows of no volume.
+# Volume POC (VPOC): the tick with the most volume. A naked POC (others write VPOC for *virgin*
+# POC) is another thing: the POC of an earlier session that price has not traded at since. The
+# value area is the run of ticks around the POC that holds 70 % of the volume: the two-row rule
+# (CBOT, Dalton) compares the sum of the next two ticks on each side and adds the larger pair,
+# the one-row rule compares one tick each side; equal sums go up. Ticks without trades count as
+# rows of no volume.
 
 TIES = ("lowest", "highest", "centre")
 VALUE_AREAS = ("one-row", "two-row")
@@ -257,8 +289,9 @@ SHARE = 0.70
 
 @dataclass(frozen=True)
 class Rule:
-    """``tie``: which of tied rows is the POC (Linnsoft: the one closest to the centre of the profile; numpy's argmax: the
-    lowest). ``value_area``: one-row or two-row."""
+    """``tie``: which of tied rows is the POC (Linnsoft: the one closest to the centre of the
+    profile; numpy's argmax: the lowest). ``value_area``: one-row or two-row.
+    """
 
     tie: str = "centre"
     value_area: str = "two-row"
@@ -294,13 +327,16 @@ def levels(counts: Array, layout: Layout, rule: Rule = USUAL) -> Levels:
     from helpers.load.vpoc.kernels import areas
 
     poc, val, vah = (np.empty(len(counts), np.int32) for _ in range(3))
-    tie, two_rows = TIES.index(rule.tie), rule.value_area == "two-row"
+    tie = TIES.index(rule.tie)
+    two_rows = rule.value_area == "two-row"
     areas(counts, layout.widths, SHARE * 10000, tie, two_rows, poc, val, vah)
     return Levels(poc + layout.lows, val + layout.lows, vah + layout.lows, poc >= 0, rule)
 
 
 def by_rule(windows: Mapping[str, Trades]) -> list[dict[str, Any]]:
-    """Why does mine differ: POC, VAL and VAH of every session under each rule and window (``{"all": ..., "RTH": ...}``)."""
+    """Why does mine differ: POC, VAL and VAH of every session under each rule and window
+    (``{"all": ..., "RTH": ...}``).
+    """
     rows = []
     for window, trades in windows.items():
         layout = survey(trades)
@@ -324,8 +360,9 @@ def level_rows(trades: Trades, found: Levels) -> list[dict[str, Any]]:
 def nodes(row: Array, window: int = 10) -> tuple[list[int], list[int]]:
     """High and low volume nodes of one profile, as positions in its row.
 
-    A high node (HVN) has the most volume within ``window`` ticks on each side and at least a tenth of the POC's; of equal
-    neighbours the first counts. A low node (LVN) lies between two high ones, one in each gap: the least volume there.
+    A high node (HVN) has the most volume within ``window`` ticks on each side and at least a
+    tenth of the POC's; of equal neighbours the first counts. A low node (LVN) lies between two
+    high ones, one in each gap: the least volume there.
     """
     row = np.asarray(row, np.float64)
     if not row.size or row.max() <= 0:

@@ -1,8 +1,10 @@
-"""The compiled loops: trades to rows of counts in one pass, and what else runs over every trade or every row.
+"""The compiled loops: trades to rows of counts in one pass, and what else runs over every trade
+or every row.
 
-All release Python's lock, so that plain threads carry them (no OpenMP, whose barrier stretches when others use the cores).
-Indices are unsigned throughout: for a signed one numba tests for "counts from the end" at every access, which made the counting
-loop twice as slow and kept it from using vector loads (measured with numba 0.68.1).
+All release Python's lock, so that plain threads carry them (no OpenMP, whose barrier stretches
+when others use the cores). Indices are unsigned throughout: for a signed one numba tests for
+"counts from the end" at every access, which made the counting loop twice as slow and kept it
+from using vector loads (measured with numba 0.68.1).
 """
 
 from __future__ import annotations
@@ -10,10 +12,15 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-LANES, STRIDE = 8, 1040
-"""Eight private rows a thread. Neighbouring trades print at the same price, and one row would make each add wait for the one
-before it: 1.07 ns a trade with one row, 0.37 with four, 0.33 with eight (measured). The stride is fixed, so that an address is
-one add, and no power of two, so that equal ticks of two rows do not share a cache set (0.37 against 0.46 ns)."""
+LANES = 8
+STRIDE = 1040
+"""Eight private rows a thread.
+
+Neighbouring trades print at the same price, and one row would make each add wait for the one
+before it: 1.07 ns a trade with one row, 0.37 with four, 0.33 with eight (measured). The stride
+is fixed, so that an address is one add, and no power of two, so that equal ticks of two rows do
+not share a cache set (0.37 against 0.46 ns).
+"""
 FAST_WIDTH = 1024
 
 
@@ -25,7 +32,9 @@ def _place(ticks, j, lane, low):
 
 @njit(cache=True, nogil=True)
 def _add(ticks, volume, low, width, rows, out):
-    """Add one session's trades to its row ``out``; the number of groups of trades that lie outside of it."""
+    """Add one session's trades to its row ``out``; the number of groups of trades that lie
+    outside of it.
+    """
     bad = 0
     n = np.uint64(len(ticks))
     done = np.uint64(0)
@@ -39,10 +48,14 @@ def _add(ticks, volume, low, width, rows, out):
         done = groups * np.uint64(8)
         for g in range(groups):
             j = g * np.uint64(8)
-            k0, k1 = _place(ticks, j, 0, low), _place(ticks, j, 1, low)
-            k2, k3 = _place(ticks, j, 2, low), _place(ticks, j, 3, low)
-            k4, k5 = _place(ticks, j, 4, low), _place(ticks, j, 5, low)
-            k6, k7 = _place(ticks, j, 6, low), _place(ticks, j, 7, low)
+            k0 = _place(ticks, j, 0, low)
+            k1 = _place(ticks, j, 1, low)
+            k2 = _place(ticks, j, 2, low)
+            k3 = _place(ticks, j, 3, low)
+            k4 = _place(ticks, j, 4, low)
+            k5 = _place(ticks, j, 5, low)
+            k6 = _place(ticks, j, 6, low)
+            k7 = _place(ticks, j, 7, low)
             if (k0 | k1 | k2 | k3 | k4 | k5 | k6 | k7) >= top:
                 bad += 1
                 continue
@@ -67,7 +80,8 @@ def _add(ticks, volume, low, width, rows, out):
             for k in range(w):
                 out[k] += rows[base + k]
                 rows[base + k] = 0
-            # A tick between the row's end and the next power of two was let through: it must not be there.
+            # A tick between the row's end and the next power of two was let through: it must
+            # not be there.
             for k in range(w, np.uint64(top)):
                 bad += rows[base + k] != 0
                 rows[base + k] = 0
@@ -78,8 +92,8 @@ def _add(ticks, volume, low, width, rows, out):
 def count(price, volume, starts, lows, widths, rows, edge, out, first, a, b):
     """Add trades ``a`` to ``b`` to ``out``, from session ``first`` on.
 
-    Where ``a`` lies inside session ``first``, that session's trades go to ``edge`` instead: another thread owns its row.
-    Returns the number of groups of trades outside their rows.
+    Where ``a`` lies inside session ``first``, that session's trades go to ``edge`` instead:
+    another thread owns its row. Returns the number of groups of trades outside their rows.
     """
     bad = 0
     s = first
@@ -95,22 +109,31 @@ def count(price, volume, starts, lows, widths, rows, edge, out, first, a, b):
 
 @njit(cache=True, nogil=True)
 def extremes(price, volume, starts, low, high, totals):
-    """Lowest and highest tick and the sum of volume of each session; sessions without trades keep what they have."""
+    """Lowest and highest tick and the sum of volume of each session; sessions without trades
+    keep what they have.
+    """
     for s in range(len(starts) - 1):
-        p, v = price[starts[s] : starts[s + 1]], volume[starts[s] : starts[s + 1]]
+        p = price[starts[s] : starts[s + 1]]
+        v = volume[starts[s] : starts[s + 1]]
         if len(p) == 0:
             continue
-        least, most, total = p[0], p[0], totals[s]
+        least = p[0]
+        most = p[0]
+        total = totals[s]
         for j in range(np.uint64(len(p))):
             least = min(least, p[j])
             most = max(most, p[j])
             total += v[j]
-        low[s], high[s], totals[s] = least, most, total
+        low[s] = least
+        high[s] = most
+        totals[s] = total
 
 
 @njit(cache=True, nogil=True)
 def total(price, volume):
-    """Reads every byte of both and does next to nothing with them: the limit that any pass over the trades has."""
+    """Reads every byte of both and does next to nothing with them: the limit that any pass over
+    the trades has.
+    """
     t = np.int64(0)
     for j in range(np.uint64(len(price))):
         t += price[j] ^ volume[j]
@@ -119,31 +142,42 @@ def total(price, volume):
 
 @njit(cache=True, nogil=True)
 def areas(counts, widths, share, tie, two_rows, poc, val, vah):
-    """POC and value area of every row of ``counts``, as positions in the row; -1 where there is no volume.
+    """POC and value area of every row of ``counts``, as positions in the row; -1 where there is
+    no volume.
 
-    ``tie``: 0 the lowest of the tied rows, 1 the highest, 2 the one nearest the middle of the profile (of two, the lower).
+    ``tie``: 0 the lowest of the tied rows, 1 the highest, 2 the one nearest the middle of the
+    profile (of two, the lower).
     """
     for s in range(len(widths)):
         row = counts[s]
-        first, last, best, whole = -1, -1, row[0] * 0, 0.0
+        first = -1
+        last = -1
+        best = row[0] * 0
+        whole = 0.0
         for k in range(widths[s]):
             if row[k] > 0:
-                first, last = (k if first < 0 else first), k
+                first = k if first < 0 else first
+                last = k
                 best = max(best, row[k])
                 whole += np.float64(row[k])
         poc[s] = val[s] = vah[s] = -1
         if first < 0:
             continue
-        at, both = -1, first + last
+        at = -1
+        both = first + last
         for k in range(first, last + 1):
             nearer = tie == 2 and abs(2 * k - both) < abs(2 * at - both)
             if row[k] == best and (at < 0 or tie == 1 or nearer):
                 at = k
-        lo, hi, held = at, at, np.float64(row[at])
+        lo = at
+        hi = at
+        held = np.float64(row[at])
         step = 2 if two_rows else 1
-        # Tenths of a per mille in whole numbers: exact while a session's volume is below 2**53 / 10,000.
+        # Tenths of a per mille in whole numbers: exact while a session's volume is below 2**53
+        # / 10,000.
         while held * 10000.0 < whole * share:
-            up, down = -1.0, -1.0
+            up = -1.0
+            down = -1.0
             if hi < last:
                 second = np.float64(row[hi + 2]) if two_rows and hi + 2 <= last else 0.0
                 up = np.float64(row[hi + 1]) + second
@@ -153,7 +187,11 @@ def areas(counts, widths, share, tie, two_rows, poc, val, vah):
             if up < 0 and down < 0:
                 break
             if up >= down:
-                hi, held = min(last, hi + step), held + up
+                hi = min(last, hi + step)
+                held = held + up
             else:
-                lo, held = max(first, lo - step), held + down
-        poc[s], val[s], vah[s] = at, lo, hi
+                lo = max(first, lo - step)
+                held = held + down
+        poc[s] = at
+        val[s] = lo
+        vah[s] = hi

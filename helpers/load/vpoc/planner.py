@@ -1,9 +1,12 @@
-"""What does a way of counting need at its peak, beyond its inputs, and how many trades at a time are right here?
+"""What does a way of counting need at its peak, beyond its inputs, and how many trades at a
+time are right here?
 
-The peak is told in closed form, to print beside what was measured. A preallocated chunk, an arena and the fused pass are exact
-to 1 MiB on a CPU (tested): what they take they take once. The others are what their temporaries add up to; list and cat is a
-lower bound, since the host's heap keeps more (see the study). A chunk is as many trades as fit the free memory, and no more
-than the cache likes; trades are counted, not sessions: neighbouring real sessions differ 8 to 1 in length.
+The peak is told in closed form, to print beside what was measured. A preallocated chunk, an
+arena and the fused pass are exact to 1 MiB on a CPU (tested): what they take they take once.
+The others are what their temporaries add up to; list and cat is a lower bound, since the host's
+heap keeps more (see the study). A chunk is as many trades as fit the free memory, and no more
+than the cache likes; trades are counted, not sessions: neighbouring real sessions differ 8 to 1
+in length.
 """
 
 from __future__ import annotations
@@ -74,8 +77,8 @@ def _per_trade_bytes(strategy: str, shape: Shape) -> int:
         return 16
     if strategy.startswith("session_"):
         return (20 if strategy == "session_histogram" else 4) + shape.converted_bytes
-    # one_hot is int64. Times whole volumes the product is int64 too; times others it is theirs, and torch copies the int64 to
-    # that type first.
+    # one_hot is int64. Times whole volumes the product is int64 too; times others it is theirs,
+    # and torch copies the int64 to that type first.
     product = 2 * shape.count_bytes if shape.counts == "float64" else 8
     hot = shape.bins * (8 + product) if strategy == "one_hot" else 0
     return hot + 8 + shape.converted_bytes
@@ -83,8 +86,10 @@ def _per_trade_bytes(strategy: str, shape: Shape) -> int:
 
 def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) -> int:
     """The peak beyond the inputs."""
-    chunk, result = max(1, min(chunk_trades, shape.trades)), shape.result_bytes
-    count, each = shape.count_bytes, _per_trade_bytes(strategy, shape)
+    chunk = max(1, min(chunk_trades, shape.trades))
+    result = shape.result_bytes
+    count = shape.count_bytes
+    each = _per_trade_bytes(strategy, shape)
     if strategy in ("fused", "fused_one_thread", "stream_read"):
         many = 1 if strategy == "fused_one_thread" else threads()
         block = BLOCK_TRADES * shape.bytes_a_trade if strategy == "stream_read" else 0
@@ -121,8 +126,9 @@ class NoRoomError(ValueError):
 
 @dataclass(frozen=True)
 class Free:
-    """Free memory and the limit that says so; ``cache_bytes`` is the last cache's size (0: not known, or a GPU), ``card_bytes``
-    the whole of a GPU's memory (0: not known, or none)."""
+    """Free memory and the limit that says so; ``cache_bytes`` is the last cache's size (0: not
+    known, or a GPU), ``card_bytes`` the whole of a GPU's memory (0: not known, or none).
+    """
 
     bytes: int
     says: str
@@ -157,16 +163,21 @@ class Plan:
 
 
 def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) -> Plan:
-    """The chunk for a strategy. ``inputs_resident``: the inputs already take their memory, so that ``free`` is without them.
+    """The chunk for a strategy.
 
-    Raises NoRoomError where not even one trade at a time would fit; for a strategy that takes all at once that is all trades.
+    ``inputs_resident``: the inputs already take their memory, so that ``free`` is without them.
+
+    Raises NoRoomError where not even one trade at a time would fit; for a strategy that takes
+    all at once that is all trades.
     """
     inputs = 0 if inputs_resident else shape.trades * shape.bytes_a_trade
-    budget, trades = int(free.bytes * SHARE) - inputs, max(1, shape.trades)
+    budget = int(free.bytes * SHARE) - inputs
+    trades = max(1, shape.trades)
     chunked = STRATEGIES[strategy].chunked
 
     def peak(chunk: int) -> int:
-        # A GPU reserves in pieces of 2 MiB, and 20 MiB for the middling sizes: every buffer may be rounded up to that.
+        # A GPU reserves in pieces of 2 MiB, and 20 MiB for the middling sizes: every buffer may
+        # be rounded up to that.
         return predicted_bytes(strategy, shape, chunk) + 4 * 20 * MIB * free.gpu
 
     need = peak(1 if chunked else trades)
@@ -189,7 +200,9 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
 
 
 def free_here(root: Path = Path("/")) -> Free:
-    """What this process may still take: the least of available RAM, its control groups' rest, and RLIMIT_DATA and RLIMIT_AS."""
+    """What this process may still take: the least of available RAM, its control groups' rest,
+    and RLIMIT_DATA and RLIMIT_AS.
+    """
     writer = BundleWriter("this box", "live", "", "")
     for source in {*FILES, *cgroup_files(root)}:
         content, status, why = read(str(root), source)
@@ -217,7 +230,9 @@ def free_on(device_free_bytes: int, device: str, card_bytes: int = 0) -> Free:
 
 
 def cache_bytes(root: Path = Path("/")) -> int:
-    """The size of the last level of cache that the first core has; 0 where the kernel does not tell."""
+    """The size of the last level of cache that the first core has; 0 where the kernel does not
+    tell.
+    """
     sizes = []
     for path in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

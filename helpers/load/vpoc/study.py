@@ -1,7 +1,8 @@
-"""What blows up, measured: strategies beside their model, hard limits, a heap that keeps what it does not use, contention.
+"""What blows up, measured: strategies beside their model, hard limits, a heap that keeps what
+it does not use, contention.
 
-Each runs in a process of its own: its time, its peak, its result, or the allocator's words under a hard limit. Each function
-gives rows (dicts) for a table or a figure.
+Each runs in a process of its own: its time, its peak, its result, or the allocator's words
+under a hard limit. Each function gives rows (dicts) for a table or a figure.
 """
 
 from __future__ import annotations
@@ -38,16 +39,20 @@ from helpers.load.vpoc.planner import predicted_bytes, shape_of
 from helpers.load.vpoc.trades import Array, Store, Trades, open_store, write_store
 from helpers.units import KIB, MIB
 
-HERE, THERE = "helpers.load.vpoc.study", "helpers.torchside.volume_profiles"
+HERE = "helpers.load.vpoc.study"
+THERE = "helpers.torchside.volume_profiles"
 ALL = (*NUMPY, "stream_read", *TORCH)
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """How one strategy went. ``status``: ok, out_of_memory, failed, not_available, timed_out; ``why`` in the allocator's words.
+    """How one strategy went.
 
-    ``peak_bytes`` is what it took at most beyond the inputs (streams: beyond what was held before, mapped file pages counted
-    too). ``counts`` is there where it was asked for.
+    ``status``: ok, out_of_memory, failed, not_available, timed_out; ``why`` in the allocator's
+    words.
+
+    ``peak_bytes`` is what it took at most beyond the inputs (streams: beyond what was held
+    before, mapped file pages counted too). ``counts`` is there where it was asked for.
     """
 
     strategy: str
@@ -82,8 +87,10 @@ def measure(
     sessions: int | None = None,
     torch_python: str = "",
 ) -> Measured:
-    """Run a strategy of ALL in a child, one of torch's on ``device``. ``limit_bytes``: private memory (RLIMIT_DATA) beyond what
-    the child holds beforehand, in which the inputs must fit too. Raises ValueError for an unknown name.
+    """Run a strategy of ALL in a child, one of torch's on ``device``.
+
+    ``limit_bytes``: private memory (RLIMIT_DATA) beyond what the child holds beforehand, in
+    which the inputs must fit too. Raises ValueError for an unknown name.
     """
     if strategy not in ALL:
         raise ValueError(f"strategy {strategy!r}: expected one of {', '.join(ALL)}")
@@ -114,10 +121,12 @@ def measure(
             killed = "out_of_memory" if ended.signal == "SIGKILL" else "failed"
             status = "timed_out" if ended.how == "timed_out" else killed
             return failed(status, f"{ended.signal or ended.how}: {ended.last_line}")
-        answer, found = answers[-1], None
+        answer = answers[-1]
+        found = None
         if out.is_file():
             found = np.fromfile(out, store.layout.counts).reshape(-1, store.layout.bins)
-    why, seconds = answer.get("why", ""), tuple(answer.get("seconds", ()))
+    why = answer.get("why", "")
+    seconds = tuple(answer.get("seconds", ()))
     peak = answer.get("peak_bytes")
     return Measured(strategy, answer["status"], why, device, seconds, peak, found)
 
@@ -132,7 +141,9 @@ def status_bytes(name: str) -> int:
 
 def carry_out(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The child's work, in this process: it sets a limit for good where one is asked for."""
-    store, name, chunk = open_store(Path(spec["folder"])), spec["strategy"], spec["chunk_trades"]
+    store = open_store(Path(spec["folder"]))
+    name = spec["strategy"]
+    chunk = spec["chunk_trades"]
     if some := spec["sessions"]:
         store = Store(store.folder, store.trades.take(0, some), store.layout.take(0, some))
     # Code, threads and tables that a first use brings, on a few trades.
@@ -147,7 +158,8 @@ def carry_out(spec: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"strategy": name, "status": "ok", "seconds": []}
     try:
         trades = store.trades.in_memory() if name in NUMPY else store.trades
-        before, out = 0, np.zeros((0, 0))
+        before = 0
+        out = np.zeros((0, 0))
         for repeat in range(max(1, int(spec["repeats"]))):
             del out
             gc.collect()
@@ -181,8 +193,11 @@ ONE_HOT_BYTES = 512 * MIB
 
 
 def limit_s(trades: Trades) -> float:
-    """Seconds that one read of all price and volume bytes takes with every core, the best of eleven: the physical limit."""
-    best, jobs = float("inf"), read_jobs(trades)
+    """Seconds that one read of all price and volume bytes takes with every core, the best of
+    eleven: the physical limit.
+    """
+    best = float("inf")
+    jobs = read_jobs(trades)
     for _ in range(11):
         began = time.perf_counter()
         together(jobs)
@@ -201,22 +216,34 @@ def read_jobs(trades: Trades) -> list[Any]:
 def strategies(
     store: Store, names: Sequence[str] = ALL, chunk_trades: int = 1 << 20, repeats: int = 5
 ) -> list[dict[str, Any]]:
-    """The strategy table: seconds, times the limit, predicted and measured peak, equal or not. One-hot runs on as few sessions
-    as fit ONE_HOT_BYTES, its figures extrapolated in a straight line; ``sessions`` says from how many."""
+    """The strategy table: seconds, times the limit, predicted and measured peak, equal or not.
+
+    One-hot runs on as few sessions as fit ONE_HOT_BYTES, its figures extrapolated in a straight
+    line; ``sessions`` says from how many.
+    """
     in_memory = store.trades.in_memory()
-    limit, want = limit_s(in_memory), profiles(in_memory, store.layout)
+    limit = limit_s(in_memory)
+    want = profiles(in_memory, store.layout)
     del in_memory
-    shape, starts, rows = shape_of(store.trades, store.layout), store.trades.starts, []
+    shape = shape_of(store.trades, store.layout)
+    starts = store.trades.starts
+    rows = []
     for name in names:
-        some, chunk, scale, how_often = None, chunk_trades, 1.0, repeats
+        some = None
+        chunk = chunk_trades
+        scale = 1.0
+        how_often = repeats
         if name == "one_hot":
             fits = np.searchsorted(starts, ONE_HOT_BYTES // (24 * shape.bins), side="right") - 1
-            some, how_often = max(1, min(shape.sessions, int(fits))), 1
+            some = max(1, min(shape.sessions, int(fits)))
+            how_often = 1
             chunk = max(1, int(starts[some]))
             scale = shape.trades / chunk
         how: dict[str, Any] = {"chunk_trades": chunk, "repeats": how_often, "sessions": some}
         got = measure(name, store, counts=True, **how)
-        seconds, peak, found = got.best_s, got.peak_bytes, got.counts
+        seconds = got.best_s
+        peak = got.peak_bytes
+        found = got.counts
         equal = None if found is None else bool(np.array_equal(found, want[: len(found)]))
         row = got.row(predicted_bytes=predicted_bytes(name, shape, shape.trades if some else chunk))
         row["seconds"] = None if seconds is None else seconds * scale
@@ -230,7 +257,8 @@ def chunk_curve(
     store: Store, chunks: Sequence[int], names: Sequence[str], repeats: int = 3
 ) -> list[dict[str, Any]]:
     """Time and peak, measured and predicted, at each chunk size."""
-    shape, rows = shape_of(store.trades, store.layout), []
+    shape = shape_of(store.trades, store.layout)
+    rows = []
     for name, chunk in ((name, chunk) for name in names for chunk in chunks):
         got = measure(name, store, chunk_trades=chunk, repeats=repeats)
         model = predicted_bytes(name, shape, chunk)
@@ -239,9 +267,11 @@ def chunk_curve(
 
 
 def refusals(store: Store, names: Sequence[str], limits_mib: Sequence[int]) -> list[dict[str, Any]]:
-    """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the allocator says to the others.
+    """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the
+    allocator says to the others.
 
-    Those that are no streams load their inputs within the limit, as the programs that fail do. One-hot takes all at once.
+    Those that are no streams load their inputs within the limit, as the programs that fail do.
+    One-hot takes all at once.
     """
     rows = []
     for name, mib in ((name, mib) for name in names for mib in limits_mib):
@@ -261,12 +291,15 @@ HEAPS: tuple[tuple[str, str, dict[str, str]], ...] = (
 def fragmentation(
     store: Store, processes: int = 5, chunk_trades: int = 20_000
 ) -> list[dict[str, Any]]:
-    """A heap that holds far more than it uses: list and cat, over several processes, since runs differ.
+    """A heap that holds far more than it uses: list and cat, over several processes, since runs
+    differ.
 
-    The control is the same program with MALLOC_MMAP_THRESHOLD_=65536, so that each temporary is a mapping of its own and goes
-    back at once; and the same arithmetic into buffers made once. This is the host's heap (glibc); it says nothing of a GPU's.
+    The control is the same program with MALLOC_MMAP_THRESHOLD_=65536, so that each temporary is
+    a mapping of its own and goes back at once; and the same arithmetic into buffers made once.
+    This is the host's heap (glibc); it says nothing of a GPU's.
     """
-    shape, rows = shape_of(store.trades, store.layout), []
+    shape = shape_of(store.trades, store.layout)
+    rows = []
     for form, name, env in HEAPS:
         runs = [measure(name, store, chunk_trades=chunk_trades, env=env) for _ in range(processes)]
         peaks = sorted(one.peak_bytes for one in runs if one.peak_bytes is not None)

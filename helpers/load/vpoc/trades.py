@@ -1,8 +1,10 @@
-"""Trades of many sessions: prices as whole numbers of ticks, what must be known before a count, and plain files of them.
+"""Trades of many sessions: prices as whole numbers of ticks, what must be known before a count,
+and plain files of them.
 
-``rint(price / tick)`` is right for every tick here; ``floor`` puts 10 % of CL, 35 % of GC and 31 % of 6E prices one tick too
-low, because 0.01, 0.10 and 0.00005 are no binary fractions (measured on 100,000 consecutive prices each; ES and ZN: none).
-A store's files are raw numbers that any program reads without a library, maps, or reads piece by piece, so that they may be
+``rint(price / tick)`` is right for every tick here; ``floor`` puts 10 % of CL, 35 % of GC and
+31 % of 6E prices one tick too low, because 0.01, 0.10 and 0.00005 are no binary fractions
+(measured on 100,000 consecutive prices each; ES and ZN: none). A store's files are raw numbers
+that any program reads without a library, maps, or reads piece by piece, so that they may be
 larger than memory.
 """
 
@@ -47,7 +49,10 @@ def tick_size(tick: float | str) -> float:
 
 
 def to_ticks(prices: Any, tick: float) -> Array:
-    """Prices as int32 numbers of ticks, the nearest where a price is off the grid. Raises TickError beyond int32."""
+    """Prices as int32 numbers of ticks, the nearest where a price is off the grid.
+
+    Raises TickError beyond int32.
+    """
     scaled = np.rint(np.asarray(prices, np.float64) / tick)
     if scaled.size and not float(np.abs(scaled).max()) <= INT32_MOST:
         raise TickError(
@@ -69,7 +74,9 @@ def _off(prices: Array, tick: float) -> Array:
 
 
 def off_grid(prices: Array, tick: float) -> str:
-    """One sentence where prices are off the grid of ``tick``, with the first few of them, else empty."""
+    """One sentence where prices are off the grid of ``tick``, with the first few of them, else
+    empty.
+    """
     off = _off(prices, tick)
     if not off.any():
         return ""
@@ -79,7 +86,9 @@ def off_grid(prices: Array, tick: float) -> str:
 
 
 def guess_tick(prices: Array) -> float | None:
-    """The largest usual tick that 99.9 % of the different prices lie on; None where too few say so."""
+    """The largest usual tick that 99.9 % of the different prices lie on; None where too few say
+    so.
+    """
     prices = np.unique(prices)
     if prices.size < LEAST_PRICES:
         return None
@@ -87,7 +96,9 @@ def guess_tick(prices: Array) -> float | None:
 
 
 def wrong_tick(prices: Array, tick: float) -> str:
-    """One sentence where the data say another tick than ``tick``, else empty: profiles and memory both go wrong with it."""
+    """One sentence where the data say another tick than ``tick``, else empty: profiles and
+    memory both go wrong with it.
+    """
     found = guess_tick(prices)
     if found is None or abs(found - tick) < 1e-9 * tick:
         return ""
@@ -107,8 +118,9 @@ class TradesError(ValueError):
 class Trades:
     """Trades in memory or mapped from a file. Session i is ``starts[i]:starts[i + 1]``.
 
-    ``price`` is int32 ticks of ``tick``; ``volume`` is int32, int64 or (with fractions) float64. ``labels`` name the sessions;
-    ``notes`` say what was guessed, promoted or mended, one sentence each.
+    ``price`` is int32 ticks of ``tick``; ``volume`` is int32, int64 or (with fractions)
+    float64. ``labels`` name the sessions; ``notes`` say what was guessed, promoted or mended,
+    one sentence each.
     """
 
     price: Array
@@ -133,21 +145,24 @@ class Trades:
     def take(self, first: int, last: int) -> Trades:
         """Sessions ``first`` to ``last`` (not included) as views."""
         part = slice(int(self.starts[first]), int(self.starts[last]))
-        starts, labels = self.starts[first : last + 1] - part.start, self.labels[first:last]
+        starts = self.starts[first : last + 1] - part.start
+        labels = self.labels[first:last]
         return Trades(self.price[part], self.volume[part], starts, self.tick, labels, self.notes)
 
     def in_memory(self, trades: int | None = None) -> Trades:
         """Copies of the first so many trades, or of all, whatever file they are mapped from."""
-        price, volume = np.array(self.price[:trades]), np.array(self.volume[:trades])
+        price = np.array(self.price[:trades])
+        volume = np.array(self.volume[:trades])
         return replace(self, price=price, volume=volume, starts=np.minimum(self.starts, len(price)))
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where each session's row begins (``lows``, in ticks) and how many ticks it spans (0: no trades).
+    """Where each session's row begins (``lows``, in ticks) and how many ticks it spans (0: no
+    trades).
 
-    ``bins`` is the width of the result, ``counts`` its type: that of the volume, or int64 where a session's volume is beyond
-    int32 (``notes`` say so). ``totals`` are the sessions' volumes.
+    ``bins`` is the width of the result, ``counts`` its type: that of the volume, or int64 where
+    a session's volume is beyond int32 (``notes`` say so). ``totals`` are the sessions' volumes.
     """
 
     lows: Array
@@ -160,26 +175,35 @@ class Layout:
     def take(self, first: int, last: int) -> Layout:
         """The rows of sessions ``first`` to ``last`` (not included), as wide as all."""
         rows = slice(first, last)
-        lows, widths, totals = self.lows[rows], self.widths[rows], self.totals[rows]
+        lows = self.lows[rows]
+        widths = self.widths[rows]
+        totals = self.totals[rows]
         return replace(self, lows=lows, widths=widths, totals=totals)
 
 
 def survey(trades: Trades, bins: int | None = None) -> Layout:
-    """One pass: lowest and highest tick and volume of each session. ``bins`` widens the result, say to rows of a fixed width.
+    """One pass: lowest and highest tick and volume of each session.
+
+    ``bins`` widens the result, say to rows of a fixed width.
 
     Raises TradesError where ``bins`` is less than the widest session.
     """
     from helpers.load.vpoc.kernels import extremes
 
-    low, high = np.zeros(trades.sessions, np.int64), np.full(trades.sessions, -1)
+    low = np.zeros(trades.sessions, np.int64)
+    high = np.full(trades.sessions, -1)
     totals = np.zeros(trades.sessions, total_type(trades.volume))
     extremes(trades.price, trades.volume, trades.starts, low, high, totals)
     return layout_of(low, high - low + 1, totals, trades.volume.dtype.name, bins)
 
 
 def layout_of(lows: Array, widths: Array, totals: Array, volume: str, bins: int | None) -> Layout:
-    """The layout of rows with these lowest ticks, widths and sums, of volumes of that type. Raises TradesError as ``survey``."""
-    widest, largest = int(widths.max(initial=0)), totals.max(initial=0)
+    """The layout of rows with these lowest ticks, widths and sums, of volumes of that type.
+
+    Raises TradesError as ``survey``.
+    """
+    widest = int(widths.max(initial=0))
+    largest = totals.max(initial=0)
     if bins is not None and bins < widest:
         seen = f"{bins} bins: the widest session spans {widest} ticks"
         raise TradesError(f"{seen}; give at least that many")
@@ -216,10 +240,14 @@ class Store:
 
 
 def write_store(folder: Path, parts: Iterable[Trades], bins: int | None = None) -> Store:
-    """Write trades part by part, each of whole sessions, so that all of them need never be in memory. Returns the open store."""
+    """Write trades part by part, each of whole sessions, so that all of them need never be in
+    memory. Returns the open store.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    starts, layouts = [np.zeros(1, np.int64)], []
-    labels, notes = list[str](), dict[str, None]()
+    starts = [np.zeros(1, np.int64)]
+    layouts = []
+    labels = list[str]()
+    notes = dict[str, None]()
     with (folder / "price.bin").open("xb") as price, (folder / "volume.bin").open("xb") as volume:
         for part in parts:
             layouts.append(survey(part))
@@ -232,7 +260,8 @@ def write_store(folder: Path, parts: Iterable[Trades], bins: int | None = None) 
         np.concatenate([getattr(one, name) for one in layouts])
         for name in ("lows", "widths", "totals")
     )
-    least, kind = max(bins or 1, *(one.bins for one in layouts)), part.volume.dtype.name
+    least = max(bins or 1, *(one.bins for one in layouts))
+    kind = part.volume.dtype.name
     layout = layout_of(lows, widths, totals, kind, least)
     numbers = {"starts": np.concatenate(starts), "lows": layout.lows, "widths": layout.widths}
     for name, values in numbers.items():

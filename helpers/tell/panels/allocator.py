@@ -1,4 +1,6 @@
-"""The allocator what-if: other settings, another card or release, and a step through the requests on the segment map."""
+"""The allocator what-if: other settings, another card or release, and a step through the
+requests on the segment map.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +40,22 @@ class Bench:
     study: Study
 
     def asked(self, capacity: str, conf: str, torch: str, build: str, change: str = "") -> Bench:
-        """The same trace on another card, under other settings, another release or build, after a change of one of the
-        program's lines such as "train.py:82 / 8". Raises ValueError in one line."""
+        """The same trace on another card, under other settings, another release or build, after
+        a change of one of the program's lines such as "train.py:82 / 8". Raises ValueError
+        in one line.
+        """
         if (size := parse_size(capacity)) <= 0:
             raise ValueError(f"card of {capacity}: expected a size above 0, such as 20GiB")
-        card, trace = Card(size, self.study.card.held_bytes), self.study.trace
+        card = Card(size, self.study.card.held_bytes)
+        trace = self.study.trace
         trace = edited(trace, parse(change)).trace if change else trace
         how: Any = {"conf": conf, "torch": torch, "build": build}
         return Bench(replace(self.study, trace=trace, card=card, **how))
 
     def replayed(self, **how: Any) -> Outcome:
         """The replay, whole or up to ``stop``."""
-        study, moment = self.study, dict(how)
+        study = self.study
+        moment = dict(how)
         moment.update(torch=study.torch, build=study.build, fraction=study.fraction)
         return replay(study.trace, study.conf, study.card, **moment)
 
@@ -63,7 +69,9 @@ class Bench:
         return allocator_view.moment_of(self.outcome)
 
     def event(self, number: int, ahead: bool) -> int:
-        """The nearest operation after (before) this one that changed the segments or ran out; this one where there is none."""
+        """The nearest operation after (before) this one that changed the segments or ran out;
+        this one where there is none.
+        """
         reserved = self.outcome.column("reserved")
         steps = (np.diff(reserved, prepend=0) != 0) | (self.outcome.column("out") == OOM)
         changed = np.flatnonzero(steps)
@@ -72,7 +80,8 @@ class Bench:
 
     def words(self, number: int) -> str:
         """One operation: what was asked, what came of it, and what was held after it."""
-        trace, names = self.study.trace, ("out", "reserved", "allocated")
+        trace = self.study.trace
+        names = ("out", "reserved", "allocated")
         out, reserved, allocated = (int(self.outcome.column(name)[number]) for name in names)
         asked = Op(int(trace.op[number])).name.lower().replace("_", " ")
         size = f" {show_bytes(int(trace.size[number]))}" if trace.op[number] == Op.ALLOC else ""
@@ -84,7 +93,8 @@ class Bench:
 
     def says(self) -> str:
         """The whole run in a sentence."""
-        done, end = self.outcome, "every request is met"
+        done = self.outcome
+        end = "every request is met"
         if done.first_oom is not None:
             size = show_bytes(done.first_oom_bytes)
             end = (
@@ -98,7 +108,8 @@ class Bench:
     def map(self, number: int) -> Shown:
         """The segment map after an operation."""
         seen = self.replayed(stop=number + 1)
-        trace, whole = self.study.trace, self.outcome
+        trace = self.study.trace
+        whole = self.outcome
         return allocator_view.segment_map(trace, whole, seen, f"After operation {number}")
 
     def parts(self) -> list[Part]:
@@ -107,8 +118,12 @@ class Bench:
 
 
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:
-    """Card, settings and release; the run; the step through it with the map; the league of settings on demand."""
-    study, now, card = bench.study, [bench], show_bytes(bench.study.card.capacity_bytes)
+    """Card, settings and release; the run; the step through it with the map; the league of
+    settings on demand.
+    """
+    study = bench.study
+    now = [bench]
+    card = show_bytes(bench.study.card.capacity_bytes)
     confs = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
     hint = "empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF"
     capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
@@ -120,7 +135,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     built = frame.field("Dropdown", "Build", study.build, options=builds)
     words = "a line changed: / 8, free-earlier, checkpoint, offload, dtype bf16 or drop"
     change = frame.field("Text", "Edit", "", placeholder="train.py:82 / 8", tooltip=words)
-    last, tip = len(study.trace) - 1, "arrow keys step by one operation"
+    last = len(study.trace) - 1
+    tip = "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
     run, here, drawn, league = (frame.widgets.HTML() for _ in range(4))
 
@@ -129,14 +145,17 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         asked = bench.asked(
             size, conf.value.strip(), torch.value, built.value, change.value.strip()
         )
-        run.value, league.value, now[0] = text_html(asked.says()), "", asked
+        run.value = text_html(asked.says())
+        league.value = ""
+        now[0] = asked
         at.max = len(asked.study.trace) - 1
         if at.value == asked.moment:
             step()
         at.value = asked.moment
 
     def step() -> None:
-        here.value, seen = text_html(now[0].words(at.value)), now[0].map(at.value)
+        here.value = text_html(now[0].words(at.value))
+        seen = now[0].map(at.value)
         drawn.value = parts_html(
             [seen, replace(seen, draw=None, notes=(), most=STRANDING)] if seen.cells else []
         )

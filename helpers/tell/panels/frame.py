@@ -1,7 +1,9 @@
-"""What every panel has: a line that says how it goes, errors in that line, its twin where nobody is there, and its end.
+"""What every panel has: a line that says how it goes, errors in that line, its twin where
+nobody is there, and its end.
 
-A panel is opened under its name. The one that was open under that name is closed first, its threads stopped, so that a cell
-may be run again; threads are daemons and go with a kernel that restarts.
+A panel is opened under its name. The one that was open under that name is closed first, its
+threads stopped, so that a cell may be run again; threads are daemons and go with a kernel that
+restarts.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from helpers.tell.shown import ABOUT, MUTED, Shown, display, plain, template, te
 
 Part = str | Shown
 """A piece of a static twin: words, or a view, which stands as its figure where it has one."""
-# JupyterLab 4 takes arrow keys and letters for its own, also while a panel's control has the keyboard ("d d" deletes the cell);
-# an element of this attribute keeps them (Lumino's commands). ipywidgets 8.1 does not set it.
+# JupyterLab 4 takes arrow keys and letters for its own, also while a panel's control has the
+# keyboard ("d d" deletes the cell); an element of this attribute keeps them (Lumino's
+# commands). ipywidgets 8.1 does not set it.
 OWN_KEYS = (
     "setTimeout(() => element.closest('.jp-OutputArea')?.addEventListener('focusin', e => "
     "e.target.setAttribute('data-lm-suppress-shortcuts', 'true')), 50)"
@@ -29,14 +32,20 @@ _OPEN: dict[str, Frame] = {}
 
 
 class Frame:
-    """One open panel. ``say`` and ``guarded`` speak in its line; what ``ends`` holds is called when it is closed."""
+    """One open panel.
+
+    ``say`` and ``guarded`` speak in its line; what ``ends`` holds is called when it is closed.
+    """
 
     def __init__(self, name: str):
         import ipywidgets as widgets  # type: ignore[import-untyped]
 
-        self.name, self.widgets, self.closed = name, widgets, False
+        self.name = name
+        self.widgets = widgets
+        self.closed = False
         self.ends: list[Callable[[], object]] = []
-        self.line, self.box = widgets.HTML(), widgets.VBox()
+        self.line = widgets.HTML()
+        self.box = widgets.VBox()
         self.say("ready")
 
     def say(self, words: str, tone: str = MUTED) -> None:
@@ -44,7 +53,9 @@ class Frame:
         self.line.value = f"<div role='status' aria-live='polite' style='color:{tone}'>{escape(plain(words))}</div>"
 
     def guarded(self, act: Callable[[], object]) -> Callable[..., None]:
-        """``act`` as a widget may call it: the line says working, then what ``act`` said, ready, or in one line what failed."""
+        """``act`` as a widget may call it: the line says working, then what ``act`` said,
+        ready, or in one line what failed.
+        """
 
         def call(*arguments: object) -> None:
             self.say("working …")
@@ -62,7 +73,9 @@ class Frame:
         return call
 
     def changed(self, act: Callable[[], object], *controls: Any) -> Callable[..., None]:
-        """Call ``act``, guarded, whenever the value of a control changes; returned to be called once at the start."""
+        """Call ``act``, guarded, whenever the value of a control changes; returned to be called
+        once at the start.
+        """
         call = self.guarded(act)
         for control in controls:
             control.observe(call, names="value")
@@ -75,7 +88,9 @@ class Frame:
         return made
 
     def field(self, kind: str, words: str, value: Any, wide: bool = False, **more: Any) -> Any:
-        """A control with its label before it; one of text speaks when it is left or Enter is pressed."""
+        """A control with its label before it; one of text speaks when it is left or Enter is
+        pressed.
+        """
         make = getattr(self.widgets, kind)
         if make.class_traits().get("continuous_update"):
             more["continuous_update"] = False
@@ -114,10 +129,14 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
 
 @dataclass(frozen=True)
 class Panel:
-    """A kind of panel. ``state`` makes of the arguments of ``show`` what it looks at, whose ``parts()`` are the static twin.
+    """A kind of panel.
 
-    ``build`` fills a frame with the controls and answers of such a state. ``again``: it shows again what its notebook or a page
-    has; a sentence of it stands where nobody is there in place of the parts.
+    ``state`` makes of the arguments of ``show`` what it looks at, whose ``parts()`` are the
+    static twin.
+
+    ``build`` fills a frame with the controls and answers of such a state. ``again``: it shows
+    again what its notebook or a page has; a sentence of it stands where nobody is there in
+    place of the parts.
     """
 
     name: str
@@ -126,7 +145,10 @@ class Panel:
     again: str | bool = False
 
     def show(self, *given: Any) -> None:
-        """The panel where somebody is there to use it, else its twin. A saved notebook holds the twin's words beside the panel."""
+        """The panel where somebody is there to use it, else its twin.
+
+        A saved notebook holds the twin's words beside the panel.
+        """
         state = self.state(*given)
         parts: list[Part] = list(state.parts())
         if is_interactive():
@@ -146,7 +168,9 @@ class Panel:
 
 
 def is_interactive() -> bool:
-    """Whether a person can answer: no run of the workbook's own, and a front end that lets a cell ask (runners do not)."""
+    """Whether a person can answer: no run of the workbook's own, and a front end that lets a
+    cell ask (runners do not).
+    """
     if os.environ.get(MARK) or "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
@@ -164,7 +188,9 @@ def is_drawn(part: Part) -> TypeGuard[Shown]:
 
 
 def parts_html(parts: Iterable[Part]) -> str:
-    """Pieces of a twin below each other, as wide as the panel, whatever is in them: words, figures that say more, tables."""
+    """Pieces of a twin below each other, as wide as the panel, whatever is in them: words,
+    figures that say more, tables.
+    """
     pieces = []
     for part in parts:
         view = part if isinstance(part, Shown) else None

@@ -1,8 +1,11 @@
-"""The live monitor: VRAM, GTT, host memory, who holds them, and one process from outside, sampled twice a second.
+"""The live monitor: VRAM, GTT, host memory, who holds them, and one process from outside,
+sampled twice a second.
 
-The samples are taken by a program of its own (``sampler``), so no GPU context of this process is in the way, and a driver that
-hangs hangs that program. Of torch's own numbers nothing shows from outside; a process run under ``record`` tells them if asked.
-The panel of JupyterLab (``monitor``) and a terminal (``terminal``) show the same rows. Standard library alone, rich where it is.
+The samples are taken by a program of its own (``sampler``), so no GPU context of this process
+is in the way, and a driver that hangs hangs that program. Of torch's own numbers nothing shows
+from outside; a process run under ``record`` tells them if asked. The panel of JupyterLab
+(``monitor``) and a terminal (``terminal``) show the same rows. Standard library alone, rich
+where it is.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ from helpers.tell.shown import Column, Shown, cut, plain
 from helpers.units import show_bytes
 
 END_S = 5.0
-KEPT, DRAWN, ROWS = 2400, 240, 12
+KEPT = 2400
+DRAWN = 240
+ROWS = 12
 """Samples of 20 minutes, of them two minutes drawn; holders listed."""
 DASHES = ("", "7 3", "2 2", "9 2 2 2")
 PROCESS = {"anonymous": "rss_anon", "resident": "rss", "swap": "swap", "VRAM": "vram", "GTT": "gtt"}
@@ -40,7 +45,10 @@ PROCESS = {"anonymous": "rss_anon", "resident": "rss", "swap": "swap", "VRAM": "
 
 
 class Monitor:
-    """The last samples, the events marked on them, and whether what is shown stands still. It starts nothing itself."""
+    """The last samples, the events marked on them, and whether what is shown stands still.
+
+    It starts nothing itself.
+    """
 
     def __init__(self, kept: int = KEPT):
         self.ring: deque[dict[str, Any]] = deque(maxlen=kept)
@@ -48,7 +56,10 @@ class Monitor:
         self.paused = False
 
     def save(self, folder: Path) -> Path:
-        """Keep every sample and event in a new JSON file. Raises ValueError where there is no sample yet."""
+        """Keep every sample and event in a new JSON file.
+
+        Raises ValueError where there is no sample yet.
+        """
         if not self.ring:
             raise ValueError("there is no sample yet: nothing to save")
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +80,9 @@ class Monitor:
         return "what you see stands still; samples are still kept" * self.paused
 
     def shares(self) -> dict[str, list[float | None]]:
-        """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the process's own part of that."""
+        """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the
+        process's own part of that.
+        """
         drawn = list(self.ring)[-DRAWN:]
         lines: dict[str, list[float | None]] = {}
         for pci in dict.fromkeys(gpu["pci"] for one in drawn for gpu in one["gpus"]):
@@ -86,13 +99,18 @@ class Monitor:
         return lines
 
     def chart(self) -> str:
-        """The shares over the last two minutes as one small bare, the newest at the right, events as upright lines."""
+        """The shares over the last two minutes as one small bare, the newest at the right,
+        events as upright lines.
+        """
         from helpers.tell.sheet import SERIES
 
-        lines, words, at = [], [], [one["at"] for one in list(self.ring)[-DRAWN:]]
+        lines = []
+        words = []
+        at = [one["at"] for one in list(self.ring)[-DRAWN:]]
         step = 600 / DRAWN  # points a sample, the newest at 600
         for number, (name, shares) in enumerate(self.shares().items()):
-            color, dash = SERIES[number % len(SERIES)], DASHES[number % len(DASHES)]
+            color = SERIES[number % len(SERIES)]
+            dash = DASHES[number % len(DASHES)]
             stroke = f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
             known = [(i, share) for i, share in enumerate(shares) if share is not None]
             places = [
@@ -133,7 +151,8 @@ def _known(row: dict[str, Any], *names: str) -> list[Any]:
 
 def views(sample: dict[str, Any]) -> list[str | Shown]:
     """One sample as tables: pools, the process watched, and the largest holders."""
-    host, one = sample["host"], sample["process"]
+    host = sample["host"]
+    one = sample["process"]
     ram = {"used": _host_used(sample), "total": host.get("MemTotal")}
     pools = [["host RAM", *_known(ram, "used", "total"), "", ""]]
     names = ("vram_used", "vram_total", "gtt_used", "gtt_total")
@@ -158,7 +177,10 @@ def views(sample: dict[str, Any]) -> list[str | Shown]:
 
 
 class Feed:
-    """The sampler as a child, and the thread that hears it. ``stop`` ends both; a kernel that dies ends the child too."""
+    """The sampler as a child, and the thread that hears it.
+
+    ``stop`` ends both; a kernel that dies ends the child too.
+    """
 
     def __init__(
         self,
@@ -166,7 +188,9 @@ class Feed:
         ended: Callable[[str], object],
         *arguments: str,
     ):
-        self._hear, self._ended, self._stopped = hear, ended, False
+        self._hear = hear
+        self._ended = ended
+        self._stopped = False
         self.child = subprocess.Popen(
             [sys.executable, "-m", "helpers.look.sampler", *arguments],
             cwd=CHECKOUT,
@@ -190,7 +214,10 @@ class Feed:
         os.write(self.child.stdin.fileno(), b"%d\n" % pid)  # type: ignore[union-attr]
 
     def stop(self) -> None:
-        """End the child and the thread. A child that a driver holds outlives SIGKILL: it is left behind after a while."""
+        """End the child and the thread.
+
+        A child that a driver holds outlives SIGKILL: it is left behind after a while.
+        """
         self._stopped = True
         self.child.kill()
         with suppress(subprocess.TimeoutExpired):
@@ -199,7 +226,8 @@ class Feed:
 
 
 def torch_numbers(pid: int, wait_s: float = 8.0) -> str:
-    """What the allocator of a process says of itself, asked by SIGUSR1, which only one run under ``record`` gets.
+    """What the allocator of a process says of itself, asked by SIGUSR1, which only one run
+    under ``record`` gets.
 
     Raises ValueError where it was not: the signal would end any other.
     """
@@ -216,7 +244,8 @@ def torch_numbers(pid: int, wait_s: float = 8.0) -> str:
         raise ValueError(
             f"process {pid} does not listen: it has not imported torch, or handles SIGUSR1 itself"
         )
-    before, until = len(row["snapshots"]), time.monotonic() + wait_s
+    before = len(row["snapshots"])
+    until = time.monotonic() + wait_s
     os.kill(pid, signal.SIGUSR1)
     while len(row["snapshots"]) <= before or not row["devices"]:
         if time.monotonic() > until:
@@ -238,13 +267,18 @@ def _device_words(index: int, stats: dict[str, int]) -> str:
 
 KEYS = "q quits, m marks this moment, s saves what was seen, p holds the picture"
 BARS = " ▁▂▃▄▅▆▇█"
-SCREEN, BACK, HOME = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H"
+SCREEN = "\x1b[?1049h\x1b[?25l"
+BACK = "\x1b[?25h\x1b[?1049l"
+HOME = "\x1b[H"
 
 
 def picture(monitor: Monitor, says: str, columns: int, rows: int) -> list[str]:
-    """The lines of one screen: the keys, what is in use over the last minutes, and the tables of the newest sample."""
+    """The lines of one screen: the keys, what is in use over the last minutes, and the tables
+    of the newest sample.
+    """
     lines = [cut(f"{datetime.now():%H:%M:%S}  {says}", columns), ""]
-    shares, wide = monitor.shares(), max(10, columns - 48)
+    shares = monitor.shares()
+    wide = max(10, columns - 48)
     for name, share in shares.items():
         bars = "".join("?" if one is None else BARS[round(8 * one)] for one in share[-wide:])
         now = "not known" if share[-1] is None else f"{100 * share[-1]:.0f} %"
@@ -256,7 +290,9 @@ def picture(monitor: Monitor, says: str, columns: int, rows: int) -> list[str]:
 
 
 def line_of(sample: dict[str, Any]) -> str:
-    """One sample in one line, for what is not a terminal: the pools, the process watched, the holders."""
+    """One sample in one line, for what is not a terminal: the pools, the process watched, the
+    holders.
+    """
     words = [f"{datetime.fromtimestamp(sample['at']):%H:%M:%S}"]
     for part in views(sample):
         rows = [{"": part}] if isinstance(part, str) else part.rows
@@ -268,13 +304,17 @@ def line_of(sample: dict[str, Any]) -> str:
 
 
 def terminal(pid: int, every_s: float, count: int | None, as_json: bool) -> int:
-    """Show the samples until ``q``, Ctrl-C, a closed terminal or ``count`` samples; lines where the output is no terminal."""
+    """Show the samples until ``q``, Ctrl-C, a closed terminal or ``count`` samples; lines where
+    the output is no terminal.
+    """
     monitor = Monitor()
     ended: list[str] = []
     bare = getattr(sys.stdout, "drawn", sys.stdout)
     drawn = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     feed = Feed(monitor.ring.append, ended.append, str(pid), str(every_s))
-    says, before, seen = KEYS, None, 0
+    says = KEYS
+    before = None
+    seen = 0
     old = termios.tcgetattr(0) if drawn else None
     handlers = {one: signal.signal(one, _end) for one in (signal.SIGTERM, signal.SIGHUP)}
     try:
@@ -290,7 +330,8 @@ def terminal(pid: int, every_s: float, count: int | None, as_json: bool) -> int:
             newest = monitor.ring[-1] if monitor.ring else None
             if newest is None or (newest is before and key == b" "):
                 continue
-            seen, before = seen + (newest is not before), newest
+            seen = seen + (newest is not before)
+            before = newest
             if not drawn:
                 print(json.dumps(newest) if as_json else line_of(newest), flush=True)
             elif not monitor.paused or key != b" ":

@@ -1,4 +1,6 @@
-"""The live monitor as a panel: the samples, tables and events of ``live``, beside a field for the process and buttons."""
+"""The live monitor as a panel: the samples, tables and events of ``live``, beside a field for
+the process and buttons.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from .live import Feed, Monitor, torch_numbers, views
 
 @dataclass(frozen=True)
 class Watch:
-    """A captured box, the process to watch on this machine (0: none), where samples are kept, and the root that is sampled."""
+    """A captured box, the process to watch on this machine (0: none), where samples are kept,
+    and the root that is sampled.
+    """
 
     bundle: Bundle | None = None
     pid: int = 0
@@ -44,18 +48,22 @@ class Watch:
 
 def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     """Which process, the buttons, the drawing and the tables, and the feed behind them."""
-    make, monitor = frame.widgets.HTML, watch.monitor
+    make = frame.widgets.HTML
+    monitor = watch.monitor
     if not watch.here:
         return [make(parts_html(watch.parts()))]
     tip = "a process to watch from outside; 0 for none"
     watched = frame.field("IntText", "Process (PID)", watch.pid, tooltip=tip)
     event = frame.field("Text", "Event", "", placeholder="such as: batch 2 starts")
-    drawing, rows, asked = make(), make(), make()
+    drawing = make()
+    rows = make()
+    asked = make()
 
     def hear(sample: dict[str, Any]) -> None:
         monitor.ring.append(sample)
         if not monitor.paused:
-            drawing.value, rows.value = monitor.chart(), parts_html(views(sample))
+            drawing.value = monitor.chart()
+            rows.value = parts_html(views(sample))
 
     def pause() -> None:
         frame.say(monitor.pause() or "ready")

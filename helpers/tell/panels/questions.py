@@ -1,4 +1,6 @@
-"""Panels that answer a question: what an error text says, what a reserve leaves, how large a chunk may be."""
+"""Panels that answer a question: what an error text says, what a reserve leaves, how large a
+chunk may be.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class Reader:
     box: str = ""
 
     def parts(self) -> list[Part]:
-        """The headline, the sums, the numbers, the bars, what comes next. Raises BundleError for a box that is not there."""
+        """The headline, the sums, the numbers, the bars, what comes next.
+
+        Raises BundleError for a box that is not there.
+        """
         if not self.text.strip() and not self.box:
             return [EMPTY]
         evidence, books = message.gathered(self.text, self.box)
@@ -72,13 +77,16 @@ class Reserve:
     reserve_gib: float = 8.0
 
     def planned(self) -> Stack:
-        """The stack as it would be: every layer that follows TTM's limit with the one that the reserve leaves."""
+        """The stack as it would be: every layer that follows TTM's limit with the one that the
+        reserve leaves.
+        """
         choice = self.what_if.at(self.reserve_gib)
         return ttm.following(self.stack, choice.limit_bytes) if choice else self.stack
 
     def says(self) -> str:
         """What the reserve leaves, against what torch gets now; or why there is nothing to choose."""
-        choice, made = self.what_if.at(self.reserve_gib), self.stack.decision
+        choice = self.what_if.at(self.reserve_gib)
+        made = self.stack.decision
         if choice is None:
             return f"No reserve to choose here. {self.what_if.why}".strip()
         if made.binding_bytes is None:
@@ -95,7 +103,9 @@ class Reserve:
 
 def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
     """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
-    answers, space, controls = frame.widgets.HTML(), state.what_if.space, []
+    answers = frame.widgets.HTML()
+    space = state.what_if.space
+    controls = []
     if space:
         scale: Any = {"min": 1, "max": max(2, space.ram_bytes // GIB // 2), "step": 1}
         scale |= {"readout_format": ".0f", "tooltip": "arrow keys move it by 1 GiB"}
@@ -111,7 +121,10 @@ def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Planner:
-    """What is counted, the memory it may take, and the way of counting. Inputs lie there already, or are loaded too."""
+    """What is counted, the memory it may take, and the way of counting.
+
+    Inputs lie there already, or are loaded too.
+    """
 
     shape: Shape
     free: Free
@@ -119,12 +132,16 @@ class Planner:
     resident: bool = True
 
     def asked(self, trades: int, sessions: int, bins: int, free: str, gpu: bool) -> Planner:
-        """The same with other sizes; free is a size such as 8GiB. The longest session grows with the mean one. ValueError."""
+        """The same with other sizes; free is a size such as 8GiB.
+
+        The longest session grows with the mean one. ValueError.
+        """
         if min(trades, sessions, bins) < 1:
             raise ValueError(
                 f"{trades} trades, {sessions} sessions, {bins} prices: expected each above 0"
             )
-        size, old = parse_size(free), self.shape
+        size = parse_size(free)
+        old = self.shape
         mean = max(1, old.trades / max(1, old.sessions))
         longest = min(trades, max(1, round(old.longest * (trades / sessions) / mean)))
         counts: Any = {"trades": trades, "sessions": sessions, "bins": bins, "longest": longest}
@@ -147,7 +164,8 @@ class Planner:
 
 def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
     """The sizes, the memory, the way of counting, and the plans."""
-    shape, given = planner.shape, show_bytes(planner.free.bytes)
+    shape = planner.shape
+    given = show_bytes(planner.free.bytes)
     trades = frame.field("IntText", "Trades", shape.trades)
     sessions = frame.field("IntText", "Sessions", shape.sessions)
     bins = frame.field("IntText", "Prices a session", shape.bins)
@@ -156,10 +174,8 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
     ways = list(STRATEGIES)
     strategy = frame.field("Dropdown", "Way of counting", planner.strategy, options=ways)
     resident = frame.field("Checkbox", "inputs are there already", planner.resident)
-    controls, answers = (
-        [trades, sessions, bins, free, gpu, strategy, resident],
-        frame.widgets.HTML(),
-    )
+    controls = [trades, sessions, bins, free, gpu, strategy, resident]
+    answers = frame.widgets.HTML()
 
     def look() -> None:
         size = str(planner.free.bytes) if free.value == given else free.value
@@ -187,7 +203,8 @@ class Wish:
 
 def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     """Sliders for the context and the slots, and what they come to."""
-    inputs, answers = wish.given.inputs, frame.widgets.HTML()
+    inputs = wish.given.inputs
+    answers = frame.widgets.HTML()
     most = max(inputs["n_ctx"], inputs.get("n_ctx_train", 0))
     context = frame.field("IntSlider", "Context", inputs["n_ctx"], min=256, max=most, step=256)
     slots = frame.field("IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64)

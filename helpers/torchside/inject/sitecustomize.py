@@ -1,9 +1,12 @@
-"""Starts the recorder in every Python of a recorded program, when and only when that Python imports torch.
+"""Starts the recorder in every Python of a recorded program, when and only when that Python
+imports torch.
 
-Python imports a module of this name at its start (docs of the site module); `record` puts this folder first on PYTHONPATH.
-It steps aside at once: the folder leaves sys.path, and the program's own sitecustomize runs as if this one were not there.
-A Python that never imports torch pays for one entry of sys.meta_path and one empty file, which says that it was reached. A
-rehearsed program has the witness beside that (witness.py), whether it imports torch or not. Read by any Python 3.
+Python imports a module of this name at its start (docs of the site module); `record` puts this
+folder first on PYTHONPATH. It steps aside at once: the folder leaves sys.path, and the
+program's own sitecustomize runs as if this one were not there. A Python that never imports
+torch pays for one entry of sys.meta_path and one empty file, which says that it was reached. A
+rehearsed program has the witness beside that (witness.py), whether it imports torch or not.
+Read by any Python 3.
 """
 
 import importlib.machinery
@@ -14,7 +17,8 @@ import types
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 9)
-# The recorder's modules live under a name of their own: the program may have a package named helpers.
+# The recorder's modules live under a name of their own: the program may have a package named
+# helpers.
 PACKAGE = "_casebook_torchside"
 WITNESS = None  # of a rehearsed program
 
@@ -23,7 +27,8 @@ class AtTorch:
     """A finder that waits for the one import of torch, hands it to the real finders, and looks on."""
 
     def __init__(self, recorder):
-        self.recorder, self.busy = recorder, False
+        self.recorder = recorder
+        self.busy = False
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch" or self.busy:
@@ -38,7 +43,8 @@ class AtTorch:
             return None
         execute = loader.exec_module
 
-        # Not sooner: importlib.util.find_spec("torch") is also how a program asks whether it has torch at all.
+        # Not sooner: importlib.util.find_spec("torch") is also how a program asks whether it
+        # has torch at all.
         def exec_module(module):
             recorder = self.recorder()
             try:
@@ -72,7 +78,9 @@ def own_module(name):
 
 
 def start_recorder():
-    """The recorder of this process, told that torch is about to be imported; it never raises into the program."""
+    """The recorder of this process, told that torch is about to be imported; it never raises
+    into the program.
+    """
     try:
         return own_module("recorder").from_environment()
     except Exception as error:  # noqa: BLE001 - a recorder that cannot start must not cost the program its torch
@@ -81,7 +89,9 @@ def start_recorder():
 
 
 def start_witness(witness, module):
-    """What a rehearsal knows of this process begins; as with the recorder, nothing is raised into the program."""
+    """What a rehearsal knows of this process begins; as with the recorder, nothing is raised
+    into the program.
+    """
     try:
         witness.torch_imported(module)
         own_module("values").start(module, witness)
@@ -90,7 +100,10 @@ def start_witness(witness, module):
 
 
 def announce(what, text=""):
-    """One small file per process: it was reached, and by which Python. Says whether there is anything to record for."""
+    """One small file per process: it was reached, and by which Python.
+
+    Says whether there is anything to record for.
+    """
     asked = os.environ.get("CASEBOOK_RECORD", "")
     if not asked:
         return False
@@ -109,7 +122,9 @@ def announce(what, text=""):
 
 
 def run_the_programs_own():
-    """The sitecustomize that this one stands before, where there is one; what it raises, site reports as ever."""
+    """The sitecustomize that this one stands before, where there is one; what it raises, site
+    reports as ever.
+    """
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return

@@ -55,11 +55,13 @@ class _Tensor:
     """Bytes on the device, given back when the last reference goes."""
 
     def __init__(self, size):
-        held, at = ctypes.c_uint64(), ctypes.c_uint64()
+        held = ctypes.c_uint64()
+        at = ctypes.c_uint64()
         self.held = 0
         where = ctypes.byref(held), ctypes.byref(at)
         _call("make_tensor", _whole(size), _whole(_stream), *where)
-        self.held, self.at = held.value, at.value
+        self.held = held.value
+        self.at = at.value
 
     def __del__(self):
         if self.held:
@@ -76,7 +78,8 @@ class _Graph:
     """As torch.cuda.CUDAGraph: what is allocated between begin and end is the pool's, until the last graph of it goes."""
 
     def capture_begin(self, pool):
-        self.pool, self.stream = _whole(pool[1]), _whole(_stream)
+        self.pool = _whole(pool[1])
+        self.stream = _whole(_stream)
         _call("begin_capture", self.pool, self.stream)
 
     def capture_end(self):
@@ -93,7 +96,8 @@ def empty(size, dtype, device):
 @contextlib.contextmanager
 def _current(stream):
     global _stream
-    before, _stream = _stream, stream
+    before = _stream
+    _stream = stream
     try:
         yield
     finally:

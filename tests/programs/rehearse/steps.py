@@ -138,7 +138,8 @@ def to_device(step):
 
 if given.feature == "graphs":
     x, target = to_device(0)
-    graph, apart = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    apart = torch.cuda.Stream()
     apart.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(apart):
         for _ in range(2):

@@ -29,7 +29,8 @@ class OutOfMemoryError(RuntimeError):
 class Stream:
     def __init__(self, device):
         STATE["made"] += 1
-        self.number, self.cuda_stream = STATE["made"], 0x7000 * STATE["made"]
+        self.number = STATE["made"]
+        self.cuda_stream = 0x7000 * STATE["made"]
 
 
 class Tensor:
@@ -64,7 +65,8 @@ def empty(size, dtype, device):
 
 @contextlib.contextmanager
 def on_stream(stream):
-    before, STATE["stream"] = STATE["stream"], stream.number
+    before = STATE["stream"]
+    STATE["stream"] = stream.number
     yield
     STATE["stream"] = before
 

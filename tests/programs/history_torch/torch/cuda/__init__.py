@@ -6,7 +6,9 @@ import torch
 from . import memory
 
 TOTAL_BYTES = 1 << 20
-_initialized, _queued, _pid = False, [], 0
+_initialized = False
+_queued = []
+_pid = 0
 
 
 class OutOfMemoryError(RuntimeError):
@@ -29,7 +31,8 @@ def init():
     if _initialized and os.getpid() != _pid:
         raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
     if not _initialized:
-        _pid, _initialized = os.getpid(), True
+        _pid = os.getpid()
+        _initialized = True
         for call in _queued:
             call()
 

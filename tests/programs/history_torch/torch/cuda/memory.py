@@ -1,6 +1,8 @@
 import os
 
-history, entries, longest = None, [], 0
+history = None
+entries = []
+longest = 0
 allocated = count = 0
 
 
@@ -12,7 +14,8 @@ def _impl(enabled="all", context="all", stacks="all", max_entries=0):
     global history, longest
     if "SICK_HISTORY" in os.environ:
         raise RuntimeError("cudaMallocAsync does not yet support recordHistory.")
-    history, longest = enabled, max_entries
+    history = enabled
+    longest = max_entries
 
 
 def event(action, address, size):
@@ -23,7 +26,8 @@ def event(action, address, size):
 
 def allocate(size):
     global allocated, count
-    allocated, count = allocated + size, count + 1
+    allocated = allocated + size
+    count = count + 1
     event("alloc", count, size)
     return count
 

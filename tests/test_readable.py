@@ -1,0 +1,51 @@
+"""The package stays small and plain: tokens of every room, and how often packed forms stand in it."""
+
+from pathlib import Path
+
+import pytest
+import readable
+
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
+
+# Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
+# and lowered by whoever makes a room smaller.
+MOST_TOKENS = {"TOTAL": 392_000}
+
+# Per 1,000 tokens of the whole package. These only fall.
+MOST_FORMS = {
+    "tuple": 0.1,
+    "ternary": 5.3,
+    "nested": 0.2,
+    "truth": 0.4,
+    "or_value": 1.2,
+    "walrus": 0.3,
+    "double_for": 0.7,
+    "any": 2.9,
+    "star_dict": 0.6,
+    "rebound": 0.1,
+    "header": 0.3,
+    "vague": 4.8,
+    "wide": 0.7,
+    "dynamic": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def rooms():
+    measured = readable.measure(HELPERS)
+    total = readable.Room()
+    for room in measured.values():
+        total.add(room)
+    return {**measured, "TOTAL": total}
+
+
+@pytest.mark.parametrize("room", MOST_TOKENS)
+def test_a_room_has_no_more_tokens_than_its_ceiling(rooms, room):
+    assert rooms[room].tokens <= MOST_TOKENS[room]
+
+
+@pytest.mark.parametrize("form", readable.FORMS)
+def test_packed_forms_only_fall(rooms, form):
+    rate = rooms["TOTAL"].rate(form)
+    worst = sorted(rooms, key=lambda name: rooms[name].rate(form), reverse=True)[:4]
+    assert rate <= MOST_FORMS[form], f"{form}: {rate:.2f}, most in {worst}"
