@@ -18,10 +18,10 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from helpers import child
-from helpers.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
-from helpers.units import plain
+from helpers.ground import child
+from helpers.ground.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
+from helpers.ground.units import plain
 
 GROUPS = {
     "Look at a box": ("box",),

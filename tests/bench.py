@@ -154,7 +154,7 @@ def replay() -> list[dict]:
         [
             sys.executable,
             "-c",
-            "from helpers.load.study import study; from helpers.tell.allocator_view import view; "
+            "from helpers.trials.study import study; from helpers.allocator.views.studies import view; "
             "view(study('growing-loop'))",
         ],
     )

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from helpers.units import parse_size
+from helpers.ground.units import parse_size
 
 DATA = Path(__file__).parent / "data"
 

@@ -21,12 +21,12 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.load.effect import compare, effect
-from helpers.load.fixplan import Arm, Pair, plan, run
-from helpers.load.remedies import arm_of
-from helpers.load.targets import torch_interpreter
-from helpers.load.trial import Limits, workload
 from helpers.settings.audit import Preset
+from helpers.trials.effect import compare, effect
+from helpers.trials.fixplan import Arm, Pair, plan, run
+from helpers.trials.remedies import arm_of
+from helpers.trials.targets import torch_interpreter
+from helpers.trials.trial import Limits, workload
 
 WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}
 

@@ -54,7 +54,7 @@ def prepare(
     shutil.copy(NOTEBOOK, work)
     (work / "plan.yaml").write_text(PLAN.format(jobs=case.jobs))
     (case.control / "ooms").write_text("5")
-    from helpers.run.plan import load_plan
+    from helpers.batch.plan import load_plan
 
     names = [step.run_id for step in load_plan(work / "plan.yaml").steps]
     case.faults = dict(zip(rng.sample(names, len(in_run)), in_run, strict=True))
@@ -170,8 +170,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     began = time.monotonic()
-    import helpers.run.batch
-    import helpers.run.gate  # noqa: F401  before the forks
+    import helpers.batch.batch
+    import helpers.batch.gate  # noqa: F401  before the forks
 
     if given.real:
         import fault_real

@@ -309,8 +309,8 @@ class Check:
                 self.no("repeated", f"{name}: its record cannot be read")
 
     def _readable(self) -> None:
-        from helpers.run.record import read_batch, status_json, status_text
-        from helpers.tell.report import write_index
+        from helpers.batch.record import read_batch, status_json, status_text
+        from helpers.batch.report import write_index
 
         view = read_batch(self.batch)
         text = status_text(view)

@@ -135,7 +135,7 @@ class Gate:
     def settle(
         self, before: Any, gates: Any, measure: Any = None, sleep: Any = time.sleep
     ) -> tuple[Any, ...]:
-        from helpers.run.gate import Trouble
+        from helpers.batch.gate import Trouble
 
         number = measure()
         stays = self.life.fault == "gate finds what stays"
@@ -167,21 +167,21 @@ def life_of(case: Case, life: Life) -> None:
             _give_up_override()
         rng = random.Random(f"{case.seed} {life.number}")
         told: dict[str, Any] = {}
-        from helpers.run.batch import for_terminal, run_plan
-        from helpers.run.plan import PlanError
-        from helpers.run.record import read_batch
-        from helpers.run.runner import Local, Stop
+        from helpers.batch.batch import for_terminal, run_plan
+        from helpers.batch.plan import PlanError
+        from helpers.batch.record import read_batch
+        from helpers.batch.runner import Local, Stop
 
         _patch(case, life, rng)
         stop = Stop()
         carrier: Any = Local(case.jobs, stop)
         if life.fault in FLEET:
-            from helpers.run.fleet import Fleet
+            from helpers.batch.fleet import Fleet
 
             carrier = Fleet(case.fleet, stop=stop, first_s=30, silent_s=5, lease_s=10)
         gate: Any = Gate(case, life, rng)
         if case.real and life.fault not in GATE:
-            from helpers.run import gate
+            from helpers.batch import gate
         try:
             out = case.out or case.work / "out"
             options = {"gate": gate, "carrier": carrier}
@@ -206,8 +206,8 @@ def life_of(case: Case, life: Life) -> None:
 
 def _patch(case: Case, life: Life, rng: random.Random) -> None:
     """This box, as the fault wants it, and a stand-in for the runner."""
-    from helpers.run import batch, gate, journal, kernel, record
-    from helpers.run import runner as one
+    from helpers.batch import batch, gate, journal, kernel, record
+    from helpers.batch import runner as one
 
     for module in (batch, gate, journal, one, record):
         module.boot_id = lambda: life.boot  # type: ignore[attr-defined]

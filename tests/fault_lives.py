@@ -26,7 +26,7 @@ from fault_kinds import (
     spoil,
 )
 
-from helpers.child import process_of
+from helpers.ground.child import process_of
 
 LIFE_S = 60.0
 

@@ -56,7 +56,7 @@ def tell(**said):
 tell(what="begin", state=record["state"], own=True)"""
 END = """import zlib
 from IPython.display import display
-from helpers.shapes import NextStep, Verdict, as_dict
+from helpers.ground.shapes import NextStep, Verdict, as_dict
 said = f"{zlib.crc32('{run_id} {attempt}'.format(**record).encode()):08x}"
 verdict = Verdict(cause="cannot-tell", confidence="weak", next_step=NextStep(what="nothing"), summary=said)
 tell(what="end", answer=said)
@@ -145,7 +145,7 @@ def in_runs(seed: int) -> dict[str, Any]:
         if "host OOM" in places:
             (memory / "memory.limit_in_bytes").write_text(str(900 << 20))
             case.cgroup = str(memory)
-        from helpers.run.plan import load_plan
+        from helpers.batch.plan import load_plan
 
         by_notebook = {f"{name}.ipynb": kind for kind, name in places.items() if kind != "no fault"}
         case.faults = {
@@ -200,7 +200,7 @@ def fleet(seed: int, fault: str) -> dict[str, Any]:
     work = Path(tempfile.mkdtemp(prefix="faults-"))
     from fleet_stand_in import Loopback
 
-    from helpers.run.record import boot_id
+    from helpers.batch.record import boot_id
 
     rng = random.Random(seed)
     grid = None

@@ -2,7 +2,7 @@
 
     python -S -I fault_stand_in.py CONTROL LIFE --one FOLDER
 
-It keeps the contract of helpers.run.runner and imports nothing of the workbook. What truly began and truly ended stands in
+It keeps the contract of helpers.batch.runner and imports nothing of the workbook. What truly began and truly ended stands in
 CONTROL/log: a line of JSON each, appended and synced, outside of the batch.
 """
 

@@ -14,8 +14,8 @@ sys.path.insert(0, str(ROOT))
 
 from helpers.fits.answer import answer, read_inputs  # noqa: E402
 from helpers.fits.sheet import family_of  # noqa: E402
+from helpers.ground.units import GIB, MIB  # noqa: E402
 from helpers.tell.shown import Column, Shown  # noqa: E402
-from helpers.units import GIB, MIB  # noqa: E402
 
 DIGITS = {"llama.cpp": 0.005 * MIB + 1, "ollama": 0.05 * GIB + 1, "SGLang": 0.01 * GIB + 2}
 """Half of the last printed digit, in bytes; SGLang prints keys and values apart, each to 0.01 GiB."""

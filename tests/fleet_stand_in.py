@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from helpers.run.record import files_below, move, now, write_run
+from helpers.batch.record import files_below, move, now, write_run
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from helpers.ground.shapes import to_json  # noqa: E402
 from helpers.judge.diagnosis import diagnose, recovery  # noqa: E402
 from helpers.judge.evidence import evidence_from_bundle  # noqa: E402
 from helpers.look.bundle import Bundle, BundleWriter, open_box, recorded_names  # noqa: E402  # noqa: E402
-from helpers.shapes import to_json  # noqa: E402
 
 ODD = [b"", b"\x00\xff\xfe", b"null\n", b"1,5 GiB", "١٢".encode()]
 ODD += b"nan -1 99999999999999999999999999 [drm] {} [] N/A".split()

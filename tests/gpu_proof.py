@@ -26,8 +26,8 @@ from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
 from helpers.allocator.trace import Trace, TraceError  # noqa: E402
-from helpers.load.study import PATTERNS, StressResult, generate, stress  # noqa: E402
-from helpers.units import parse_size  # noqa: E402
+from helpers.ground.units import parse_size  # noqa: E402
+from helpers.trials.study import PATTERNS, StressResult, generate, stress  # noqa: E402
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")
 RUN_S = 40.0
@@ -124,11 +124,11 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
 
     import numpy as np
 
-    from helpers.load.vpoc import reading as sample
-    from helpers.load.vpoc.histogram import TORCH, profiles
-    from helpers.load.vpoc.planner import predicted_bytes, shape_of
-    from helpers.load.vpoc.study import measure
-    from helpers.load.vpoc.trades import write_store
+    from helpers.vpoc import reading as sample
+    from helpers.vpoc.histogram import TORCH, profiles
+    from helpers.vpoc.planner import predicted_bytes, shape_of
+    from helpers.vpoc.study import measure
+    from helpers.vpoc.trades import write_store
 
     rows: list[dict] = []
     with TemporaryDirectory(prefix="casebook-proof-") as folder:

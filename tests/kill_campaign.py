@@ -49,8 +49,8 @@ SPEC: dict[str, Any] = {
 
 def life(folder: Path, told: int, kill: tuple[int, str] | None) -> None:
     """One process's life: go on from the newest checkpoint to the end, or to the kill; tell every saved step, and the end."""
-    from helpers.torchside import checkpoint
-    from helpers.torchside.transformer import Run
+    from helpers.trials.under_torch import checkpoint
+    from helpers.trials.under_torch.transformer import Run
 
     run = Run(SPEC)
     found = checkpoint.load(folder)
@@ -79,8 +79,8 @@ def forked(folder: Path, kill: tuple[int, str] | None) -> list[tuple[str, str]]:
 
 def boundaries() -> list[str]:
     """The boundaries of a save that has an older checkpoint to remove."""
-    from helpers.torchside import checkpoint
-    from helpers.torchside.transformer import Run
+    from helpers.trials.under_torch import checkpoint
+    from helpers.trials.under_torch.transformer import Run
 
     names: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -132,9 +132,9 @@ def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
 
 def process_kills(kills: int = 20, steps: int = 400, seed: int = 1) -> dict[str, Any]:
     """One training killed from outside ``kills`` times, one in five while it starts, and finished; against one undisturbed."""
-    from helpers.child import json_row, program
-    from helpers.load.targets import environment
-    from helpers.load.training import ENVIRONMENT, PROGRAM, START_S
+    from helpers.ground.child import json_row, program
+    from helpers.trials.targets import environment
+    from helpers.trials.training import ENVIRONMENT, PROGRAM, START_S
 
     rng = random.Random(seed)
     began = time.monotonic()

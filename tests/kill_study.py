@@ -30,7 +30,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from helpers.child import Ended  # noqa: E402
+from helpers.ground.child import Ended  # noqa: E402
 
 TRIALS = 4
 PROCESS_TRIALS = 24
@@ -136,7 +136,7 @@ def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any
     """One supervisor's life to its end: the study's final table."""
     import optuna
 
-    from helpers.load.tuning import Settings, tune
+    from helpers.trials.tuning import Settings, tune
 
     def sampler(seed: int) -> Any:
         return optuna.samplers.RandomSampler(seed)
@@ -236,7 +236,7 @@ class Kept:
 def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
     """A study killed before one write and finished, for each write there is (or ``kills`` of them, spread); one in five is
     killed again before a random write of its recovery. Failpoints in forks of this process, whose worker is the stand-in."""
-    from helpers.load import tuning
+    from helpers.trials import tuning
 
     rng = random.Random(seed)
     began = time.monotonic()
@@ -329,7 +329,7 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from helpers.load.tuning import worker
+    from helpers.trials.tuning import worker
 
     at = Path(sys.argv[1])
     argv = worker(sys.executable, f"{at / 'objective.py'}:plain")

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 from tell_boxes import VERDICT, probe
 
-from helpers.run.shapes import Run
+from helpers.batch.shapes import Run
 
 NOTEBOOKS = (
     *("01_hardware_probe", "02_allocator_stress", "03_ttm_gtt_analysis", "04_vpoc_chunking"),

@@ -4,7 +4,7 @@ import json
 
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import from_oracle
-from helpers.load.study import Study
+from helpers.trials.study import Study
 
 MIB = 1 << 20
 MESSAGE = (
@@ -28,10 +28,11 @@ import panel_examples
 from helpers.allocator.engine import replay
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_plan
-from helpers.load.vpoc.planner import Free, Shape
+from helpers.vpoc.planner import Free, Shape
 from helpers.look.bundle import open_box
 from helpers.tell import ttm
-from helpers.tell.panels import allocator, monitor
+from helpers.allocator import panel as allocator
+from helpers.tell.panels import monitor
 from helpers.tell.panels.questions import ceilings as ceilings_panel, chunks as chunks_panel, fits_panel, reader as reader_panel
 from helpers.tell.shown import Column, Shown
 monitor.is_this_box = lambda bundle: True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from helpers.ground.shapes import NOT_ALLOWED, Reading
 from helpers.look.bundle import Text
-from helpers.shapes import NOT_ALLOWED, Reading
 
 NOTHING = ("", None, False, [], {}, "? not captured")
 

@@ -18,13 +18,13 @@ from typing import Any
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.load import read
-from helpers.child import transcript
-from helpers.load import targets
-from helpers.load.record import record
-from helpers.load.targets import Target
-from helpers.load.trial import Workload, argv, workload
-from helpers.load.tuning import outcome_of, worker
+from helpers.ground.child import transcript
 from helpers.settings.table import CONF_NAMES
+from helpers.trials import targets
+from helpers.trials.record import record
+from helpers.trials.targets import Target
+from helpers.trials.trial import Workload, argv, workload
+from helpers.trials.tuning import outcome_of, worker
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFS = ("", "expandable_segments:True")
@@ -43,7 +43,7 @@ REMEDIES = {
 START_S = 90.0
 RUN_S = 60.0
 PROBE = """import json, torch
-from helpers.torchside.device import gpu_trouble, pci_address
+from helpers.trials.under_torch.device import gpu_trouble, pci_address
 trouble, reason = gpu_trouble(torch)
 found = {"why": f"{trouble}{': ' + reason if reason else ''}", "torch": str(torch.__version__)}
 if not trouble:
@@ -131,7 +131,7 @@ def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str
 
 def data_parallel(python: str, ends: float) -> dict[str, Any]:
     """nn.DataParallel under its time limit: it trains, hangs with stacks, or is refused where there are not two GPUs."""
-    from helpers.load.training import paths
+    from helpers.trials.training import paths
 
     left_s = max(5.0, min(60.0, (ends - time.monotonic()) / 4))
     given: Any = {"device": "cuda", "shape": "small", "limit_s": left_s}
@@ -198,8 +198,8 @@ def row(
 def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends: float) -> Any:
     """Control beside remedy on the card, with verdicts; or why there are none."""
     try:
-        from helpers.load import fixplan
-        from helpers.load.remedies import fix_table, pairs, remedies
+        from helpers.trials import fixplan
+        from helpers.trials.remedies import fix_table, pairs, remedies
     except ImportError as error:
         return f"not run because {error.name} is not installed in this Python"
     wanted = [one for one in remedies() if one.id in REMEDIES[card["build"]]]

@@ -22,9 +22,9 @@ from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands f
 from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read, to_parquet  # noqa: E402
 from helpers.allocator.recorded import with_record  # noqa: E402
-from helpers.load.rehearse import build, study  # noqa: E402
-from helpers.load.rehearse.devices import device  # noqa: E402
-from helpers.load.remedies import chosen, recorded_path  # noqa: E402
+from helpers.rehearse import build, study  # noqa: E402
+from helpers.rehearse.devices import device  # noqa: E402
+from helpers.trials.remedies import chosen, recorded_path  # noqa: E402
 
 CARD = device("a100-80")
 

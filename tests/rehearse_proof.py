@@ -31,9 +31,9 @@ from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances, with_record  # noqa: E402
-from helpers.load.rehearse import build  # noqa: E402
-from helpers.load.rehearse.devices import device  # noqa: E402
-from helpers.load.rehearse.rehearse import Rehearsal, rehearse  # noqa: E402
+from helpers.rehearse import build  # noqa: E402
+from helpers.rehearse.devices import device  # noqa: E402
+from helpers.rehearse.rehearse import Rehearsal, rehearse  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "programs" / "rehearse" / "steps.py"
 MODELS = ("mlp", "transformer", "convnet", "lstm")

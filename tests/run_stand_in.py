@@ -1,4 +1,4 @@
-"""A batch without a kernel: runs that take no time, a plan and its batch on the disk, for all tests of helpers.run."""
+"""A batch without a kernel: runs that take no time, a plan and its batch on the disk, for all tests of helpers.batch."""
 
 import os
 import shutil
@@ -7,13 +7,13 @@ import sys
 import threading
 from pathlib import Path
 
-from helpers.run import record
-from helpers.run.batch import run_plan
-from helpers.run.journal import Journal
-from helpers.run.plan import load_plan
-from helpers.run.record import boot_id, move, node, read_run, write_run
-from helpers.run.runner import Local, Stop
-from helpers.run.shapes import Run
+from helpers.batch import record
+from helpers.batch.batch import run_plan
+from helpers.batch.journal import Journal
+from helpers.batch.plan import load_plan
+from helpers.batch.record import boot_id, move, node, read_run, write_run
+from helpers.batch.runner import Local, Stop
+from helpers.batch.shapes import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = Path(__file__).parent / "notebooks"

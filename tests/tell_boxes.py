@@ -9,16 +9,24 @@ from typing import Any
 
 import nbformat
 
+from helpers.batch.notebook import VERDICT as VERDICT_MIME
+from helpers.batch.shapes import Run
+from helpers.ground.shapes import (
+    Reading,
+    Verdict,
+    as_dict,
+    from_json,
+    not_allowed,
+    not_available,
+    seen,
+)
+from helpers.ground.units import GIB, MIB
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
-from helpers.run.notebook import VERDICT as VERDICT_MIME
-from helpers.run.shapes import Run
-from helpers.shapes import Reading, Verdict, as_dict, from_json, not_allowed, not_available, seen
 from helpers.tell import figures
 from helpers.tell.sheet import png
 from helpers.tell.shown import Shown
 from helpers.tell.tables import pools_table
-from helpers.units import GIB, MIB
 
 DATA = Path(__file__).parent / "data" / "tell"
 HOSTILE = "\x1b[31m<script>alert(1)</script>]]>\u202e$x$ & \"'`*"

@@ -22,10 +22,10 @@ from helpers.allocator.capacity import (
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
+from helpers.allocator.views.replays import league
 from helpers.allocator.whatif import whatif
+from helpers.ground.shapes import FirstOom, Replay, WhatIf, to_json
 from helpers.settings.text import SettingsError
-from helpers.shapes import FirstOom, Replay, WhatIf, to_json
-from helpers.tell.replays import league
 
 GRANULE = 2 * MIB
 EXPANDABLE = "expandable_segments:True"

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from run_stand_in import ROOT, StandIn, begun, change, go, plan, planned, state, states
 
-from helpers.run import record, runner
-from helpers.run.batch import Quiet, run_plan
-from helpers.run.gate import Trouble
-from helpers.run.plan import PlanError, load_plan
-from helpers.run.record import (
+from helpers.batch import record, runner
+from helpers.batch.batch import Quiet, run_plan
+from helpers.batch.gate import Trouble
+from helpers.batch.plan import PlanError, load_plan
+from helpers.batch.record import (
     IllegalMove,
     move,
     node,
@@ -28,9 +28,9 @@ from helpers.run.record import (
     status_text,
     write_run,
 )
-from helpers.run.runner import Local, Stop, Watched, run_one
-from helpers.run.shapes import STATES, Run
-from helpers.shapes import NextStep, Verdict
+from helpers.batch.runner import Local, Stop, Watched, run_one
+from helpers.batch.shapes import STATES, Run
+from helpers.ground.shapes import NextStep, Verdict
 from helpers.tell.redact import second_scan
 
 LIVE = "- {notebook: takes_parameters.ipynb, danger: looks}"

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from setup import interpreters, pip, torch_build, verbs
 
-from helpers.child import process_of
+from helpers.ground.child import process_of
 
 BASE = os.path.realpath(sys.executable)
 MINOR = f"python3.{sys.version_info[1]}"

@@ -20,7 +20,7 @@ from pythons import starts
 from setup import offline
 from trees import link, make_tree, write
 
-from helpers import child
+from helpers.ground import child
 from helpers.look import access, capture, files, guard, kernel_log
 from helpers.look.archive import MEMBER_LIMIT_BYTES
 from helpers.look.bundle import BundleWriter, open_bundle

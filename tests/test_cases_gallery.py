@@ -11,15 +11,16 @@ import pytest
 from page_audit import check
 from test_notebooks import DIFFERS, PARAMETER, SECTIONS, cells, checked, text_of
 
-from helpers.load.claims import cases as studies
-from helpers.load.claims import claims
-from helpers.load.vpoc import reading as sample
+from helpers.batch.notebook import verdict_of
 from helpers.look.bundle import open_box
-from helpers.run.notebook import verdict_of
 from helpers.settings.audit import load
-from helpers.tell import cases, share
+from helpers.share import page as share
 from helpers.tell.redact_box import known_values
 from helpers.tell.redact_text import redact_notebook
+from helpers.trials import case_tables as cases
+from helpers.trials.claims import cases as studies
+from helpers.trials.claims import claims
+from helpers.vpoc import reading as sample
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))

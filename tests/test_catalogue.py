@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from changed_boxes import oom
 
-from helpers import grammar, judge
+from helpers import judge
+from helpers.ground import grammar
+from helpers.ground.shapes import CAUSES, seen
 from helpers.judge import diagnosis
 from helpers.judge.diagnosis import BASES, KINDS, diagnose, failures, fill, next_step, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
 from helpers.judge.observations import marks, observe, statements
 from helpers.look.figures import RELATIONS
-from helpers.shapes import CAUSES, seen
 from helpers.tell.shown import typed
 
 JUDGE = Path(diagnosis.__file__).parent

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import child
-from helpers.child import Ended, watch
-from helpers.load.checks import CHECKS, DEFAULT, LOOKS, PAIRS, Limits, as_rows, run_checks
-from helpers.load.targets import Target
-from helpers.torchside import checks as torch_checks
-from helpers.torchside.checks import STEP_BYTES, climb, stop_bytes
-from helpers.torchside.device import (
+from helpers.ground import child
+from helpers.ground.child import Ended, watch
+from helpers.ground.units import GIB, MIB
+from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, PAIRS, Limits, as_rows, run_checks
+from helpers.trials.targets import Target
+from helpers.trials.under_torch import checks as torch_checks
+from helpers.trials.under_torch.checks import STEP_BYTES, climb, stop_bytes
+from helpers.trials.under_torch.device import (
     Device,
     Failed,
     gpu_trouble,
@@ -29,8 +30,7 @@ from helpers.torchside.device import (
     pci_address,
     wrong_card,
 )
-from helpers.torchside.frame import NotRun
-from helpers.units import GIB, MIB
+from helpers.trials.under_torch.frame import NotRun
 
 PROGRAMS = Path(__file__).parent / "programs"
 MISBEHAVE = [sys.executable, str(PROGRAMS / "misbehave.py")]
@@ -186,7 +186,12 @@ def test_where_torch_does_not_start_one_check_says_how_and_the_rest_why(
 
 
 def test_a_torch_that_is_missing_or_broken_is_told_by_the_program(tmp_path):
-    bare = [sys.executable, "-S", "-c", "from helpers.torchside.checks import main; main()"]
+    bare = [
+        sys.executable,
+        "-S",
+        "-c",
+        "from helpers.trials.under_torch.checks import main; main()",
+    ]
     env = {**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1])}
     lines = []
     watch([*bare, '{"start_s": 60}'], 60, env=env, on_line=lines.append)
@@ -223,7 +228,7 @@ def test_a_stuck_child_keeps_the_other_checks_off_its_gpu(monkeypatch):
         on_line('{"event": "start", "check": "enumeration"}')
         return Ended("stuck", None, "", 5.0, "", stacks, (7,))
 
-    monkeypatch.setattr("helpers.load.checks.watch", stuck)
+    monkeypatch.setattr("helpers.trials.checks.watch", stuck)
     results = run_checks(sys.executable, [GPU, OTHER], ["enumeration", "alone", "pair_copy"])
     says = {(one.pci, one.peer, one.check): one.says for one in results}
     assert says[FIRST, "", "alone"] == NOT_ENDED == says[FIRST, SECOND, "pair_copy"]
@@ -595,7 +600,7 @@ def test_an_interrupted_parent_leaves_no_child():
 
 def test_a_child_dies_with_its_parent():
     code = (
-        "import sys; from helpers.child import watch; watch(sys.argv[1:], 60, "
+        "import sys; from helpers.ground.child import watch; watch(sys.argv[1:], 60, "
         "on_start=lambda pid: print(pid, flush=True), on_line=lambda line: print(line, flush=True))"
     )
     argv = [sys.executable, "-c", code, *MISBEHAVE, "deaf"]

@@ -7,7 +7,6 @@ import pytest
 from data_rows import read_rows
 
 from helpers.judge.ledger import DRIVER, ledger
-from helpers.load.claims import cases, claims, claims_for
 from helpers.look.access import variables
 from helpers.look.bundle import open_box, recorded_names
 from helpers.look.framework import framework
@@ -16,6 +15,7 @@ from helpers.look.machine import machine
 from helpers.look.messages import read_message
 from helpers.look.ttm import parameters
 from helpers.settings.audit import audit
+from helpers.trials.claims import cases, claims, claims_for
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = ROOT / ".." / "shared" / "seeds"

@@ -17,13 +17,13 @@ from pythons import starts
 from run_stand_in import ROOT, StandIn
 
 from helpers import cli
+from helpers.batch import batch
+from helpers.batch.runner import Local
 from helpers.cli import main, parsers
 from helpers.commands import share
+from helpers.ground.shapes import Verdict, from_json
+from helpers.ground.units import columns_of
 from helpers.look.bundle import RECORDED, BundleWriter, open_box, open_bundle, recorded_names
-from helpers.run import batch
-from helpers.run.runner import Local
-from helpers.shapes import Verdict, from_json
-from helpers.units import columns_of
 
 MAIN = str(ROOT / "helpers" / "__main__.py")
 APU = "strix-halo-1-found"

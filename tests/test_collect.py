@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run.history import CollectError, collect
-from helpers.run.record import move, read_batch, status_text, write_run
-from helpers.run.shapes import Run
-from helpers.tell.report import write_index
+from helpers.batch.history import CollectError, collect
+from helpers.batch.record import move, read_batch, status_text, write_run
+from helpers.batch.report import write_index
+from helpers.batch.shapes import Run
 
 BATCH = "20260101T220000Z-night"
 NAME = "000-probe-0a1b2c3d"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from night_runs import night
 from tell_boxes import HOSTILE, VERDICT, run_record
 
+from helpers.batch.shapes import Figure
 from helpers.look.bundle import RECORDED
-from helpers.run.shapes import Figure
 from helpers.tell import compare
 from helpers.tell.compare import Change, CompareError, as_json, as_text
 

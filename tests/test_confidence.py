@@ -13,6 +13,8 @@ from fuzz_messages import mutated as mutated_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.ground.shapes import Verdict as Verdicts
+from helpers.ground.shapes import from_json, seen, to_json
 from helpers.judge.diagnosis import diagnose, failures, recovery, verdict_of, weigh
 from helpers.judge.evidence import (
     CaseEvidence,
@@ -23,8 +25,6 @@ from helpers.judge.evidence import (
 )
 from helpers.judge.posted import process_observations, processes
 from helpers.look.bundle import open_box, recorded_names
-from helpers.shapes import Verdict as Verdicts
-from helpers.shapes import from_json, seen, to_json
 
 SPOKEN = "sufficient proof strong weak refuted_by strong_against weak_against".split()
 GROUPS = [group for one in failures() for group in (*one.needs, *(getattr(one, k) for k in SPOKEN))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.load.criteria import (
+from helpers.trials.criteria import (
     ASKED,
     BLOCK_BYTES,
     count_log,
@@ -19,8 +19,8 @@ from helpers.load.criteria import (
     read_study,
     with_runs,
 )
-from helpers.load.training import PathResult
-from helpers.tell.training import criteria_table, study_text
+from helpers.trials.training import PathResult
+from helpers.trials.training_view import criteria_table, study_text
 
 CRASHES = "it ends without a crash"
 SAVED = "the model's files are saved and load again"
@@ -268,13 +268,13 @@ def test_files_are_loaded_weights_only_or_it_is_said_why_not(tmp_path, monkeypat
     bad = (code, tmp_path / "torn.pt", tmp_path / "nosuch.pt")
     once = loaded(list(map(str, (model, about, *bad))))
     with monkeypatch.context() as patch:
-        patch.setattr("helpers.load.criteria.loaded", lambda files: {f: once[f] for f in files})
+        patch.setattr("helpers.trials.criteria.loaded", lambda files: {f: once[f] for f in files})
         rows = criteria(None, None, files=[str(model), str(about)]).rows
         saved = {row.criterion: row for row in rows}
         assert (saved[SAVED].state, saved[SAVED].seen) == ("met", "2 files load")
         for one in bad:
             assert states(criteria(None, None, files=[str(one), str(about)]))[SAVED] == "not met"
-    monkeypatch.setattr("helpers.load.criteria.torch_files", lambda python: ("", ""))
+    monkeypatch.setattr("helpers.trials.criteria.torch_files", lambda python: ("", ""))
     assert "no torch" in states(criteria(None, None, files=[str(model)]))[SAVED]
 
 

@@ -12,6 +12,7 @@ from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.ground.shapes import seen
 from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import (
     CaseEvidence,
@@ -21,7 +22,6 @@ from helpers.judge.evidence import (
     evidence_from_message,
 )
 from helpers.settings.audit import audit
-from helpers.shapes import seen
 from helpers.tell.verdict import as_text
 
 ROOT = Path(__file__).resolve().parents[1]

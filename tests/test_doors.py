@@ -14,15 +14,16 @@ from data_rows import read_rows
 from tell_boxes import run_record
 from toy_allocator import Toy
 
+from helpers.batch import report
+from helpers.batch.batch import run_plan
+from helpers.batch.record import read_batch
 from helpers.cli import main
+from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verdict, from_json
 from helpers.judge import diagnosis
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.bundle import open_box, recorded_names
-from helpers.run.batch import run_plan
-from helpers.run.record import read_batch
-from helpers.shapes import Alternative, Evidence, NextStep, Reading, Verdict, from_json
-from helpers.tell import report, share
-from helpers.tell.issue_text import Case, issue_text
+from helpers.share import page as share
+from helpers.share.issue_text import Case, issue_text
 from helpers.tell.page import verdict_html
 from helpers.tell.shown import typed
 from helpers.tell.verdict import against, as_text

@@ -262,7 +262,7 @@ def test_a_free_comes_before_the_second_line_after():
 def test_a_trace_too_long_to_rank_says_so(tmp_path, monkeypatch):
     path = tmp_path / "big.parquet"
     to_parquet(trace(step(1, first=4, second=60), step(11, first=4, second=60)), path)
-    monkeypatch.setattr("helpers.tell.edits.MOST_EVENTS", 3)
+    monkeypatch.setattr("helpers.allocator.views.edits.MOST_EVENTS", 3)
     text = run("whatif", path, "--capacity", "120MiB").out
     assert "its lines are not ranked" in text and "saves the run" not in text
     assert "not ranked" not in run("whatif", path, "--capacity", "1GiB").out

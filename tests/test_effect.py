@@ -8,7 +8,7 @@ from effect_campaign import resampled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.load.effect import Arm, compare, effect, fisher, same_answer, student
+from helpers.trials.effect import Arm, compare, effect, fisher, same_answer, student
 
 SIZES = st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5)
 DEARER = (1.5, 1.5, 1.51, 1.5, 1.5)

@@ -20,12 +20,12 @@ from data_rows import read_rows
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from run_stand_in import NOTEBOOKS, ROOT, go, plan
 
-from helpers.child import process_of
-from helpers.run import engine, kernel, record
-from helpers.run.batch import run_plan
-from helpers.run.engine import execute
-from helpers.run.record import read_batch, read_run
-from helpers.run.runner import read_back
+from helpers.batch import engine, kernel, record
+from helpers.batch.batch import run_plan
+from helpers.batch.engine import execute
+from helpers.batch.record import read_batch, read_run
+from helpers.batch.runner import read_back
+from helpers.ground.child import process_of
 
 C = "completed"
 F = "failed"
@@ -194,7 +194,7 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
 STOPPED = """
 import sys
 from pathlib import Path
-from helpers.run.engine import execute
+from helpers.batch.engine import execute
 says = lambda i, n: print(i, flush=True)
 fault = execute(Path(sys.argv[1]), Path(sys.argv[2]) / "n.ipynb", cell_s=60, on_cell=says).fault
 print(fault.state, fault.signal, fault.cell, fault.cause, sep="|")
@@ -446,7 +446,7 @@ def test_a_notebook_whose_runner_was_killed_is_whole_and_its_kernel_gone(batch):
 BATCH = """
 import sys
 from pathlib import Path
-from helpers.run.batch import run_plan
+from helpers.batch.batch import run_plan
 sys.exit(run_plan(Path(sys.argv[1]), Path(sys.argv[2])).exit_code)
 """
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from helpers.ground.shapes import CAUSES, seen
 from helpers.judge.diagnosis import failures, weigh
 from helpers.judge.evidence import Observation
-from helpers.shapes import CAUSES, seen
 
 
 def observed(names, **more):

@@ -31,12 +31,12 @@ from tell_boxes import (
     read,
 )
 
+from helpers.ground.shapes import not_allowed, not_available, seen
+from helpers.ground.units import GIB
 from helpers.look.gpus import Gpu
-from helpers.shapes import not_allowed, not_available, seen
 from helpers.tell import figures, sheet, tables
 from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import DARK, SCHEME, Shown, display
-from helpers.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
 GONE = not_available("no such file", "bytes", "/sys/x")

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import apu
 
+from helpers.ground.shapes import CAUSES
 from helpers.judge.binding import Numbers, decide, decisions, numbers_of
 from helpers.judge.box import obstacles, visible_devices
 from helpers.judge.ceilings import ceiling_answer, ceilings
 from helpers.look.bundle import open_box
 from helpers.look.figures import RELATIONS, Figure, figures_of, relations, rows
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
-from helpers.shapes import CAUSES
 
 GIB = 1 << 30
 MIB = 1 << 20

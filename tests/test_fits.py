@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.fits.sheet import FUNCTIONS, date_of, table
-from helpers.units import GIB, MIB
+from helpers.ground.units import GIB, MIB
 
 LLAMA = {
     "n_layer": 32,

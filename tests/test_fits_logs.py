@@ -10,9 +10,9 @@ from fits_models import decoder, of, row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers import grammar as messages
 from helpers.fits.sheet import table
-from helpers.units import GIB, MIB
+from helpers.ground import grammar as messages
+from helpers.ground.units import GIB, MIB
 
 RECORDS = Path(__file__).resolve().parents[2] / "shared" / "fits"
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from helpers import cli
-from helpers.load.effect import Effect
-from helpers.load.remedies import FixRow, FixStudy, box_of, chosen, fix_study
-from helpers.load.training import Endurance, PathResult, grow
 from helpers.look.bundle import open_box
-from helpers.tell import fixes, training
 from helpers.tell.sheet import png
 from helpers.tell.shown import cell
+from helpers.trials import training_view as training
+from helpers.trials import view as fixes
+from helpers.trials.effect import Effect
+from helpers.trials.remedies import FixRow, FixStudy, box_of, chosen, fix_study
+from helpers.trials.training import Endurance, PathResult, grow
 
 MIB = 1 << 20
 GIB = 1 << 30

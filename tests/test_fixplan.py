@@ -3,10 +3,10 @@
 import pytest
 from trial_records import record
 
-from helpers.load.fixplan import Arm, BudgetError, Pair, Ran, plan, run, within
-from helpers.load.targets import Target
-from helpers.load.trial import RecordNotKept, TrialError, TrialRefused, workload
 from helpers.settings.audit import NONE
+from helpers.trials.fixplan import Arm, BudgetError, Pair, Ran, plan, run, within
+from helpers.trials.targets import Target
+from helpers.trials.trial import RecordNotKept, TrialError, TrialRefused, workload
 
 BASE = Arm("base", workload("churn"), seconds=4)
 OTHER = Arm("other base", workload("churn"), seconds=4)

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from fleet_stand_in import ROOT, Loopback, soon, stand_in
 
+from helpers.batch.box_state import Gates
+from helpers.batch.fleet import Fleet, FleetError, needs
+from helpers.batch.record import node, read_run, write_run
+from helpers.batch.shapes import Plan, Run
 from helpers.look.bundle import open_bundle
-from helpers.run.box_state import Gates
-from helpers.run.fleet import Fleet, FleetError, needs
-from helpers.run.record import node, read_run, write_run
-from helpers.run.shapes import Plan, Run
 
 FIGURE = Path(__file__).parent / "notebooks" / "answers_with_a_figure.ipynb"
 NIGHT = "20260101T000000Z-night"
@@ -204,7 +204,7 @@ def test_a_notebook_answers_on_a_node_as_it_does_here(calm, tmp_path):
 
 def test_what_runs_in_a_worker_imports_no_torch_and_no_notebook_engine():
     heavy = "{'torch', 'papermill', 'nbclient'}"
-    code = f"import sys, helpers.run.fleet_worker; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, helpers.batch.fleet_worker; print(sorted({heavy} & set(sys.modules)))"
     argv = [sys.executable, "-c", code]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

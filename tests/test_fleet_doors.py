@@ -15,11 +15,11 @@ import pytest
 from fleet_stand_in import Loopback, soon
 from other_user import as_nobody, open_folder  # noqa: F401  a fixture
 
+from helpers.batch import fleet_worker
+from helpers.batch.fleet import Fleet, FleetError
+from helpers.batch.fleet_worker import checkout, make_keys, security, unfit
+from helpers.batch.plan import load_plan
 from helpers.cli import main
-from helpers.run import fleet_worker
-from helpers.run.fleet import Fleet, FleetError
-from helpers.run.fleet_worker import checkout, make_keys, security, unfit
-from helpers.run.plan import load_plan
 
 needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl here")
 
@@ -113,7 +113,7 @@ def test_a_stranger_with_other_keys_runs_no_program(guarded, tmp_path):
         import asyncio, pathlib, sys
         from distributed.core import rpc
         from distributed.protocol.pickle import dumps
-        from helpers.run.fleet_worker import security
+        from helpers.batch.fleet_worker import security
         address, keys, proof = sys.argv[1:]
         args = security(pathlib.Path(keys)).get_connection_args("client")
         function = dumps(eval(f"lambda dask_worker=None, dask_scheduler=None: open({proof!r}, 'w').close()"))
@@ -195,10 +195,10 @@ def test_a_worker_of_another_checkout_takes_no_run(monkeypatch):
     server = SimpleNamespace(listeners=[])
     own = checkout()
     assert unfit(own, False, server) == ""
-    assert "helpers/run/fleet_worker.py" in own
+    assert "helpers/batch/fleet_worker.py" in own
     assert not [name for name in own if "__pycache__" in name]  # what was compiled here
-    other = {**own, "helpers/units.py": "0" * 16}
-    assert "other files than the batch has: helpers/units.py; expected" in unfit(
+    other = {**own, "helpers/ground/units.py": "0" * 16}
+    assert "other files than the batch has: helpers/ground/units.py; expected" in unfit(
         other, False, server
     )
     missing = {name: one for name, one in own.items() if not name.startswith("helpers/look/")}

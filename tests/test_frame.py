@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.torchside import frame
+from helpers.trials.under_torch import frame
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_MEMORY = (
@@ -42,7 +42,7 @@ def test_whether_memory_ran_out_has_one_answer(error, oom):
 
 def program(body, *options):
     """A program of that body in a child: its rows, stderr and exit code."""
-    text = f"import os, resource, signal, sys\nfrom helpers.torchside import frame\ndef work(o):\n{body}\nframe.run(work)\n"
+    text = f"import os, resource, signal, sys\nfrom helpers.trials.under_torch import frame\ndef work(o):\n{body}\nframe.run(work)\n"
     argv = [sys.executable, "-c", text, *options]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr, done.returncode

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from kernel_boxes import box
 
+from helpers.ground.shapes import NOT_AVAILABLE
 from helpers.look import framework, guard
-from helpers.shapes import NOT_AVAILABLE
 
-FACTS = Path(framework.__file__).parents[1] / "torchside" / "facts.py"
+FACTS = Path(framework.__file__).parent / "under_torch" / "facts.py"
 
 # What every stand-in torch shares: a native part that refuses whatever would take a context.
 STAND_IN = """

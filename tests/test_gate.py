@@ -20,14 +20,23 @@ from pythons import starts
 from run_stand_in import ROOT
 from trees import GIB, link, make_tree, write
 
+from helpers.batch import box_state, gate
+from helpers.batch.box_state import (
+    BoxState,
+    Gates,
+    GpuState,
+    Held,
+    Trouble,
+    measure,
+    settle,
+    unclean,
+)
+from helpers.batch.gate import Quarantine, before_the_end
+from helpers.batch.shapes import Run
 from helpers.cli import main
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.nvml import NvmlError
-from helpers.run import box_state, gate
-from helpers.run.box_state import BoxState, Gates, GpuState, Held, Trouble, measure, settle, unclean
-from helpers.run.gate import Quarantine, before_the_end
-from helpers.run.shapes import Run
 
 CARD = "0000:03:00.0"
 OTHER = "0000:13:00.0"

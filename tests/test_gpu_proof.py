@@ -10,9 +10,9 @@ import pytest
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.load.study import StressResult, generate
-from helpers.load.targets import Target
-from helpers.load.trial import workload
+from helpers.trials.study import StressResult, generate
+from helpers.trials.targets import Target
+from helpers.trials.trial import workload
 
 GIB = 1 << 30
 

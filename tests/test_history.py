@@ -8,9 +8,9 @@ import pytest
 from night_runs import night
 from tell_boxes import VERDICT
 
-from helpers.run.history import QUESTIONS, HistoryError, open_history, same_run
-from helpers.run.shapes import Run
-from helpers.tell import report
+from helpers.batch import report
+from helpers.batch.history import QUESTIONS, HistoryError, open_history, same_run
+from helpers.batch.shapes import Run
 
 
 def put(outputs, batch, run, **changes):

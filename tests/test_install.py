@@ -135,6 +135,6 @@ def test_a_real_wheel_holds_the_same_and_an_editable_install_is_this_checkout(tm
     assert shipped == laid - {"more.pth"}
     held(real)
     assert ran([*into, "-e", ROOT], env=env, timeout=300).returncode == 0
-    ask = "import helpers.child as c; print(c.CHECKOUT, c.OUTPUTS)"
+    ask = "import helpers.ground.child as c; print(c.CHECKOUT, c.OUTPUTS)"
     done = ran([real.prefix / "bin/python", "-c", ask], cwd=tmp_path, env=env)
     assert done.stdout.split() == [str(ROOT), str(ROOT / "outputs")], done.stderr

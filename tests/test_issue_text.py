@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import HOSTILE, VERDICT
 
+from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
 from helpers.look.bundle import open_box, recorded_names
-from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
+from helpers.share.issue_text import MOST_LINES, TABLE, TRACKERS, Case, issue_text
 from helpers.tell import shown
-from helpers.tell.issue_text import MOST_LINES, TABLE, TRACKERS, Case, issue_text
 
 ROCM = """\
 ### Problem Description

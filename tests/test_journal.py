@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS, StandIn, begun, change, go, plan, state, states
 
-from helpers.run import journal as module
-from helpers.run import kernel, record, runner
-from helpers.run.journal import Journal
-from helpers.run.plan import PlanError, load_plan
-from helpers.run.record import move, node, read_batch, read_run
-from helpers.run.runner import Stop
+from helpers.batch import journal as module
+from helpers.batch import kernel, record, runner
+from helpers.batch.journal import Journal
+from helpers.batch.plan import PlanError, load_plan
+from helpers.batch.record import move, node, read_batch, read_run
+from helpers.batch.runner import Stop
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

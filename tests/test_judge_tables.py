@@ -10,21 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import grammar, judge
+from helpers import judge
+from helpers.ground import grammar
+from helpers.ground.shapes import seen
 from helpers.judge.binding import COMPARISONS, Numbers
 from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import Observation, case_evidence, not_text
-from helpers.judge.observations import (
-    lexicon,
-    marks,
-    sentences,
-    statement_observations,
-    statements,
-)
+from helpers.judge.observations import lexicon, marks, sentences, statement_observations, statements
 from helpers.judge.posted import processes
 from helpers.judge.ttm_plan import SYSTEMS
 from helpers.look.figures import rows
-from helpers.shapes import seen
 
 CODE = "".join(path.read_text() for path in Path(judge.__file__).parent.glob("*.py"))
 LISTS = judge.table("posted")["lists"]

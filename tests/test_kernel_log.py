@@ -14,8 +14,8 @@ from data_rows import read_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import grammar
-from helpers.grammar import lines
+from helpers.ground import grammar
+from helpers.ground.grammar import lines
 from helpers.look import guard, kernel_log
 from helpers.look.kernel_log import parse
 

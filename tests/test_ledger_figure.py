@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tell_boxes import HOSTILE
 from test_figures import bars, laid_out, words
 
+from helpers.ground.shapes import not_allowed, not_available, seen
+from helpers.ground.units import GIB, MIB
 from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
 from helpers.look.bundle import open_box, recorded_names
-from helpers.shapes import not_allowed, not_available, seen
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
 from helpers.tell.figures import ROWS, colours, pieces_of
 from helpers.tell.sheet import MARGIN, RIGHT, STACKED, STUB, UNKNOWN
-from helpers.units import GIB, MIB
 
 
 def book(rows, total=16 * GIB, account=DRIVER, **more):

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pythons import starts
 
-from helpers import grammar
+from helpers.ground import grammar
+from helpers.ground.units import Quantity
 from helpers.judge.owner import account
 from helpers.look.messages import MESSAGES_LIMIT, read_message, without_footers
 from helpers.look.text import prefix
-from helpers.units import Quantity
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20

@@ -12,11 +12,11 @@ import pytest
 from in_shell import carried_out
 from nbclient import NotebookClient
 
+from helpers.batch.batch import run_plan
+from helpers.batch.report import machine_line
+from helpers.ground.shapes import VERDICT_MIME
 from helpers.look.bundle import RECORDED, BundleWriter, open_bundle, recorded_names
-from helpers.run.batch import run_plan
-from helpers.shapes import VERDICT_MIME
 from helpers.tell import shown
-from helpers.tell.report import machine_line
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kernel_boxes import box
 
+from helpers.ground.shapes import NOT_ALLOWED
 from helpers.look import nvidia, nvml
 from helpers.look.bundle import Text
-from helpers.shapes import NOT_ALLOWED
 
 QUERY = Path(__file__).parent / "samples" / "nvidia-smi-460" / "query.xml"
 

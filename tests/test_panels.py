@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tell_boxes import DATA
 from test_notebooks import ROOT
 
+from helpers.allocator import panel as allocator
 from helpers.allocator.engine import replay
+from helpers.batch.kernel import MARK
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_plan
-from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.bundle import open_box
-from helpers.run.kernel import MARK
 from helpers.tell import ttm
-from helpers.tell.panels import allocator, frame, monitor
+from helpers.tell.panels import frame, monitor
 from helpers.tell.panels.questions import (
     Planner,
     Reader,
@@ -36,6 +36,7 @@ from helpers.tell.panels.questions import (
 )
 from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import DARK
+from helpers.vpoc.planner import Free, Shape
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
 SMALL = {"n_layer": 16, "n_head_kv": 4, "head_dim_k": 128, "n_ctx": 8192, "n_ctx_train": 65536}

@@ -1,6 +1,6 @@
 """What we rely on in the pinned papermill, and the flaw that our engine is for.
 
-When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/run/engine.py.
+When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/batch/engine.py.
 """
 
 import re
@@ -16,8 +16,8 @@ from papermill.iorw import LocalHandler, load_notebook_node, papermill_io
 from papermill.parameterize import parameterize_notebook
 from run_stand_in import NOTEBOOKS
 
-from helpers.run.engine import CasebookEngine
-from helpers.run.notebook import NotebookError, open_notebook, parameters, refuse_wrong_parameters
+from helpers.batch.engine import CasebookEngine
+from helpers.batch.notebook import NotebookError, open_notebook, parameters, refuse_wrong_parameters
 
 KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
@@ -45,7 +45,7 @@ def test_our_parameters_are_those_that_papermill_sees():
 OWN = """box: str = "live"  # a name = a path
 steps: int = 8
 names: list[str] = ["a"]"""
-CHECK = "from helpers.run.notebook import refuse_wrong_parameters\n\nrefuse_wrong_parameters()"
+CHECK = "from helpers.batch.notebook import refuse_wrong_parameters\n\nrefuse_wrong_parameters()"
 
 
 WRONG = [

@@ -20,7 +20,7 @@ from helpers.allocator.trace import (
     possible,
     program_lines,
 )
-from helpers.load.study import PATTERNS, generate
+from helpers.trials.study import PATTERNS, generate
 
 COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
 NAMES = sorted(PATTERNS)

@@ -14,7 +14,7 @@ from toy_allocator import MIB, Toy
 
 from helpers.allocator.lines import requests
 from helpers.allocator.peak import by_kind, compare
-from helpers.load.rehearse import build, commits
+from helpers.rehearse import build, commits
 
 
 def program(shift=0, *, forward=4, extra=0, function="step"):
@@ -136,7 +136,7 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
     given = build.Torch(Path("/t"), "2", True)
     for name, answer in (("tools", None), ("find", (given, Path("/t"))), ("build", None)):
         monkeypatch.setattr(build, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr("helpers.load.rehearse.rehearse.rehearse", rehearsed)
+    monkeypatch.setattr("helpers.rehearse.rehearse.rehearse", rehearsed)
     monkeypatch.setattr("helpers.commands.rehearse.OUTPUTS", tmp_path / "outputs")
     monkeypatch.chdir(tmp_path)
     commit_of(tmp_path, "size = 100")

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS
 
-from helpers.look.bundle import BundleWriter
-from helpers.run.notebook import NotebookError, check_parameters, open_notebook, parameters
-from helpers.run.plan import NOTEBOOKS as COMMITTED
-from helpers.run.plan import (
+from helpers.batch.notebook import NotebookError, check_parameters, open_notebook, parameters
+from helpers.batch.plan import NOTEBOOKS as COMMITTED
+from helpers.batch.plan import (
     Estimates,
     PlanError,
     Step,
@@ -24,7 +23,8 @@ from helpers.run.plan import (
     load_plan,
     total_estimate_s,
 )
-from helpers.run.shapes import DANGERS
+from helpers.batch.shapes import DANGERS
+from helpers.look.bundle import BundleWriter
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import sys
 import pytest
 from data_rows import read_rows
 
-from helpers.load.claims import claims
 from helpers.settings import audit as presets
 from helpers.settings.audit import FIELDS, PresetError, findings, load, names, parse
 from helpers.settings.table import VERDICTS
+from helpers.trials.claims import claims
 
 HEAD = "# why: w\n# for: f\n# since: s\n# danger: d\n# status: {}\n# checked: torch 2.9.1+rocm6.3, rocm, gfx1100\n"
 

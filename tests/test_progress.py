@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run.batch import Live, Plain, for_terminal, into_file
-from helpers.run.record import short_time, time_left_s
-from helpers.run.shapes import STATES, Run
+from helpers.batch.batch import Live, Plain, for_terminal, into_file
+from helpers.batch.record import short_time, time_left_s
+from helpers.batch.shapes import STATES, Run
 
 SKIPPED = {"state": "skipped", "cause": "interrupted (SIGINT)"}
 

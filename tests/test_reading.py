@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.shapes import Reading, not_allowed, not_available, seen
+from helpers.ground.shapes import Reading, not_allowed, not_available, seen
 
 
 def test_a_true_zero_is_a_value():

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from command_line import verb
 
-from helpers.child import carrying
-from helpers.load import record as module
-from helpers.load.record import RecordError, record, redacted, under
+from helpers.ground.child import carrying
+from helpers.trials import record as module
+from helpers.trials.record import RecordError, record, redacted, under
 
 STANDIN = Path(__file__).parent / "programs" / "history_torch"
 USES_GPU = "import torch\ntorch.cuda.allocate(512)\n"
@@ -53,7 +53,7 @@ def kept(recording):
 def test_exit_code_output_arguments_and_path_are_the_programs_own(run, capfd, tmp_path):
     text = """
         import sys, torch
-        print(sys.argv[1:], [entry for entry in sys.path if "torchside" in entry], sys.modules["torch"].__spec__.loader)
+        print(sys.argv[1:], [entry for entry in sys.path if "under_torch" in entry], sys.modules["torch"].__spec__.loader)
         print("to stderr", file=sys.stderr)
         sys.exit(7)
         """
@@ -94,7 +94,7 @@ ASKS = (
     "assert not [name for name in sys.modules if 'casebook' in name]\n"
 )
 CPU_BUILD = "because this torch is a CPU build.*--cpu-profile"
-NOT_LOADED = "python -I, -E and -S .*helpers.torchside.recording"
+NOT_LOADED = "python -I, -E and -S .*helpers.trials.under_torch.recording"
 CUDA_ASYNC = "not available because RuntimeError: cudaMallocAsync does not yet support"
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from helpers.allocator.growth import growth
 from helpers.allocator.lines import requests
 from helpers.allocator.load import read as load
-from helpers.load.record import record
-from helpers.torchside.cpu_profile import LABEL, STEPS, trace_rows
+from helpers.trials.record import record
+from helpers.trials.under_torch.cpu_profile import LABEL, STEPS, trace_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 STANDIN = Path(__file__).parent / "programs" / "history_torch"
@@ -66,15 +66,15 @@ def inside(tmp_path_factory):
     """One program that knows us: tensors live before, three steps, a second recording, an exception; each trace, its notes."""
     folder = tmp_path_factory.mktemp("inside")
     text = f"""{TRAINS}
-import helpers.torchside, json
+import helpers.trials.under_torch, json
 old = torch.ones(1000)
-with helpers.torchside.recording({str(folder / "steps")!r}) as r:
+with helpers.trials.under_torch.recording({str(folder / "steps")!r}) as r:
     train(3)
     del old
-with helpers.torchside.recording({str(folder / "again.pickle")!r}, max_events=40) as second:
+with helpers.trials.under_torch.recording({str(folder / "again.pickle")!r}, max_events=40) as second:
     train(1)
 try:
-    with helpers.torchside.recording({str(folder / "fails")!r}) as third:
+    with helpers.trials.under_torch.recording({str(folder / "fails")!r}) as third:
         torch.ones(5)
         raise KeyError("mine")
 except KeyError:
@@ -134,7 +134,7 @@ def test_a_program_that_knows_nothing_is_traced_for_its_first_steps(tmp_path):
     program.write_text(TRAINS + "train(8)\nprint('trained')\nsys.exit(3)\n")
     done = ran(f"""
 import sys
-from helpers.load.record import record
+from helpers.trials.record import record
 recording = record([sys.executable, {str(program)!r}], {str(tmp_path / "t.jsonl")!r}, cpu_profile=True)
 sys.exit(recording.exit_code)
 """)
@@ -181,11 +181,11 @@ def test_a_trace_is_what_the_allocator_reads(inside):
 
 def test_asking_for_a_recording_imports_no_torch_and_a_gpu_gets_its_history(tmp_path):
     text = f"""
-import sys, helpers.torchside
+import sys, helpers.trials.under_torch
 assert "torch" not in sys.modules
 import torch
 torch.cuda.allocate(512)
-with helpers.torchside.recording({str(tmp_path / "part.jsonl")!r}) as r:
+with helpers.trials.under_torch.recording({str(tmp_path / "part.jsonl")!r}) as r:
     address = torch.cuda.allocate(256)
     try:
         torch.cuda.allocate(1 << 21)

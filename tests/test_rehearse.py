@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from helpers import cli
 from helpers.commands import rehearse as command
-from helpers.load.record import INJECT
-from helpers.load.rehearse import build, devices, rehearse, study
-from helpers.load.rehearse.rehearse import Oom, Rehearsal, environment
-from helpers.load.remedies import FixRow, Remedy
-from helpers.load.trial import workload
+from helpers.rehearse import build, devices, rehearse, study
+from helpers.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.settings.audit import Preset
+from helpers.trials.record import INJECT
+from helpers.trials.remedies import FixRow, Remedy
+from helpers.trials.trial import workload
 
 MIB = 1 << 20
 GIB = 1 << 30

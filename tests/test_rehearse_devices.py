@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from test_rehearse import library, started, trust  # noqa: F401 -- library is a fixture
 
-from helpers.load.rehearse import devices
 from helpers.look.bundle import open_box
-from helpers.torchside import witness
+from helpers.rehearse import devices
+from helpers.trials.under_torch import witness
 
 GIB = 1 << 30
 

@@ -11,12 +11,12 @@ from test_rehearse import ran
 from helpers import cli
 from helpers.commands import rehearse as command
 from helpers.commands import trial as commands
-from helpers.load import targets
-from helpers.load.record import RecordError, record
-from helpers.load.rehearse import build, rehearse, study
-from helpers.load.remedies import fix_study
 from helpers.look.bundle import open_box
+from helpers.rehearse import build, rehearse, study
 from helpers.settings.audit import load
+from helpers.trials import targets
+from helpers.trials.record import RecordError, record
+from helpers.trials.remedies import fix_study
 
 
 def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypatch, tmp_path):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers.load.rehearse import build, devices, rehearse
+from helpers.rehearse import build, devices, rehearse
 
 ROOT = Path(__file__).parents[1]
 ALONG = """
 import ctypes, torch
 from types import SimpleNamespace as Row
-from helpers.torchside import values
+from helpers.trials.under_torch import values
 
 device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
 along = values._Along(torch, Row(coming=[], later=[], beside="", device=device), "typical")

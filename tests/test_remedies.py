@@ -6,10 +6,10 @@ import pytest
 from trial_records import record
 
 from helpers.allocator.load import read
-from helpers.load.claims import claims
-from helpers.load.effect import LEAST, VERDICTS
-from helpers.load.fixplan import Arm, Pair, Ran, plan
-from helpers.load.remedies import (
+from helpers.trials.claims import claims
+from helpers.trials.effect import LEAST, VERDICTS
+from helpers.trials.fixplan import Arm, Pair, Ran, plan
+from helpers.trials.remedies import (
     NO_GPU,
     PATH,
     RECORDED,
@@ -22,8 +22,8 @@ from helpers.load.remedies import (
     recorded_path,
     remedies,
 )
-from helpers.load.study import generate
-from helpers.load.trial import workload
+from helpers.trials.study import generate
+from helpers.trials.trial import workload
 
 CARD_BYTES = 20 << 30
 KNOWN = {one.id: one for one in remedies()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import verb as run
 
-from helpers.shapes import Replay, WhatIf, from_json
+from helpers.ground.shapes import Replay, WhatIf, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "env" / "traces"

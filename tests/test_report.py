@@ -16,20 +16,21 @@ from page_audit import Audit, check, in_order
 from redact_plants import png
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
+from helpers.batch import report
+from helpers.batch.box_state import BoxState, GpuState
+from helpers.batch.gate import before_the_end, keep
+from helpers.batch.notebook import VERDICT as MIME
+from helpers.batch.record import boot_id
+from helpers.batch.shapes import STATES
+from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict, seen
+from helpers.ground.units import GIB
 from helpers.look.bundle import BundleWriter, open_box
-from helpers.run.box_state import BoxState, GpuState
-from helpers.run.gate import before_the_end, keep
-from helpers.run.notebook import VERDICT as MIME
-from helpers.run.record import boot_id
-from helpers.run.shapes import STATES
-from helpers.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict, seen
 from helpers.tell import box as words_of_box
-from helpers.tell import page, report
+from helpers.tell import page
 from helpers.tell.page import Prose, Room, cells, notebook_html, png_size
 from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
 from helpers.tell.verdict import CAUSE_WORDS
-from helpers.units import GIB
 
 ROOM = 10_000
 new_notebook = nbformat.v4.new_notebook
@@ -101,7 +102,7 @@ def test_last_words_stand_beneath_the_failed_cell_and_where_there_is_no_notebook
 
 
 def test_the_only_script_of_a_page_is_its_own(whole):
-    folder = Path(report.__file__).parent / "templates"
+    folder = Path(report.__file__).parents[1] / "tell" / "templates"
     own = [(folder / name).read_text() for name in ("table.js", "page.js")]
     assert check(whole).script == "".join(own)
     assert own[0] in Shown("", ["a"], [[1]])._repr_mimebundle_()[0]["text/html"]
@@ -432,7 +433,7 @@ def test_what_is_no_png_is_not_shown_as_one(raw):
 
 
 def test_the_templates_themselves_hold_no_external_address():
-    for path in (Path(report.__file__).parent / "templates").rglob("*.*"):
+    for path in (Path(report.__file__).parents[1] / "tell" / "templates").rglob("*.*"):
         assert not re.search(r"https?:|//[a-z]|@import|url\(", path.read_text()), path
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run.notebook import read_notebook
+from helpers.batch.notebook import read_notebook
 from helpers.tell import sanitise
 from helpers.tell.sanitise import clean_html, clean_svg, cut_notebook, cut_text
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.run.batch import resume_argv, resume_texts, unit_name
+from helpers.batch.batch import resume_argv, resume_texts, unit_name
 
 ODD = 'a b%20 $HOME\'s "q" \\n=1'
 FAKE = "import json, sys\nopen(sys.argv[-1] + '/said.json', 'w').write(json.dumps(sys.argv))\n"

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
+from helpers.batch.shapes import STATES, Run
 from helpers.commands.share import SHAPES, schema_text
-from helpers.look.bundle import Manifest, open_bundle
-from helpers.run.shapes import STATES, Run
-from helpers.shapes import (
+from helpers.ground.shapes import (
     CAUSES,
     Evidence,
     FirstOom,
@@ -29,6 +28,7 @@ from helpers.shapes import (
     seen,
     to_json,
 )
+from helpers.look.bundle import Manifest, open_bundle
 
 BOXES = Path(__file__).resolve().parents[1] / "env" / "boxes"
 STEP = {"what": "paste the error message"}

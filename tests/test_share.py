@@ -21,18 +21,19 @@ from page_audit import Audit, check, in_order
 from tell_boxes import VERDICT, code, markdown, printed
 
 from helpers import cli
+from helpers.batch.shapes import Run
 from helpers.commands import share as command
+from helpers.ground.shapes import Alternative
 from helpers.look.bundle import RECORDED
-from helpers.run.shapes import Run
-from helpers.shapes import Alternative
+from helpers.share import page as share
+from helpers.share.issue_text import TABLE
 from helpers.tell import page as pages
-from helpers.tell import redact, share
-from helpers.tell.issue_text import TABLE
+from helpers.tell import redact
 from helpers.tell.redact_known import Known
 
 FOLDER = Path(__file__).parent / "notebooks"
 NOTEBOOKS = sorted((FOLDER.parents[1] / "notebooks").glob("*.ipynb"))
-CSS = (Path(share.__file__).parent / "templates" / "casebook.css").read_text()
+CSS = (Path(share.__file__).parents[1] / "tell" / "templates" / "casebook.css").read_text()
 NO_SCAN = "second scan not run because detect-secrets is not installed"
 PLANTED = {
     "host": "quokka-bench-17",

@@ -14,7 +14,7 @@ from helpers.allocator.engine import replay
 from helpers.allocator.load import read
 from helpers.allocator.shrink import shrink
 from helpers.allocator.trace import Op
-from helpers.tell.reproducer import MOST_LINES, NoProgramError, program
+from helpers.allocator.views.reproducer import MOST_LINES, NoProgramError, program
 
 LOOP = Path(__file__).resolve().parents[1] / "env" / "traces" / "growing-loop.parquet"
 GIB = 1 << 30

@@ -14,10 +14,10 @@ from helpers.allocator.lines import requests
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.trace import TraceError
+from helpers.ground.shapes import Verdict, from_json
 from helpers.judge.box import evidence_from_snapshot, moment, snapshot_observations
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
-from helpers.shapes import Verdict, from_json
 
 ROOT = Path(__file__).resolve().parents[1]
 

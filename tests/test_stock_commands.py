@@ -10,8 +10,8 @@ import nbformat
 import pytest
 from bare_checkout import ROOT, ran
 
-from helpers.run.notebook import verdict_of
-from helpers.tell.report import machine_line
+from helpers.batch.notebook import verdict_of
+from helpers.batch.report import machine_line
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 CHEAP = "00_start_here"

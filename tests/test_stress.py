@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import child
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.trace import Op, Trace, program_lines
-from helpers.load.study import PATTERNS, generate, stress
-from helpers.load.targets import Target
-from helpers.torchside.stress import limit
+from helpers.ground import child
+from helpers.trials.study import PATTERNS, generate, stress
+from helpers.trials.targets import Target
+from helpers.trials.under_torch.stress import limit
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "tests" / "programs" / "tiny_torch"
@@ -202,7 +202,7 @@ def test_what_a_library_prints_is_no_answer_of_the_program(tiny, tmp_path):
     operations.write_text("".join(json.dumps(op) + "\n" for op in rows))
     spec = {"operations": str(operations), "limit_bytes": 3 * MIB, "seconds": 9}
     ran = subprocess.run(
-        child.program(sys.executable, "helpers.torchside.stress", json.dumps(spec)),
+        child.program(sys.executable, "helpers.trials.under_torch.stress", json.dumps(spec)),
         text=True,
         capture_output=True,
         cwd=tmp_path,

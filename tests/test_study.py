@@ -9,12 +9,12 @@ import pytest
 from helpers.allocator.driver import Card
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Op, Trace
+from helpers.allocator.views import replays
+from helpers.allocator.views import studies as views
 from helpers.allocator.whatif import whatif
-from helpers.load import study
 from helpers.look.bundle import open_box
-from helpers.tell import allocator_view as views
-from helpers.tell import replays
 from helpers.tell.sheet import png
+from helpers.trials import study
 
 MIB = 1 << 20
 EXPANDABLE = "expandable_segments:True"

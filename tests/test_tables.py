@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
 
-from helpers.grammar import lines as log_lines
+from helpers.ground.grammar import lines as log_lines
+from helpers.ground.shapes import CAUSES, causes, not_allowed, not_available, seen
+from helpers.ground.units import GIB, MIB
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.bundle import open_box
-from helpers.shapes import CAUSES, causes, not_allowed, not_available, seen
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.sanitise import clean_html
@@ -28,7 +29,6 @@ from helpers.tell.shown import (
     uncoloured,
     words,
 )
-from helpers.units import GIB, MIB
 
 NOT_THERE = not_available("no such file", "bytes", "/sys/x")
 ANY_TEXT = st.text(alphabet=st.characters())

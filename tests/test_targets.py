@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from helpers.load.targets import Target, environment, gate, gpu_targets
+from helpers.ground.shapes import not_allowed, not_available, seen
+from helpers.ground.units import GIB
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
-from helpers.shapes import not_allowed, not_available, seen
-from helpers.units import GIB
+from helpers.trials.targets import Target, environment, gate, gpu_targets
 
 FIRST = "0000:03:00.0"
 SECOND = "0000:83:00.0"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.child import Ended, Transcript
-from helpers.load.training import (
+from helpers.ground.child import Ended, Transcript
+from helpers.trials.training import (
     PATHS,
     EnduranceError,
     paths,

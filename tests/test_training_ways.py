@@ -16,10 +16,10 @@ from typing import Any
 import kill_campaign
 import pytest
 
-from helpers.child import process_of
-from helpers.load.training import child, paths, read_failure, result_of, specification
-from helpers.tell.training import cost_table
-from helpers.torchside.frame import NotRun
+from helpers.ground.child import process_of
+from helpers.trials.training import child, paths, read_failure, result_of, specification
+from helpers.trials.training_view import cost_table
+from helpers.trials.under_torch.frame import NotRun
 
 torch: Any = None
 checkpoint = frameworks = training = transformer = torch
@@ -32,7 +32,7 @@ NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: 
 @pytest.fixture(autouse=True, scope="module")
 def real_torch():
     """Imported where its tests run, and not by every process that collects them."""
-    found = {name: pytest.importorskip(f"helpers.torchside.{name}") for name in OURS}
+    found = {name: pytest.importorskip(f"helpers.trials.under_torch.{name}") for name in OURS}
     globals().update(found, torch=pytest.importorskip("torch"))
     STATE["weights"] = torch.arange(5000, dtype=torch.float32)
 

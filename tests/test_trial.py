@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from helpers import child
-from helpers.child import Ended, Group
-from helpers.load import trial as trials
-from helpers.load.targets import Target, environment, torch_files
-from helpers.load.trial import (
+from helpers.ground import child
+from helpers.ground.child import Ended, Group
+from helpers.ground.units import MIB
+from helpers.settings.audit import NONE, Preset, parse
+from helpers.trials import trial as trials
+from helpers.trials.targets import Target, environment, torch_files
+from helpers.trials.trial import (
     BUILT_IN,
     Limits,
     RecordNotKept,
@@ -27,8 +29,6 @@ from helpers.load.trial import (
     trial,
     workload,
 )
-from helpers.settings.audit import NONE, Preset, parse
-from helpers.units import MIB
 
 QUICK = Limits(seconds=20, silent_s=5)
 SLOW = Limits(seconds=100)
@@ -192,7 +192,7 @@ def test_a_package_called_helpers_that_lies_about_is_not_taken_for_the_workbooks
     (tmp_path / "helpers" / "__init__.py").write_text("raise SystemExit('the other helpers')\n")
     if where == "PYTHONPATH":
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    argv = child.program(sys.executable, "helpers.torchside.workloads", "no such thing")
+    argv = child.program(sys.executable, "helpers.trials.under_torch.workloads", "no such thing")
     cwd = tmp_path if where == "cwd" else None
     ended = child.watch(argv, 60, cwd=cwd, env=environment())
     assert "the other helpers" not in ended.last_words and "JSONDecodeError" in ended.last_words
@@ -235,7 +235,7 @@ def test_no_command_and_a_marker_that_is_no_expression_are_refused():
 
 
 def test_every_parameter_that_a_program_takes_is_named_here_and_none_that_it_does_not():
-    from helpers.torchside import workloads as programs
+    from helpers.trials.under_torch import workloads as programs
 
     def read(of):
         return set(re.findall(r"\bp\.(\w+)", inspect.getsource(of)))

@@ -11,6 +11,7 @@ import pytest
 from data_rows import read_rows
 from ttm_boxes import DKMS, GIB, apu
 
+from helpers.ground.shapes import TtmPlan
 from helpers.judge.ttm_plan import (
     CONF,
     SYSTEMS,
@@ -21,7 +22,6 @@ from helpers.judge.ttm_plan import (
     ttm,
 )
 from helpers.look.bundle import open_box
-from helpers.shapes import TtmPlan
 
 STALE = {
     "/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",

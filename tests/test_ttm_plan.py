@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import DKMS, GIB, MIB, apu
 
+from helpers.ground.shapes import Ttm, from_json, to_json
 from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ttm_plan import Room, check_wish, in_units, plan, ttm, wanted_bytes
 from helpers.look.bundle import open_box, recorded_names
-from helpers.shapes import Ttm, from_json, to_json
 
 STRIX = ("strix-halo-1-found", "strix-halo-2-vm-size", "strix-halo-3-gttsize", "strix-halo-4-ttm")
 KERNELS = st.none() | st.tuples(st.integers(5, 7), st.integers(0, 20))

@@ -11,9 +11,9 @@ import kill_study
 import pytest
 
 from helpers import cli
-from helpers.load import tuning
-from helpers.load.criteria import read_study
-from helpers.load.tuning import Settings, outcome_of, worker
+from helpers.trials import tuning
+from helpers.trials.criteria import read_study
+from helpers.trials.tuning import Settings, outcome_of, worker
 
 optuna = pytest.importorskip("optuna")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.units import (
+from helpers.ground.units import (
     GIB,
     MIB,
     halved,

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 from tell_boxes import HOSTILE, VERDICT
 
-from helpers.run.notebook import VERDICT as MIME
-from helpers.shapes import (
+from helpers.batch.notebook import VERDICT as MIME
+from helpers.ground.shapes import (
     Confidence,
     Evidence,
     NextStep,

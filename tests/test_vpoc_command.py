@@ -7,10 +7,11 @@ import pytest
 from command_line import verb
 from vpoc_trades import lines
 
-from helpers.load.vpoc import answer, histogram, reading, trades
-from helpers.load.vpoc.planner import Free, Shape
 from helpers.look.bundle import open_box
-from helpers.tell import vpoc, vpoc_figures
+from helpers.vpoc import answer, histogram, reading, trades
+from helpers.vpoc import figures as vpoc_figures
+from helpers.vpoc import view as vpoc
+from helpers.vpoc.planner import Free, Shape
 
 CASE = Shape(trades=1014 * 20_000, sessions=1014, longest=20_000, bins=1000)
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from helpers.load.vpoc import planner, study
-from helpers.load.vpoc import reading as sample
-from helpers.load.vpoc.histogram import STRATEGIES
-from helpers.load.vpoc.planner import (
+from helpers.ground.units import GIB, MIB
+from helpers.vpoc import planner, study
+from helpers.vpoc import reading as sample
+from helpers.vpoc import view as vpoc
+from helpers.vpoc.histogram import STRATEGIES
+from helpers.vpoc.planner import (
     Free,
     NoRoomError,
     Shape,
@@ -20,10 +22,8 @@ from helpers.load.vpoc.planner import (
     predicted_bytes,
     shape_of,
 )
-from helpers.load.vpoc.study import measure
-from helpers.load.vpoc.trades import open_store, write_store
-from helpers.tell import vpoc
-from helpers.units import GIB, MIB
+from helpers.vpoc.study import measure
+from helpers.vpoc.trades import open_store, write_store
 
 VOLUMES = st.sampled_from(["int32", "int64", "float64"])
 TRADES, SESSIONS, LONGEST, BINS = (st.integers(1, most) for most in (10**9, 2000, 10**6, 5000))

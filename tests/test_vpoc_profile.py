@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.load.vpoc import histogram
-from helpers.load.vpoc.histogram import RULES, levels
-from helpers.load.vpoc.trades import (
+from helpers.vpoc import histogram
+from helpers.vpoc.histogram import RULES, levels
+from helpers.vpoc.trades import (
     TICKS,
     Layout,
     TickError,

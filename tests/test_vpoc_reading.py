@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpoc_trades import CHICAGO, lines, minutes, parquet_of
 
-from helpers.load.vpoc import reading
-from helpers.load.vpoc import reading as sample
-from helpers.load.vpoc.answer import profile_file, write
-from helpers.load.vpoc.histogram import Rule, levels, profiles, stream_parquet
-from helpers.load.vpoc.reading import read_trades
-from helpers.load.vpoc.trades import TickError, TradesError, survey
+from helpers.vpoc import reading
+from helpers.vpoc import reading as sample
+from helpers.vpoc.answer import profile_file, write
+from helpers.vpoc.histogram import Rule, levels, profiles, stream_parquet
+from helpers.vpoc.reading import read_trades
+from helpers.vpoc.trades import TickError, TradesError, survey
 
 
 def noted(trades, words):

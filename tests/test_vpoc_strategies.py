@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpoc_trades import VOLUMES, case_histogram, parquet_of, ragged, slow_profiles, with_volumes
 
-from helpers.load.vpoc import kernels, study
-from helpers.load.vpoc import reading as sample
-from helpers.load.vpoc.answer import case_arithmetic
-from helpers.load.vpoc.histogram import NUMPY, TORCH, profiles, run, stream_parquet, stream_read
-from helpers.load.vpoc.planner import predicted_bytes, shape_of
-from helpers.load.vpoc.study import ALL, measure
-from helpers.load.vpoc.trades import TradesError, from_sessions, survey, write_store
-from helpers.units import MIB
+from helpers.ground.units import MIB
+from helpers.vpoc import kernels, study
+from helpers.vpoc import reading as sample
+from helpers.vpoc.answer import case_arithmetic
+from helpers.vpoc.histogram import NUMPY, TORCH, profiles, run, stream_parquet, stream_read
+from helpers.vpoc.planner import predicted_bytes, shape_of
+from helpers.vpoc.study import ALL, measure
+from helpers.vpoc.trades import TradesError, from_sessions, survey, write_store
 
 SOME = ragged(12, 3000, 5)
 
@@ -130,7 +130,7 @@ def test_duckdb_counts_the_same_over_parquet(tmp_path, points):
 
 def here(name, store, **more):
     """What a strategy of torch answers, carried out in this process; the answers of a child are held below."""
-    torch_profiles = pytest.importorskip("helpers.torchside.volume_profiles")
+    torch_profiles = pytest.importorskip("helpers.vpoc.under_torch.volume_profiles")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "counts")
         spec = {"strategy": name, "folder": str(store.folder), "device": "cpu", "out": str(out)}

@@ -12,11 +12,11 @@ import numpy as np
 from bench import row
 from vpoc_trades import case_histogram
 
-from helpers.load.vpoc import reading as sample
-from helpers.load.vpoc.histogram import levels, profiles, run, stream_read, together
-from helpers.load.vpoc.study import measure, read_jobs
-from helpers.load.vpoc.trades import Array, Trades, survey, write_store
-from helpers.units import MIB
+from helpers.ground.units import MIB
+from helpers.vpoc import reading as sample
+from helpers.vpoc.histogram import levels, profiles, run, stream_read, together
+from helpers.vpoc.study import measure, read_jobs
+from helpers.vpoc.trades import Array, Trades, survey, write_store
 
 SESSIONS = 1014
 TRADES = 20_000

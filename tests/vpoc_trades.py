@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.load.vpoc import reading as sample
-from helpers.load.vpoc.trades import from_sessions
+from helpers.vpoc import reading as sample
+from helpers.vpoc.trades import from_sessions
 
 VOLUMES = ("int32", "int64", "float64")
 CHICAGO = "America/Chicago"

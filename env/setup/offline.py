@@ -24,7 +24,17 @@ from helpers.cli import main
 sys.exit(main(sys.argv[1:] if sys.argv[1:2] in (["capture"], ["diagnose"]) else ["capture"] + sys.argv[1:]))
 """
 PACKED = (
-    *(f"{room}/*" for room in ("look", "torchside", "judge", "settings", "allocator")),
+    *(
+        f"{room}/*"
+        for room in (
+            "look",
+            "look/under_torch",
+            "trials/under_torch",
+            "judge",
+            "settings",
+            "allocator",
+        )
+    ),
     *(f"commands/{name}.py" for name in ("__init__", "box", "use")),
     *(f"tell/{name}" for name in ("__init__.py", "box.py", "message.py", "shown.py")),
     *(f"tell/{name}" for name in ("tables.py", "verdict.py", "words.json")),
@@ -88,7 +98,9 @@ def wheelhouse(call: Call) -> int:
 
 
 def pack(helpers: Path, target: Path) -> None:
-    """Pack what ``capture`` and ``diagnose`` stand on, and the programs of helpers/torchside for torch's own Python, into a file."""
+    """Packs capture, and diagnose of a text or a bundle, with the programs for torch's own Python,
+    into one file.
+    """
     with tempfile.TemporaryDirectory() as work:
         for path in (path for these in PACKED for path in helpers.glob(these) if path.is_file()):
             packed = Path(work, "helpers", path.relative_to(helpers))

@@ -18,9 +18,9 @@ from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.engine import choose, replay
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, StartSegment, Trace, start_bytes
+from helpers.ground.units import halved
 from helpers.settings.table import behaviour
 from helpers.settings.text import LARGE_STEP_BYTES, MIN_BLOCK_BYTES, Settings
-from helpers.units import halved
 
 Progress = Callable[[int, int], None]
 BY_ADDRESS = ("firstfit", "topdown", "monotonic")

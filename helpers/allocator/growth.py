@@ -21,8 +21,8 @@ import numpy as np
 
 from helpers.allocator.lines import LinesError, Requests, Site, named, requests
 from helpers.allocator.trace import CALLS, Trace, own_line
+from helpers.ground.units import show_bytes
 from helpers.settings.text import MIN_BLOCK_BYTES
-from helpers.units import show_bytes
 
 FEWEST_STEPS = 5
 """Three steps after the first that keep something, seen two steps later, are the least that can

@@ -18,9 +18,9 @@ from helpers.allocator.driver import Card
 from helpers.allocator.engine import UNMAPPED, replay, run
 from helpers.allocator.outcome import STATES, Outcome
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
+from helpers.ground.units import halved
 from helpers.settings.table import Behaviour, behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings, parse
-from helpers.units import halved
 
 MISLEADS = (
     "1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "

@@ -308,7 +308,7 @@ _PACKAGES = {
     r"linalg|masked|multiprocessing|nested|nn|optim|overrides|profiler|random|serialization|sparse|special|storage|utils)"
     r"(?:/.+|\.py))",
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
-    "casebook/": r".*/helpers/torchside/(.+)",
+    "casebook/": r".*/helpers/\w+/(?:under_torch|torchside)/(.+)",
 }
 """Files that are not the program's own, and what stands for their folder: installed, the
 standard library's, torch's from source, a compiler's, the recorder's.

@@ -17,10 +17,10 @@ from helpers.allocator.driver import Card
 from helpers.allocator.growth import grows
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
+from helpers.ground.shapes import FirstOom, LiveBytes, Replay, WhatIf
+from helpers.ground.units import show_bytes
 from helpers.settings.table import OPTIONS, Behaviour, behaviour
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
-from helpers.shapes import FirstOom, LiveBytes, Replay, WhatIf
-from helpers.units import show_bytes
 
 BY_ADDRESS = (
     "on this release some settings pass or fail by the addresses that the driver returns; only those that "

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from helpers.child import CHECKOUT, OUTPUTS
 from helpers.commands.use import WrongUse, listed, print_json, say, show
+from helpers.ground.child import CHECKOUT, OUTPUTS
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,12 +24,12 @@ def run(arguments: argparse.Namespace) -> int:
     --print-service: with --resume: print how to go on by itself after a logout or a reboot; run nothing
     Example: run notebooks/plans/quick.yaml --dry-run
     """
-    from helpers.run import gate
-    from helpers.run.batch import for_terminal, resume_texts, run_plan
-    from helpers.run.plan import dry_run, dry_run_text, load_plan
-    from helpers.run.record import read_batch, status_json, status_text
-    from helpers.run.runner import Stop
-    from helpers.tell.report import write_index
+    from helpers.batch import gate
+    from helpers.batch.batch import for_terminal, resume_texts, run_plan
+    from helpers.batch.plan import dry_run, dry_run_text, load_plan
+    from helpers.batch.record import read_batch, status_json, status_text
+    from helpers.batch.report import write_index
+    from helpers.batch.runner import Stop
 
     plan = _plan(arguments.plan)
     stop = Stop()
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(resume_texts(plan, CHECKOUT, resume, OUTPUTS.parent, arguments.box)))
         return 0
     if arguments.scheduler:
-        from helpers.run.fleet import Fleet
+        from helpers.batch.fleet import Fleet
 
         keys = Path(arguments.keys) if arguments.keys else None
         carrier = Fleet(arguments.scheduler, keys=keys, stop=stop)
@@ -89,8 +89,8 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
         return None
     if arguments.resume:
         return named_batch(arguments.resume)
+    from helpers.batch.plan import load_plan
     from helpers.look.files import read
-    from helpers.run.plan import load_plan
 
     plan = _plan(arguments.plan)
     text = load_plan(plan, arguments.box).text.encode()
@@ -134,7 +134,7 @@ def status(arguments: argparse.Namespace) -> int:
     [batch]: a batch folder (default: the newest below outputs)
     Example: status
     """
-    from helpers.run.record import read_batch, status_json, status_text
+    from helpers.batch.record import read_batch, status_json, status_text
 
     view = read_batch(named_batch(arguments.batch))
     say(arguments, status_json(view), status_text(view))
@@ -147,7 +147,7 @@ def report(arguments: argparse.Namespace) -> int:
     [batch]: a batch folder (default: the newest below outputs)
     Example: report outputs/20260301T210000Z-overnight
     """
-    from helpers.tell.report import write_index
+    from helpers.batch.report import write_index
 
     page = str(write_index(named_batch(arguments.batch)))
     return say(arguments, {"page": page}, f"Open: {page}")
@@ -197,7 +197,7 @@ def peaks(
     from helpers.allocator.load import read
     from helpers.allocator.peak import compare
     from helpers.allocator.recorded import with_record
-    from helpers.tell.call_sites import peaks_table
+    from helpers.allocator.views.call_sites import peaks_table
 
     one, two = (with_record(read(path), path) for path in sides)
     moved = compare(one, two, sources)
@@ -219,9 +219,9 @@ def collect(arguments: argparse.Namespace) -> int:
     --out FOLDER !: where the merge goes; may hold an earlier one
     Example: collect nights/oak nights/elm --out outputs/both
     """
-    from helpers.run import history
-    from helpers.run.record import read_batch, status_json, status_text
-    from helpers.tell.report import write_index
+    from helpers.batch import history
+    from helpers.batch.record import read_batch, status_json, status_text
+    from helpers.batch.report import write_index
 
     folders = [Path(folder) for folder in arguments.folders]
     merged = history.collect(folders, Path(arguments.out))
@@ -239,7 +239,7 @@ def history(arguments: argparse.Namespace) -> int:
     --out FOLDER: the folder that holds the batches (default: outputs)
     Example: history verdicts
     """
-    from helpers.run.history import MEANING, QUESTIONS, open_history
+    from helpers.batch.history import MEANING, QUESTIONS, open_history
     from helpers.tell.shown import Shown
 
     if not arguments.question:
@@ -269,8 +269,8 @@ def fleet(arguments: argparse.Namespace) -> int:
     --plan PLAN: one that says insecure: true lets it listen without keys
     Example: fleet scheduler --host 10.0.0.1
     """
-    from helpers.run import fleet_worker as doors
-    from helpers.run.plan import load_plan
+    from helpers.batch import fleet_worker as doors
+    from helpers.batch.plan import load_plan
 
     part = arguments.part
     place = Path(arguments.keys) if arguments.keys else doors.KEYS

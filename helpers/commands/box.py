@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.use import WrongUse, listed, print_json, say, show, waits_for
+from helpers.ground.shapes import to_json
 from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.bundle import RECORDED, open_box, recorded_names
-from helpers.shapes import to_json
 
 if TYPE_CHECKING:
     from helpers.judge.evidence import CaseEvidence
@@ -196,9 +196,9 @@ def check(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict
 
-    from helpers.load.checks import as_rows, check_box
     from helpers.look.capture import Options, capture
     from helpers.tell.shown import Shown
+    from helpers.trials.checks import as_rows, check_box
 
     def on_result(result: Any) -> None:
         print(f"{result.pci} {result.check}: {result.state}", file=sys.stderr)
@@ -226,8 +226,8 @@ def gate(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict, replace
 
-    from helpers.run import box_state
-    from helpers.units import pci_address
+    from helpers.batch import box_state
+    from helpers.ground.units import pci_address
 
     asked = [pci_address(gpu) or gpu for gpu in arguments.gpu]
     try:

@@ -34,7 +34,7 @@ def fits(given: argparse.Namespace) -> int:
     --checkpointing {none,selective,full}: what a training step keeps
     Example: fits model.gguf --gpu 4090 --context 32768
     """
-    from helpers.tell.fits import as_text
+    from helpers.fits.view import as_text
 
     found = found_for(given)
     return say(given, vars(found), as_text(found))
@@ -72,9 +72,9 @@ def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
     """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
     from helpers.fits.answer import cards_of
     from helpers.fits.sheet import table
-    from helpers.load.rehearse.devices import device
+    from helpers.ground.units import parse_size
     from helpers.look.bundle import open_box
-    from helpers.units import parse_size
+    from helpers.rehearse.devices import device
 
     found: dict[str, Any] = cards_of(open_box(given.box), alike) if given.box else {}
     if given.gpu or given.capacity:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import OUTPUTS, PROGRAM, WrongUse
 
 if TYPE_CHECKING:
-    from helpers.load.rehearse.build import Torch
-    from helpers.load.rehearse.devices import Device
-    from helpers.load.rehearse.rehearse import Rehearsal
+    from helpers.rehearse.build import Torch
+    from helpers.rehearse.devices import Device
+    from helpers.rehearse.rehearse import Rehearsal
 
     Run = partial[Rehearsal]
 Given = argparse.Namespace
@@ -36,7 +36,7 @@ def _program(given: Given) -> list[str]:
 
 def _out(given: Given, kind: str) -> Path:
     """Where the trace goes; its folder is there."""
-    from helpers.load.record import remove
+    from helpers.trials.record import remove
 
     out = Path(given.out or OUTPUTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def record(given: Given) -> int:
     --cpu-profile: for a torch without a GPU: trace by its profiler
     Example: record --out run.pickle -- python train.py
     """
-    from helpers.load import record
+    from helpers.trials import record
 
     command = _program(given)
     if not command:
@@ -113,7 +113,7 @@ def rehearse(given: Given) -> int:
     --cache FOLDER: where that is (default: vram-casebook in XDG_CACHE_HOME)
     Example: rehearse --gpu 4090 -- python train.py
     """
-    from helpers.load.rehearse import build
+    from helpers.rehearse import build
 
     place = build.cache(given.cache)
     command = _program(given)
@@ -143,9 +143,9 @@ def rehearse(given: Given) -> int:
 
 
 def _card(given: Given) -> Device:
-    from helpers.load.rehearse.devices import device
-    from helpers.load.rehearse.study import AMPLE_BYTES
     from helpers.look.bundle import open_box
+    from helpers.rehearse.devices import device
+    from helpers.rehearse.study import AMPLE_BYTES
 
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
     bundle = open_box(given.box) if given.box else None
@@ -155,9 +155,9 @@ def _card(given: Given) -> Device:
 def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
     """The allocator's settings: as given, else as the box had them (None: the program's own); what else of its environment
     decides what is allocated; and what was taken over, a line each."""
-    from helpers.load.rehearse.build import WORDS
     from helpers.look.access import variables
     from helpers.look.bundle import open_box
+    from helpers.rehearse.build import WORDS
     from helpers.settings.audit import value_and_remark
     from helpers.settings.table import CONF_NAMES
 
@@ -173,7 +173,7 @@ def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
 
 
 def _cards() -> str:
-    from helpers.load.rehearse.devices import TABLE
+    from helpers.rehearse.devices import TABLE
     from helpers.tell.shown import Shown
 
     header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
@@ -185,7 +185,7 @@ def _cards() -> str:
 
 def _torch(given: Given, command: list[str], place: Path) -> Torch:
     """The torch to rehearse under, installed where that was agreed to. Raises NotReady."""
-    from helpers.load.rehearse import build
+    from helpers.rehearse import build
 
     build.tools()
     python = build.interpreter(command, given.torch_python)
@@ -206,8 +206,8 @@ def _torch(given: Given, command: list[str], place: Path) -> Torch:
 
 
 def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: Device) -> int:
-    from helpers.load.rehearse.rehearse import STOPPED, Limits, rehearse
-    from helpers.units import parse_size
+    from helpers.ground.units import parse_size
+    from helpers.rehearse.rehearse import STOPPED, Limits, rehearse
 
     workspace = parse_size(given.cudnn_workspace or "0")
     ends = ["least", "most"] if given.values == "between" else [given.values]
@@ -238,7 +238,7 @@ def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: D
 
 def between(both: list[Rehearsal]) -> list[str]:
     """The two ends of what hangs on values, in one line; none where there is one rehearsal."""
-    from helpers.units import show_bytes
+    from helpers.ground.units import show_bytes
 
     ends = [f"{show_bytes(one.peak_reserved_bytes or 0)} ({one.outcome})" for one in both]
     line = f"what hangs on values: peak reserved between {' and '.join(ends)}"
@@ -248,8 +248,8 @@ def between(both: list[Rehearsal]) -> list[str]:
 def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
     """The program at a commit and as it is now, both rehearsed and compared; what they print is put aside."""
     from helpers.commands.batch import peaks, share
-    from helpers.load.record import under
-    from helpers.load.rehearse import commits
+    from helpers.rehearse import commits
+    from helpers.trials.record import under
 
     allowed = share(given.allow)
     out = _out(given, "rehearsal")
@@ -269,11 +269,11 @@ def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
 
 def _several(given: Given, command: list[str], card: Device, run: Run, folder: Path) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
-    from helpers.load.rehearse import study
-    from helpers.load.rehearse.rehearse import STOPPED
+    from helpers.ground.units import show_bytes
+    from helpers.rehearse import study
+    from helpers.rehearse.rehearse import STOPPED
     from helpers.settings.audit import load
     from helpers.tell.shown import Shown
-    from helpers.units import show_bytes
 
     made: list[Rehearsal] = []
     asked: list[int] = []
@@ -342,9 +342,9 @@ def _shape(done: Rehearsal) -> dict[str, Any]:
 
 def told(done: Rehearsal) -> list[str]:
     """A rehearsal in lines: the outcome, the first out-of-memory and how it reads, the trace, and how far to trust all that."""
+    from helpers.ground.units import show_bytes
     from helpers.judge.diagnosis import diagnose
     from helpers.tell.message import gathered
-    from helpers.units import show_bytes
 
     other = f"ended with {done.exit_code}, not for want of memory"
     retries = "unknown" if done.peak_reserved_bytes is None or done.at_least else done.retries

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.child import CHECKOUT
 from helpers.commands.batch import named_batch
 from helpers.commands.use import OUTPUTS, WrongUse, listed, print_json, say
+from helpers.ground.child import CHECKOUT
 from helpers.tell.shown import Shown, words, wrapped
 
 if TYPE_CHECKING:
+    from helpers.share.page import Subject
     from helpers.tell.redact_known import Known
-    from helpers.tell.share import Subject
 
 
 def share(arguments: argparse.Namespace) -> int:
@@ -34,8 +34,8 @@ def share(arguments: argparse.Namespace) -> int:
     Example: share outputs/20260301T210000Z-quick --issue rocm
     """
     from helpers.look.files import write_atomic
-    from helpers.tell import share
-    from helpers.tell.issue_text import TRACKERS
+    from helpers.share import page as share
+    from helpers.share.issue_text import TRACKERS
     from helpers.tell.page import write_pdf
 
     if arguments.issue and arguments.issue not in TRACKERS:
@@ -102,7 +102,7 @@ def _issue(
     from helpers.look.archive import BundleError
     from helpers.look.bundle import open_bundle
     from helpers.look.files import write_atomic
-    from helpers.tell.issue_text import Case, issue_text
+    from helpers.share.issue_text import Case, issue_text
     from helpers.tell.redact import redact_bundle, second_scan
     from helpers.tell.redact_text import redact_text
 

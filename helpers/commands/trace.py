@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers import shapes
 from helpers.commands.use import OUTPUTS, WrongUse, print_json, say, show, waits_for
+from helpers.ground import shapes
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
@@ -29,7 +29,7 @@ trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet
 
 
 def _size(text: str, what: str) -> int:
-    from helpers.units import parse_size
+    from helpers.ground.units import parse_size
 
     try:
         return parse_size(text)
@@ -54,7 +54,7 @@ class _Subject:
         from helpers.allocator.driver import Card
         from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
-        from helpers.load.rehearse.devices import device
+        from helpers.rehearse.devices import device
         from helpers.settings.table import behaviour
 
         most = arguments.max_bytes
@@ -116,9 +116,9 @@ def replay(arguments: argparse.Namespace) -> int:
     from helpers.allocator.outcome import lines
     from helpers.allocator.recorded import agreement
     from helpers.allocator.trace import op_lines
+    from helpers.allocator.views import replays
     from helpers.allocator.whatif import row_of
     from helpers.settings.text import parse
-    from helpers.tell import replays
 
     subject = _Subject(arguments)
     out = Path(arguments.results) if arguments.results and arguments.results != "-" else None
@@ -165,7 +165,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     Example: whatif run.pickle --capacity 20GiB
     """
     from helpers.allocator import whatif
-    from helpers.tell import edits, replays
+    from helpers.allocator.views import edits, replays
 
     capacities = arguments.capacity.split(",")
     releases = arguments.torch.split(",")
@@ -204,7 +204,7 @@ def whatif(arguments: argparse.Namespace) -> int:
 def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
     """What edits of the program's own lines make of it."""
     from helpers.allocator import edit
-    from helpers.tell import edits
+    from helpers.allocator.views import edits
 
     asked = [edit.parse(text) for text in arguments.edit]
     study = edits.study(subject.trace, asked, subject.card, **subject.how)
@@ -218,7 +218,7 @@ def leaks(arguments: argparse.Namespace) -> int:
     --conf STR = None: the settings to run out under (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
-    from helpers.tell.call_sites import growth_json, growth_table, until
+    from helpers.allocator.views.call_sites import growth_json, growth_table, until
 
     subject = _Subject(arguments)
     found = until(subject.trace, subject.card, subject.conf, **subject.how)
@@ -262,7 +262,7 @@ def shrink(arguments: argparse.Namespace) -> int:
 
     from helpers.allocator.load import to_parquet
     from helpers.allocator.shrink import shrink
-    from helpers.tell.reproducer import NoProgramError, program, shrunk_table
+    from helpers.allocator.views.reproducer import NoProgramError, program, shrunk_table
 
     subject = _Subject(arguments)
     given = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import OUTPUTS, WrongUse, may_write, say
 
 if TYPE_CHECKING:
-    from helpers.load.targets import Target
-    from helpers.load.trial import Workload
     from helpers.settings.audit import Preset
+    from helpers.trials.targets import Target
+    from helpers.trials.trial import Workload
 
 THERE = "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that is not there"
 
@@ -38,12 +38,12 @@ def trial(arguments: argparse.Namespace) -> int:
     --seed N <int> = 0: of the order and the data
     Example: trial churn --preset cuda-expandable --gpu 4090
     """
-    from helpers.load.remedies import preset_trials
-    from helpers.load.targets import torch_interpreter
-    from helpers.load.trial import Limits
+    from helpers.ground.units import parse_size
     from helpers.settings.audit import load
     from helpers.tell.shown import Shown
-    from helpers.units import parse_size
+    from helpers.trials.remedies import preset_trials
+    from helpers.trials.targets import torch_interpreter
+    from helpers.trials.trial import Limits
 
     def on_trial(planned: Any, record: Any) -> None:
         outcome = record.outcome if record else "refused"
@@ -70,10 +70,10 @@ def trial(arguments: argparse.Namespace) -> int:
 
 def _target(presets: Sequence[Preset]) -> Target:
     """What trials of these presets load: the CPU where no setting acts on a GPU, else the first GPU that nobody uses."""
-    from helpers.load.targets import CPU, free_targets
-    from helpers.load.trial import DROPPED
     from helpers.look.bundle import open_box
     from helpers.settings.table import HOST_NAMES
+    from helpers.trials.targets import CPU, free_targets
+    from helpers.trials.trial import DROPPED
 
     acting = [one.name for one in presets if one.environ.keys() & (DROPPED - {*HOST_NAMES})]
     free, why = free_targets(open_box("live")) if acting else ([CPU], "")
@@ -84,15 +84,15 @@ def _target(presets: Sequence[Preset]) -> Target:
 
 def _rehearsed(given: argparse.Namespace) -> int:
     """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
-    from helpers.load.rehearse import build, study
-    from helpers.load.rehearse.devices import device
-    from helpers.load.rehearse.rehearse import Limits
-    from helpers.load.remedies import Remedy, chosen, fix_study
-    from helpers.load.trial import DROPPED
     from helpers.look.bundle import open_box
+    from helpers.rehearse import build, study
+    from helpers.rehearse.devices import device
+    from helpers.rehearse.rehearse import Limits
     from helpers.settings.audit import load
-    from helpers.tell.fixes import counted, ranked
     from helpers.tell.shown import Shown, percent
+    from helpers.trials.remedies import Remedy, chosen, fix_study
+    from helpers.trials.trial import DROPPED
+    from helpers.trials.view import counted, ranked
 
     if given.goal == "time":
         raise WrongUse("trial: --goal time; a card that is not there takes none: expected memory")
@@ -126,7 +126,7 @@ def _rehearsed(given: argparse.Namespace) -> int:
 
 def _workload(arguments: argparse.Namespace) -> Workload:
     """The workload that the words name: a built-in and its parameters, or the user's command."""
-    from helpers.load.trial import BUILT_IN, command, workload
+    from helpers.trials.trial import BUILT_IN, command, workload
 
     words = arguments.workload
     name, _, rest = (words[0] if words else "").partition(":")
@@ -164,10 +164,10 @@ def tune(arguments: argparse.Namespace) -> int:
     --seed N <int> = 0: of the sampler
     Example: tune fit.py:loss --study s.db --param lr=1e-5..0.1
     """
-    from helpers.load.targets import environment, torch_interpreter
-    from helpers.load.tuning import Settings, worker
-    from helpers.load.tuning import tune as study
     from helpers.tell.shown import Shown
+    from helpers.trials.targets import environment, torch_interpreter
+    from helpers.trials.tuning import Settings, worker
+    from helpers.trials.tuning import tune as study
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, of a file that is there"
@@ -220,9 +220,9 @@ def criteria(arguments: argparse.Namespace) -> int:
     --card SIZE: the card's memory, such as 24GiB
     Example: criteria --log train.log --exit-code 0
     """
-    from helpers.load import criteria
-    from helpers.tell.training import criteria_table
-    from helpers.units import parse_size
+    from helpers.ground.units import parse_size
+    from helpers.trials import criteria
+    from helpers.trials.training_view import criteria_table
 
     log = arguments.log
     study = arguments.study
@@ -251,9 +251,9 @@ def vpoc(arguments: argparse.Namespace) -> int:
     --force: write over files that are there
     Example: vpoc ticks.parquet --tick ES
     """
-    from helpers.load.vpoc.answer import profile_file, write
-    from helpers.load.vpoc.histogram import USUAL, level_rows, levels
-    from helpers.tell.vpoc import levels_text
+    from helpers.vpoc.answer import profile_file, write
+    from helpers.vpoc.histogram import USUAL, level_rows, levels
+    from helpers.vpoc.view import levels_text
 
     answers = []
     how = (arguments.tick, arguments.strategy, arguments.device)
@@ -278,7 +278,7 @@ def vpoc(arguments: argparse.Namespace) -> int:
 
 def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
     """What reading.read_trades is asked beside the file and the tick."""
-    from helpers.load.vpoc.reading import COLUMNS
+    from helpers.vpoc.reading import COLUMNS
 
     columns = dict(text.partition("=")[::2] for text in arguments.column)
     for role in columns:

@@ -13,11 +13,11 @@ from typing import Any
 
 from helpers.fits.model import json_file, named, wrong
 from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, Given, Sheet, checked, table
+from helpers.ground.units import halved
 from helpers.judge.ceilings import ceilings
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
 from helpers.look.parts import UNIFIED
-from helpers.units import halved
 
 
 @dataclass

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.fits.sheet import MOST, Given, Sheet, listed, table
+from helpers.ground.units import MIB, printed_size
 from helpers.look.messages import read_message
-from helpers.units import MIB, printed_size
 
 MOST_READ = 32 * MIB
 """Bytes of a header that are read: a GGUF's largest part is its vocabulary, an index of 100,000

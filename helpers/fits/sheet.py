@@ -21,7 +21,7 @@ from pkgutil import get_data
 from types import CodeType
 from typing import Any
 
-from helpers.units import GIB, MIB
+from helpers.ground.units import GIB, MIB
 
 LOW, LIKELY, HIGH = ENDS = ("low", "likely", "high")
 MOST = 1 << 62

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from helpers.ground.units import GIB, MIB, near, show_bytes
 from helpers.judge import table
 from helpers.look.figures import (
     HALF,
@@ -34,10 +35,9 @@ from helpers.look.figures import (
     lone_free,
 )
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
-from helpers.units import GIB, MIB, near, show_bytes
 
 if TYPE_CHECKING:
-    from helpers.shapes import Cause, Confidence, Layer
+    from helpers.ground.shapes import Cause, Confidence, Layer
 
 KFD_RESERVE_BYTES = 3 << 29
 NEW_KFD_LIMIT = (6, 7)

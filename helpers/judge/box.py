@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers.ground.shapes import Reading, seen
+from helpers.ground.units import MIB, show_bytes
 from helpers.judge import owner, table
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import CaseEvidence, Observation, note, observation_name, vendor_of
@@ -23,8 +25,6 @@ from helpers.look.machine import machine
 from helpers.look.messages import Message
 from helpers.look.parts import APU, CARD, Listed, device_list
 from helpers.look.processes import processes
-from helpers.shapes import Reading, seen
-from helpers.units import MIB, show_bytes
 
 OBSTACLES = dict(
     no_gpu="no-gpu", no_driver="no-driver", no_device="no-driver", variable="gpus-hidden"

@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from helpers import shapes
+from helpers.ground import shapes
+from helpers.ground.shapes import Reading, not_available, seen
+from helpers.ground.units import GIB, MIB
 from helpers.judge import sentence, table
 from helpers.judge.binding import (
     NEW_KFD_LIMIT,
@@ -36,11 +38,9 @@ from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine, page_size
 from helpers.look.parts import APU, UNIFIED, mentions
 from helpers.settings.text import memory_fraction
-from helpers.shapes import Reading, not_available, seen
-from helpers.units import GIB, MIB
 
 if TYPE_CHECKING:
-    from helpers.shapes import Confidence, Layer
+    from helpers.ground.shapes import Confidence, Layer
 
 _note = partial(sentence, "ceilings", "notes")
 

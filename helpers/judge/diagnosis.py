@@ -14,14 +14,8 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from helpers.grammar import lines
-from helpers.judge import form, sentence, table
-from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
-from helpers.judge.observations import observe
-from helpers.judge.owner import POSSIBLE, Account, account
-from helpers.judge.posted import processes
-from helpers.look.messages import Quantity
-from helpers.shapes import (
+from helpers.ground.grammar import lines
+from helpers.ground.shapes import (
     CAUSES,
     Alternative,
     Cause,
@@ -32,7 +26,13 @@ from helpers.shapes import (
     Verdict,
     seen,
 )
-from helpers.units import GIB, show_bytes
+from helpers.ground.units import GIB, show_bytes
+from helpers.judge import form, sentence, table
+from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
+from helpers.judge.observations import observe
+from helpers.judge.owner import POSSIBLE, Account, account
+from helpers.judge.posted import processes
+from helpers.look.messages import Quantity
 
 MEASURED = 2.0
 SAID = 1.0

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Tuple
 
+from helpers.ground.shapes import Reading, seen
 from helpers.judge import form, table
 from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.messages import Message, read_message, without_footers
 from helpers.look.text import encoding, ends
-from helpers.shapes import Reading, seen
 
 if TYPE_CHECKING:
     from helpers.allocator.snapshot import Snapshot

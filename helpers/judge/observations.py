@@ -15,7 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import AbstractSet, Callable, NamedTuple
 
-from helpers.grammar import lazy, meaning
+from helpers.ground.grammar import lazy, meaning
+from helpers.ground.units import GIB, MIB, printed_size, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import (
     SILENT,
@@ -30,7 +31,6 @@ from helpers.judge.owner import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above,
 from helpers.judge.posted import figure_observations, posted_observations
 from helpers.look.messages import Message, read_message
 from helpers.look.parts import APU, CARD, device_list
-from helpers.units import GIB, MIB, printed_size, show_bytes
 
 NEAR_END = 0.9
 """A process that holds this share of the card is what fills it; the rest is context and

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from helpers.ground.units import GIB, MIB, printed_size, show_bytes
 from helpers.judge import form, table
 from helpers.judge.binding import decide, numbers_of
 from helpers.judge.evidence import (
@@ -28,7 +29,6 @@ from helpers.judge.evidence import (
 from helpers.look.bundle import Text
 from helpers.look.figures import Figure, figures_of, figures_of_message, relations
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind, is_unified_size
-from helpers.units import GIB, MIB, printed_size, show_bytes
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding

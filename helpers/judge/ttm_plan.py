@@ -30,7 +30,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from helpers import shapes
+from helpers.ground import shapes
+from helpers.ground.shapes import Reading, TtmCommand, TtmPlan, not_available, seen
+from helpers.ground.units import GIB, KIB, MIB, near, parse_size, show_bytes
 from helpers.judge import sentence, table
 from helpers.judge.binding import GTT_AS_VRAM, GTT_IF_LARGER, decisions, kernel_release, kfd_limit
 from helpers.judge.ceilings import Stack, ceilings
@@ -39,8 +41,6 @@ from helpers.look import ttm as parameters
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine, page_size
-from helpers.shapes import Reading, TtmCommand, TtmPlan, not_available, seen
-from helpers.units import GIB, KIB, MIB, near, parse_size, show_bytes
 
 RESERVE_BYTES = 8 * GIB
 RESERVE_SHARE = 0.06

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, List, Literal, Optional
 
-from helpers.child import CHECKOUT
-from helpers.shapes import NOT_ALLOWED, Reading, absent, as_dict, from_json, seen
-from helpers.shapes import SCHEMA_VERSION as SCHEMA_VERSION
-from helpers.units import plain
+from helpers.ground.child import CHECKOUT
+from helpers.ground.shapes import NOT_ALLOWED, Reading, absent, as_dict, from_json, seen
+from helpers.ground.shapes import SCHEMA_VERSION as SCHEMA_VERSION
+from helpers.ground.units import plain
 
 from . import files
 from .archive import BundleError, read_files, write_files

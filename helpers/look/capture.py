@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from helpers.child import CHECKOUT, OUTPUTS
-from helpers.grammar import data
-from helpers.units import now, plain, show_bytes
+from helpers import __version__
+from helpers.ground.child import CHECKOUT, OUTPUTS
+from helpers.ground.grammar import data
+from helpers.ground.units import now, plain, show_bytes
 
-from .. import __version__
 from . import access, files, framework, guard, kernel_log, machine, nvidia, pci, processes, ttm
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
 from .bundle import Bundle, BundleWriter, Item

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from helpers.shapes import Reading
-from helpers.units import pci_address, printed_size
+from helpers.ground.shapes import Reading
+from helpers.ground.units import pci_address, printed_size
 
 from .bundle import Bundle, Text
 from .files import natural, sources

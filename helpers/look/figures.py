@@ -19,11 +19,11 @@ from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from helpers.grammar import data, lazy
+from helpers.ground.grammar import data, lazy
+from helpers.ground.units import GIB, MIB, near, quantity, show_bytes
+from helpers.ground.units import NOT_MEASURED_BYTES as NOT_MEASURED_BYTES
 from helpers.look.bundle import Text
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
-from helpers.units import GIB, MIB, near, quantity, show_bytes
-from helpers.units import NOT_MEASURED_BYTES as NOT_MEASURED_BYTES
 
 LONGEST = 60_000
 MOST = 64
@@ -82,7 +82,7 @@ _GAPS = {
 
 def rows() -> tuple[dict[str, Any], ...]:
     """The table as it is written: id, form, pool, unit, example, reads, source."""
-    return tuple(data("figures"))
+    return tuple(data("ground/figures"))
 
 
 class _Row:
@@ -357,7 +357,7 @@ WORD_BYTES = 4 * GIB
 """What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card
 (Win32_VideoController).
 """
-RELATIONS: dict[str, str] = data("relations")
+RELATIONS: dict[str, str] = data("ground/relations")
 """Each relation's name and what it means."""
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from helpers.grammar import data
-from helpers.units import show_bytes
+from helpers.ground.grammar import data
+from helpers.ground.units import show_bytes
 
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10

@@ -1,6 +1,6 @@
 """The user's torch: its build, what it was built for, and its devices where they were looked at.
 
-The facts are taken by helpers/torchside/facts.py under the interpreter that owns torch, and
+The facts are taken by helpers/look/under_torch/facts.py under the interpreter that owns torch, and
 stand in the table ``torch``. By default no GPU context is taken, so devices are there only
 where they were asked for.
 """
@@ -12,9 +12,9 @@ import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.child import CHECKOUT
-from helpers.shapes import OK, Reading
-from helpers.units import pci_address
+from helpers.ground.child import CHECKOUT
+from helpers.ground.shapes import OK, Reading
+from helpers.ground.units import pci_address
 
 from . import guard
 from .bundle import Bundle, Row, Text, rows
@@ -64,7 +64,7 @@ def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[s
     ``devices`` starts the runtime on every visible GPU: never on a card that somebody else is
     using.
     """
-    source = pkgutil.get_data("helpers.torchside", "facts.py") or b""
+    source = pkgutil.get_data("helpers.look.under_torch", "facts.py") or b""
     rows = guard.ask(python, source, ("--devices",) if devices else (), timeout_s)
     return [{"python": python, **rows[0]}]
 

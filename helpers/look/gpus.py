@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.shapes import Reading, not_available, seen, sum_of
+from helpers.ground.shapes import Reading, not_available, seen, sum_of
 
 from . import drm, framework, kfd, nvidia, pci, processes, rocm, ttm
 from .access import identity

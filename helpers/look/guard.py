@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from helpers import child
+from helpers.ground import child
 
 # A box that swaps is slow without being sick.
 READ_LIMIT_S = 5.0

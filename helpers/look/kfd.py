@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from helpers.shapes import Reading, not_available, sum_of
-from helpers.units import pci_address
+from helpers.ground.shapes import Reading, not_available, sum_of
+from helpers.ground.units import pci_address
 
 from .bundle import Bundle
 from .drm import cards

@@ -16,9 +16,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.child import memory_groups
-from helpers.shapes import Reading
-from helpers.units import KIB
+from helpers.ground.child import memory_groups
+from helpers.ground.shapes import Reading
+from helpers.ground.units import KIB
 
 from .bundle import Bundle
 from .files import boot_id, sources, text

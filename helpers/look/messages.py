@@ -2,7 +2,7 @@
 
 Any text: a pasted line, a log of 100 MB, or binary noise.
 
-Which wording means what is the table of helpers/messages.json. Reading streams, in linear time
+Which wording means what is the table of helpers/ground/messages.json. Reading streams, in linear time
 and bounded memory. Colours, quoting marks, log prefixes and line wraps are looked through; what
 programs print as standing advice is taken out first; lines of the kernel are read by the reader
 of its log. Nothing raises: what could not be used is said.
@@ -17,10 +17,10 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from helpers import grammar
-from helpers.grammar import Row, Template
+from helpers.ground import grammar
+from helpers.ground.grammar import Row, Template
+from helpers.ground.units import NOT_MEASURED_BYTES, Quantity, quantity
 from helpers.look.text import COLOUR, Squeezed, lowered, pieces_of, prefix
-from helpers.units import NOT_MEASURED_BYTES, Quantity, quantity
 
 if TYPE_CHECKING:
     from helpers.look.kernel_log import Event
@@ -64,7 +64,7 @@ class Message:
     """One failure found in a text. A number that the text does not give is None.
 
     ``row`` is the id of the table's row, ``side`` whose memory it is about, ``event`` what
-    happened (helpers/grammar.py has both lists). ``allocated`` of torch counts what tensors
+    happened (helpers/ground/grammar.py has both lists). ``allocated`` of torch counts what tensors
     hold plus, where ``private_pools`` is given, the idle blocks of private pools: torch adds
     them (CUDACachingAllocator.cpp, get_size_block over the pools' free blocks).
     ``reserved_unallocated`` is also what torch 1.0 to 1.3 called "cached". ``requested`` of

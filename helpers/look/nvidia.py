@@ -18,8 +18,8 @@ from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
 
-from helpers.shapes import NOT_ALLOWED, Reading
-from helpers.units import pci_address
+from helpers.ground.shapes import NOT_ALLOWED, Reading
+from helpers.ground.units import pci_address
 
 from . import guard
 from .bundle import Bundle, Row, Text, rows

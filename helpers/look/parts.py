@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from helpers.grammar import data, lazy
+from helpers.ground.grammar import data, lazy
+from helpers.ground.units import GIB
 from helpers.look.bundle import Bundle
-from helpers.units import GIB
 
 APU = "apu"
 CARD = "card"
@@ -66,7 +66,7 @@ def parts() -> tuple[Part, ...]:
     """Every known part, in the file's order."""
 
     found = []
-    for row in data("parts"):
+    for row in data("ground/parts"):
         lists = {name: tuple(row[name]) for name in ("names", "gfx", "gib") if name in row}
         found.append(Part(**{**row, **lists}))
     return tuple(found)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.shapes import Reading
-from helpers.units import pci_address
+from helpers.ground.shapes import Reading
+from helpers.ground.units import pci_address
 
 from .bundle import Bundle, Row, Text
 from .files import find, text

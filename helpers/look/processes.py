@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from helpers.child import process_of
-from helpers.shapes import Reading
-from helpers.units import KIB
+from helpers.ground.child import process_of
+from helpers.ground.shapes import Reading
+from helpers.ground.units import KIB
 
 from . import files, guard
 from .bundle import Bundle

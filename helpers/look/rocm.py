@@ -19,8 +19,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from helpers.shapes import Reading, not_available
-from helpers.units import pci_address
+from helpers.ground.shapes import Reading, not_available
+from helpers.ground.units import pci_address
 
 from .bundle import Bundle, Row, Text, rows
 from .files import sources

@@ -26,9 +26,9 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any
 
-from helpers.grammar import data
-from helpers.shapes import NOT_ALLOWED, NOT_AVAILABLE, Reading
-from helpers.units import MIB, printed_size, show_bytes
+from helpers.ground.grammar import data
+from helpers.ground.shapes import NOT_ALLOWED, NOT_AVAILABLE, Reading
+from helpers.ground.units import MIB, printed_size, show_bytes
 
 from .bundle import Row, Text, rows
 
@@ -285,10 +285,10 @@ def stdout_of(text: Text) -> str:
 
 
 def failures() -> dict[str, dict[str, Any]]:
-    """What each tool prints where it fails (helpers/tool_failures.json): status -> phrases, the
+    """What each tool prints where it fails (helpers/ground/tool_failures.json): status -> phrases, the
     more telling first.
     """
-    phrases: dict[str, dict[str, Any]] = data("tool_failures")
+    phrases: dict[str, dict[str, Any]] = data("ground/tool_failures")
     return phrases
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.shapes import Reading, not_available, seen
-from helpers.units import GIB, MIB
+from helpers.ground.shapes import Reading, not_available, seen
+from helpers.ground.units import GIB, MIB
 
 from .bundle import Bundle
 from .files import fault, find

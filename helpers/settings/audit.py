@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from helpers.child import CHECKOUT
+from helpers.ground.child import CHECKOUT
+from helpers.ground.units import show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.machine import machine
@@ -24,7 +25,6 @@ from helpers.look.ttm import MODULES, parse_cmdline, parse_modprobe, settings
 from helpers.settings import table
 from helpers.settings.table import LONGEST, OPTIONS, OTHER_NAMES, POSTED, VARIABLES, finding
 from helpers.settings.text import Conf, parts
-from helpers.units import show_bytes
 
 ALIKE = 0.88
 ALIKE_OPTIONS = 0.6

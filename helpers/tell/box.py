@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from helpers.ground.shapes import Reading
+from helpers.ground.units import show_bytes
 from helpers.judge.box import obstacles
 from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
@@ -16,8 +18,6 @@ from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
 from helpers.settings.audit import audit_box, audit_kernel
-from helpers.shapes import Reading
-from helpers.units import show_bytes
 
 from .shown import Column, Shown, plain, words
 
@@ -249,7 +249,7 @@ def claims_table(box: str) -> Shown:
     """Each claim of the case study that a box comes from, with what became of it; a box of no
     case says so.
     """
-    from helpers.load.claims import claims_for  # it needs PyYAML, which a bare diagnose has not
+    from helpers.trials.claims import claims_for  # it needs PyYAML, which a bare diagnose has not
 
     listed = claims_for(box)
     counts = Counter(claim.verdict for claim in listed).most_common()

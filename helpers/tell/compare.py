@@ -19,20 +19,20 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from helpers.batch.history import same_run
+from helpers.batch.record import RecordUnreadable, read_batch, read_run
+from helpers.batch.report import bundle_of
+from helpers.batch.shapes import Run
+from helpers.ground.shapes import Evidence, Reading, Verdict, in_words, seen
+from helpers.ground.units import show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.files import opened, whole
 from helpers.look.gpus import gpus, host_pools
-from helpers.run.history import same_run
-from helpers.run.record import RecordUnreadable, read_batch, read_run
-from helpers.run.shapes import Run
-from helpers.shapes import Evidence, Reading, Verdict, in_words, seen
-from helpers.units import show_bytes
 
 from .box import settings_table, stack_table
-from .report import bundle_of
 from .shown import cut, duration, plain, words
 from .verdict import SUM, quoted
 

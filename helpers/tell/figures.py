@@ -16,10 +16,10 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from helpers.ground.shapes import Reading
+from helpers.ground.units import show_bytes
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
-from helpers.shapes import Reading
-from helpers.units import show_bytes
 
 from . import sheet, tables
 from .box import ledger_table

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.judge.owner import account
 from helpers.look.bundle import open_box
 from helpers.look.kernel_log import not_whole
 from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
-from helpers.shapes import Verdict
 
 from .shown import Shown
 

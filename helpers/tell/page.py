@@ -31,9 +31,9 @@ from markupsafe import Markup, escape
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from helpers import child
-from helpers.run.notebook import INJECTED, PARAMETERS, VERDICT
-from helpers.shapes import Verdict, as_dict, from_json
+from helpers.batch.notebook import INJECTED, PARAMETERS, VERDICT
+from helpers.ground import child
+from helpers.ground.shapes import Verdict, as_dict, from_json
 
 from . import verdict as words_of
 from .box import ELSEWHERE

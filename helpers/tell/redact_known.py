@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from helpers.grammar import data, vocabulary
+from helpers.ground.grammar import data, vocabulary
 
 TABLE: dict[str, Any] = yaml.load(
     Path(__file__).with_name("redact.yaml").read_bytes(),

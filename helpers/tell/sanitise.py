@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import nh3
 
-from helpers.run.notebook import VERDICT
+from helpers.batch.notebook import VERDICT
 
 from .shown import SCHEME
 

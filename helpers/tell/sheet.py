@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
-from helpers.shapes import Reading
+from helpers.ground.shapes import Reading
 
 from .shown import DARK, SCHEME, cell, plain, size
 

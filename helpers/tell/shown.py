@@ -27,10 +27,10 @@ from html import escape
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from helpers.shapes import Reading
-from helpers.units import columns_of, show_bytes
-from helpers.units import cut as cut
-from helpers.units import plain as plain
+from helpers.ground.shapes import Reading
+from helpers.ground.units import columns_of, show_bytes
+from helpers.ground.units import cut as cut
+from helpers.ground.units import plain as plain
 
 WIDEST = 48
 """Columns a cell of words may take before it is cut with an ellipsis; sources and notes below

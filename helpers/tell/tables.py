@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from helpers.shapes import Reading
+from helpers.ground.shapes import Reading
 
 from .shown import Shown, duration, plain, size, words
 

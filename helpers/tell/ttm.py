@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from helpers.ground.shapes import Ttm
+from helpers.ground.units import GIB, near, show_bytes
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_plan import Room, VerifyResult, in_units, plan
 from helpers.look.bundle import Bundle, open_box, recorded_names
-from helpers.shapes import Ttm
-from helpers.units import GIB, near, show_bytes
 
 from .shown import SCREEN, Column, Shown, cell, plain, typed, words, wrapped
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from helpers.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
+from helpers.ground.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
 
 from .shown import SCREEN, Shown, bold, display, plain, text_html, typed, words, wrapped
 from .shown import WIDE as WIDE

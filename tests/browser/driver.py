@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from helpers import child
+from helpers.ground import child
 from helpers.tell.page import browser as chromium
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,8 @@ import driver
 from night_runs import night
 from tell_boxes import HOSTILE, VERDICT, batch
 
-from helpers.tell import report, share
+from helpers.batch import report
+from helpers.share import page as share
 
 pytestmark = [
     pytest.mark.skipif(not driver.chromium(), reason="not run because no Chromium is here"),

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from helpers.child import watch
+from helpers.ground.child import watch
 from tests.oracle.build import NotRun
 
 KEYRINGS = Path("/usr/share/keyrings")

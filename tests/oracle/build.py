@@ -1,6 +1,6 @@
 """What the real allocator needs to run here: a torch wheel alone in a folder, and the device of a rehearsal to preload.
 
-The stand-in driver is the one that programs are rehearsed on (helpers/load/rehearse/device.c), here with its log of calls.
+The stand-in driver is the one that programs are rehearsed on (helpers/rehearse/device.c), here with its log of calls.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from helpers.load.rehearse import build
-from helpers.load.rehearse.build import NotReady as NotRun
-from helpers.load.rehearse.build import tools as tools
+from helpers.rehearse import build
+from helpers.rehearse.build import NotReady as NotRun
+from helpers.rehearse.build import tools as tools
 
 
 def install(torch: str, folder: Path, python: str) -> None:

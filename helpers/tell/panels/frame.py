@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeGuard
 
-from helpers.run.kernel import MARK
+from helpers.batch.kernel import MARK
 from helpers.tell.shown import ABOUT, MUTED, Shown, display, plain, template, text_html
 
 Part = str | Shown

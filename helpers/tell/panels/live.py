@@ -28,11 +28,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.child import CHECKOUT, OUTPUTS
+from helpers.batch.kernel import environment
+from helpers.ground.child import CHECKOUT, OUTPUTS
+from helpers.ground.units import show_bytes
 from helpers.look.files import write_atomic
-from helpers.run.kernel import environment
 from helpers.tell.shown import Column, Shown, cut, plain
-from helpers.units import show_bytes
 
 END_S = 5.0
 KEPT = 2400

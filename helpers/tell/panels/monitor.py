@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from helpers.child import OUTPUTS
+from helpers.ground.child import OUTPUTS
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.tell.shown import text_html
 

@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from helpers.fits import view as fits
 from helpers.fits.answer import answer as fits_answer
 from helpers.fits.sheet import Given
+from helpers.ground.units import GIB, parse_size, show_bytes
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
-from helpers.load.vpoc import answer
-from helpers.load.vpoc.histogram import STRATEGIES
-from helpers.load.vpoc.planner import Free, NoRoomError, Shape, plan
 from helpers.look.bundle import recorded_names
-from helpers.tell import figures, fits, message, ttm, verdict, vpoc
+from helpers.tell import figures, message, ttm, verdict
 from helpers.tell.shown import text_html
-from helpers.units import GIB, parse_size, show_bytes
+from helpers.vpoc import answer
+from helpers.vpoc import view as vpoc
+from helpers.vpoc.histogram import STRATEGIES
+from helpers.vpoc.planner import Free, NoRoomError, Shape, plan
 
 from .frame import Frame, Panel, Part, parts_html
 

@@ -1,5 +1,5 @@
 /*
- * hip.c -- HIP's names for the device that is not there (helpers/load/rehearse/device.c): the same device, asked by another runtime.
+ * hip.c -- HIP's names for the device that is not there (helpers/rehearse/device.c): the same device, asked by another runtime.
  *
  * A function of HIP takes and answers what its CUDA twin does, error numbers included, so its name is an alias. All
  * declarations are written by hand; no header of AMD's is used.

@@ -1,0 +1,188 @@
+"""The allocator what-if: other settings, another card or release, and a step through the
+requests on the segment map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from helpers.allocator import whatif
+from helpers.allocator.allocator import OOM, OUTCOMES
+from helpers.allocator.driver import Card
+from helpers.allocator.edit import edited, parse
+from helpers.allocator.engine import replay
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.trace import Op
+from helpers.allocator.views import replays
+from helpers.allocator.views import studies as allocator_view
+from helpers.ground.units import parse_size, show_bytes
+from helpers.settings.table import NEWEST, OLDEST, behaviour
+from helpers.settings.text import grid
+from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
+from helpers.tell.shown import Shown, text_html
+from helpers.trials.study import Study
+
+BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
+STRANDING = 12
+"""Segments listed below the map, those that strand most first."""
+RELEASES = [f"{NEWEST[0]}.{minor}.0" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A study with its replay. A number names an operation of the trace, from 0."""
+
+    study: Study
+
+    def asked(self, capacity: str, conf: str, torch: str, build: str, change: str = "") -> Bench:
+        """The same trace on another card, under other settings, another release or build, after
+        a change of one of the program's lines such as "train.py:82 / 8". Raises ValueError
+        in one line.
+        """
+        if (size := parse_size(capacity)) <= 0:
+            raise ValueError(f"card of {capacity}: expected a size above 0, such as 20GiB")
+        card = Card(size, self.study.card.held_bytes)
+        trace = self.study.trace
+        trace = edited(trace, parse(change)).trace if change else trace
+        how: Any = {"conf": conf, "torch": torch, "build": build}
+        return Bench(replace(self.study, trace=trace, card=card, **how))
+
+    def replayed(self, **how: Any) -> Outcome:
+        """The replay, whole or up to ``stop``."""
+        study = self.study
+        moment = dict(how)
+        moment.update(torch=study.torch, build=study.build, fraction=study.fraction)
+        return replay(study.trace, study.conf, study.card, **moment)
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        return self.replayed(timeline=True)
+
+    @property
+    def moment(self) -> int:
+        """Where a look begins: at the first out-of-memory, else where most was reserved."""
+        return allocator_view.moment_of(self.outcome)
+
+    def event(self, number: int, ahead: bool) -> int:
+        """The nearest operation after (before) this one that changed the segments or ran out;
+        this one where there is none.
+        """
+        reserved = self.outcome.column("reserved")
+        steps = (np.diff(reserved, prepend=0) != 0) | (self.outcome.column("out") == OOM)
+        changed = np.flatnonzero(steps)
+        near = changed[changed > number][:1] if ahead else changed[changed < number][-1:]
+        return int(near[0]) if len(near) else number
+
+    def words(self, number: int) -> str:
+        """One operation: what was asked, what came of it, and what was held after it."""
+        trace = self.study.trace
+        names = ("out", "reserved", "allocated")
+        out, reserved, allocated = (int(self.outcome.column(name)[number]) for name in names)
+        asked = Op(int(trace.op[number])).name.lower().replace("_", " ")
+        size = f" {show_bytes(int(trace.size[number]))}" if trace.op[number] == Op.ALLOC else ""
+        end = OUTCOMES[out].replace("oom", "OUT OF MEMORY")
+        return (
+            f"operation {number}, the last is {len(trace) - 1}: {asked}{size}, {end}; "
+            f"{show_bytes(reserved)} reserved, {show_bytes(allocated)} allocated"
+        )
+
+    def says(self) -> str:
+        """The whole run in a sentence."""
+        done = self.outcome
+        end = "every request is met"
+        if done.first_oom is not None:
+            size = show_bytes(done.first_oom_bytes)
+            end = (
+                f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({size})"
+            )
+        most = (
+            f"at most {show_bytes(done.peak_reserved_bytes)} reserved, {done.slow_calls} slow calls"
+        )
+        return f"{self.study.words}\n{end}; {most}"
+
+    def map(self, number: int) -> Shown:
+        """The segment map after an operation."""
+        seen = self.replayed(stop=number + 1)
+        trace = self.study.trace
+        whole = self.outcome
+        return allocator_view.segment_map(trace, whole, seen, f"After operation {number}")
+
+    def parts(self) -> list[Part]:
+        """Where a look begins."""
+        return [self.words(self.moment)]
+
+
+def build(frame: Frame, bench: Bench) -> Sequence[Any]:
+    """Card, settings and release; the run; the step through it with the map; the league of
+    settings on demand.
+    """
+    study = bench.study
+    now = [bench]
+    card = show_bytes(bench.study.card.capacity_bytes)
+    confs = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
+    hint = "empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF"
+    capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
+    choice: Any = {"options": confs, "placeholder": hint, "ensure_option": False}
+    conf = frame.field("Combobox", "Settings", study.conf, True, **choice)
+    releases = list(dict.fromkeys([study.torch, *RELEASES]))
+    builds = list(dict.fromkeys([study.build, *BUILDS]))
+    torch = frame.field("Dropdown", "torch", study.torch, options=releases)
+    built = frame.field("Dropdown", "Build", study.build, options=builds)
+    words = "a line changed: / 8, free-earlier, checkpoint, offload, dtype bf16 or drop"
+    change = frame.field("Text", "Edit", "", placeholder="train.py:82 / 8", tooltip=words)
+    last = len(study.trace) - 1
+    tip = "arrow keys step by one operation"
+    at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
+    run, here, drawn, league = (frame.widgets.HTML() for _ in range(4))
+
+    def look() -> None:
+        size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
+        asked = bench.asked(
+            size, conf.value.strip(), torch.value, built.value, change.value.strip()
+        )
+        run.value = text_html(asked.says())
+        league.value = ""
+        now[0] = asked
+        at.max = len(asked.study.trace) - 1
+        if at.value == asked.moment:
+            step()
+        at.value = asked.moment
+
+    def step() -> None:
+        here.value = text_html(now[0].words(at.value))
+        seen = now[0].map(at.value)
+        drawn.value = parts_html(
+            [seen, replace(seen, draw=None, notes=(), most=STRANDING)] if seen.cells else []
+        )
+
+    def rank() -> None:
+        this = now[0].study
+        how: Any = {"torch": this.torch, "build": this.build, "fraction": this.fraction}
+        how["progress"] = lambda done, of: frame.say(f"{done} of {of} replays done")
+        answer = whatif.whatif(this.trace, this.card, **how)
+        use = f"use: {answer.use or 'the default settings'}"
+        league.value = parts_html([replays.league(answer, rows=6)])
+        frame.say(answer.why if answer.needs_bytes else use)
+
+    def to(where: Callable[[], int]) -> Callable[[], None]:
+        return lambda: setattr(at, "value", where())
+
+    near = "the nearest that changed the segments or ran out"
+    steps = [
+        frame.button("First failure or peak", to(lambda: now[0].moment), "where a look begins"),
+        frame.button("Event before", to(lambda: now[0].event(at.value, False)), near),
+        frame.button("Event after", to(lambda: now[0].event(at.value, True)), near),
+        frame.button("Try every setting", rank, "the league of settings for this card"),
+    ]
+    frame.changed(step, at)
+    frame.changed(look, capacity, conf, torch, built, change)()
+    return [capacity, conf, torch, built, change, run, at, frame.row(*steps), here, drawn, league]
+
+
+PANEL = Panel("Allocator what-if", Bench, build)
+show = PANEL.show

@@ -1,0 +1,1 @@
+"""What a replay, an edit and a study look like."""

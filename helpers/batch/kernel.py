@@ -1,0 +1,205 @@
+"""The kernel process of a run: how it is started, why it died, and what it must not leave behind.
+
+Only the standard library is imported at the top: ``main`` runs inside the kernel, before
+anything else of the project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from helpers.ground.child import CHECKOUT, OUTPUTS, carrying, oom_kills, process_of, signal_name
+from helpers.look.files import opened
+
+__all__ = ["CHECKOUT", "oom_kills"]
+MARK = "CASEBOOK_RUN"
+STACKS = "CASEBOOK_STACKS"
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
+# sys.path[0] is '' under -c: the kernel's folder must not be able to shadow helpers or the
+# standard library.
+START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.batch.kernel import main; main()"
+ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
+# ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what
+# the user's own Python needs.
+LEFT_OUT = {
+    *("PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT"),
+    *("MPLBACKEND", "IPYTHONDIR", "JUPYTER_DEFAULT_PROVISIONER_NAME"),
+}
+OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
+LAST_WORDS_BYTES = 8000
+PATIENCE_S = 0.5
+SWEEP_S = 3.0
+SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
+LONGEST_PLACE_BYTES = 70  # of the 107 bytes that a unix socket's path may have (unix(7))
+
+
+def environment() -> dict[str, str]:
+    """Environment of a child of the workbook: the checkout alone on PYTHONPATH, nothing of the
+    user's own Python.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
+    return {
+        "MPLCONFIGDIR": str(OUTPUTS / "cache" / "matplotlib"),
+        **kept,
+        "PYTHONPATH": str(CHECKOUT),
+        "CASEBOOK_OUTPUTS": str(OUTPUTS),
+        "PYTHONNOUSERSITE": "1",
+        "JUPYTER_PREFER_ENV_PATH": "1",
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+
+
+def main() -> None:
+    """The kernel itself: dies with its parent, writes its Python stacks to a file on a fault
+    and on SIGUSR2.
+    """
+    die_with_parent(signal.SIGKILL, int(os.environ["JPY_PARENT_PID"]))
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    stacks = os.open(os.environ.pop(STACKS), flags, 0o644)
+    faulthandler.enable(file=stacks, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True, chain=False)
+    from ipykernel.kernelapp import launch_new_instance
+
+    launch_new_instance()
+
+
+def die_with_parent(signum: int, parent: int) -> None:
+    """Have the system send ``signum`` to this process when the thread that started it ends
+    (prctl(2)).
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants that lose theirs, also of those in a session
+    of their own (Linux 3.4).
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def short_folder(mark: str) -> Path:
+    """A new private folder whose sockets fit into the path that a unix socket may have.
+
+    Raises OSError.
+    """
+    for place in _places():
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix=f"cb-{mark[:8]}-", dir=place))
+    refused = f"none of {', '.join(_places())} can be written"
+    raise OSError(f"no folder for sockets: {refused}; set TMPDIR to a short path that can")
+
+
+def clear_sockets(mark: str) -> None:
+    """Remove what ``short_folder`` made for a run whose runner was killed."""
+    for place in _places():
+        for folder in Path(place).glob(f"cb-{mark[:8]}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _places() -> list[str]:
+    places = (tempfile.gettempdir(), *SOCKET_PLACES)
+    return [place for place in places if len(os.fsencode(place)) <= LONGEST_PLACE_BYTES]
+
+
+def how_it_ended(
+    returncode: int, ooms_before: int | None, ooms_now: int | None, words: str = ""
+) -> tuple[str, str]:
+    """What ended a process, in words, and its signal.
+
+    ``unknown`` where nothing proves a cause; the kernel log is not read.
+    """
+    if returncode >= 0:
+        return f"ended by itself with exit status {returncode}", ""
+    name = signal_name(-returncode)
+    if ooms_before is not None and ooms_now is not None and ooms_now > ooms_before:
+        kills = ooms_now - ooms_before
+        why = f"the cgroup counted {kills} OOM kill{'s' if kills > 1 else ''}"
+    elif name in OWN_FAULTS:
+        why = "see its last words" if words else "cause unknown; it left no last words"
+    elif ooms_before is None or ooms_now is None:
+        why = "cause unknown; no OOM counter can be read here"
+    else:
+        why = "cause unknown"
+    return f"killed by {name}; {why}", name
+
+
+def last_words(path: Path) -> str:
+    """The end of what a process wrote to fd 1 and 2, or nothing."""
+    try:
+        with opened(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LAST_WORDS_BYTES))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def where_it_stood(stacks: Path) -> list[str]:
+    """The frames of the notebook's own code at the end, innermost first, from what faulthandler
+    wrote.
+    """
+    frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
+    own = [line.strip() for line in frames if line.strip().startswith("File ")]
+    shell = [at for at, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line]
+    return own[: min(shell, default=0)]
+
+
+def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
+    """End what a run left behind; returns (ended, still there) as "name (pid)".
+
+    Recognised by the mark in the environment that its kernel was started with, whatever session
+    it moved to, and with ``adopted`` also as a descendant of this process (``adopt_orphans``),
+    whatever its environment. What ends by itself within PATIENCE_S is not counted. What SIGKILL
+    does not end within SWEEP_S waits inside the system and is only named.
+    """
+    began = time.monotonic()
+    while (left := _left_behind(mark, adopted)) and time.monotonic() - began < PATIENCE_S:
+        time.sleep(0.05)
+    names: dict[int, str] = {}
+    while left and time.monotonic() - began < PATIENCE_S + SWEEP_S:
+        for pid in left:
+            names.setdefault(pid, _named(pid))
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+        left = _left_behind(mark, adopted)
+    return [name for pid, name in names.items() if pid not in left], [_named(pid) for pid in left]
+
+
+def ask_for_stacks(pid: int) -> None:
+    """Have a kernel write the Python stacks of its threads (see ``main``); what does not catch
+    the signal is let alone.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+        if int(caught, 16) >> (signal.SIGUSR2 - 1) & 1:
+            os.kill(pid, signal.SIGUSR2)
+    except (OSError, StopIteration):
+        return
+
+
+def _left_behind(mark: str, adopted: bool) -> list[int]:
+    pids = set(carrying(f"{MARK}={mark}"))
+    if adopted:
+        import psutil
+
+        below = [child.pid for child in psutil.Process().children(recursive=True)]
+        pids |= {pid for pid in below if process_of(pid).running}
+    return sorted(pids)
+
+
+def _named(pid: int) -> str:
+    return f"{process_of(pid).name or 'gone'} ({pid})"

@@ -1,0 +1,295 @@
+"""run.json, the truth about one run: written whole or not at all, moved only by legal moves,
+read with tolerance.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pydantic import ValidationError
+
+from helpers.ground.child import process_of
+from helpers.ground.shapes import one_line
+from helpers.ground.units import TIME, plain
+from helpers.ground.units import now as now
+from helpers.look.files import boot_id as boot_id
+from helpers.look.files import read, whole, write_atomic
+
+from .shapes import Run
+
+EARLIER = "earlier"  # below a run's folder: what its earlier attempts left, by number
+BLAMED = ("died", "timed_out", "stuck", "rebooted", "node_lost")
+"""What a run is to blame for: each is a strike, and such a run is never repeated by itself."""
+LEGAL = {"planned": ("started", "skipped"), "started": ("answered", "failed", *BLAMED)}
+NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
+"""What may have kept a skipped run from its start that need not be so the next time."""
+PLANNED = {
+    *("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu"),
+    *("estimate_s", "strikes", "plan_sha256", "tool_version"),
+}
+"""What the record of another attempt keeps."""
+MOST_VALUES = 100_000  # of one record: a report on the faults of each would not fit into memory
+SHOWN = ("attempt", "strikes", "node", "gpu", "gate", "quarantined", "seconds")
+CELLS = ("run_id", "box", "state")
+
+
+class IllegalMove(ValueError):
+    """A state was asked for that a run cannot reach from the one it is in."""
+
+
+class RecordUnreadable(ValueError):
+    """A run.json that is torn, from another version or no record at all. One line."""
+
+
+def move(run: Run, state: str, **changes: Any) -> Run:
+    """The run in its next state, with a strike where it is to blame.
+
+    Raises IllegalMove: what ended never changes its state.
+
+    Another attempt at a run that ended is another record: ``again``.
+    """
+    allowed = LEGAL.get(run.state, ())
+    if state not in allowed:
+        expected = " or ".join(allowed) or "no further move"
+        raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {expected}")
+    strikes = run.strikes + (state in BLAMED)
+    return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
+
+
+def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
+    """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
+    is.
+
+    One that never started keeps its number. One that the user interrupted is tried again, and
+    so is one whose batch ended while it ran, until it has more than ``after_strikes`` strikes;
+    never where ``ooms``, the OOM kills by now, rose meanwhile.
+    """
+    if run.state == "skipped":
+        return run.attempt if run.stopped_by in NEVER_RAN else 0
+    if run.state == "failed" and run.stopped_by == "interrupt":
+        return run.attempt + 1
+    if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= after_strikes:
+        known = ooms is not None and run.ooms_before is not None and run.boot_id == boot_id()
+        return 0 if known and (ooms or 0) > (run.ooms_before or 0) else run.attempt + 1
+    return 0
+
+
+def again(run: Run, attempt: int) -> Run:
+    """The planned record of another attempt at a run that ended: what was planned, and its strikes.
+
+    Raises IllegalMove.
+    """
+    if run.state in LEGAL:
+        raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
+    return Run(**run.model_dump(include=PLANNED), attempt=attempt)
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write a run's record into its folder. Raises OSError."""
+    write_atomic(folder / "run.json", run.model_dump_json(indent=1) + "\n")
+
+
+def read_run(path: Path) -> Run:
+    """Read one run.json. Raises RecordUnreadable."""
+    try:
+        raw = whole(path)
+        if raw.count(b",") > MOST_VALUES:
+            many = f"more than {MOST_VALUES:,} values; expected a record; its run counts as unknown"
+            raise RecordUnreadable(f"{path}: {many}")
+        return Run.model_validate_json(raw)
+    except OSError as error:
+        raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        if error.errors()[0]["type"] != "json_invalid":
+            raise RecordUnreadable(one_line(error, str(path))) from error
+        why = "no whole JSON; expected a record; its run counts as unknown"
+        raise RecordUnreadable(f"{path}: {why}") from error
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """What the records of a batch say; ``unreadable`` holds one line for each record that
+    cannot be believed.
+    """
+
+    folder: Path
+    runs: tuple[Run, ...]
+    unreadable: tuple[str, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many runs are in each state, in order of first appearance."""
+        return dict(Counter(run.state for run in self.runs))
+
+
+def read_batch(folder: Path) -> BatchView:
+    """Every run of a batch in order.
+
+    Never raises on a bad record: it is named and the others are still read.
+    """
+    runs: list[Run] = []
+    unreadable: list[str] = []
+    for path in sorted(folder.glob("*/run.json")):
+        try:
+            runs.append(read_run(path))
+        except RecordUnreadable as error:
+            unreadable.append(str(error))
+    return BatchView(folder, tuple(runs), tuple(unreadable))
+
+
+def is_alive(run: Run) -> bool:
+    """Whether the process of a started run is there on this machine: its number, and its run's
+    name on its command line.
+    """
+    words = command_line(run.pid) if run.pid is not None and process_of(run.pid).running else []
+    return any(word.endswith(f"/{run.run_id}".encode()) for word in words)
+
+
+def command_line(pid: int | str) -> list[bytes]:
+    """The words of a process's command line; none where it is gone or may not be read."""
+    return (read("", f"/proc/{pid}/cmdline")[0] or b"").split(b"\0")
+
+
+def gone(run: Run) -> str:
+    """Why a run that reads as started is not running any more, or nothing: its process is gone
+    or the machine restarted.
+
+    Of a run on another node nothing is known here.
+    """
+    if run.state != "started":
+        return ""
+    if run.boot_id and run.boot_id != boot_id():
+        return "started under another boot" if run.node in ("", node()) else ""
+    return "started, and its process is gone" if run.pid is not None and not is_alive(run) else ""
+
+
+def strikes_by_node(runs: Iterable[Run]) -> Counter[str]:
+    """How many strikes the runs of each node have."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts[run.node] += run.strikes
+    return counts
+
+
+def time_left_s(runs: Sequence[Run], going: Mapping[int, float] | None = None) -> float | None:
+    """Seconds until the end if the rest goes like the runs before; None while nothing is known
+    of some run.
+
+    What a run should take is the median of its notebook's runs so far, else the plan's
+    estimate, else the median of all runs. ``going``: seconds that runs have taken, by their
+    number; without it the records say when a run has started.
+    """
+    known: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        if run.seconds is not None and run.state not in ("planned", "started", "skipped"):
+            for name in (run.notebook, ""):
+                known[name].append(run.seconds)
+    usual = {name: median(seconds) for name, seconds in known.items()}
+    left_s = 0.0
+    for number, run in enumerate(runs):
+        if run.state in ("planned", "started"):
+            expected_s = usual.get(run.notebook, run.estimate_s)
+            expected_s = usual.get("") if expected_s is None else expected_s
+            if expected_s is None:
+                return None
+            since_s = seconds_since(run.started_at) if run.state == "started" else 0.0
+            left_s += max(0.0, expected_s - (going or {}).get(number, since_s))
+    return left_s / max(1, len(going or {}))
+
+
+def short_time(seconds: float) -> str:
+    """A time that is only about right: ``40 s``, ``12 min``, ``3 h 10 min``."""
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def status_json(view: BatchView) -> dict[str, Any]:
+    """The state of a batch as data."""
+    return {
+        "batch": view.folder.name,
+        "counts": view.counts,
+        "unreadable": list(view.unreadable),
+        "left_s": time_left_s(view.runs),
+        "runs": [
+            {
+                **{name: getattr(run, name) for name in ("run_id", "notebook", "box", "state")},
+                "cause": run.cause or gone(run),
+                "gone": bool(gone(run)),
+                **{name: getattr(run, name) for name in SHOWN},
+                "answer": run.verdict.cause if run.verdict else None,
+            }
+            for run in view.runs
+        ],
+    }
+
+
+def status_text(view: BatchView) -> str:
+    """The state of a batch for a terminal: one line a run, read from its records alone."""
+    wide = {name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in CELLS}
+    left_s = time_left_s(view.runs)
+    left = f"; about {short_time(left_s)} left" if left_s else ""
+    none = "no record can be read" if view.unreadable else "no runs"
+    counts = ", ".join(f"{n} {state}" for state, n in view.counts.items()) or none
+    lines = [f"{view.folder.name}: {counts}{left}"]
+    nodes = len({run.node for run in view.runs if run.node}) > 1
+    for run in view.runs:
+        words = [
+            f"on {run.node}" if nodes and run.node else "",
+            f"attempt {run.attempt}" if run.attempt > 1 else "",
+            run.verdict.short if run.verdict else "",
+            run.cause or gone(run),
+            run.gate and f"afterwards: {run.gate}",
+            run.quarantined and f"closed: {run.quarantined}",
+            f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "",
+            *run.notes,
+        ]
+        seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
+        cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in wide.items())
+        lines.append(f"  {cells}  {seconds}  {'; '.join(filter(None, words))}".rstrip())
+    lines += [f"  not readable: {line}" for line in view.unreadable]
+    return "\n".join(map(plain, lines))  # a record may hold anything
+
+
+def in_words(error: BaseException) -> str:
+    """An exception in one line: its kind and what it says."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:300]}"
+
+
+def replaced(value: Any, old: str, new: str) -> Any:
+    """A parameter with ``new`` for ``old`` in its text, also in lists of texts."""
+    if isinstance(value, list):
+        return [replaced(one, old, new) for one in value]
+    return value.replace(old, new) if isinstance(value, str) else value
+
+
+def node() -> str:
+    """The name of this machine."""
+    return os.uname().nodename
+
+
+def seconds_since(started_at: str) -> float:
+    """Seconds since a moment of a record; 0 where it names none."""
+    try:
+        began = datetime.strptime(started_at, TIME).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return 0.0
+    return max(0.0, (datetime.now(timezone.utc) - began).total_seconds())
+
+
+def files_below(folder: Path) -> list[str]:
+    """Files of a run, relative to its folder, without its record, empty ones and those of
+    earlier attempts.
+    """
+    skip = ("run.json", "runner.log")
+    own = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
+    files = [path.relative_to(folder) for path in own if path.is_file() and path.stat().st_size]
+    return sorted(str(path) for path in files if path.parts[0] != EARLIER)

@@ -1,0 +1,176 @@
+"""What a plan file and run.json hold, as pydantic models: unknown keys are refused, values do
+not change.
+
+The contracts that need no package (a verdict and its parts) are those of ``helpers.ground.shapes``.
+The JSON Schema of every shape is printed by ``python3 -m helpers schema NAME``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
+
+from helpers.ground.shapes import Verdict, as_dict
+
+from .box_state import Gates
+
+State = Literal[
+    "planned",
+    "started",
+    "answered",
+    "failed",
+    "died",
+    "timed_out",
+    "stuck",
+    "rebooted",
+    "node_lost",
+    "skipped",
+]
+STATES: tuple[str, ...] = get_args(State)
+Danger = Literal["looks", "loads", "provokes"]
+DANGERS: tuple[str, ...] = get_args(Danger)
+StoppedBy = Literal[
+    "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
+]
+MOST_ATTEMPTS = 1_000_000
+RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
+
+
+class Shape(BaseModel):
+    """Base of every shape: unknown keys refused, values immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(Shape):
+    """Time limits in seconds: of a cell, of a run, of the whole plan. None keeps the level above."""
+
+    cell_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    run_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    total_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class PlannedRun(Shape):
+    """One line of a plan: a notebook with fixed parameters, or a grid of them.
+
+    ``gpu`` is the PCI address of the GPU that it uses: a notebook that takes ``gpu`` is given
+    it, and a gate or a quarantine of that GPU counts for it. ``danger`` can only raise what the
+    notebook says of itself.
+    """
+
+    notebook: str
+    parameters: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+    box: str = "live"
+    preset: str = ""
+    gpu: str = ""
+    danger: Literal["", "looks", "loads", "provokes"] = ""
+    repeats: int = Field(default=1, ge=1)
+    limits: Limits = Limits()
+
+
+class StopRules(Shape):
+    """When a batch, or a node, gets no more runs.
+
+    A strike is a run that died, hung or took its box down.
+
+    A run with more than ``after_strikes`` of them is never repeated by itself.
+    ``on_confidence``: a run that answers with a verdict at least so sure is the success that
+    the plan was looking for, and the rest is not needed.
+    """
+
+    after_failures: int | None = Field(default=None, ge=1)
+    after_strikes: int = Field(default=1, ge=1)
+    node_strikes: int | None = Field(default=None, ge=1)
+    on_states: list[State] = []
+    on_confidence: Literal["", "weak", "likely", "confirmed"] = ""
+
+
+class Plan(Shape):
+    """A plan file: which notebooks run, in which order, with what, for how long at most, and
+    when it stops.
+
+    ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the
+    checkout that paths may be in. ``insecure`` lets a fleet listen beyond loopback without TLS:
+    whoever reaches a port of it can run any program there.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    limits: Limits = Limits(cell_s=120, run_s=600, total_s=3600)
+    jobs: int = Field(default=1, ge=1, le=64)
+    order: Literal["danger", "as written"] = "danger"
+    gates: Gates = Gates()
+    stop: StopRules = StopRules()
+    outside: list[str] = []
+    insecure: bool = False
+    runs: list[PlannedRun] = Field(min_length=1)
+
+
+class Figure(Shape):
+    """A picture that a run drew: its file beside run.json, and the words for those who cannot
+    see it.
+    """
+
+    path: str
+    alt: str
+
+
+def _known(version: int) -> int:
+    if version != RUN_VERSION:
+        known = f"this workbook reads {RUN_VERSION}; update the workbook"
+        raise ValueError(f"schema_version {version}: {known}")
+    return version
+
+
+class Run(Shape):
+    """run.json: the truth about one run of one notebook.
+
+    ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time
+    limit, a quarantine or stop rule, a full disk, a box that could not be captured, the end of
+    its batch, or a record that cannot be read. ``strikes`` counts, over all attempts, what it
+    is to blame for. ``gate`` says why the box was not clean after it, ``quarantined`` what is
+    closed since then ("gpu 0000:03:00.0", "box"). ``ooms_before``: OOM kills that its cgroup
+    had counted before its start.
+    """
+
+    schema_version: Annotated[int, AfterValidator(_known)] = RUN_VERSION
+    run_id: str
+    batch_id: str
+    box: str
+    notebook: str
+    parameters: dict[str, Any] = {}
+    preset: str = ""
+    danger: Literal["", "looks", "loads", "provokes"] = ""
+    gpu: str = ""
+    estimate_s: float | None = None
+    state: State = "planned"
+    cause: str = ""
+    stopped_by: StoppedBy = ""
+    attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
+    strikes: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
+    signal: str = ""
+    failing_cell: int | None = None
+    cells: dict[str, int] = {}
+    last_words: str = ""
+    node: str = ""
+    boot_id: str = ""
+    pid: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    ooms_before: int | None = None
+    plan_sha256: str = ""
+    started_at: str = ""
+    ended_at: str = ""
+    seconds: float | None = None
+    tool_version: str = ""
+    verdict: Annotated[Verdict, PlainSerializer(as_dict)] | None = None
+    figures: list[Figure] = []
+    files: list[str] = []
+    left_behind: list[str] = []
+    gate: str = ""
+    quarantined: str = ""
+    notes: list[str] = []
+
+    @property
+    def short(self) -> str:
+        """The run in a few words: its notebook, and the box that it is about."""
+        return f"{self.notebook} on {self.box}" if self.box else self.notebook

@@ -1,0 +1,1 @@
+"""What every room stands on: shapes, units, grammar of printed lines, bounded children."""

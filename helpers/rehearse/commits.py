@@ -1,0 +1,78 @@
+"""A program as it is now beside the same at a commit: both rehearsed, to compare what they hold
+at their peaks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from helpers.ground.child import watch
+from helpers.look import files
+from helpers.rehearse.rehearse import Rehearsal
+
+GIT_S = 120.0
+Sources = dict[str, list[str]]
+
+
+class CommitError(ValueError):
+    """Two commits that cannot be compared: one line with what was seen, what was expected and
+    what to do.
+    """
+
+
+def git(*words: str, cwd: Path | None = None) -> list[str]:
+    """What git prints. Raises CommitError with its last line where it fails."""
+    lines: list[str] = []
+    ended = watch(["git", *words], GIT_S, cwd=cwd, on_line=lines.append)
+    if ended.exit_code != 0:
+        expected = "expected a commit of the repository around this folder"
+        raise CommitError(f"git {words[0]}: {ended.last_line or ended.fate}; {expected}")
+    return lines
+
+
+@contextmanager
+def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
+    """The commit of ``ref`` in short, and this folder as it was then, in a work tree below
+    ``outputs`` that goes at the end.
+    """
+    top = Path(git("rev-parse", "--show-toplevel")[0])
+    commit = git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
+    tree = (outputs / f"commit-{commit}-{os.getpid()}").absolute()
+    git("worktree", "add", "--detach", str(tree), commit)
+    try:
+        folder = tree / Path.cwd().resolve().relative_to(top.resolve())
+        if not folder.is_dir():
+            name = folder.relative_to(tree)
+            raise CommitError(f"{ref} has no folder {name}; expected it at both")
+        yield commit, folder
+    finally:
+        git("worktree", "remove", "--force", str(tree))
+
+
+def sources(folder: Path) -> Sources:
+    """The lines of each Python file that git knows in a folder's repository, by its name; of a
+    name that several have, of the one nearest to the folder, in which the program runs.
+    """
+    top = Path(git("rev-parse", "--show-toplevel", cwd=folder)[0])
+    paths = [top / name for name in git("ls-files", "*.py", cwd=top)]
+    paths.sort(key=lambda path: -len(Path(os.path.relpath(path, folder.resolve())).parts))
+    texts = {path.name: files.read("", str(path))[0] or b"" for path in paths}
+    return {name: text.decode("utf-8", "replace").splitlines() for name, text in texts.items()}
+
+
+def rehearsed(
+    run: Callable[[list[str], Path], Rehearsal], command: Sequence[str], folder: Path, out: Path
+) -> Path:
+    """The trace of the command run in that folder.
+
+    Raises CommitError where the program failed for another reason than memory.
+    """
+    first = os.path.abspath(command[0]) if os.path.dirname(command[0]) else command[0]
+    done = run(["env", "-C", str(folder), first, *command[1:]], out)
+    if done.trace is None or not (done.fits or done.ooms):
+        why = done.error or done.why_no_trace or f"it ended with {done.exit_code}"
+        raise CommitError(f"in {folder}: {why}; expected a program that runs at both commits")
+    return done.trace

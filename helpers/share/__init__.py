@@ -1,0 +1,1 @@
+"""One page of a batch, a run or a notebook for others."""

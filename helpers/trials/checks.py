@@ -1,0 +1,341 @@
+"""Functional checks of torch, each set in a child process with limits: who may be checked, how
+it went, as rows.
+
+A GPU is left alone where somebody else holds memory on it or the kernel log shows a fault of it
+(``gate``), unless forced. Otherwise the default checks take at most 256 MiB and 5 s of each
+GPU: torch's allocator is limited in the child, the clock runs here. A context and library
+handles come on top of the 256 MiB; the clock starts when torch and the driver are up, which
+takes no memory of a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from helpers.ground.child import Ended, json_row, program, watch
+from helpers.ground.shapes import Reading, not_available, seen
+from helpers.ground.units import GIB, MIB
+from helpers.look.bundle import Bundle, is_this_box
+from helpers.settings.table import NO_CACHE
+from helpers.trials.targets import Target, environment, pair_targets, targets_of, torch_interpreter
+
+PROGRAM = "helpers.trials.under_torch.checks"
+
+LOOKS = ("enumeration", "alone")
+LOADS = ("matmul_fp32", "matmul_bf16", "network", "copy_pageable", "copy_pinned")
+DEFAULT = LOOKS + LOADS
+LADDER = ("ladder",)
+PAIRS = ("peer_access", "pair_copy", "all_reduce_gloo", "all_reduce_nccl", "data_parallel")
+CHECKS = DEFAULT + LADDER + PAIRS
+
+# Less than this is too little to begin a check with: it would be stopped for no fault of its own.
+LEAST_S = 0.5
+# Between two checks, and for the child's own end.
+TURN_S = 20.0
+# With the first two, torch's memory limit does not hold (raw driver allocations); the third
+# makes fp32 products TF32.
+DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+# Few threads, and the second process of a pair over the loopback alone.
+SET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
+SET |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the checks.
+
+    ``start_s``: Python, import torch, driver start; ``check_s``: each default check; ``gpu_s``:
+    all default checks of one GPU together (None: no such limit; never on a CPU); ``opt_in_s``:
+    each check asked for by name.
+    """
+
+    start_s: float = 60.0
+    check_s: float = 20.0
+    gpu_s: float | None = 5.0
+    gpu_bytes: int = 256 * MIB
+    opt_in_s: float = 60.0
+    to_the_limit: bool = False
+    grace_s: float = 5.0
+
+
+# For a person who asked for the checks of a card (make check-gpu): no haste.
+FORCED = Limits(check_s=60.0, gpu_s=None, gpu_bytes=GIB)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check of one target.
+
+    ``state`` is passed, failed, not_run, timed_out or crashed; ``says`` is one sentence.
+
+    ``peak_bytes`` is what torch's allocator took from the card at most,
+    ``peak_allocated_bytes`` what tensors used of it. ``last_words`` is the end of the child's
+    stderr and ``stacks`` where its threads were, where it crashed or was stopped.
+    """
+
+    check: str
+    pci: str
+    peer: str
+    device: str
+    state: str
+    says: str
+    seconds: float
+    peak_bytes: Reading
+    peak_allocated_bytes: Reading
+    max_error: float | None = None
+    message: str = ""
+    last_words: str = ""
+    stacks: str = ""
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def check_box(
+    bundle: Bundle,
+    *,
+    gpu: str = "",
+    ladder: bool = False,
+    pairs: bool = False,
+    to_the_limit: bool = False,
+    torch_python: str = "",
+    on_result: Callable[[CheckResult], None] = lambda result: None,
+) -> list[CheckResult]:
+    """Run the checks on every GPU of this box that nobody else uses, or on ``gpu`` alone and in
+    any case.
+
+    Empty for a box that is not this machine. Raises ValueError when ``gpu`` is no GPU of this box.
+    """
+    if not is_this_box(bundle):
+        return []
+    names = DEFAULT + (LADDER if ladder else ()) + (PAIRS if pairs else ())
+    limits = replace(FORCED if gpu else Limits(), to_the_limit=to_the_limit)
+    python = torch_python or torch_interpreter()
+    return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
+
+
+def check_rows(bundle: Bundle, wanted: bool = True, **options: Any) -> list[list[str]]:
+    """The checks as a table with its header first, or one row that says why none was run."""
+    why = "" if wanted else "not asked for"
+    if wanted and not is_this_box(bundle):
+        why = f"because {bundle.box} is not this machine, or it booted since"
+    if why:
+        return [["GPU", "check", "state", "says"], ["-", "all", "not run", why]]
+    return as_rows(check_box(bundle, **options), people=True)
+
+
+def run_checks(
+    torch_python: str,
+    targets: Sequence[Target],
+    names: Sequence[str] = DEFAULT,
+    limits: Limits = Limits(),
+    on_result: Callable[[CheckResult], None] = lambda result: None,
+) -> list[CheckResult]:
+    """Run the named checks on every target, those of pairs on every pair of GPUs; sorted by GPU
+    and check.
+
+    Raises ValueError for a name that is no check. Nothing else is raised: what goes wrong is in
+    the results, which ``on_result`` also gets one by one.
+    """
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        raise ValueError(f"check {unknown[0]!r}: expected one of {', '.join(CHECKS)}")
+    missing = "" if shutil.which(torch_python) else "not run because no Python with torch was found"
+    singles = [name for name in CHECKS if name in names and name not in PAIRS]
+    paired = [name for name in CHECKS if name in names and name in PAIRS]
+    results: list[CheckResult] = []
+    stuck: dict[str, str] = {}
+    rounds = [(target, singles) for target in targets]
+    for target, wanted in rounds + [(target, paired) for target in pair_targets(targets)]:
+        run = _Run(torch_python, target, limits, on_result)
+        held = stuck.get(target.pci, "") or stuck.get(target.peer, "")
+        refused = missing or target.refused or held
+        if refused:
+            run.refuse(wanted, refused)
+        elif wanted is singles or target.peer:
+            run.run(wanted)
+        else:
+            on_cpu = target.device == "cpu"
+            run.run([name for name in wanted if on_cpu and name == "all_reduce_gloo"])
+            run.refuse(wanted, f"not run because this box has {'no' if on_cpu else 'one'} GPU")
+        if run.stuck:
+            stuck.update({pci: run.stuck for pci in (target.pci, target.peer) if pci})
+        results += run.done.values()
+    return sorted(results, key=_order)
+
+
+def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[str]]:
+    """The results as a table, header first, sorted by GPU and check; without times, versions or
+    paths unless for ``people``.
+    """
+    more = ["seconds", "torch took at most", "largest error", "message"]
+    rows = [["GPU", "check", "state", "says", *more * people]]
+    for one in sorted(results, key=_order):
+        row = [" and ".join(filter(None, [one.pci, one.peer])), one.check, one.state, one.says]
+        if people:
+            row[1:3] = [word.replace("_", " ") for word in row[1:3]]
+            peak = one.peak_bytes.show() if one.peak_bytes.ok else ""
+            error = "" if one.max_error is None else f"{one.max_error:.1e}"
+            row += [f"{one.seconds:.2f}", peak, error, one.message]
+        rows.append(row)
+    return rows
+
+
+def _order(result: CheckResult) -> tuple[str, str, int]:
+    return result.pci, result.peer, CHECKS.index(result.check)
+
+
+class _Run:
+    """The checks of one target: as many children as it takes, each check started at most once."""
+
+    def __init__(
+        self,
+        torch_python: str,
+        target: Target,
+        limits: Limits,
+        on_result: Callable[[CheckResult], None],
+    ):
+        self.torch_python = torch_python
+        self.target = target
+        self.limits = limits
+        self.on_result = on_result
+        self.done: dict[str, CheckResult] = {}
+        self.stuck = ""
+        endless = limits.gpu_s is None or target.device == "cpu"
+        self.left_s = float("inf") if endless else limits.gpu_s or 0.0
+        most = f"the {limits.gpu_s or 0:g} s that the checks may take of one GPU"
+        self.used_up = f"not run because {most} are used up"
+
+    def run(self, names: Sequence[str]) -> None:
+        """Run the checks; where one ends its child, the rest run in a fresh one."""
+        while left := self._undone(names):
+            known = len(self.done)
+            ended = self._child(left)
+            left = self._undone(left)
+            if ended.left_pids:
+                pids = ", ".join(map(str, ended.left_pids))
+                held = f"a child that waits in the kernel still holds this GPU (pid {pids})"
+                self.stuck = f"not run because {held}"
+            if left and not (self.current or self.ready):
+                self._torch_did_not_start(left, ended)
+            elif self.current or len(self.done) == known:
+                self._spend()
+                self._bad(self.current or left[0], ended)
+            elif ended.how != "exited":
+                name, last = list(self.done.items())[-1]
+                after = f"afterwards the child {ended.fate}"
+                last = replace(last, message=after, last_words=ended.last_words)
+                self.done[name] = replace(last, stacks=ended.stacks)
+            if self.stuck:
+                self.refuse(left, self.stuck)
+            if self.left_s < LEAST_S:
+                self.refuse([name for name in left if name in LOADS], self.used_up)
+
+    def _child(self, names: Sequence[str]) -> Ended:
+        """One child for these checks.
+
+        Of it: is torch up or why not, the check under way, and since when.
+        """
+        self.ready = False
+        self.current = ""
+        self.began = time.monotonic()
+        self.no_torch: dict[str, Any] = {}
+        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "peer", "several")}
+        spec = {**of_target, **asdict(self.limits), "gpu_s": min(self.left_s, 1e9)}
+        spec |= {"names": names, "least_s": LEAST_S, "used_up": self.used_up}
+        argv = program(self.torch_python, PROGRAM, json.dumps(spec))
+        with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
+            env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
+            how: dict[str, Any] = {"cwd": scratch, "env": env, "grace_s": self.limits.grace_s}
+            return watch(argv, self.limits.start_s, on_line=self._line, **how)
+
+    def refuse(self, names: Sequence[str], says: str) -> None:
+        """Those of these checks that have no result are not run, and why."""
+        for name in self._undone(names):
+            self._add(name, "not_run", says)
+
+    def _undone(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self.done]
+
+    def _line(self, text: str) -> float | None:
+        """Take one line of the child; returns how long the child has from now on."""
+        message = json_row(text)
+        if not message:
+            return None
+        event = message.get("event")
+        name = str(message.get("check"))
+        if event == "start" and name in self._undone(CHECKS):
+            self.current = name
+            self.began = time.monotonic()
+            if name in LOADS:
+                return min(self.limits.check_s, max(LEAST_S, self.left_s))
+            return self.limits.start_s if name in LOOKS else self.limits.opt_in_s
+        if event == "end" and name == self.current:
+            self._spend()
+            self.current = ""
+            self._add(name, message["state"], message["says"], message)
+        elif event == "no_torch":
+            self.no_torch = message
+        self.ready = self.ready or event == "ready"
+        return TURN_S
+
+    def _spend(self) -> None:
+        if self.current in LOADS:
+            self.left_s -= time.monotonic() - self.began
+
+    def _torch_did_not_start(self, left: list[str], ended: Ended) -> None:
+        why = "torch did not start"
+        if self.no_torch.get("missing"):
+            why = "this Python has no torch"
+        elif self.no_torch:
+            why = "torch cannot be imported"
+            self._add(left[0], "failed", why, self.no_torch)
+        elif self.done:
+            why = "torch did not start again"
+        else:
+            self._bad(left[0], ended, "torch did not start: ")
+        self.refuse(left, f"not run because {why}")
+
+    def _bad(self, name: str, ended: Ended, prefix: str = "") -> None:
+        """The result of a check whose child ended before the check did."""
+        state = "timed_out" if ended.how in ("timed_out", "stuck") else "crashed"
+        seconds = round(time.monotonic() - self.began, 3)
+        told = {"message": _last_message(ended.last_words), "seconds": seconds}
+        told |= {"last_words": ended.last_words, "stacks": ended.stacks}
+        self._add(name, state, f"{prefix}the child {ended.fate}", told)
+
+    def _add(
+        self, name: str, state: str, says: str, told: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        why = "not run" if state == "not_run" else "the check did not end"
+        if self.target.device == "cpu" and state != "not_run":
+            why = "memory of the CPU is not counted"
+
+        def peak(kind: str) -> Reading:
+            if (size := told.get(f"{kind}_bytes")) is None:
+                return not_available(why, "bytes", "torch.cuda.memory_stats")
+            return seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
+
+        target, peaks = self.target, (peak("reserved"), peak("allocated"))
+        about = (name, target.pci, target.peer, target.device, state, says)
+        texts: dict[str, Any] = {k: told.get(k, "") for k in ("message", "last_words", "stacks")}
+        measured = told.get("seconds", 0.0), *peaks, told.get("max_error")
+        figures = told.get("figures") or {}
+        result = CheckResult(*about, *measured, **texts, figures=figures)
+        self.done[name] = result
+        self.on_result(result)
+
+
+def _last_message(last_words: str) -> str:
+    """One line of the last words: what stands before faulthandler's "Fatal Python error", with
+    it; else the last line.
+    """
+    lines = [line.strip() for line in last_words.splitlines() if line.strip()]
+    fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
+    chosen = lines[-1:] if fatal is None else lines[max(0, fatal - 1) : fatal + 1]
+    return "; ".join(chosen)[:400]

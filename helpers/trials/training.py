@@ -1,0 +1,296 @@
+"""Which way to train finishes here, at what memory, and is it the same training?
+
+And how many batches until it dies?
+
+Each way is really run, in a child process: helpers/trials/under_torch/training.py under the user's
+torch. Every child has a time limit and ends with its group; its second process talks over the
+loopback only. On the CPU memory is counted as resident memory of the process (the larger of
+two), with glibc told to give every block of 64 KiB or more back when it is freed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from helpers.allocator.driver import Card
+from helpers.allocator.load import read
+from helpers.allocator.whatif import whatif
+from helpers.ground.child import OUTPUTS, Transcript, program, transcript
+from helpers.ground.shapes import WhatIf
+from helpers.ground.units import parse_size
+from helpers.trials.targets import environment, torch_interpreter
+
+PROGRAM = "helpers.trials.under_torch.training"
+START_S = 120.0
+UNTIL_OOM_S = 120.0
+END_S = 15.0
+_DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
+SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
+"""20 thousand, 0.8 and 4.9 million parameters."""
+WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
+PATHS: tuple[str, ...] = tuple(WAYS)
+ENVIRONMENT: dict[str, str] = _DATA["environment"]
+BACK_OFF_SHARE = 0.6
+OUT = OUTPUTS / "training"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure of training by several processes: what it comes from, and the one thing to do
+    next.
+    """
+
+    cause: str
+    next_step: str
+
+
+@dataclass(frozen=True)
+class PathResult:
+    """One way to train.
+
+    ``state``: ran, not_run or failed; ``why`` says why not. ``seconds``: all of it once torch
+    is there, the start of a second process and the comparison included.
+
+    ``peak_bytes`` is the process's resident memory at its highest, or what torch took of the
+    GPU; ``start_bytes`` the same before the model was made (on the CPU mostly torch itself).
+    ``equal_to_single``: bitwise, within tolerance, no, or not applicable; for the two that
+    resume it compares with the same training undisturbed. ``stacks`` is where it stood when it
+    was stopped. ``cause`` reads a failure back.
+    """
+
+    name: str
+    state: str
+    why: str
+    seconds: float = 0.0
+    steps: int = 0
+    peak_bytes: int | None = None
+    start_bytes: int | None = None
+    final_loss: float | None = None
+    equal_to_single: str = "not applicable"
+    says: str = ""
+    cause: Failure | None = None
+    stacks: str = ""
+
+
+def read_failure(text: str) -> Failure | None:
+    """The cause of a failure of torch.distributed by its message; None where it is none that is
+    known.
+    """
+    known = (row for row in _DATA["failures"] if re.search(row["text"], text, re.MULTILINE))
+    return next((Failure(row["cause"], row["next_step"]) for row in known), None)
+
+
+def paths(
+    python: str,
+    names: Sequence[str] = PATHS,
+    *,
+    device: str = "cpu",
+    shape: str = "",
+    seed: int = 7,
+    limit_s: float = 60.0,
+) -> list[PathResult]:
+    """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the
+    single device always comes first.
+
+    ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose
+    allocator takes 20 MiB at a time. ``limit_s``: each child's seconds after its start.
+    ``NAME=PYTHON`` runs that way under another Python, such as one with JAX. Raises ValueError
+    for an unknown name or shape.
+    """
+    shape = shape or ("small" if device == "cpu" else "medium")
+    pythons = {name: other for name, _, other in (one.partition("=") for one in names)}
+    unknown = [name for name in pythons if name not in WAYS] + [shape] * (shape not in SHAPES)
+    if unknown:
+        raise ValueError(f"{unknown[0]!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
+    results: list[PathResult] = []
+    room = 0
+    with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
+        beside = (one for name in pythons for one in (WAYS[name].get("beside", name), name))
+        for name in dict.fromkeys([PATHS[0], *beside]):
+            path = WAYS[name]["path"]
+            more = WAYS[name].get("more", {})
+            spec = specification(path, shape, device, seed, folder=folder, limit_bytes=room) | more
+            if other := WAYS[name].get("program"):
+                made = {**spec, **_DATA["layers"]}
+                owner = pythons.get(name) or python
+                result = result_of(name, child(owner, made, limit_s, other))
+            elif path == "resume":
+                result = _resumed(python, name, spec, limit_s)
+            elif path == "back_off" and not room:
+                why = "its limit is taken from the single device, which did not run"
+                result = PathResult(name, "not_run", why)
+            else:
+                result = result_of(name, child(python, spec, limit_s))
+            if name == PATHS[0] and result.peak_bytes is not None:
+                room = int(BACK_OFF_SHARE * (result.peak_bytes - (result.start_bytes or 0)))
+            results.append(result)
+    return results
+
+
+def specification(path: str, shape: str, device: str, seed: int, **more: Any) -> dict[str, Any]:
+    """What a child of the program is to do: a path of it, with a model of SHAPES."""
+    spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed, "threads": 1}
+    return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
+
+
+def child(
+    python: str, spec: Mapping[str, Any], limit_s: float, module: str = PROGRAM
+) -> Transcript:
+    """One child from its start to its end.
+
+    It has START_S to begin (importing torch), then ``limit_s``.
+    """
+    argv = program(python, module, json.dumps({**spec, "limit_s": limit_s}))
+    then_s = {"ready": limit_s, "end": END_S}
+    return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
+
+
+def result_of(name: str, told: Transcript) -> PathResult:
+    """What one child told, as a row."""
+    end = told.last("end")
+    ended = told.ended
+    step = told.last("step")
+    sizes: dict[str, Any] = {key: end.get(key) for key in ("peak_bytes", "start_bytes")}
+    made = {"steps": step.get("step", 0), "final_loss": step.get("loss")}
+    seconds = float(end.get("seconds", ended.seconds))
+    row = PathResult(name, "failed", "", seconds, **sizes, **made)
+    if end.get("state") == "ran":
+        row = replace(row, equal_to_single=end["equal"], says=end["says"])
+        if end["equal"] == "no":
+            return replace(row, why="it is not the same training")
+        return replace(row, state="ran")
+    if end.get("state") == "not_run":
+        return PathResult(name, "not_run", end["why"])
+    if "No module named 'torch'" in ended.last_words:
+        return PathResult(name, "not_run", "there is no torch in that Python")
+    how = ended.last_line if ended.how == "exited" else f"it {ended.fate}"
+    why = end.get("why") or how
+    stopped = ended.how in ("timed_out", "stuck")
+    stacks = "\n".join(filter(None, [ended.last_words, ended.stacks])) if stopped else ""
+    cause = read_failure(end.get("message") or ended.last_words)
+    return replace(row, why=why, cause=cause, stacks=stacks)
+
+
+def _resumed(python: str, name: str, spec: dict[str, Any], limit_s: float) -> PathResult:
+    """A first child that dies in the middle as it was told, and a second that goes on and
+    compares.
+    """
+    how = spec["die"]["how"]
+    step = spec["steps"] // 2
+    spec = {**spec, "name": f"{spec['path']}-{how}", "die": {**spec["die"], "step": step}}
+    first = child(python, spec, limit_s)
+    end = first.last("end")
+    row = result_of(name, first)
+    killed = first.ended.signal == "SIGKILL" and not end
+    if not (killed if how == "kill" else end.get("oom")):
+        if row.state == "not_run":
+            return row
+        return PathResult(name, "failed", f"it was to die and did not: {row.why or row.says}")
+    second = child(python, {**spec, "die": None, "compare": True}, limit_s)
+    last = row.steps
+    row = result_of(name, second)
+    if row.state != "ran":
+        return row
+    died = "SIGKILL in the middle of writing a checkpoint" if killed else end["why"]
+    same = "bit-identical to the undisturbed training"
+    if row.equal_to_single != "bitwise":
+        same = "not the same training"
+    again = second.last("resumed").get("step", 0)
+    says = f"died after step {last} of {spec['steps']} ({died[:100]}), went on from step {again}: {same}"
+    return replace(row, says=says)
+
+
+# How many batches until it dies?
+
+
+class EnduranceError(RuntimeError):
+    """A child did not answer: one line, seen, expected, what to do."""
+
+
+@dataclass(frozen=True)
+class Endurance:
+    """``batches`` were trained on; the next one, of ``died_length`` tokens a sequence (None:
+    all lived), ran out of memory.
+
+    ``trace`` is the recording, ``answer`` what other settings would do on a card of
+    ``limit_bytes``.
+    """
+
+    limit_bytes: int
+    batches: int
+    died_length: int | None
+    message: str
+    trace: Path | None = None
+    answer: WhatIf | None = None
+    why_no_answer: str = ""
+
+
+def grow(
+    limit: str, *, device: str = "cpu", shape: str = "small", seed: int = 7
+) -> Endurance | None:
+    """until_oom within a size such as 1GiB, under this machine's torch, kept below outputs;
+    None where no size is given.
+    """
+    if not limit:
+        return None
+    OUT.mkdir(parents=True, exist_ok=True)
+    spec = specification("until_oom", shape, device, seed, steps=40, growth=16)
+    trace = Path(tempfile.mkdtemp(prefix="grow-", dir=OUT)) / "trace"
+    return until_oom(torch_interpreter(), spec, parse_size(limit), trace)
+
+
+def until_oom(
+    python: str,
+    spec: Mapping[str, Any],
+    limit_bytes: int,
+    out: Path,
+    *,
+    confs: tuple[str, ...] | None = None,
+) -> Endurance:
+    """Train on batches that are ``growth`` tokens longer each, until memory runs out; record
+    that at ``out`` and ask what if.
+
+    Every attempt is a child with the memory that is given: more private memory than at its
+    start on the CPU (RLIMIT_DATA), torch's own limit on a GPU. What died is done again under
+    the recorder, on the CPU without a limit, so that the trace holds the whole batch that died:
+    its requests and lifetimes are a GPU's, the workspaces of GPU libraries are not in it.
+    ``confs`` are the settings to try (default: the grid). Raises EnduranceError where the child
+    does not answer.
+    """
+    told = child(python, {**spec, "limit_bytes": limit_bytes}, UNTIL_OOM_S)
+    steps = told.last("step").get("step", 0)
+    if not _ran_out(told):
+        why = "nothing ran out of memory"
+        return Endurance(limit_bytes, steps, None, "", why_no_answer=why)
+    last = told.last("batch")
+    found = Endurance(limit_bytes, steps, int(last["length"]), str(told.last("end")["says"]))
+    room = None if spec["device"] == "cpu" else limit_bytes
+    again = {**spec, "steps": last["batch"], "record": str(out), "limit_bytes": room}
+    told = child(python, again, UNTIL_OOM_S)
+    _ran_out(told)
+    end = told.last("end")
+    if not end.get("trace"):
+        why = "; ".join(end.get("notes", [])) or "no trace was kept"
+        return replace(found, why_no_answer=why)
+    path = Path(end["trace"])
+    answer = whatif(read(path), Card(limit_bytes), confs=confs)
+    return replace(found, trace=path, answer=answer)
+
+
+def _ran_out(told: Transcript) -> bool:
+    """Whether memory ran out; raises EnduranceError where that cannot be said."""
+    end = told.last("end")
+    if end.get("state") == "ran" or end.get("oom"):
+        return bool(end.get("oom"))
+    steps = told.last("step").get("step", 0)
+    last = end.get("why") or told.ended.last_line
+    expected = "expected it to finish or to run out of memory"
+    again = "try a longer limit, or more memory than torch alone needs"
+    seen = f"the training child {told.ended.how} after {steps} steps ({last})"
+    raise EnduranceError(f"{seen}; {expected}; {again}")

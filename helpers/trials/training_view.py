@@ -1,0 +1,179 @@
+"""Training paths: which ran here, what each took, whether it is the same training, the
+criteria, and the one to take.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.units import show_bytes
+from helpers.tell.shown import Column, Shown
+from helpers.trials.criteria import Criteria, criteria, read_study, with_runs
+from helpers.trials.training import WAYS, Endurance, PathResult
+
+
+def above_start(one: PathResult) -> int | None:
+    """Bytes that the training itself took at its peak."""
+    if one.peak_bytes is None or one.start_bytes is None:
+        return None
+    return max(0, one.peak_bytes - one.start_bytes)
+
+
+def same_table(results: Sequence[PathResult]) -> Shown:
+    """Each path, whether it ran, and whether it is the same training as on a single device: the
+    same on every run.
+    """
+    rows = [[one.name, one.state.replace("_", " "), one.equal_to_single] for one in results]
+    return Shown("Training paths", ["path", "state", "equal to single device"], rows)
+
+
+def cost_table(results: Sequence[PathResult]) -> Shown:
+    """What each path took here, and what it says of itself; drawn as the memory of each, a stub
+    where it did not run.
+    """
+    alike = [one for one in results if one.state == "ran" and not WAYS[one.name].get("program")]
+    ran = [(above_start(one) or 0, one.name) for one in alike]
+    title = "No training path ran here"
+    if ran:
+        title = f"{min(ran)[1]} takes least memory: {show_bytes(min(ran)[0])} above its start"
+    rows: list[list[Any]] = []
+    for one in results:
+        took = one.seconds if one.state == "ran" else None
+        rows.append([one.name, took, above_start(one), one.says or one.why])
+    head = ["path", Column("time", "0.1 s"), Column("memory above start", "bytes"), "says"]
+    return Shown(title, head, rows, draw=partial(_draw_paths, results, title), widest=90)
+
+
+def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
+    from helpers.tell.sheet import Sheet  # here: the criteria need no figure, and so no matplotlib
+
+    sheet = Sheet(title)
+    top = max([above_start(one) or 0 for one in results], default=0) or 1
+    sheet.heading("Memory of the training itself", "above the process's start")
+    sheet.bars(map(_path_bar, results), top)
+    if any(one.state != "ran" for one in results):
+        sheet.footnote("Hatched stub: it did not run here.")
+    return sheet.done()
+
+
+def _path_bar(one: PathResult) -> Any:
+    from helpers.tell.sheet import ACCENT, NOT_KNOWN, Bar, Look
+
+    took = above_start(one)
+    small = list(filter(None, [one.says or one.why]))
+    if took is None or one.state != "ran":
+        return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
+    value = f"{show_bytes(took)} in {one.seconds:.1f} s"
+    return Bar(one.name, value, [(took, Look(ACCENT))], small, "bold")
+
+
+def criteria_table(
+    log: str = "",
+    study: str = "",
+    results: Sequence[PathResult] = (),
+    known: Criteria | None = None,
+) -> Shown:
+    """Each criterion by a run's log, an Optuna storage and the training paths that ran here;
+    what none of them shows says so.
+
+    Raises ValueError (OSError), one line, for a log or storage that cannot be read.
+    """
+    known = known or criteria(Path(log) if log else None, study or None)
+    rows = [
+        [row.study, row.criterion, row.expected, row.seen or None, row.state]
+        for row in with_runs(known.rows, results)
+    ]
+    columns = ["case", "criterion", "expected", "seen", "state"]
+    return Shown("Success criteria", columns, rows, widest=70)
+
+
+def study_text(study: str = "") -> str:
+    """How far a tuning study is: its trials by state, and how those ended that say so.
+
+    Raises ValueError, one line.
+    """
+    if not study:
+        return "not read because no study was given"
+    counts = read_study(study)
+    states = ("complete", "failed", "pruned", "running", "waiting")
+    lines = [f"{counts.name}: " + ", ".join(f"{getattr(counts, name)} {name}" for name in states)]
+    ends = Counter(counts.outcomes).most_common()
+    lines += ["ended " + ", ".join(f"{count} {outcome}" for outcome, count in ends)] if ends else []
+    return "\n".join(lines)
+
+
+def endurance_text(found: Endurance | None) -> str:
+    """How many batches trained before memory ran out, and what other settings would have done."""
+    if found is None:
+        return "not run because no limit was given"
+    head = f"{found.batches} batches trained within {show_bytes(found.limit_bytes)}"
+    if found.died_length is None:
+        return f"{head}: nothing ran out of memory"
+    long = f"the next, of {found.died_length} tokens a sequence, ran out"
+    lines = [f"{head}; {long}: {found.message[:200]}"]
+    if found.answer is not None:
+        use = found.answer.use or "the default settings"
+        words = f"use {use}: {found.answer.why}"
+        if found.answer.needs_bytes:
+            words = f"no setting helps, it needs {show_bytes(found.answer.needs_bytes)} more"
+        lines.append(f"as if on a card of that size: {words}")
+    elif found.why_no_answer:
+        lines.append(f"no what-if: {found.why_no_answer}")
+    return "\n".join(lines)
+
+
+def _evidence(one: PathResult, value: int | str, says: str) -> Evidence:
+    unit = "bytes" if isinstance(value, int) else "text"
+    reading = seen(value, unit, "measured here")
+    return Evidence(one.name.replace(" ", "-"), reading, one.name + says)
+
+
+def verdict(results: Sequence[PathResult]) -> Verdict:
+    """The path to take: the one that saves most memory among those that are the same training."""
+    ran = [one for one in results if one.state == "ran"]
+    single = next((one for one in ran if one.name == "single device"), None)
+    base = above_start(single) if single else None
+    equal = ("bitwise", "within tolerance")
+    same = [
+        (above_start(one) or 0, one)
+        for one in ran
+        if WAYS[one.name].get("saves")
+        and one.equal_to_single in equal
+        and above_start(one) is not None
+    ]
+    evidence = [
+        _evidence(one, above_start(one) or 0, f": {one.equal_to_single}, in {one.seconds:.1f} s")
+        for one in ran
+    ]
+    against = [
+        _evidence(one, one.why or one.says or one.state, " " + one.state.replace("_", " "))
+        for one in results
+        if one.state == "failed"
+    ]
+    absent = [one for one in results if one.state == "not_run"][:4]
+    how = "a box or a torch that has it"
+    made = Verdict(
+        cause="other",
+        state="aside",
+        confidence="weak",
+        evidence=evidence,
+        against=against,
+        missing=[Missing(reading=f"{one.name}: {one.why}", how=how) for one in absent],
+        summary="No path that saves memory ran beside the single device.",
+        next_step=NextStep("Run the paths that save memory: accumulation and checkpointing first"),
+    )
+    if not same or base is None:
+        return made
+    least, best = min(same, key=lambda pair: pair[0])
+    share = f"{least / base:.0%} of" if base else "beside"
+    summary = f"{best.name} takes {show_bytes(least)}, {share} the single device's {show_bytes(base)}, and is the "
+    summary += f"same training ({best.equal_to_single})."
+    step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
+    title = summary.rstrip(".")
+    return replace(made, confidence="confirmed", title=title, summary=summary, next_step=step)

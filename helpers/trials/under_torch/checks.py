@@ -1,0 +1,397 @@
+"""Does torch work on this device?
+
+A program: one JSON argument in, one JSON line out when each check starts and when it ends.
+
+It runs under the user's own torch (1.13 or later); helpers/trials/checks.py starts, watches and
+reads it. The end of a check says ``state`` (passed, failed, not_run), ``says`` (one sentence
+without times, paths or versions), ``max_error``, the allocator's peaks in bytes, an error's
+message, and figures with their unit in the name.
+
+Tolerances. Matrix product with k = 256: the error of each element over that element of |A| |B|,
+against float64 on the CPU. fp32 stays below k * 2**-24 = 2**-16 in any order of summation
+(Higham, Accuracy and Stability of Numerical Algorithms, 3.5), and TF32 does not; bf16 has
+2**-7, four roundings of 2**-9, since a library may add partial sums in bf16. Network: 1e-4 of
+the largest value of the loss and of each gradient, fp32 against float64. Copies: bit equal.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from helpers.trials.under_torch import frame
+from helpers.trials.under_torch.device import SEED, Device, Failed, meet, second_job, second_process
+from helpers.trials.under_torch.frame import GIB, MIB, NotRun, Row, is_oom, one_line
+
+TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
+NETWORK_TOLERANCE = 1e-4
+START_BYTES = 64 * MIB
+# KFD rounds each buffer up to 2 MiB (amdgpu_amdkfd_gpuvm.c), so a finer answer means nothing.
+STEP_BYTES = 2 * MIB
+LEFT_TO_OTHERS_BYTES = 2 * GIB
+MOST_ON_CPU_BYTES = 2 * GIB
+WORDS = 1024
+Check = Callable[[Device], Row]
+
+
+def enumeration(device: Device) -> Row:
+    if not device.gpu:
+        return {"says": "torch works on the CPU"}
+    if device.trouble:
+        raise Failed(device.trouble, message=device.reason)
+    cuda = device.torch.cuda
+    cards = [cuda.get_device_properties(index) for index in range(cuda.device_count())]
+    names = [f"{card.name} with {card.total_memory / GIB:.2f} GiB" for card in cards]
+    sizes = [card.total_memory for card in cards]
+    return {"says": "torch sees " + " and ".join(names), "figures": {"total_bytes": sizes}}
+
+
+def alone(device: Device) -> Row:
+    if not device.gpu:
+        raise NotRun("not run because it is about GPUs and this is the CPU")
+    if device.trouble:
+        raise NotRun("not run because " + device.trouble)
+    if device.wrong:
+        raise Failed(device.wrong)
+    return {"says": "torch sees this GPU and no other"}
+
+
+def matmul(device: Device, kind: str) -> Row:
+    torch = device.torch
+    if kind == "bfloat16" and device.gpu and not _has_bf16(torch):
+        raise NotRun("not run because this GPU has no bf16")
+    generator = device.generator()
+    a, b = (torch.randn(256, 256, generator=generator).to(getattr(torch, kind)) for _ in range(2))
+    product = torch.matmul(a.to(device.name), b.to(device.name)).to("cpu").double()
+    a = a.double()
+    b = b.double()
+    error = float(((product - torch.matmul(a, b)).abs() / torch.matmul(a.abs(), b.abs())).max())
+    limit = TOLERANCE[kind]
+    # Written so that a NaN fails.
+    if not error <= limit:
+        raise Failed(f"differs from the CPU reference by more than {limit:.1e}", max_error=error)
+    return {"says": f"equal to the CPU reference within {limit:.1e}", "max_error": error}
+
+
+def _has_bf16(torch: Any) -> bool:
+    try:
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    except TypeError:
+        return bool(torch.cuda.is_bf16_supported())
+
+
+def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row:
+    """Loss and gradients of one step of a small network, ``wrap`` around it, against the same
+    step in float64 on the CPU.
+
+    Linear layers only: at a convolution's first use MIOpen may compile kernels for minutes.
+    """
+    torch = device.torch
+    nn = torch.nn
+    torch.manual_seed(SEED)
+    net, twin = (
+        nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Linear(128, 10))
+        for _ in range(2)
+    )
+    twin.load_state_dict(net.state_dict())
+    x = torch.randn(32, 64, generator=device.generator())
+    y = torch.arange(32) % 10
+    here = _step(torch, net.to(device.name), wrap, x.to(device.name), y.to(device.name))
+    expected = _step(torch, twin.double(), lambda net: net, x.double(), y)
+    if not all(bool(torch.isfinite(value).all()) for value in here):
+        raise Failed("loss or gradients are not finite")
+    error = max(map(lambda g, e: float((g - e).abs().max() / e.abs().max()), here, expected))
+    limit = f"{NETWORK_TOLERANCE:.1e}"
+    if not error <= NETWORK_TOLERANCE:
+        says = f"loss or gradients differ from the CPU's by more than {limit}"
+        raise Failed(says, max_error=error)
+    says = f"loss and gradients are finite and equal to the CPU's within {limit}"
+    return {"says": says, "max_error": error}
+
+
+def _step(torch: Any, net: Any, wrap: Callable[[Any], Any], x: Any, y: Any) -> list[Any]:
+    loss = torch.nn.functional.cross_entropy(wrap(net)(x), y)
+    loss.backward()
+    values = [loss, *(parameter.grad for parameter in net.parameters())]
+    return [value.detach().to("cpu").double() for value in values]
+
+
+def data_parallel(device: Device) -> Row:
+    parallel = device.torch.nn.DataParallel
+    return network(device, lambda net: parallel(net, device_ids=[0, 1]))
+
+
+def copies(device: Device, pinned: bool) -> Row:
+    if pinned and not device.gpu:
+        raise NotRun("not run because pinned memory is about GPUs and this is the CPU")
+    for words in (1, 4097, 4 * MIB):
+        there = _words(device, words)
+        there = there.pin_memory() if pinned else there
+        on_device = there.to(device.name, non_blocking=pinned).clone()
+        back = device.torch.empty_like(there, pin_memory=pinned)
+        back.copy_(on_device, non_blocking=pinned)
+        device.wait()
+        _same_words(back, there, "what came back is not what went there")
+    return {"says": "16 MiB there and back are bit equal"}
+
+
+def _words(device: Device, count: int) -> Any:
+    """So many words of 4 bytes on the host, the same in every run."""
+    torch = device.torch
+    drawn: Row = {"generator": device.generator(), "dtype": torch.int32}
+    return torch.randint(-(2**31), 2**31, (count,), **drawn)
+
+
+def _same_words(here: Any, there: Any, says: str) -> None:
+    """Raises Failed where a word differs."""
+    wrong = int((here != there).sum())
+    words = len(there)
+    if wrong:
+        message = f"{wrong} of {words} words of 4 bytes differ"
+        raise Failed(says, message=message, figures={"wrong_words": wrong, "words": words})
+
+
+# Do two GPUs work together?
+
+
+def peer_access(device: Device) -> Row:
+    ask = device.torch.cuda.can_device_access_peer
+    there = bool(ask(0, 1))
+    back = bool(ask(1, 0))
+    says = {
+        (True, True): "each can reach the other's memory",
+        (False, False): "neither can reach the other's memory, so copies go through the host",
+    }.get((there, back), f"only the {'first' if there else 'second'} can reach the other's memory")
+    return {"says": says, "figures": {"first_to_second": there, "second_to_first": back}}
+
+
+def pair_copy(device: Device) -> Row:
+    sent = _words(device, 4 * MIB)
+    for here, there, name in ((0, 1, "first"), (1, 0, "second")):
+        arrived = sent.to(f"cuda:{here}").to(f"cuda:{there}")
+        device.wait()
+        _same_words(arrived.to("cpu"), sent, f"what the {name} sent is not what the other has")
+    return {"says": "16 MiB copied each way are bit equal"}
+
+
+def all_reduce(device: Device, backend: str) -> Row:
+    """The sum over two processes."""
+    torch = device.torch
+    distributed = device.torch.distributed
+    if not distributed.is_available():
+        raise NotRun("not run because this torch was built without torch.distributed")
+    if not getattr(distributed, f"is_{backend}_available")():
+        raise NotRun(f"not run because this torch was built without {backend}")
+    with tempfile.TemporaryDirectory() as folder:
+        job: Row = {"meet": os.path.join(folder, "meet"), "backend": backend}
+        job["devices"] = ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"]
+        job["meet_s"] = device.spec["opt_in_s"] * 0.6
+        with second_process(__name__, job) as other:
+            right = sums_right(torch, job, 0)
+            code = other.wait(job["meet_s"])
+    if not right or code:
+        wrong = "the sum over two processes is wrong"
+        says = wrong if not right or code == 1 else "the second process did not end well"
+        raise Failed(says, message=f"exit code {code} of the second process")
+    where = "" if device.gpu else ", on the CPU"
+    return {"says": f"the sum over two processes is right in both{where}"}
+
+
+def sums_right(torch: Any, job: Row, rank: int) -> bool:
+    meet(torch, job, rank)
+    try:
+        ramp = torch.arange(WORDS, dtype=torch.float32)
+        values = (ramp * (rank + 1)).to(job["devices"][rank])
+        torch.distributed.all_reduce(values)
+        return bool(torch.equal(values.to("cpu"), ramp * 3))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def other_rank() -> None:
+    """The second process: exit code 0 when its sum is right, 1 when it is wrong."""
+    job, _ = second_job()
+    torch = frame.import_torch()
+    torch.set_num_threads(1)
+    sys.exit(0 if sums_right(torch, job, 1) else 1)
+
+
+# The largest single allocation: sizes are doubled, then halved in between; each is written and
+# given back.
+
+
+def ladder(device: Device) -> Row:
+    """Stops at the smaller of half of the free memory and free less 2 GiB (on the CPU also at 2
+    GiB), unless told otherwise.
+    """
+    if device.gpu:
+        device.torch.cuda.empty_cache()
+        device.limit_memory(1 << 62)
+    free = device.free_bytes()
+    stop = free if device.spec.get("to_the_limit") else stop_bytes(free, device.gpu)
+    stop -= stop % STEP_BYTES
+    if stop < STEP_BYTES:
+        free_words = f"only {free / GIB:.2f} GiB is free, and 2 GiB is left to others"
+        raise NotRun("not run because " + free_words)
+    held, refused, tried = climb(partial(can_hold, device), stop)
+    says = f"the largest single allocation is {held / GIB:.2f} GiB of {free / GIB:.2f} GiB free"
+    stopped = f"; {refused / GIB:.2f} GiB was refused" if refused else ", where the check stopped"
+    figures: Row = {"largest_bytes": held, "refused_bytes": refused or None, "free_bytes": free}
+    figures |= {"stop_bytes": stop, "tried": tried}
+    return {"says": says + stopped + " by itself" * (not refused), "figures": figures}
+
+
+def stop_bytes(free_bytes: int, gpu: bool) -> int:
+    """How far the ladder goes when nobody tells it to go further; may be negative."""
+    stop = min(free_bytes // 2, free_bytes - LEFT_TO_OTHERS_BYTES)
+    return stop if gpu else min(stop, MOST_ON_CPU_BYTES)
+
+
+def climb(fits: Callable[[int], bool], stop: int) -> tuple[int, int, list[list[Any]]]:
+    """The largest size that fits and the smallest that was refused (0: none up to ``stop``),
+    with every size tried.
+    """
+    held = 0
+    refused = 0
+    size = min(START_BYTES, stop)
+    tried: list[list[Any]] = []
+    while True:
+        ok = fits(size)
+        tried.append([size, ok])
+        if ok:
+            held = size
+        else:
+            refused = size
+        if refused:
+            middle = (held + refused) // 2
+            size = middle - middle % STEP_BYTES
+            if size <= held or refused - held <= max(STEP_BYTES, refused // 256):
+                return held, refused, tried
+        elif size == stop:
+            return held, refused, tried
+        else:
+            size = min(2 * size, stop)
+
+
+def can_hold(device: Device, size_bytes: int) -> bool:
+    """Whether one block of this size can be had and written to its last byte."""
+    torch = device.torch
+    block = None
+    try:
+        block = torch.empty(size_bytes, dtype=torch.uint8, device=device.name)
+        block.fill_(165)
+        return int(block[-1]) == 165
+    except (MemoryError, RuntimeError) as error:
+        if not is_oom(torch, error):
+            raise
+        return False
+    finally:
+        del block
+        if device.gpu:
+            torch.cuda.empty_cache()
+
+
+# Those that take no device memory, those that share the time of one GPU, and those that are
+# asked for by name.
+LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
+LOADS: dict[str, Check] = {
+    "matmul_fp32": partial(matmul, kind="float32"),
+    "matmul_bf16": partial(matmul, kind="bfloat16"),
+    "network": network,
+    "copy_pageable": partial(copies, pinned=False),
+    "copy_pinned": partial(copies, pinned=True),
+}
+OPT_IN: dict[str, Check] = {
+    "ladder": ladder,
+    "peer_access": peer_access,
+    "pair_copy": pair_copy,
+    "all_reduce_gloo": partial(all_reduce, backend="gloo"),
+    "all_reduce_nccl": partial(all_reduce, backend="nccl"),
+    "data_parallel": data_parallel,
+}
+
+
+def checks(device: Device) -> Iterator[Row]:
+    """Run the checks of ``spec["names"]`` in order and tell each one's start and end.
+
+    After an error that no check expects on a GPU the rest is left undone: the context may be
+    broken, and the parent runs them in a fresh process.
+    """
+    spec = device.spec
+    spent_s = 0.0
+    blocked = device.trouble or device.wrong
+    for name in spec["names"]:
+        left_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
+        left_s = spec["gpu_s"] - spent_s if name in LOADS else left_s
+        yield {"event": "start", "check": name}
+        why = "not run because " + blocked if blocked and name not in LOOKS else ""
+        why = why or spec["used_up"] * (left_s < spec["least_s"])
+        if why:
+            yield {"event": "end", "check": name, "state": "not_run", "says": why}
+            continue
+        # A hang then leaves its Python stack on stderr before the parent's limit ends it; no
+        # GIL is needed for that.
+        limit_s = min(left_s, spec["check_s"]) if name in LOADS else left_s
+        faulthandler.dump_traceback_later(0.9 * limit_s)
+        began = time.monotonic()
+        check = {**LOOKS, **LOADS, **OPT_IN}[name]
+        state, answer, broken = _outcome(device, check, name in LOOKS)
+        faulthandler.cancel_dump_traceback_later()
+        seconds = time.monotonic() - began
+        spent_s += seconds if name in LOADS else 0.0
+        end = {"event": "end", "check": name, "state": state, "seconds": round(seconds, 3)}
+        yield {**end, **answer}
+        if broken:
+            return
+
+
+def _outcome(device: Device, check: Check, looks: bool) -> tuple[str, Row, bool]:
+    """State, what to tell of it, and whether this process may be broken by now."""
+    most = device.spec["gpu_bytes"]
+    try:
+        if looks:
+            # No limit, no counter, no wait: each would take a context.
+            return "passed", check(device), False
+        device.limit_memory(most)
+        device.reset_peaks()
+        answer = check(device)
+        device.wait()
+        return "passed", {**answer, **device.peaks()}, False
+    except NotRun as error:
+        return "not_run", {"says": str(error)}, False
+    except Failed as error:
+        peaks = {} if looks else device.peaks()
+        return "failed", {"says": str(error), **error.measured, **peaks}, False
+    except Exception as error:  # noqa: BLE001  whatever a check raises is its result
+        message = f"{type(error).__name__}: {one_line(error)}"
+        if not is_oom(device.torch, error):
+            return "failed", {"says": "ended with an error", "message": message}, device.gpu
+        if device.gpu and device.free_bytes() > most:
+            says = f"not run because it needs more than the {most // MIB} MiB that a check may take"
+            return "not_run", {"says": says, "message": message}, False
+        return "failed", {"says": "there is not enough memory for it", "message": message}, False
+
+
+def work(spec: Row) -> Iterator[Row]:
+    """torch's version or why there is none, then the checks."""
+    faulthandler.dump_traceback_later(0.9 * spec["start_s"])
+    try:
+        torch = frame.import_torch()
+    except frame.NoTorch as error:
+        yield {"event": "no_torch", "missing": error.missing, "message": str(error)}
+        return
+    torch.set_num_threads(2)
+    device = Device(torch, spec)
+    faulthandler.cancel_dump_traceback_later()
+    yield {"event": "ready", "torch": str(torch.__version__)}
+    yield from checks(device)
+
+
+def main() -> None:
+    frame.run(work)

@@ -1,0 +1,184 @@
+"""Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a
+limit, and what torch counted.
+
+A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` (null: 80 % of
+what is free), ``snapshot`` (a path, or empty) and ``rows`` (whether allocated and reserved
+bytes are told after every operation).
+
+One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache,
+synchronize, reset_peak. Those that only a fake device can do (foreign, fail_next, ...) are
+counted and left out. An allocation that fails is counted and its later free skipped, as under
+the test oracle. Runs under the user's own torch, CUDA or ROCm.
+
+The limit is torch's own per-process memory fraction, so the allocator refuses what a card of
+that size would refuse. With a fraction below 1 garbage_collection_threshold is at work where
+the settings name one. Library handles come on top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from helpers.trials.under_torch import frame
+from helpers.trials.under_torch.device import Device, gpu_trouble
+from helpers.trials.under_torch.frame import MIB, Row, one_line
+from helpers.trials.under_torch.recorder import start_history, write_snapshot
+
+ROWS_AT_ONCE = 500
+KEPT_FREE_BYTES = 256 * MIB
+"""Of what is free, left alone also where a limit is asked for: an estimate of what a driver
+near its end does not give.
+"""
+DEFAULT_SHARE = 0.8
+# With these torch's memory limit does not hold: it asks the driver for every tensor.
+UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
+
+
+class Stress:
+    """The live tensors, the streams by number, and what happened so far."""
+
+    def __init__(self, torch: Any, spec: Row):
+        self.torch = torch
+        self.cuda = torch.cuda
+        self.spec = spec
+        self.live: dict[Any, Any] = {}
+        self.streams: dict[int, Any] = {0: torch.cuda.default_stream(0)}
+        self.counts = {"done": 0, "ooms": 0, "skipped": 0}
+        self.left_out: dict[str, int] = {}
+        self.plain = {
+            "empty_cache": torch.cuda.empty_cache,
+            "synchronize": partial(torch.cuda.synchronize, 0),
+            "reset_peak": partial(torch.cuda.reset_peak_memory_stats, 0),
+        }
+
+    def stream(self, number: int) -> Any:
+        if number not in self.streams:
+            self.streams[number] = self.cuda.Stream(0)
+        return self.streams[number]
+
+    def do(self, op: Row) -> str:
+        """Carry out one operation: ok, skipped or left_out. Raises torch's OutOfMemoryError."""
+        kind = op["op"]
+        ident = op.get("id")
+        if kind == "alloc":
+            options = {"dtype": self.torch.uint8, "device": "cuda:0"}
+            with self.cuda.stream(self.stream(op.get("stream", 0))):
+                self.live[ident] = self.torch.empty(op["size"], **options)
+        elif kind in ("free", "record_stream") and ident not in self.live:
+            self.counts["skipped"] += 1
+            return "skipped"
+        elif kind == "free":
+            del self.live[ident]
+        elif kind == "record_stream":
+            self.live[ident].record_stream(self.stream(op["stream"]))
+        elif kind in self.plain:
+            self.plain[kind]()
+        else:
+            self.left_out[kind] = self.left_out.get(kind, 0) + 1
+            return "left_out"
+        return "ok"
+
+    def run(self, operations: list[Row]) -> Iterator[Row]:
+        """All operations, or those for which there is time: rows, and the end."""
+        began = time.monotonic()
+        batch = []
+        status = "ok"
+        for i, op in enumerate(operations):
+            if time.monotonic() >= began + self.spec["seconds"]:
+                status = "time"
+                break
+            try:
+                out = self.do(op)
+            except self.cuda.OutOfMemoryError:
+                out = "oom"
+                self.counts["ooms"] += 1
+            self.counts["done"] += 1
+            if self.spec["rows"]:
+                now = self.cuda.memory_stats_as_nested_dict(0)
+                names = ("allocated_bytes", "reserved_bytes")
+                batch.append([i, out, *(now[name]["all"]["current"] for name in names)])
+            if len(batch) == ROWS_AT_ONCE:
+                yield {"event": "rows", "rows": batch}
+                batch = []
+        if batch:
+            yield {"event": "rows", "rows": batch}
+        end: Row = {"event": "end", "status": status, "why": "", "left_out": self.left_out}
+        end["seconds"] = round(time.monotonic() - began, 3)
+        end["streams"] = {number: one.cuda_stream for number, one in self.streams.items()}
+        path = self.spec["snapshot"]
+        if path:
+            write_snapshot(self.torch, path)
+        yield {**end, **self.counts, "stats": dict(self.cuda.memory_stats(0)), "snapshot": path}
+
+
+def trouble(torch: Any) -> str:
+    """Why nothing can be stressed here, or empty.
+
+    Caching turned off is one: then neither limit nor statistics hold.
+    """
+    why = ": ".join(filter(None, gpu_trouble(torch)))
+    off = next((name for name in UNLIMITED if name in os.environ), "")
+    if why or off:
+        return why or f"{off} is set, so that torch would not keep to the limit"
+    backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")()
+    return "" if backend == "native" else f"the allocator is {backend}, which keeps no segments"
+
+
+def limit(free_bytes: int, total_bytes: int, asked_bytes: int | None) -> int:
+    """The most that may be held: what was asked for, as far as it is free; by default 80 % of
+    what is free.
+    """
+    if asked_bytes is None:
+        return int(DEFAULT_SHARE * free_bytes)
+    return max(0, min(asked_bytes, free_bytes - KEPT_FREE_BYTES, total_bytes - 1))
+
+
+def work(options: Row) -> Iterator[Row]:
+    """ready, rows, and the end."""
+    spec: Row = {"seconds": 60.0, "limit_bytes": None, "snapshot": "", "rows": False, **options}
+    try:
+        torch = frame.import_torch()
+        why = trouble(torch)
+    except frame.NoTorch as error:
+        why = f"torch cannot be imported: {error}"
+    if not why:
+        device = Device(torch, {"device": "cuda:0", "pci": ""})
+        total = torch.cuda.get_device_properties(0).total_memory
+        free = device.free_bytes()
+        most = limit(free, total, spec["limit_bytes"])
+        why = f"only {free // MIB} MiB of this GPU are free" if most < MIB else ""
+    if why:
+        yield {"event": "end", "status": "not_available", "why": why}
+        return
+    # Before the first one is carried out, so that reading is not part of the run.
+    with open(spec["operations"], encoding="utf-8") as lines:
+        operations = [json.loads(line) for line in lines]
+    device.limit_memory(most)
+    history = "no snapshot was asked for"
+    if spec["snapshot"]:
+        history = start_history(torch, 8 * len(operations) + 10_000, stacks=False)
+    yield {
+        "event": "ready",
+        "torch": str(torch.__version__),
+        "build": "rocm" if getattr(torch.version, "hip", None) else "cuda",
+        "device": torch.cuda.get_device_name(0),
+        "total_bytes": total,
+        "limit_bytes": most,
+        "fraction": most / total,
+        "history": history,
+    }
+    stress = Stress(torch, spec)
+    try:
+        yield from stress.run(operations)
+    except RuntimeError as error:
+        # An error of the driver: no further call into it.
+        yield {"event": "end", "status": "failed", "why": one_line(error), **stress.counts}
+
+
+def main() -> None:
+    frame.run(work)

@@ -1,0 +1,1 @@
+"""Programs of this room that run under the user's own torch."""
