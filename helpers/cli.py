@@ -18,6 +18,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from helpers.commands import gone
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
 from helpers.ground import child
 from helpers.ground.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
@@ -115,6 +116,9 @@ class _Spelt:
 def _verb(argv: list[str]) -> int:
     if argv[:1] == ["capture"]:
         return int(importlib.import_module("helpers.look.capture").main(argv[1:]))
+    replaced = gone.instead(argv)
+    if replaced:
+        raise WrongUse(replaced)
     parser, verbs = parsers(argv[0] if argv else "")
     if not argv:
         parser.print_help()

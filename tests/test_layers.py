@@ -114,6 +114,7 @@ OWN = {
     "settings/*.py": (3, 8),
     "batch/box_state.py": (3, 8),
     "trials/targets.py": (3, 8),
+    "commands/gone.py": (3, 8),
     "commands/use.py": (3, 8),
     "commands/box.py": (3, 8),
     "*/under_torch/*.py": (3, 9),

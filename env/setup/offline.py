@@ -35,7 +35,7 @@ PACKED = (
             "allocator",
         )
     ),
-    *(f"commands/{name}.py" for name in ("__init__", "box", "use")),
+    *(f"commands/{name}.py" for name in ("__init__", "box", "gone", "use")),
     *(f"tell/{name}" for name in ("__init__.py", "box.py", "message.py", "shown.py")),
     *(f"tell/{name}" for name in ("tables.py", "verdict.py", "words.json")),
     "*.py",

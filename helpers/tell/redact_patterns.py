@@ -111,7 +111,7 @@ class View:
         neighbours do.
         """
         new = {True: None, False: "\n\n"}
-        span = lambda at: (max(0, at[0] - PAGE), at[1] + PAGE)
+        span = lambda at: (max(0, at[0] - PAGE), at[1] + PAGE)  # noqa: E731
         return self.reread("block", lambda one: new[self.differs(*span(one.span()))])
 
     def place(self, at: int, end: bool = False) -> int:

@@ -1,0 +1,37 @@
+"""Verbs and options that are gone, each with what to use instead."""
+
+from __future__ import annotations
+
+from typing import Sequence  # noqa: UP035 -- subscribed when imported, and diagnose runs on Python 3.8
+
+VERBS = {
+    "history": "one DuckDB line reads all records; it stands in notebooks/README.md",
+    "collect": "give report several folders: report FOLDER FOLDER",
+    "fleet": "start a Dask cluster with Dask's own commands, then: run PLAN --scheduler ADDRESS",
+    "criteria": "the case studies' criteria are tables in notebooks/cases",
+}
+
+OPTIONS = {
+    ("record", "--cpu-profile"): "rehearse runs the program on a card that is not there",
+    ("fits", "--train"): "rehearse -- python train.py answers exactly",
+    ("fits", "--checkpointing"): "rehearse -- python train.py answers exactly",
+    ("check", "--pairs"): "rccl-tests or nccl-tests measure a pair of cards",
+}
+
+
+def instead(argv: Sequence[str]) -> str:
+    """What to use in place of the verb or an option of a command line, as one line of an error.
+
+    Returns an empty text where nothing of ``argv`` is gone.
+    """
+    if not argv:
+        return ""
+    verb = argv[0]
+    if verb in VERBS:
+        return f"{verb} is gone; {VERBS[verb]}"
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    for word in options:
+        option = word.partition("=")[0]
+        if (verb, option) in OPTIONS:
+            return f"{verb} {option} is gone; {OPTIONS[verb, option]}"
+    return ""
