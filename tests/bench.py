@@ -154,7 +154,7 @@ def replay() -> list[dict]:
         [
             sys.executable,
             "-c",
-            "from helpers.trials.study import study; from helpers.allocator.views.studies import view; "
+            "from helpers.allocator.study import study; from helpers.allocator.views.studies import view; "
             "view(study('growing-loop'))",
         ],
     )

@@ -24,10 +24,11 @@ from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands f
 from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
+from helpers.allocator.patterns import PATTERNS, generate  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
 from helpers.allocator.trace import Trace, TraceError  # noqa: E402
 from helpers.ground.units import parse_size  # noqa: E402
-from helpers.trials.study import PATTERNS, StressResult, generate, stress  # noqa: E402
+from helpers.trials.stress import StressResult, stress  # noqa: E402
 
 SETTINGS = ("", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:8")
 RUN_S = 40.0

@@ -3,8 +3,8 @@
 import json
 
 from helpers.allocator.driver import Card
+from helpers.allocator.study import Study
 from helpers.allocator.trace import from_oracle
-from helpers.trials.study import Study
 
 MIB = 1 << 20
 MESSAGE = (

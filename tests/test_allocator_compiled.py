@@ -19,14 +19,18 @@ from allocator_traces import MIB, trace_of  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from helpers.allocator import allocator, compiled, driver  # noqa: E402
+from helpers.allocator import (  # noqa: E402
+    allocator,
+    compiled,
+    driver,
+    patterns,
+)
 from helpers.allocator.allocator import OUTCOMES  # noqa: E402
 from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
 from helpers.allocator.engine import replay, resolve, run  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment  # noqa: E402
 from helpers.settings.table import behaviour  # noqa: E402
-from helpers.trials import study as patterns  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (0, 1, 512, 513, 4096, 300_000, *(int(mib * MIB) for mib in (1, 1 + 2**-20, 3, 9, 10, 14)))
@@ -372,7 +376,7 @@ def fresh_process(code, tmp_path, numba=True):
 
 PATTERN = (
     "from helpers.allocator import engine\nfrom helpers.allocator.driver import Card\n"
-    "from helpers.trials import study as patterns\n"
+    "from helpers.allocator import patterns\n"
     "trace = patterns.generate('key_value_cache', requests=1)\n"
     "print(engine.replay(trace, '', Card(1 << 30){0}).engine)\n"
 )

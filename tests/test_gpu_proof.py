@@ -10,7 +10,8 @@ import pytest
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.trials.study import StressResult, generate
+from helpers.allocator.patterns import generate
+from helpers.trials.stress import StressResult
 from helpers.trials.targets import Target
 from helpers.trials.trial import workload
 

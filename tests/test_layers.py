@@ -34,8 +34,6 @@ MAY_IMPORT = {
 }
 # Arrows that still point the wrong way; this list only gets shorter.
 STILL_WRONG = {
-    "helpers.allocator.panel",
-    "helpers.allocator.views.studies",
     "helpers.judge.box",
     "helpers.judge.evidence",
     "helpers.tell.box",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.outcome import lines
+from helpers.allocator.patterns import PATTERNS, generate
 from helpers.allocator.trace import (
     Op,
     StartSegment,
@@ -20,7 +21,6 @@ from helpers.allocator.trace import (
     possible,
     program_lines,
 )
-from helpers.trials.study import PATTERNS, generate
 
 COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
 NAMES = sorted(PATTERNS)

@@ -6,6 +6,7 @@ import pytest
 from trial_records import record
 
 from helpers.allocator.load import read
+from helpers.allocator.patterns import generate
 from helpers.trials.claims import claims
 from helpers.trials.effect import LEAST, VERDICTS
 from helpers.trials.fixplan import Arm, Pair, Ran, plan
@@ -22,7 +23,6 @@ from helpers.trials.remedies import (
     recorded_path,
     remedies,
 )
-from helpers.trials.study import generate
 from helpers.trials.trial import workload
 
 CARD_BYTES = 20 << 30

@@ -12,9 +12,10 @@ import pytest
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
+from helpers.allocator.patterns import PATTERNS, generate
 from helpers.allocator.trace import Op, Trace, program_lines
 from helpers.ground import child
-from helpers.trials.study import PATTERNS, generate, stress
+from helpers.trials.stress import stress
 from helpers.trials.targets import Target
 from helpers.trials.under_torch.stress import limit
 

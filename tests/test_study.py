@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers.allocator import study
 from helpers.allocator.driver import Card
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Op, Trace
@@ -14,7 +15,7 @@ from helpers.allocator.views import studies as views
 from helpers.allocator.whatif import whatif
 from helpers.look.bundle import open_box
 from helpers.tell.sheet import png
-from helpers.trials import study
+from helpers.trials import stress
 
 MIB = 1 << 20
 EXPANDABLE = "expandable_segments:True"
@@ -136,23 +137,23 @@ def test_a_study_of_nothing_is_refused_in_one_line(source, told):
 )
 def test_a_recorded_box_is_never_loaded(limit, told):
     case = study.study("growing_batches")
-    result, rows = study.live(open_box("cuda-healthy"), case, limit)
+    result, rows = stress.live(open_box("cuda-healthy"), case, limit)
     assert result.status == "not_available" and told in result.why and rows == []
 
 
 def test_what_a_card_did_stands_beside_what_the_model_says(monkeypatch):
     case = study.study("volume_profiles")
-    model = study.StressResult(
+    model = stress.StressResult(
         "ok", "", len(case.trace), torch=case.torch, build="cuda", total_bytes=2 << 30, fraction=1.0
     ).replayed(case.trace, "")
     sizes = zip(model.column("allocated").tolist(), model.column("reserved").tolist(), strict=True)
     rows = [(at, "ok", *both) for at, both in enumerate(sizes)]
     rows[7] = (7, "ok", 0, 0)
     known = {"torch": case.torch, "build": "cuda", "total_bytes": 2 << 30, "fraction": 1.0}
-    done = study.StressResult("ok", "", len(case.trace), rows=tuple(rows), **known)
-    monkeypatch.setattr(study, "is_this_box", lambda bundle: True)
-    monkeypatch.setattr(study, "free_targets", lambda bundle: ([study.CPU], ""))
-    monkeypatch.setattr(study, "stress", lambda *args, **more: done)
-    _, table = study.live(open_box("cuda-healthy"), case, "2GiB")
+    done = stress.StressResult("ok", "", len(case.trace), rows=tuple(rows), **known)
+    monkeypatch.setattr(stress, "is_this_box", lambda bundle: True)
+    monkeypatch.setattr(stress, "free_targets", lambda bundle: ([stress.CPU], ""))
+    monkeypatch.setattr(stress, "stress", lambda *args, **more: done)
+    _, table = stress.live(open_box("cuda-healthy"), case, "2GiB")
     assert table[0] == ["operations", str(len(rows)), str(len(rows))]
     assert table[-1] == ["operations with equal bytes", str(len(rows)), str(len(rows) - 1)]

@@ -17,6 +17,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.edit import edited, parse
 from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
 from helpers.allocator.views import replays
 from helpers.allocator.views import studies as allocator_view
@@ -25,7 +26,6 @@ from helpers.settings.table import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.tell.shown import Shown, text_html
-from helpers.trials.study import Study
 
 BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
 STRANDING = 12

@@ -17,6 +17,7 @@ import yaml
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
+from helpers.allocator.patterns import generate
 from helpers.allocator.whatif import whatif
 from helpers.ground.shapes import Evidence, Verdict, from_json, seen
 from helpers.ground.units import KIB, MIB, show_bytes
@@ -25,7 +26,6 @@ from helpers.settings.audit import findings, load
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from helpers.tell.shown import Column, Shown
 from helpers.trials.claims import Claim, claims
-from helpers.trials.study import generate
 from helpers.vpoc.answer import case_arithmetic
 from helpers.vpoc.reading import FOLDER, WHEEL, choose, real
 from helpers.vpoc.trades import Trades

@@ -19,6 +19,7 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.load import read
+from helpers.allocator.study import study
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
 from helpers.ground.child import CHECKOUT, OUTPUTS
@@ -35,7 +36,6 @@ from helpers.trials import effect, fixplan
 from helpers.trials.claims import claims
 from helpers.trials.effect import LEAST, Comparison, Effect, compare
 from helpers.trials.fixplan import Arm, FixPlan, Pair, Ran
-from helpers.trials.study import study
 from helpers.trials.targets import CPU, free_targets, largest_pool, torch_interpreter
 from helpers.trials.trial import SECONDS, TrialRecord, Workload, workload
 

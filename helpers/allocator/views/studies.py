@@ -21,6 +21,7 @@ from matplotlib.path import Path
 from helpers.allocator import metrics
 from helpers.allocator.engine import replay
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.shapes import Replay, WhatIf
 from helpers.ground.units import GIB, MIB, show_bytes
@@ -29,7 +30,6 @@ from helpers.settings.text import parse
 from helpers.tell import sheet
 from helpers.tell.shown import Column, Shown, wrapped
 from helpers.tell.shown import words as wording
-from helpers.trials.study import Study
 
 from .replays import league as league_rows
 from .replays import ranked

@@ -1,265 +1,23 @@
-"""What an allocator study replays: a recorded trace or a pattern; and on a live GPU nobody else
-uses, carried out for real.
+"""What programs that run out of memory ask of the allocator, in order: five patterns as traces.
 
-A live run is torch's own, in a child process within a limit, and its figures stand beside the
-model's.
+Each program writes its requests to a Tape. The first line of its docstring says what it shows;
+its parameters, ``p``, stand in patterns.json. The traces are seeded, and the same on every
+machine.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
-from helpers.allocator.load import read
-from helpers.allocator.outcome import Outcome
-from helpers.allocator.recorded import circumstances, with_record
-from helpers.allocator.trace import STREAM_STEP, Op, Trace, program_lines
-from helpers.ground.child import CHECKOUT, Transcript, program, transcript
-from helpers.ground.units import MIB, parse_size, show_bytes
-from helpers.look.bundle import Bundle, is_this_box
-from helpers.settings.table import CONF_NAMES
-from helpers.trials.targets import CPU, Target, environment, free_targets, torch_interpreter
-
-BUNDLED = CHECKOUT / "env" / "traces"
-CPU_STEP = "cpu-training-step"
-LIVE_SECONDS = 60.0
-PROGRAM = "helpers.trials.under_torch.stress"
-# Python, import torch, driver start; and the end: statistics, a snapshot of every event, giving
-# the memory back.
-START_S = 90.0
-END_S = 60.0
-
-
-@dataclass(frozen=True)
-class Study:
-    """One trace with the card, release, build and settings it is studied under.
-
-    ``recorded``: by a GPU, not made up; ``own``: a file that was given, no pattern or example
-    of the workbook's.
-    """
-
-    name: str
-    trace: Trace
-    card: Card
-    torch: str
-    build: str
-    conf: str
-    fraction: float | None
-    recorded: bool
-    notes: tuple[str, ...]
-    own: bool = False
-
-    @property
-    def words(self) -> str:
-        """The study in one line."""
-        label = self.trace.header.get("label") or "label unknown"
-        card = f"a card of {show_bytes(self.card.capacity_bytes)}"
-        under = f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}"
-        return f"{self.name}: {len(self.trace)} operations ({label}) on {card}, {under}"
-
-
-def study(
-    source: str,
-    *,
-    capacity: str = "",
-    conf: str = "",
-    torch: str = "",
-    build: str = "",
-    seed: int = 0,
-) -> Study:
-    """The study of a pattern, of a trace in env/traces by its name, or of a trace file.
-
-    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError
-    (TraceError) in one line.
-    """
-    bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.parquet"))}
-    if source in PATTERNS:
-        trace = generate(source, seed=seed)
-    elif source in bundled:
-        trace = read(bundled[source])
-    elif Path(source).is_file():
-        trace = with_record(read(source), Path(source))
-    else:
-        names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
-        raise ValueError(f"trace {source!r}: expected a file, {names}")
-    known = circumstances(trace)
-    size = parse_size(capacity) if capacity else known.capacity_bytes
-    if size <= 0:
-        expected = "it does not say how large the card was; give capacity, such as 20GiB"
-        raise ValueError(f"trace {Path(source).name}: {expected}")
-    return Study(
-        name=Path(source).stem,
-        trace=trace,
-        card=Card(size, known.held_bytes),
-        torch=torch or known.torch,
-        build=build or known.build,
-        conf=conf or known.conf,
-        fraction=known.fraction,
-        recorded="GPU" in str(trace.header.get("label")),
-        notes=(*trace.notes, *known.notes),
-        own=source not in PATTERNS and source not in bundled,
-    )
-
-
-def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:
-    """The pattern carried out on this box's first free GPU within a limit, and its figures
-    beside the model's.
-
-    A box that is not this machine, has no GPU or whose GPUs are in use is left alone: no
-    figures, and the result says why.
-    """
-    why = ""
-    target = CPU
-    if not limit:
-        why = "no limit was given, so nothing was loaded"
-    elif not is_this_box(bundle):
-        why = f"{bundle.box} is not this machine, or not since it booted"
-    else:
-        free, why = free_targets(bundle)
-        target = next(iter(free), CPU)
-    done = StressResult("not_available", why)
-    if not why:
-        most = min(parse_size(limit), wanted.card.capacity_bytes)
-        how: dict[str, Any] = {"conf": wanted.conf, "rows": True, "target": target}
-        done = stress(torch_interpreter(), wanted.trace, most, LIVE_SECONDS, **how)
-    if done.status not in ("ok", "time"):
-        return done, []
-    model = done.replayed(wanted.trace, wanted.conf)
-    figures = {
-        "operations": (model.events, done.done),
-        "requests that failed": (model.ooms, done.ooms),
-        "bytes reserved at most": (
-            model.peak_reserved_bytes,
-            done.stats.get("reserved_bytes.all.peak"),
-        ),
-        "retries": (model.counter("num_alloc_retries"), done.stats.get("num_alloc_retries")),
-    }
-    rows = [[name, str(said), str(real)] for name, (said, real) in figures.items()]
-    bytes_of = (model.column("allocated").tolist(), model.column("reserved").tolist())
-    sizes = list(zip(*bytes_of, strict=True))
-    same = sum(sizes[i] == tuple(real) for i, how, *real in done.rows if how != "left_out")
-    return done, [*rows, ["operations with equal bytes", str(len(done.rows)), str(same)]]
-
-
-# On a real GPU.
-
-
-@dataclass(frozen=True)
-class StressResult:
-    """What a stress run did. Sizes are bytes.
-
-    ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver
-    raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it
-    in words. ``done`` operations were carried out, with ``ooms`` failed allocations and
-    ``skipped`` frees of those; ``left_out`` counts what a real GPU cannot do. ``stats`` are
-    torch.cuda.memory_stats at the end. ``rows``: [index, ok|oom|skipped|left_out, allocated,
-    reserved] where wanted. ``fraction`` is the limit as torch got it: a replay that is to be
-    compared takes ``total_bytes`` and this. ``streams``: the handle of each stream's number.
-    ``build``: cuda or rocm.
-    """
-
-    status: str
-    why: str
-    done: int = 0
-    ooms: int = 0
-    skipped: int = 0
-    stats: Mapping[str, int] = field(default_factory=dict)
-    rows: tuple[tuple[int, str, int, int], ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    streams: Mapping[int, int] = field(default_factory=dict)
-    torch: str = ""
-    build: str = ""
-    device: str = ""
-    total_bytes: int = 0
-    limit_bytes: int = 0
-    fraction: float = 0.0
-    snapshot: Path | None = None
-
-    def replayed(self, trace: Trace, conf: str) -> Outcome:
-        """The model's answer to the operations that were carried out, on the same card within
-        the same limit.
-        """
-        of = {"torch": self.torch, "build": self.build, "fraction": self.fraction}
-        card = Card(self.total_bytes)
-        return replay(trace, conf, card, **of, timeline=True, stop=self.done)  # type: ignore[arg-type]
-
-
-def stress(
-    python: str,
-    trace: Trace,
-    limit_bytes: int | None = None,
-    seconds: float = 60.0,
-    *,
-    conf: str = "",
-    snapshot: Path | None = None,
-    rows: bool = False,
-    target: Target = CPU,
-) -> StressResult:
-    """Carry out a trace on the target, or on the first GPU that ``python``'s torch sees, under
-    ``conf`` and no other settings.
-
-    ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where
-    torch's snapshot goes at the end. Raises ValueError for a limit or a time that is not above
-    0 and for a trace that begins in the middle of a program.
-    """
-    for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} is {value!r}: expected a number above 0")
-    if not shutil.which(python):
-        return StressResult("not_available", f"there is no Python at {python}")
-    with tempfile.TemporaryDirectory(prefix="casebook-stress-") as scratch:
-        operations = Path(scratch) / "operations.jsonl"
-        with operations.open("w") as file:
-            file.writelines(json.dumps(op) + "\n" for op in program_lines(trace))
-        spec = {"operations": str(operations), "seconds": seconds, "limit_bytes": limit_bytes}
-        spec |= {"snapshot": str(snapshot.resolve()) if snapshot else "", "rows": rows}
-        argv = program(python, PROGRAM, json.dumps(spec))
-        # Each build and version reads another of these names; all get the same.
-        confs = dict.fromkeys(CONF_NAMES, conf) if conf else {}
-        more = environment(target, more={**confs, "TMPDIR": scratch})
-        then_s = {"ready": seconds + END_S, "end": END_S}
-        return _result(transcript(argv, START_S, then_s, env=more, cwd=scratch))
-
-
-def _result(told: Transcript) -> StressResult:
-    ready = told.last("ready")
-    end = told.last("end")
-    ended = told.ended
-    known = {one.name for one in fields(StressResult)} - {"snapshot", "streams", "rows"}
-    values = {"why": "", **{key: value for key, value in {**ready, **end}.items() if key in known}}
-    if not end:
-        status = {"exited": "failed", "signalled": "crashed"}.get(ended.how, ended.how)
-        how = f"the child did not tell its end ({ended.signal or ended.exit_code})"
-        values |= {"status": status, "why": f"{how}: {ended.last_line}"}
-    elif ended.how != "exited":
-        how = ended.signal or ended.how
-        values["why"] = f"afterwards the child ended otherwise than by itself ({how})"
-    batches = (row["rows"] for row in told.rows if row["event"] == "rows")
-    return StressResult(
-        **values,
-        rows=tuple(tuple(row) for batch in batches for row in batch),
-        streams={int(number): handle for number, handle in end.get("streams", {}).items()},
-        snapshot=Path(end["snapshot"]) if end.get("snapshot") else None,
-    )
-
-
-# What do programs that run out of memory ask of the allocator, in order? Five stress patterns,
-# in their own terms, as traces.
-#
-# Each writes its requests to a Tape. The first line of its docstring is what it shows; its
-# parameters, ``p``, stand in patterns.json. The traces are seeded, and the same on every
-# machine.
+from helpers.allocator.trace import STREAM_STEP, Op, Trace
+from helpers.ground.units import MIB
 
 
 class Tape:
@@ -327,7 +85,7 @@ class Tape:
         )
 
 
-def volume_profiles(t: Tape, p: Any) -> None:
+def volume_profiles(t: Tape, p: SimpleNamespace) -> None:
     """Chunks padded to their longest session: whole segments of ever other sizes stay cached
     beside a small list to be joined.
 
@@ -371,7 +129,7 @@ def volume_profiles(t: Tape, p: Any) -> None:
     t.free(*profiles, *pocs)
 
 
-def growing_batches(t: Tape, p: Any) -> None:
+def growing_batches(t: Tape, p: SimpleNamespace) -> None:
     """Batches of growing length whose kept outputs split the segments that the longer next
     batch can no longer use.
 
@@ -428,7 +186,7 @@ def _layer_activations(t: Tape, state: int) -> list[int]:
     return [t.alloc(what, state * width) for what, width in widths.items()]
 
 
-def tuning_trials(t: Tape, p: Any) -> None:
+def tuning_trials(t: Tape, p: SimpleNamespace) -> None:
     """Models of other widths and depths one after another, where the best state and a leak here
     and there outlive their trial.
 
@@ -471,7 +229,7 @@ def tuning_trials(t: Tape, p: Any) -> None:
             t.empty_cache()
 
 
-def mixed_survivors(t: Tape, p: Any) -> None:
+def mixed_survivors(t: Tape, p: SimpleNamespace) -> None:
     """Large and small requests mixed, where a few that never die each hold a whole segment back
     from being released.
 
@@ -500,7 +258,7 @@ def mixed_survivors(t: Tape, p: Any) -> None:
             held -= freed
 
 
-def key_value_cache(t: Tape, p: Any) -> None:
+def key_value_cache(t: Tape, p: SimpleNamespace) -> None:
     """Inference whose key/value caches are made anew one token longer at every step, for
     requests that come and go.
 
@@ -540,14 +298,12 @@ def key_value_cache(t: Tape, p: Any) -> None:
         serving = [served for served in serving if served[1]]
 
 
-# The table of patterns, and a trace of one.
-
 PATTERNS: Mapping[str, Mapping[str, Any]] = json.loads(
     Path(__file__).with_name("patterns.json").read_text(encoding="utf-8")
 )
 """The programs by name, each with the bytes of the card that it is made for, and its parameters."""
 _PROGRAMS = (volume_profiles, growing_batches, tuning_trials, mixed_survivors, key_value_cache)
-PROGRAMS: Mapping[str, Callable[..., None]] = {one.__name__: one for one in _PROGRAMS}
+PROGRAMS: Mapping[str, Callable[..., None]] = {program.__name__: program for program in _PROGRAMS}
 
 
 def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:

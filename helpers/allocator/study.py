@@ -1,0 +1,89 @@
+"""What a study of the allocator replays: a recorded trace or a pattern, with a card and settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.allocator.driver import Card
+from helpers.allocator.load import read
+from helpers.allocator.patterns import PATTERNS, generate
+from helpers.allocator.recorded import circumstances, with_record
+from helpers.allocator.trace import Trace
+from helpers.ground.child import CHECKOUT
+from helpers.ground.units import parse_size, show_bytes
+
+BUNDLED = CHECKOUT / "env" / "traces"
+CPU_STEP = "cpu-training-step"
+"""A training step that was recorded on the CPU; the way to record another one is gone."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """One trace with the card, release, build and settings it is studied under.
+
+    ``recorded``: by a GPU, not made up; ``own``: a file that was given, no pattern or example
+    of the workbook's.
+    """
+
+    name: str
+    trace: Trace
+    card: Card
+    torch: str
+    build: str
+    conf: str
+    fraction: float | None
+    recorded: bool
+    notes: tuple[str, ...]
+    own: bool = False
+
+    @property
+    def words(self) -> str:
+        """The study in one line."""
+        label = self.trace.header.get("label") or "label unknown"
+        card = f"a card of {show_bytes(self.card.capacity_bytes)}"
+        under = f"torch {self.torch}, {self.build}, {self.conf or 'default settings'}"
+        return f"{self.name}: {len(self.trace)} operations ({label}) on {card}, {under}"
+
+
+def study(
+    source: str,
+    *,
+    capacity: str = "",
+    conf: str = "",
+    torch: str = "",
+    build: str = "",
+    seed: int = 0,
+) -> Study:
+    """The study of a pattern, of a trace in env/traces by its name, or of a trace file.
+
+    capacity is a size such as 20GiB; empty takes the trace's own. Raises ValueError
+    (TraceError) in one line.
+    """
+    bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.parquet"))}
+    if source in PATTERNS:
+        trace = generate(source, seed=seed)
+    elif source in bundled:
+        trace = read(bundled[source])
+    elif Path(source).is_file():
+        trace = with_record(read(source), Path(source))
+    else:
+        names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
+        raise ValueError(f"trace {source!r}: expected a file, {names}")
+    known = circumstances(trace)
+    size = parse_size(capacity) if capacity else known.capacity_bytes
+    if size <= 0:
+        expected = "it does not say how large the card was; give capacity, such as 20GiB"
+        raise ValueError(f"trace {Path(source).name}: {expected}")
+    return Study(
+        name=Path(source).stem,
+        trace=trace,
+        card=Card(size, known.held_bytes),
+        torch=torch or known.torch,
+        build=build or known.build,
+        conf=conf or known.conf,
+        fraction=known.fraction,
+        recorded="GPU" in str(trace.header.get("label")),
+        notes=(*trace.notes, *known.notes),
+        own=source not in PATTERNS and source not in bundled,
+    )
