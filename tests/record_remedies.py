@@ -22,11 +22,11 @@ from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands f
 from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read, to_parquet  # noqa: E402
 from helpers.allocator.recorded import with_record  # noqa: E402
+from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import build, study  # noqa: E402
-from helpers.rehearse.devices import device  # noqa: E402
 from helpers.trials.remedies import chosen, recorded_path  # noqa: E402
 
-CARD = device("a100-80")
+CARD = find_card("a100-80")
 
 
 def main() -> int:

@@ -31,8 +31,8 @@ from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances, with_record  # noqa: E402
+from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import build  # noqa: E402
-from helpers.rehearse.devices import device  # noqa: E402
 from helpers.rehearse.rehearse import Rehearsal, rehearse  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "programs" / "rehearse" / "steps.py"
@@ -99,7 +99,7 @@ def one(
 
     def on(size: str, at: int) -> Rehearsal:
         out = work / f"{name}-{at}"
-        return run(device("", size), out, log=out.with_name(f"{out.name}.log"))
+        return run(find_card("", size), out, log=out.with_name(f"{out.name}.log"))
 
     first, again = on("1TiB", 1), on("1TiB", 2)
     names = ("model", "precision", "optimizer", "feature")

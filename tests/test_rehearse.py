@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from helpers import cli
 from helpers.commands import rehearse as command
-from helpers.rehearse import build, devices, rehearse, study
+from helpers.look import cards
+from helpers.rehearse import build, rehearse, study
 from helpers.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.settings.audit import Preset
 from helpers.trials.record import INJECT
@@ -28,7 +29,7 @@ from helpers.trials.trial import workload
 MIB = 1 << 20
 GIB = 1 << 30
 DEVICE_ROWS = (build.HERE / "properties.def").read_text()
-CARD = devices.device("4090")
+CARD = cards.find_card("4090")
 QUIET = {"pid": 1, "forks": 0, "error": "", "message": "", "frames": [], "missing": []}
 QUIET |= {"counts": {"launches": 5, "cudnn": 0}, "reads": []}
 RUN = Rehearsal(
@@ -309,7 +310,7 @@ def test_a_quiet_program_leaves_only_what_is_always_so():
     "says", ["3 streams", "2 processes used a GPU", "a CUDA build stands in for ROCm"]
 )
 def test_streams_several_processes_and_rocm_are_named(says):
-    assert says in trust({}, {}, card=devices.device("7900xtx"), streams=3)
+    assert says in trust({}, {}, card=cards.find_card("7900xtx"), streams=3)
 
 
 def test_the_answer_names_card_torch_failure_and_trust():

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.rehearse import build, devices, rehearse
+from helpers.look import cards
+from helpers.rehearse import build, rehearse
 
 ROOT = Path(__file__).parents[1]
 ALONG = """
@@ -122,7 +123,7 @@ def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, 
     shell = ["sh", "-c", f"cd {tmp_path} && python decides.py"]
     done = rehearse.rehearse(
         shell,
-        devices.device("4090"),
+        cards.find_card("4090"),
         tmp_path / "out.pickle",
         torch=replace(torch, own=False),
         cache=tmp_path / "cache",

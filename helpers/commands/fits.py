@@ -74,11 +74,11 @@ def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
     from helpers.fits.sheet import table
     from helpers.ground.units import parse_size
     from helpers.look.bundle import open_box
-    from helpers.rehearse.devices import device
+    from helpers.look.cards import find_card
 
     found: dict[str, Any] = cards_of(open_box(given.box), alike) if given.box else {}
     if given.gpu or given.capacity:
-        card = device(given.gpu, given.capacity, given.held)
+        card = find_card(given.gpu, given.capacity, given.held)
         found.update(card_total_bytes=card.total_bytes, ceiling_words=given.gpu and card.name)
     found.update({"card_free_bytes": None} if found else {})
     found["others_bytes"] = parse_size(given.held) if given.held else found.get("others_bytes")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import OUTPUTS, PROGRAM, WrongUse
 
 if TYPE_CHECKING:
+    from helpers.look.cards import GpuCard
     from helpers.rehearse.build import Torch
-    from helpers.rehearse.devices import Device
     from helpers.rehearse.rehearse import Rehearsal
 
     Run = partial[Rehearsal]
@@ -142,14 +142,14 @@ def rehearse(given: Given) -> int:
     return 0
 
 
-def _card(given: Given) -> Device:
+def _card(given: Given) -> GpuCard:
     from helpers.look.bundle import open_box
-    from helpers.rehearse.devices import device
+    from helpers.look.cards import find_card
     from helpers.rehearse.study import AMPLE_BYTES
 
     ample = given.find_capacity and not (given.gpu or given.capacity or given.box)
     bundle = open_box(given.box) if given.box else None
-    return device(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
+    return find_card(given.gpu, str(AMPLE_BYTES) if ample else given.capacity, given.held, bundle)
 
 
 def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
@@ -173,12 +173,12 @@ def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
 
 
 def _cards() -> str:
-    from helpers.rehearse.devices import TABLE
+    from helpers.look.cards import cards
     from helpers.tell.shown import Shown
 
     header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
     named = "name total_bytes capability multiprocessors l2_mib blas_mib source".split()
-    rows = [[key, *(getattr(card, one) for one in named)] for key, card in TABLE.items()]
+    rows = [[key, *(getattr(card, one) for one in named)] for key, card in cards().items()]
     shown = [[*row[:2], row[2] >> 20, row[3] / 10, *row[4:]] for row in rows]
     return Shown("", header, shown, widest=90).text(0)
 
@@ -205,7 +205,7 @@ def _torch(given: Given, command: list[str], place: Path) -> Torch:
     return found
 
 
-def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: Device) -> int:
+def _answer(given: Given, command: list[str], place: Path, torch: Torch, card: GpuCard) -> int:
     from helpers.ground.units import parse_size
     from helpers.rehearse.rehearse import STOPPED, Limits, rehearse
 
@@ -245,7 +245,7 @@ def between(both: list[Rehearsal]) -> list[str]:
     return [f"{line}; the run below has the most"] if len(both) > 1 else []
 
 
-def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
+def _commits(given: Given, command: list[str], card: GpuCard, run: Run) -> int:
     """The program at a commit and as it is now, both rehearsed and compared; what they print is put aside."""
     from helpers.commands.batch import peaks, share
     from helpers.rehearse import commits
@@ -267,7 +267,7 @@ def _commits(given: Given, command: list[str], card: Device, run: Run) -> int:
     return peaks((before, after), allowed, given.json, both, names)
 
 
-def _several(given: Given, command: list[str], card: Device, run: Run, folder: Path) -> int:
+def _several(given: Given, command: list[str], card: GpuCard, run: Run, folder: Path) -> int:
     """A search, or presets side by side: the program's output is put aside, and stdout has the table."""
     from helpers.ground.units import show_bytes
     from helpers.rehearse import study
@@ -278,7 +278,7 @@ def _several(given: Given, command: list[str], card: Device, run: Run, folder: P
     made: list[Rehearsal] = []
     asked: list[int] = []
 
-    def one(words: list[str], on: Device, **settings: Any) -> Rehearsal:
+    def one(words: list[str], on: GpuCard, **settings: Any) -> Rehearsal:
         out = folder / f"run{len(made)}"
         made.append(run(words, on, out, log=out.with_suffix(".log"), **settings))
         return made[-1]

@@ -54,7 +54,7 @@ class _Subject:
         from helpers.allocator.driver import Card
         from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
-        from helpers.rehearse.devices import device
+        from helpers.look.cards import find_card
         from helpers.settings.table import behaviour
 
         most = arguments.max_bytes
@@ -70,7 +70,7 @@ class _Subject:
         capacity = known.capacity_bytes
         wants_card = arguments.verb not in ("replay", "leaks")
         if arguments.gpu:
-            capacity = device(arguments.gpu).total_bytes
+            capacity = find_card(arguments.gpu).total_bytes
         if arguments.capacity:
             capacity = _size(arguments.capacity, "capacity")
         if capacity <= 0 and wants_card:

@@ -85,8 +85,8 @@ def _target(presets: Sequence[Preset]) -> Target:
 def _rehearsed(given: argparse.Namespace) -> int:
     """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
     from helpers.look.bundle import open_box
+    from helpers.look.cards import find_card
     from helpers.rehearse import build, study
-    from helpers.rehearse.devices import device
     from helpers.rehearse.rehearse import Limits
     from helpers.settings.audit import load
     from helpers.tell.shown import Shown, percent
@@ -97,7 +97,7 @@ def _rehearsed(given: argparse.Namespace) -> int:
     if given.goal == "time":
         raise WrongUse("trial: --goal time; a card that is not there takes none: expected memory")
     bundle = open_box(given.box) if given.box else None
-    card = device(given.gpu, bundle=bundle)
+    card = find_card(given.gpu, bundle=bundle)
     work = _workload(given) if given.preset else None
     words, own = ((), work.command) if work else (given.workload, ())
     of = [Remedy(load(p).name, p, "predicted", preset=p, work=work) for p in given.preset]

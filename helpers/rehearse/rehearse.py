@@ -26,8 +26,8 @@ from helpers.allocator.trace import TraceError
 from helpers.ground.child import signal_name, watch
 from helpers.ground.units import show_bytes
 from helpers.look import files
+from helpers.look.cards import GpuCard
 from helpers.rehearse.build import NEEDS, WORDS, Torch, build
-from helpers.rehearse.devices import Device
 from helpers.trials.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
 
 SHOWN = 6
@@ -84,7 +84,7 @@ class Rehearsal:
     workspaces of libraries, of which only a range is known.
     """
 
-    device: Device
+    device: GpuCard
     torch: str
     conf: str
     exit_code: int
@@ -134,7 +134,7 @@ class Rehearsal:
 def environment(
     torch: Torch,
     preload: Sequence[Path],
-    device: Device,
+    device: GpuCard,
     folder: Path,
     conf: str | None,
     extra: Mapping[str, str] | None = None,
@@ -173,7 +173,7 @@ def environment(
 
 def rehearse(
     command: Sequence[str],
-    device: Device,
+    device: GpuCard,
     out: Path,
     *,
     torch: Torch,
@@ -224,7 +224,7 @@ def rehearse(
 
 
 def _found(
-    done: Recording, told: Told, device: Device, torch: Torch, conf: str, limits: Limits
+    done: Recording, told: Told, device: GpuCard, torch: Torch, conf: str, limits: Limits
 ) -> Rehearsal:
     """The rehearsal that a recording and its witnesses tell of."""
     cards = [card["stats"] for row in done.processes for card in row.get("devices") or ()]
@@ -338,7 +338,7 @@ def _first_oom(done: Recording, told: Told) -> tuple[Oom | None, int]:
 # What a rehearsal takes for granted.
 
 
-def trust(told: Told, device: Device, streams: int, limits: Limits = UNLIMITED) -> list[str]:
+def trust(told: Told, device: GpuCard, streams: int, limits: Limits = UNLIMITED) -> list[str]:
     """What it took for granted, a line each, what hangs on device values first.
 
     ``streams``: of the trace, 0: not read.

@@ -26,8 +26,8 @@ from helpers.allocator.recorded import AMPLE_BYTES
 from helpers.ground.child import CHECKOUT, json_row
 from helpers.ground.units import halved, show_bytes
 from helpers.look import files
+from helpers.look.cards import GpuCard, find_card
 from helpers.rehearse import build
-from helpers.rehearse.devices import Device, device
 from helpers.rehearse.rehearse import STOPPED, UNLIMITED, Limits, Rehearsal, rehearse
 from helpers.settings.audit import Preset
 from helpers.settings.table import CONF_NAMES
@@ -202,7 +202,7 @@ class _Bench:
         self.run = partial(self.run, cache=build.cache(), log=self.folder / "log")
 
     def rehearse(
-        self, work: Workload, card: Device, conf: str | None, extra: Mapping[str, str]
+        self, work: Workload, card: GpuCard, conf: str | None, extra: Mapping[str, str]
     ) -> Rehearsal:
         out = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
         own = self.python if work.command else ""
@@ -221,7 +221,7 @@ def on_cards(wanted: Mapping[str, Workload], cards: Sequence[str]) -> list[list[
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             bench = _Bench(folder)
             for name, card in itertools.product(wanted, cards):
-                done = bench.rehearse(wanted[name], device(card), None, {})
+                done = bench.rehearse(wanted[name], find_card(card), None, {})
                 failed = f": {done.error}" * (not done.ooms and not done.fits)
                 figures = show_bytes(done.peak_reserved_bytes), str(done.retries)
                 rows.append([name, done.device.words, done.outcome + failed, *figures])
@@ -246,7 +246,7 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
 
 
 def rehearsed_arms(
-    wanted: Mapping[str, tuple[Arm, Arm]], card: Device, seconds: float = math.inf, **how: Any
+    wanted: Mapping[str, tuple[Arm, Arm]], card: GpuCard, seconds: float = math.inf, **how: Any
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
     """Each pair rehearsed on that card, an arm that several share once; none begins after so
     many ``seconds``.
@@ -278,7 +278,7 @@ def left(rows: Sequence[FixRow], wanted: Sequence[Remedy]) -> dict[str, tuple[Ar
 
 
 def measured_rows(
-    rows: Sequence[FixRow], wanted: Sequence[Remedy], card: Device, seconds: float = math.inf
+    rows: Sequence[FixRow], wanted: Sequence[Remedy], card: GpuCard, seconds: float = math.inf
 ) -> list[FixRow]:
     """The fix table with what the real allocator showed of each remedy that can be rehearsed on
     that card.

@@ -26,9 +26,9 @@ from helpers.ground.child import CHECKOUT, OUTPUTS
 from helpers.ground.shapes import Replay
 from helpers.ground.units import parse_size, show_bytes
 from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.cards import GpuCard, largest_pool
 from helpers.look.framework import framework
 from helpers.look.gpus import Gpu, gpus
-from helpers.rehearse.devices import Device
 from helpers.settings.audit import Preset, findings, load
 from helpers.settings.table import CONF_NAMES, HOST_NAMES, VersionError
 from helpers.settings.text import SettingsError
@@ -36,7 +36,7 @@ from helpers.trials import effect, fixplan
 from helpers.trials.claims import claims
 from helpers.trials.effect import LEAST, Comparison, Effect, compare
 from helpers.trials.fixplan import Arm, FixPlan, Pair, Ran
-from helpers.trials.targets import CPU, free_targets, largest_pool, torch_interpreter
+from helpers.trials.targets import CPU, free_targets, torch_interpreter
 from helpers.trials.trial import SECONDS, TrialRecord, Workload, workload
 
 PATH = CHECKOUT / "env" / "remedies.yaml"
@@ -533,7 +533,7 @@ def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
 
 
 def fix_study(
-    bundle: Bundle | Device,
+    bundle: Bundle | GpuCard,
     names: Sequence[str] = (),
     *,
     of: Sequence[Remedy] = (),
@@ -547,10 +547,10 @@ def fix_study(
     0, try what fits that time.
 
     ``names`` are remedies, those for other boxes too; without any they are all that are for
-    this box, or those of ``of``, which no file has. A Device is a card that is in no box.
+    this box, or those of ``of``, which no file has. A GpuCard is a card that is in no box.
     Raises ValueError (fixplan.BudgetError) in one line.
     """
-    if isinstance(bundle, Device):
+    if isinstance(bundle, GpuCard):
         size = bundle.total_bytes
         torch = "2.14.1"
         build = bundle.vendor
@@ -569,7 +569,7 @@ def fix_study(
     requests: Trace = study(trace, capacity=str(size)).trace
     guessed = [one for one in wanted if one.how != "argued"]
     guesses = {one.id: predict(one, size, requests, torch, build, gfx) for one in guessed}
-    free = [] if recorded or isinstance(bundle, Device) else free_targets(bundle)[0]
+    free = [] if recorded or isinstance(bundle, GpuCard) else free_targets(bundle)[0]
     target = next(iter(free), CPU)
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=build)
     plan = None

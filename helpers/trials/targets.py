@@ -162,30 +162,6 @@ def targets_of(bundle: Bundle, gpu: str = "") -> list[Target]:
     return gpu_targets(gpus_of(bundle), log, force=bool(gpu), only=gpu)
 
 
-def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:
-    """The largest pool of a box's GPUs: its bytes, those in use as far as that is known, and
-    whose it is; 0 without one.
-
-    GTT is no room for a tensor: on a card it is the host's, and on an APU what compute gets of
-    it has a layer of its own.
-    """
-    pools = [
-        (int(pool.total.value or 0), int(pool.used.value or 0) if pool.used.ok else 0, gpu)
-        for gpu in gpus_of(bundle)
-        for pool in gpu.pools
-        if pool.total.ok and ("GTT" not in pool.layer or not _has_own(gpu))
-    ]
-    return max(pools, key=lambda row: row[0], default=(0, 0, None))
-
-
-def _has_own(gpu: Gpu) -> bool:
-    """Whether a layer beside GTT says what a program gets of a GPU: any of a card, compute's of
-    an APU.
-    """
-    layers = {pool.layer for pool in gpu.pools if pool.total.ok}
-    return gpu.integrated is False or not layers.isdisjoint(("KFD bank", "HSA pool", "torch"))
-
-
 def gpu_targets(
     gpus: Sequence[Gpu],
     events: Sequence[Event] = (),
