@@ -1,7 +1,52 @@
-"""The VRAM Casebook's helpers: look at a box, model its allocator, judge, load, and tell.
+"""Find out why a GPU is out of memory, with evidence.
 
-Nothing here imports torch: what needs torch runs in a child process under the interpreter that
-owns it (helpers.trials.under_torch).
+``from helpers import open_box, diagnose`` is enough for a notebook; ``dir(helpers)`` lists every name, and
+each is loaded when it is first asked for. Nothing here imports torch: what needs it runs as a child
+of the Python that owns it.
+
+>>> from helpers import diagnose, open_box
+>>> box = open_box("strix-halo-1-found")
+>>> diagnose(box)
 """
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "open_box": "face.box",
+    "gpus": "face.box",
+    "processes": "face.box",
+    "pools": "face.box",
+    "ledger": "face.box",
+    "ceilings": "face.ceilings",
+    "memory_settings": "face.box",
+    "kernel_events": "face.box",
+    "diagnose": "face.diagnosis",
+    "ttm_plan": "face.ceilings",
+    "load_trace": "face.traces",
+    "replay": "face.traces",
+    "what_if": "face.traces",
+    "leaks": "face.traces",
+    "check_torch": "face.checks",
+    "message_reader": "face.reader",
+    "show_bytes": "ground.units",
+    "Shown": "tell.shown",
+    "display": "tell.shown",
+    "refuse_wrong_parameters": "batch.notebook",
+}
+"""Each public name, and the module below this package that holds it."""
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module  # here: a bare import of the package loads nothing else
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see dir({__name__})")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> "list[str]":
+    return sorted(__all__)

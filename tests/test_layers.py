@@ -46,6 +46,7 @@ STILL_WRONG = {
     "helpers.trials.case_tables",
     "helpers.trials.remedies",
 }
+MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = {"commands", "look", "ground"}
 

@@ -203,12 +203,24 @@ def test_a_view_is_a_table_in_a_notebook_and_a_frame_to_go_on_with(monkeypatch):
     # an untrusted notebook loses scripts and style sheets, and would set words right
     bare = re.sub("<(style|script)>.*?</\\1>", "", data["text/html"], flags=re.DOTALL)
     assert re.search("<td style='text-align:left'>b</td>", bare) and "<td class=number>" in bare
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no pandas
-    rows = LONG.frame().to_pylist()
+    rows = LONG.table().to_pylist()
     assert [row["held"] for row in rows] == [3 * GIB, None] and rows[1]["name"] == "b"
-    mixed = Shown("", ["x", "y"], [[1, True], ["many", False]]).frame().to_pydict()
+    mixed = Shown("", ["x", "y"], [[1, True], ["many", False]]).table().to_pydict()
     assert mixed == {"x": ["1", "many"], "y": [True, False]}
-    assert Shown("", ["x"], []).frame().column_names == ["x"]
+    assert Shown("", ["x"], []).table().column_names == ["x"]
+
+
+def test_a_frame_without_pandas_says_so_in_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pandas is not installed") as error:
+        LONG.frame()
+    assert "\n" not in str(error.value)
+
+
+def test_the_rows_that_are_asked_for_make_a_table_of_their_own():
+    view = Shown("Sizes", ["name", "size"], [["a", 0], ["b", 3]])
+    assert [row["name"] for row in view.only("size").rows] == ["b"]
+    assert "No size." in str(Shown("Sizes", ["size"], [[0]]).only("size", none="No size."))
 
 
 def test_a_page_drops_the_script_of_a_table_and_nothing_else():

@@ -183,7 +183,7 @@ def cell(value: Any, unit: str = "") -> Cell:
     return Cell(plain(value), False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Shown:
     """One view.
 
@@ -233,6 +233,18 @@ class Shown:
         at = self._heads().index(name)
         rest = [[*row[:at], *row[at + 1 :]] for row in (self.columns, *self.cells)]
         return replace(self, columns=rest[0], cells=rest[1:])
+
+    def only(self, column: str, none: str = "") -> Shown:
+        """The rows that have something other than nothing or 0 in a column, without figure or notes.
+
+        ``none`` is said where no row is left. Raises ValueError for a column that is not there.
+        """
+        place = self._heads().index(column)
+        cells = [row for row in self.cells if row[place]]
+        return replace(self, cells=cells, draw=None, before=(), notes=(), none=none)
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def __str__(self) -> str:
         return self.text(0 if sys.stdout.isatty() else None)
@@ -320,19 +332,24 @@ class Shown:
         shown = {"image/svg+xml": drawing, "image/png": picture, "text/plain": self.alt}
         return shown, about
 
-    def frame(self) -> Any:
-        """The rows as a pandas DataFrame where pandas is installed, else as a pyarrow Table;
-        what has no value is empty.
+    def table(self) -> Any:
+        """The rows as a ``pyarrow.Table``; what has no value is null.
 
         A column of which some values are words is words throughout.
         """
         import pyarrow
 
-        table = pyarrow.table(
-            {name: _values(column) for name, column in zip(self._heads(), zip(*self.cells))}
-            or {name: pyarrow.array([], pyarrow.string()) for name in self._heads()}
-        )
-        return table.to_pandas() if importlib.util.find_spec("pandas") else table
+        names = self._heads()
+        if not self.cells:
+            return pyarrow.table({name: pyarrow.array([], pyarrow.string()) for name in names})
+        columns = [_values(column) for column in zip(*self.cells)]
+        return pyarrow.table(columns, names=names)
+
+    def frame(self) -> Any:
+        """The rows as a ``pandas.DataFrame``. Raises ValueError where pandas is not installed."""
+        if importlib.util.find_spec("pandas") is None:
+            raise ValueError("pandas is not installed; .table() gives a pyarrow.Table without it")
+        return self.table().to_pandas()
 
     def _heads(self) -> list[str]:
         return [column.name for column in self.columns]

@@ -1,0 +1,113 @@
+"""The limits that the layers between the RAM and torch put on memory, and the plan for TTM's."""
+
+from __future__ import annotations
+
+from helpers.face.box import Box, as_box
+from helpers.face.result import Result
+from helpers.ground.shapes import Ttm
+from helpers.ground.units import near
+from helpers.judge import ttm_plan as plans
+from helpers.judge.ceilings import Stack
+from helpers.judge.ceilings import ceilings as read_ceilings
+from helpers.tell import ttm
+from helpers.tell.shown import Shown
+
+
+class Ceilings(Result):
+    """Every layer's limit on the first GPU of a box, and which one binds.
+
+    ``stack`` holds them as data; ``stack.decision`` says which binds and why.
+    """
+
+    def __init__(self, box: Box, stack: Stack) -> None:
+        self.box = box
+        self.stack = stack
+
+    @property
+    def view(self) -> Shown:
+        return ttm.ceilings_table(self.stack)
+
+    @property
+    def bars(self) -> Shown:
+        """The limits as bars on one scale; a line marks the one that binds."""
+        return ttm.ceilings_bars(self.stack)
+
+    @property
+    def binding_bytes(self) -> int | None:
+        """The lowest limit in bytes, None where no layer is known to bind."""
+        return self.stack.decision.binding_bytes
+
+    @property
+    def at_the_limit(self) -> list[str]:
+        """The names of all layers whose limit equals the one that binds."""
+        lowest = self.binding_bytes
+        if not lowest:
+            return []
+        return [
+            row.name
+            for row in self.stack.rows
+            if row.layer and row.value.ok and near(row.value.bytes, lowest)
+        ]
+
+    @property
+    def mistaken(self) -> Shown | None:
+        """What is often set instead of TTM's limit, for a GPU that shares the RAM."""
+        return ttm.mistaken_table() if self.stack.kind == "apu" else None
+
+    def panel(self) -> None:
+        """Show a slider of RAM to keep for the system, or the same choices as a table."""
+        from helpers.tell.panels.questions import ceilings as panel
+
+        space = plans.room(self.box.facts, self.stack)
+        panel.show(self.stack, ttm.what_if(self.stack, space))
+
+
+class TtmPlan(Result):
+    """Whether TTM's limit should be set on a box, to how much, and with which commands.
+
+    ``answer`` holds the plan as data. Its commands are printed and never run.
+    """
+
+    def __init__(self, box: Box, stack: Stack, answer: Ttm, target_bytes: int | None) -> None:
+        self.box = box
+        self.stack = stack
+        self.answer = answer
+        self.target_bytes = target_bytes
+
+    @property
+    def view(self) -> Shown:
+        return ttm.decision_table(self.stack, self.answer)
+
+    @property
+    def commands(self) -> str:
+        """The commands that set, undo and check the limit on this distribution."""
+        return ttm.command_text(self.answer)
+
+    def recommends(self, command: str) -> bool:
+        """Whether ``command`` is one of the plan's own."""
+        return command in [planned.run for planned in self.answer.commands]
+
+    def change_since(self, earlier: Box | str) -> Shown:
+        """Which layers took a change that was made after ``earlier`` was captured."""
+        before = as_box(earlier).facts
+        return ttm.verify_table(
+            plans.verify(before, self.box.facts, target_bytes=self.target_bytes)
+        )
+
+
+def ceilings(box: Box | str = "live") -> Ceilings:
+    """Every ceiling between the RAM and torch on the first GPU of a box; sizes are bytes."""
+    box = as_box(box)
+    return Ceilings(box, read_ceilings(box.facts)[0])
+
+
+def ttm_plan(box: Box | str = "live", reserve: str = "", target: str = "") -> TtmPlan:
+    """The safe limit of TTM for a box whose GPU shares its RAM, and how to set and undo it.
+
+    ``reserve`` is the RAM to keep for the system, such as ``8GiB``; ``target`` the limit itself.
+    Raises ValueError in one line for a size that is not one or that the box has not.
+    """
+    box = as_box(box)
+    target_bytes = plans.wanted_bytes(target)
+    answer = plans.ttm(box.facts, plans.wanted_bytes(reserve), target_bytes)
+    return TtmPlan(box, read_ceilings(box.facts)[0], answer, target_bytes)

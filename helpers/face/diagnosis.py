@@ -1,0 +1,59 @@
+"""The verdict over a box or an error text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from helpers.face.box import Box, as_box
+from helpers.ground.shapes import VERDICT_MIME, Verdict, as_dict
+from helpers.judge import diagnosis
+from helpers.tell import message, verdict
+from helpers.tell.shown import Shown
+
+
+class Answer:
+    """A verdict: its cause, how sure it is, the evidence for and against it, and one next step.
+
+    ``verdict`` holds them as data. As the last line of a cell it shows the whole verdict.
+    """
+
+    def __init__(self, verdict: Verdict, sources: bool = True) -> None:
+        self.verdict = verdict
+        self.sources = sources
+
+    @property
+    def against(self) -> Shown:
+        """What speaks against the verdict, and the causes that stay open."""
+        return verdict.against(self.verdict, sources=self.sources)
+
+    @property
+    def next_notebook(self) -> str:
+        """The notebook that looks further into the cause, with its parameters filled in."""
+        return message.next_notebook(self.verdict)
+
+    def show(self) -> None:
+        """Show the verdict: its words, and its data for programs that read the notebook."""
+        verdict.show(self.verdict)
+
+    def next_step(self) -> None:
+        """Show the one next step: what to do, how to check it, how to undo it."""
+        verdict.next_step(self.verdict)
+
+    def __repr__(self) -> str:
+        return verdict.as_text(self.verdict)
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        return {
+            VERDICT_MIME: as_dict(self.verdict),
+            "text/markdown": verdict.as_markdown(self.verdict),
+            "text/plain": verdict.as_text(self.verdict),
+        }
+
+
+def diagnose(box: Box | str = "live") -> Answer:
+    """Why a box is out of memory, with evidence, or *cannot tell* and what would decide.
+
+    ``box`` is a Box, or a name as ``open_box`` takes it. Raises BundleError (a ValueError) in one
+    line for a box that is not there.
+    """
+    return Answer(diagnosis.diagnose(as_box(box).evidence))

@@ -1,0 +1,37 @@
+"""What the objects of the face have in common: each shows itself by one view of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from helpers.tell.shown import Shown
+
+
+class Result(ABC):
+    """An answer that stands for its main view wherever it is printed or is the last line of a cell."""
+
+    @property
+    @abstractmethod
+    def view(self) -> Shown:
+        """The table or figure that answers the question first."""
+
+    def __repr__(self) -> str:
+        return str(self.view)
+
+    def _repr_html_(self) -> str | None:
+        return self.view._repr_html_()
+
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
+        return self.view._repr_mimebundle_(**options)
+
+    def table(self) -> Any:
+        """The rows of the main view as a ``pyarrow.Table``; sizes are bytes."""
+        return self.view.table()
+
+    def frame(self) -> Any:
+        """The rows of the main view as a ``pandas.DataFrame``.
+
+        Raises ValueError in one line where pandas is not installed.
+        """
+        return self.view.frame()

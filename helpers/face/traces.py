@@ -1,0 +1,210 @@
+"""A trace of allocations, its replay under settings, and what would save the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+from helpers.allocator import edit as edits
+from helpers.allocator import panel, study, whatif
+from helpers.allocator.views import call_sites, replays, studies
+from helpers.allocator.views import edits as edit_views
+from helpers.face.box import Box, as_box
+from helpers.face.diagnosis import Answer
+from helpers.face.result import Result
+from helpers.ground import shapes
+from helpers.tell.shown import Shown
+from helpers.trials import stress
+
+
+class Trace(Result):
+    """A recorded program or a pattern, with the card, release and settings it is studied under.
+
+    ``study`` holds them as data; ``study.trace`` are the operations.
+    """
+
+    def __init__(self, case: study.Study) -> None:
+        self.study = case
+
+    @property
+    def words(self) -> str:
+        """The trace in a line, and what is to be said of how it was recorded."""
+        return studies.words(self.study)
+
+    @property
+    def view(self) -> Shown:
+        return replay(self).view
+
+    def __repr__(self) -> str:
+        return self.words
+
+    def panel(self) -> None:
+        """Show a panel to step through the trace under other settings, or its static twin."""
+        panel.show(self.study)
+
+    def on_card(self, box: Box | str, limit: str) -> Shown:
+        """The pattern carried out on a free GPU of this machine, beside what the model says.
+
+        ``limit`` is the most memory to take, such as ``8GiB``; nothing runs without it, on a box
+        that is not this machine, or on a card in use, and the view says why.
+        """
+        result, figures = stress.live(as_box(box).facts, self.study, limit)
+        columns = ["figure", "model", "card"]
+        return Shown("The pattern on the card", columns, figures, none=f"Not run: {result.why}.")
+
+
+class ReplayView(Result):
+    """What the caching allocator does with a trace under one setting.
+
+    ``replayed`` holds the curves, the moment of the first failure and the state there as data.
+    """
+
+    def __init__(self, replayed: studies.View) -> None:
+        self.replayed = replayed
+
+    @property
+    def view(self) -> Shown:
+        return studies.metrics_table(self.replayed)
+
+    @property
+    def metrics(self) -> Shown:
+        """The figures at the first out-of-memory, or where most was reserved; sizes are bytes."""
+        return self.view
+
+    @property
+    def memory(self) -> Shown:
+        """Reserved, allocated and stranded memory over the run."""
+        return studies.memory(self.replayed)
+
+    @property
+    def segments(self) -> Shown:
+        """The map of every reserved byte at that moment, a row for each segment."""
+        return studies.segments(self.replayed)
+
+    def beside(self, other: ReplayView) -> Shown:
+        """The memory of two replays under each other, on one scale."""
+        return studies.memory(self.replayed, other.replayed)
+
+
+class WhatIf(Result):
+    """A trace under every setting that applies: which one to use, or how many bytes are missing.
+
+    ``league`` holds the rows as data.
+    """
+
+    def __init__(self, trace: Trace, league: shapes.WhatIf) -> None:
+        self.trace = trace
+        self.league = league
+
+    @property
+    def view(self) -> Shown:
+        return studies.league(self.league)
+
+    @property
+    def one_at_a_time(self) -> Shown:
+        """The settings that change one option alone."""
+        every = replays.league(self.league, rows=len(self.league.rows))
+        single = [row for row in every.cells if str(row[0]).count(":") < 2]
+        return replace(every, title="One setting at a time", cells=single, before=())
+
+    @property
+    def best(self) -> ReplayView:
+        """The replay under the setting to use, or the best of those that do not help."""
+        _, best = studies.pair(replay(self.trace).replayed, self.league)
+        return ReplayView(best)
+
+    @cached_property
+    def _line_edits(self) -> list[shapes.LineEdit]:
+        case = self.trace.study
+        return edit_views.least(case.trace, case.card, self.league, case.fraction)
+
+    @property
+    def lines(self) -> Shown:
+        """The program's own lines, each with the change that alone saves the run."""
+        return edit_views.lines(self._line_edits, edit_views.failed(self.trace.study.trace))
+
+    @cached_property
+    def _best_edit(self) -> list[edits.Edit]:
+        changes = [line.edit for line in self._line_edits if line.edit]
+        return [edits.parse(change) for change in changes[:1]]
+
+    @property
+    def edited(self) -> Shown:
+        """The run before and after the first change of ``lines``."""
+        case = self.trace.study
+        before_and_after = edit_views.study(
+            case.trace,
+            self._best_edit,
+            case.card,
+            torch=case.torch,
+            build=case.build,
+            fraction=case.fraction,
+        )
+        return edit_views.table(before_and_after)
+
+    @property
+    def moved(self) -> Shown | None:
+        """What the first change of ``lines`` moves at the peak; None where no change helps."""
+        case = self.trace.study
+        for edit in self._best_edit:
+            after = edits.edited(case.trace, edit).trace
+            return call_sites.moved(case.trace, after, (case.name, edit.words))
+        return None
+
+    def verdict(self) -> Answer:
+        """The verdict over the run as it is: what its settings do, and the one next step."""
+        case = self.trace.study
+        now = replay(self.trace).replayed
+        in_force = studies.row_of(self.league, case.conf)
+        verdict = replays.verdict(
+            self.league, in_force, now.metrics, recorded=case.recorded, own=case.own
+        )
+        return Answer(verdict, sources=False)
+
+
+def load_trace(
+    source: str,
+    *,
+    capacity: str = "",
+    settings: str = "",
+    torch: str = "",
+    build: str = "",
+    seed: int = 0,
+) -> Trace:
+    """A trace file, a trace of env/traces by its name, or a pattern made from ``seed``.
+
+    ``capacity`` is the card's memory, such as ``20GiB``; ``settings`` is PYTORCH_CUDA_ALLOC_CONF;
+    ``torch`` and ``build`` the release and the build (``cuda`` or ``rocmX.Y``). What is empty is
+    taken from the trace. Raises ValueError in one line.
+    """
+    case = study.study(
+        source, capacity=capacity, conf=settings, torch=torch, build=build, seed=seed
+    )
+    return Trace(case)
+
+
+def replay(trace: Trace, settings: str | None = None) -> ReplayView:
+    """What the allocator does with a trace, to the byte, under ``settings`` or the trace's own."""
+    return ReplayView(studies.view(trace.study, settings))
+
+
+def what_if(trace: Trace) -> WhatIf:
+    """A trace under every setting of its release and build, best first."""
+    case = trace.study
+    league = whatif.whatif(
+        case.trace, case.card, torch=case.torch, build=case.build, fraction=case.fraction
+    )
+    return WhatIf(trace, league)
+
+
+def leaks(trace: Trace) -> Shown:
+    """What grows from step to step, by the program's own line, in bytes a step, and when it dies."""
+    case = trace.study
+    return call_sites.growing(
+        case.trace,
+        case.card,
+        case.conf,
+        torch=case.torch,
+        build=case.build,
+        fraction=case.fraction,
+    )

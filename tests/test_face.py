@@ -1,0 +1,78 @@
+"""What ``import helpers`` offers is enough for a notebook, documented, and cheap to import."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import helpers
+from helpers.tell.shown import Shown
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+MOST_IMPORTS = 6
+NOT_YET = {
+    "04_vpoc_chunking",
+    "05_fix_validation",
+    "06_training_paths",
+    "07_what_fits",
+    "09_case_report",
+}
+
+
+def imports_of(notebook):
+    cells = json.loads(notebook.read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    lines = [line.strip() for line in code.splitlines()]
+    return [line for line in lines if line.startswith(("import ", "from "))]
+
+
+def test_dir_shows_the_public_names_alone():
+    assert dir(helpers) == sorted(helpers.__all__)
+    assert 20 <= len(dir(helpers)) <= 25
+
+
+@pytest.mark.parametrize("name", helpers.__all__)
+def test_a_public_name_says_what_it_answers(name):
+    assert len(getattr(helpers, name).__doc__.split()) > 5
+
+
+def test_a_name_that_is_not_there_points_to_those_that_are():
+    with pytest.raises(AttributeError, match=r"see dir\(helpers\)"):
+        helpers.no_such_name  # noqa: B018
+
+
+def test_importing_the_face_loads_neither_torch_nor_a_room():
+    code = "import sys, helpers; print([m for m in sys.modules if m.startswith(('torch', 'helpers.'))])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_imports_from_the_face_alone(notebook):
+    if notebook.stem in NOT_YET:
+        pytest.skip("its room has no face yet")
+    lines = imports_of(notebook)
+    assert len(lines) <= MOST_IMPORTS
+    assert all(line.startswith("from helpers import ") for line in lines)
+
+
+def test_views_of_a_box_are_tables_to_go_on_with():
+    box = helpers.open_box("rx7900xt-container")
+    assert "rx7900xt-container" in repr(box)
+    for view in (helpers.gpus(box), helpers.processes(box), helpers.ledger(box)):
+        assert isinstance(view, Shown)
+        assert view.table().num_rows == len(view.rows)
+    limits = helpers.ceilings(box)
+    assert limits.table().num_rows == len(limits.view.rows)
+    assert limits._repr_html_().startswith("<div class=casebook")
+
+
+def test_a_verdict_shows_itself():
+    answer = helpers.diagnose("rx7900xt-container")
+    assert answer.verdict.headline in repr(answer)
+    assert answer.verdict.headline.split(" ")[0] in answer._repr_mimebundle_()["text/markdown"]
