@@ -1,7 +1,7 @@
 """Scores ``diagnose`` on posted cases with known causes: ``python tests/cases.py [FOLDER]``.
 
-The folder holds JSON files as its README describes; only ``evidence`` is given to the judge. Printed: the score with and
-without the narrative, by family left out, the confusion table, PyTorch's own hint as a baseline, and every wrong one in a line.
+The folder holds JSON files as its README describes; only ``evidence`` is given to the judge. Printed: the score, the
+score by family left out, the confusion table, PyTorch's own hint as a baseline, and every wrong one in a line.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def family(truth: dict) -> str:
     return truth["root_cause"]
 
 
-def score(cases: list, narrative: bool, judge=None) -> list[tuple[str, str, str, str, str]]:
+def score(cases: list, judge=None) -> list[tuple[str, str, str, str, str]]:
     """(name, truth, answer, confidence, outcome) of every scoreable case."""
     rows = []
     for name, evidence, truth in cases:
@@ -74,7 +74,7 @@ def score(cases: list, narrative: bool, judge=None) -> list[tuple[str, str, str,
             cause = judge(evidence)
             confidence = ""
         else:
-            verdict = diagnose(case_evidence(evidence, with_narrative=narrative))
+            verdict = diagnose(case_evidence(evidence))
             cause = verdict.cause
             confidence = verdict.confidence
         rows.append((name, truth["root_cause"], cause, confidence, outcome(cause, truth)))
@@ -112,25 +112,22 @@ def main(folder: Path) -> int:
         print(f"{folder}: no cases there")
         return 0
     started = time.perf_counter()
-    told = score(cases, True)
-    bare = score(cases, False)
-    seconds = (time.perf_counter() - started) / 2 / max(1, len(told))
+    answers = score(cases)
+    seconds = (time.perf_counter() - started) / max(1, len(answers))
     print(
-        line(told, "with narrative"),
-        line(bare, "without narrative"),
-        line(score(cases, True, baseline), "baseline: PyTorch's hint"),
+        line(answers, "diagnose"),
+        line(score(cases, baseline), "baseline: PyTorch's hint"),
         sep="\n",
     )
-    print(f"{1000 * seconds:.1f} ms a case\n\nOne family left out (with narrative):")
-    for left in sorted({row[1] for row in told}):
-        rest = [row for row in told if row[1] != left]
+    print(f"{1000 * seconds:.1f} ms a case\n\nOne family left out:")
+    for left in sorted({row[1] for row in answers}):
+        rest = [row for row in answers if row[1] != left]
         right = sum(row[4] == "right" for row in rest)
         print(f"  without {left:<30} right {100 * right / max(1, len(rest)):4.1f} % of {len(rest)}")
-    for label, rows in (("with narrative", told), ("without narrative", bare)):
-        print(f"\nConfusion, {label} (truth: answers)\n{confusion(rows)}")
-        for name, truth, answer, confidence, got in rows:
-            if got in ("wrong", "secondary") or (label == "with narrative" and got == "abstained"):
-                print(f"  {got}: {name}: {truth} answered {answer} ({confidence})")
+    print(f"\nConfusion (truth: answers)\n{confusion(answers)}")
+    for name, truth, answer, confidence, got in answers:
+        if got != "right":
+            print(f"  {got}: {name}: {truth} answered {answer} ({confidence})")
     print("\nUnresolved cases (information only):")
     for name, evidence, truth in cases:
         if truth["certainty"] == "unresolved":

@@ -14,7 +14,7 @@ from helpers.ground.shapes import CAUSES, seen
 from helpers.judge import diagnosis
 from helpers.judge.diagnosis import BASES, KINDS, diagnose, failures, fill, next_step, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
-from helpers.judge.observations import marks, observe, statements
+from helpers.judge.observations import marks, observe
 from helpers.look.figures import RELATIONS
 from helpers.tell.shown import typed
 
@@ -24,7 +24,7 @@ MAKERS = ("note", "say", "also", "_row", "Observation")
 """The functions that make an observation; its name is their first argument."""
 NOT_MAKING = "owner diagnosis binding ceilings ttm_plan".split()
 OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
-FOR_DISPLAY = {"explained", "snapshot-oom", "snapshot-reserved", "free:*"}
+FOR_DISPLAY = {"explained", "missing-library", "snapshot-oom", "snapshot-reserved", "free:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""
 EACH = pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -72,8 +72,7 @@ def of_the_grammar():
 @lru_cache(1)
 def producible():
     """Every name that some code or data can produce."""
-    names = {row.name for row in statements()} | set(RELATIONS) | of_the_grammar()
-    names |= {row[0] for row in marks()}
+    names = set(RELATIONS) | of_the_grammar() | {row[0] for row in marks()}
     for path in OBSERVING:
         names |= made_in(path)
     return frozenset(names)
@@ -151,9 +150,8 @@ def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
     shown = {text for path in views for text in path.read_text().split('"')}
     made = {name for path in OBSERVING for name in called_with_a_literal(path)}
     assert made - used() - FOR_DISPLAY - shown == set()
-    told = {row.name for row in statements()} | of_the_grammar()
     related = set(RELATIONS) - set((JUDGE / "ceilings.py").read_text().split('"'))
-    assert (told | related) - used() - FOR_DISPLAY == set()
+    assert (of_the_grammar() | related) - used() - FOR_DISPLAY == set()
 
 
 # -- remedies -------------------------------------------------------------------------------------
@@ -225,8 +223,8 @@ def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, changes, word)
 def test_the_order_of_the_entries_decides_nothing(monkeypatch):
     own = " Including non-PyTorch memory, this process has 12.31 GiB memory in use."
     error = oom("1.75 GiB", "23.56 GiB", "532.00 MiB", "11.80 GiB", "81.00 MiB", own)
-    story = "Memory use grows with each epoch. Somebody else uses the card."
-    case = case_evidence({"error_text": error, "narrative": story})
+    tools = {"nvidia-smi": "|    0   N/A  N/A     70411      C   python   9000MiB |"}
+    case = case_evidence({"error_text": error, "tool_outputs": tools})
     before = diagnose(case)
     with_entries(monkeypatch, RAW["failures"][::-1])
     assert diagnose(case) == before

@@ -30,7 +30,7 @@ SPOKEN = "sufficient proof strong weak refuted_by strong_against weak_against".s
 GROUPS = [group for one in failures() for group in (*one.needs, *(getattr(one, k) for k in SPOKEN))]
 NAMES = sorted({name for group in GROUPS for name in group})
 ROOT = Path(__file__).resolve().parents[1]
-ORIGINS = ("message", "tool", "bundle", "snapshot", "environment", "narrative")
+ORIGINS = ("message", "tool", "bundle", "snapshot", "environment")
 
 
 def observations(**fixed):

@@ -1,8 +1,5 @@
 """Figures of memory that tools print: each row of the table on its own example, relations, kinds of GPU, one decision."""
 
-import json
-from pathlib import Path
-
 import box_builder as build
 import pytest
 from changed_boxes import gb10
@@ -334,9 +331,3 @@ def test_a_decision_is_confirmed_only_by_layers_that_a_machine_printed():
     assert decide(Numbers(**layers, filled=("kfd",))).confidence == "likely"
     assert decide(Numbers(**layers, hearsay=("kfd",))).confidence == "likely"
     assert decide(Numbers(**layers, hearsay=("kfd", "pages_limit"))).confidence == "weak"
-
-
-def test_the_data_files_are_plain_json_with_a_row_a_line():
-    folder = Path(__file__).resolve().parents[1] / "helpers"
-    for name in ("figures", "parts", "relations", "judge/ceilings", "judge/obstacles", "judge/ttm"):
-        assert json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))

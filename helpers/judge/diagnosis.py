@@ -207,7 +207,10 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
     rows += _sums(evidence)
     causes = "; ".join(row.failure.title.rstrip(".") for row in near)
     summary = _say("no cause", says=_listed(found[:3])) if found else _say("nothing")
-    summary = _say("left open", causes=causes) if near else summary
+    if near:
+        summary = _say("left open", causes=causes)
+    elif _is_prose_alone(evidence, found):
+        summary = _say("prose")
     if evidence.unused and not found:
         summary += f" {evidence.unused[:1].upper()}{evidence.unused[1:200].rstrip('.')}."
     if not rows:  # how much text was read, where nothing of it could be used
@@ -227,6 +230,13 @@ def _open(order: list[Weighed], found: tuple[Observation, ...], evidence: CaseEv
         missing=missing,
         next_step=to_fits(NextStep(what, missing[0].how, when), names_of(evidence, found)),
     )
+
+
+def _is_prose_alone(evidence: CaseEvidence, found: tuple[Observation, ...]) -> bool:
+    """Whether words were handed over, and no line of them is one that a program prints."""
+    if evidence.messages or not (evidence.error_text.strip() or evidence.narrative.strip()):
+        return False
+    return not any(observation.hard for observation in found)
 
 
 def _reading(name: str) -> Missing:

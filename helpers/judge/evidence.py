@@ -31,10 +31,10 @@ each failure in it.
 
 @dataclass(frozen=True)
 class Observation:
-    """One thing seen. ``origin``: message, tool, bundle, snapshot, environment or narrative.
+    """One thing seen. ``origin``: message, tool, bundle, snapshot or environment.
 
     ``hard``: a parser of the program that prints it, or arithmetic on printed numbers, gave it;
-    else it is hearsay (prose, a description of a tool's output). ``proof``: it proves its cause
+    else it is hearsay (a description of a tool's output). ``proof``: it proves its cause
     by itself (the kernel's own line, blocks of a snapshot, layers really read that agree).
     ``filled``: it rests on a reading that was filled in for a recorded box.
     """
@@ -54,7 +54,8 @@ class CaseEvidence:
 
     ``facts`` are the environment's words (gpu, gfx, ram_gib, ...).
 
-    ``snapshot`` is what was read from a memory snapshot.
+    ``snapshot`` is what was read from a memory snapshot. ``narrative`` is what a person told
+    in prose: it is kept to say that it was not read.
     """
 
     messages: tuple[Message, ...] = ()
@@ -210,7 +211,7 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
     return case_evidence(evidence)
 
 
-def case_evidence(evidence: Mapping[str, object], with_narrative: bool = True) -> CaseEvidence:
+def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
     """The same from the ``evidence`` object itself; odd values are taken as their text."""
     environment = evidence.get("environment")
     named = environment.get("env_vars") if isinstance(environment, dict) else None
@@ -220,7 +221,7 @@ def case_evidence(evidence: Mapping[str, object], with_narrative: bool = True) -
         facts=tuple(row for row in known if row[1] not in ("", "{}")),
         tools=tuple((name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))),
         variables=_pairs(named),
-        narrative=_cut(_text(evidence.get("narrative"))) if with_narrative else "",
+        narrative=_cut(_text(evidence.get("narrative"))),
     )
 
 
@@ -239,12 +240,12 @@ Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
 
 
 def texts(evidence: CaseEvidence) -> tuple[Text, ...]:
-    """(origin, source, text) of every text at hand, without the standing advice of frameworks."""
+    """(origin, source, text) of every text that a program printed, without the standing
+    advice of frameworks."""
     rows = [("message", "error text", without_footers(evidence.error_text))]
     rows += [("tool", name, without_footers(text)) for name, text in evidence.tools]
     rows += [("environment", name, value) for name, value in evidence.facts]
     rows += [("environment", name, value) for name, value in evidence.variables]
-    rows.append(("narrative", "narrative", evidence.narrative))
     return tuple(row for row in rows if row[2].strip())
 
 

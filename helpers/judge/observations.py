@@ -1,10 +1,8 @@
-"""What was observed: every reader of evidence in one list, and the readers of messages, of
-marks and of prose.
+"""What was observed: every reader of evidence in one list, and the readers of messages and of
+marks.
 
 Messages are read by the grammar, and the account of their numbers says whose the memory is.
-Marks (marks.json) are words that stand in a text. Statements (statements.json) are what people
-say in prose, a subject and an event in one sentence: ``words`` are classes of synonyms,
-``statements`` say which classes stand in one sentence, or in two that follow each other.
+Marks (marks.json) are words that programs print. Prose is not read.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import AbstractSet, Callable, NamedTuple
+from typing import Callable
 
 from helpers.ground.grammar import lazy, meaning
-from helpers.ground.units import GIB, MIB, printed_size, show_bytes
+from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import (
     SILENT,
@@ -45,9 +43,6 @@ BROKEN = ("fault", "assert")
 FAMILIES = {"row:jax": ("XLA", ("workspace", "mismatch")), "row:miopen": ("MIOpen", ("workspace",))}
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
 NEAR_CHARACTERS = 1500
-SENTENCES_LIMIT = 400
-SENTENCE_LIMIT = 600
-LOOSE = ("requested", "free", "stranded")
 
 Say = Callable[..., Observation]
 
@@ -58,7 +53,6 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     """
     found = message_observations(evidence)
     found += posted_observations(evidence)
-    found += statement_observations(evidence)
     if evidence.bundle is not None:
         from helpers.judge.box import box_observations
 
@@ -70,14 +64,14 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     failed = any(o.name.endswith(("-refused", "-unsure")) and o.hard for o in found)
     failed = failed or bool(re.search(r"\w{3}", form("warning").sub("", evidence.error_text)))
     found += mark_observations(evidence)
-    if not failed and (evidence.tools or evidence.narrative):
+    if not failed and evidence.tools:
         found.append(note("nothing-failed", "no error text", SOURCE, "message", hard=False))
     return (*found, *figure_observations(evidence), *_of_programs(evidence))
 
 
 def message_observations(evidence: CaseEvidence) -> list[Observation]:
-    """What the messages of the error text say, and those in posted tool output; in prose they
-    are hearsay.
+    """What the messages of the error text say, and those in posted tool output; in a description
+    of it they are hearsay.
     """
     found: list[Observation] = []
     for message in evidence.messages:
@@ -87,8 +81,8 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         first = next(m for m in evidence.messages if m.event in BROKEN)
         found.append(note("fault-then-others", first.words or first.row, SOURCE, "message"))
     for origin, source, text in texts(evidence):
-        if origin in ("tool", "narrative"):
-            hard = origin == "tool" and not is_described(text)
+        if origin == "tool":
+            hard = not is_described(text)
             for message in read_message(text).messages:
                 made = _of_message(message, origin, source, text)
                 found += [replace(one, hard=hard, proof=one.proof and hard) for one in made]
@@ -230,19 +224,15 @@ def _of_shares(a: Account, say: Say) -> Iterator[Observation]:
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What stands in the words themselves, kinds of GPU, and numbers told in a sentence of free
-    words.
-    """
+    """What stands in the words themselves, and kinds of GPU."""
     for origin, source, text in texts(evidence):
         for name, pattern, places, hard in marks():
             if (origin in places or source in places) and (match := pattern.search(text)):
                 words = text if origin == "environment" else match.group().strip()
-                yield note(name, words, source, origin, hard=hard and origin != "narrative")
+                yield note(name, words, source, origin, hard=hard)
     kinds = {row.kind for _, _, text in texts(evidence) for row in device_list(text)}
     if {APU, CARD} <= kinds:
         yield note("two-kinds-of-gpu", "an APU and a card", "device list", "tool")
-    if not any(m.capacity for m in evidence.messages):
-        yield from _loose_numbers(evidence)
 
 
 @lru_cache(1)
@@ -252,20 +242,6 @@ def marks() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...], bool], ...]:
     """
     rows = table("marks")["marks"]
     return tuple((row["name"], lazy(row["pattern"]), tuple(row["in"]), row["hard"]) for row in rows)
-
-
-def _loose_numbers(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What was asked for, free and stranded, in a sentence of free words: hearsay with numbers."""
-    for origin, source, text in texts(evidence):
-        if origin not in ("message", "narrative") or "unallocated" not in text:
-            continue
-        got = {name: match for name in LOOSE if (match := form(f"{name}, told").search(text))}
-        sizes = {name: printed_size(match[1], match[2]) for name, match in got.items()}
-        if len(sizes) == 3 and sizes["stranded"] >= sizes["requested"] > sizes["free"]:
-            name = "stranded-said"
-            request = show_bytes(sizes["requested"])
-            yield note(name, sizes["stranded"], source, origin, hard=False, request=request)
-            return
 
 
 def _of_programs(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -278,7 +254,7 @@ def _of_programs(evidence: CaseEvidence) -> Iterator[Observation]:
                 if takes_card:
                     yield note("preallocator", name, source, origin, hard=False, framework=name)
     if len(names) > 1:
-        yield note("other-library", ", ".join(names), "all texts", "narrative", hard=False)
+        yield note("other-library", ", ".join(names), "all texts", "tool", hard=False)
 
 
 @lru_cache(1)
@@ -288,80 +264,3 @@ def frameworks() -> tuple[tuple[str, re.Pattern[str], bool], ...]:
     """
     rows = table("marks")["frameworks"]
     return tuple((r["name"], lazy(r["form"], re.IGNORECASE), "takes_card" in r) for r in rows)
-
-
-class Statement(NamedTuple):
-    """``all_of`` must stand in the sentence, of ``any_of`` one, of ``none_of`` none; ``near``
-    in it or in the one before.
-    """
-
-    name: str
-    all_of: tuple[str, ...]
-    any_of: tuple[str, ...]
-    none_of: tuple[str, ...]
-    near: tuple[str, ...]
-    says: str
-
-
-@lru_cache(1)
-def lexicon() -> dict[str, re.Pattern[str]]:
-    """Each class of words as one pattern."""
-    joined = {name: "|".join(forms) for name, forms in table("statements")["words"].items()}
-    return {n: lazy(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE) for n, words in joined.items()}
-
-
-@lru_cache(1)
-def statements() -> tuple[Statement, ...]:
-    """Every statement of the data file, in its order."""
-    keys = ("all", "any", "none", "near")
-    rows = ((r, [tuple(r.get(key, ())) for key in keys]) for r in table("statements")["statements"])
-    return tuple(Statement._make([row["name"], *known, row["says"]]) for row, known in rows)
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text, bounded in number and length."""
-    pieces = form("sentence end").split(text)[:SENTENCES_LIMIT]
-    return [piece[:SENTENCE_LIMIT] for piece in pieces if piece.strip()]
-
-
-def is_prose(text: str) -> bool:
-    """Whether a posted tool output is a description in words: it says so, or it is one line
-    without columns.
-    """
-    return is_described(text) or not ("\n" in text.strip() or "|" in text or "=" in text)
-
-
-def statement_observations(evidence: CaseEvidence) -> list[Observation]:
-    """One observation for each statement, with the sentence it stands in.
-
-    Prose is hearsay: a statement is never hard.
-    """
-    found: dict[str, Observation] = {}
-    for origin, source, text in texts(evidence):
-        if origin == "environment" or (origin == "message" and evidence.messages):
-            continue  # a program's own text is no prose
-        if origin == "tool" and not is_prose(text):
-            continue
-        before: AbstractSet[str] = frozenset()
-        for sentence in sentences(f"{source}: {text}" if origin == "tool" else text):
-            here = classes(sentence)
-            for row in statements():
-                if row.name not in found and _made(row, here, before):
-                    found[row.name] = note(row.name, sentence, source, origin, row.says, hard=False)
-            before = here
-    return list(found.values())
-
-
-@lru_cache(256)
-def classes(sentence: str) -> frozenset[str]:
-    """The classes of words that a sentence has."""
-    return frozenset(name for name, pattern in lexicon().items() if pattern.search(sentence))
-
-
-def _made(row: Statement, here: AbstractSet[str], before: AbstractSet[str]) -> bool:
-    return (
-        all(word in here for word in row.all_of)
-        and (not row.any_of or any(word in here for word in row.any_of))
-        and not any(word in here for word in row.none_of)
-        and all(word in here or word in before for word in row.near)
-    )

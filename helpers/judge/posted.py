@@ -108,9 +108,9 @@ def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
     """
     got: dict[str, tuple[int, int]] = {}
     source = ""
-    for origin, name, text in texts(evidence):
+    for _, name, text in texts(evidence):
         for package, major, minor in form("wheel").findall(f"{name}: {text}"):
-            if origin != "narrative" and package.lower() not in got:
+            if package.lower() not in got:
                 got[package.lower()] = (int(major), int(minor))
                 source = name
     if "torch" not in got:
@@ -403,10 +403,9 @@ def figure_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     for source, text in evidence.tools:
         for name, number, unit in form("statistic").findall(text):
             statistics.setdefault(name.lower(), printed_size(number, unit))
-        if form("tool").search(f"{source} {text[:300]}") and form("figure").search(text):
-            yield note("tool-figure", text[:80], source, "tool", hard=not is_described(text))
-        if "allocated" in source and re.search(r"between|constant|stays|flat", text):
-            yield note("allocated-flat", text, source, "tool", hard=False)
+        names_a_tool = form("tool").search(f"{source} {text[:300]}")
+        if names_a_tool and form("figure").search(text) and not is_described(text):
+            yield note("tool-figure", text[:80], source, "tool")
         yield from _series(source, text)
     if statistics.get("reserved", 0) > 1.5 * statistics.get("allocated", 1e15):
         words = ", ".join(f"{name} {show_bytes(n)}" for name, n in statistics.items())
