@@ -20,8 +20,7 @@ from typing import Any, TextIO, cast
 
 from helpers.commands import gone
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
-from helpers.ground import child
-from helpers.ground.child import CHECKOUT, IN_CHECKOUT, OUTPUTS
+from helpers.ground.child import CHECKOUT, IN_CHECKOUT, OUTPUTS, terminal
 from helpers.ground.units import plain
 
 GROUPS = {
@@ -138,12 +137,12 @@ def _verb(argv: list[str]) -> int:
     # umask.
     if not below:
         return verbs[arguments.verb](arguments)
-    child.users_umask = os.umask(0o077)
+    terminal.users_umask = os.umask(0o077)
     try:
         return verbs[arguments.verb](arguments)
     finally:
-        os.umask(child.users_umask)
-        child.users_umask = -1
+        os.umask(terminal.users_umask)
+        terminal.users_umask = -1
 
 
 def _say_no_more() -> None:

@@ -144,7 +144,7 @@ def replay() -> list[dict]:
     from helpers.allocator.engine import replay as run
     from helpers.allocator.trace import from_oracle
     from helpers.allocator.whatif import whatif
-    from helpers.settings.table import behaviour
+    from helpers.settings.releases import behaviour
     from helpers.settings.text import grid
     from tests.oracle import speed
 

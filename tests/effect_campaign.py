@@ -21,7 +21,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from helpers.settings.audit import Preset
+from helpers.settings.presets import Preset
 from helpers.trials.effect import compare, effect
 from helpers.trials.fixplan import Arm, Pair, plan, run
 from helpers.trials.remedies import arm_of

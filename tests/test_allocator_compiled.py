@@ -30,7 +30,7 @@ from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
 from helpers.allocator.engine import replay, resolve, run  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.trace import Op, StartBlock, StartSegment  # noqa: E402
-from helpers.settings.table import behaviour  # noqa: E402
+from helpers.settings.releases import behaviour  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (0, 1, 512, 513, 4096, 300_000, *(int(mib * MIB) for mib in (1, 1 + 2**-20, 3, 9, 10, 14)))
@@ -93,7 +93,7 @@ def random_start(chance):
 def random_case(seed, length):
     """A trace, and what it is replayed under."""
     chance = Random(seed)
-    torch = chance.choice(("2.4.0", "2.6.0", "2.12.1", "2.14.1", "2.14.1", "2.14.1"))
+    torch = chance.choice(("2.5.1", "2.6.0", "2.12.1", "2.14.1", "2.14.1", "2.14.1"))
     confs = NEW if torch == "2.14.1" else OLD
     start, ids = random_start(chance)
     live = list(range(ids))
@@ -204,7 +204,7 @@ def features(case, found):
 COUNTED = ("num_alloc_retries", "num_oom_rejections", "num_sync_all_streams")
 FREEING = ("garbage_collect", "release_available_cached_blocks")
 EVERY = {*OUTCOMES, *CALLS, *POLICIES, *COUNTED, *FREEING, "pending", "private", "other stream"}
-EVERY |= {"oversize", "start", "start range", "2.4.0", "2.6.0", "2.12.1", "2.14.1"}
+EVERY |= {"oversize", "start", "start range", "2.5.1", "2.6.0", "2.12.1", "2.14.1"}
 EVERY |= {"fraction None", "fraction 0.6", "fraction 1.0"}
 CASES = {
     "deadline": None,

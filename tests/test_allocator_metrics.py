@@ -10,7 +10,7 @@ from helpers.allocator import metrics as m
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.trace import Op
-from helpers.settings.table import behaviour
+from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
 
 RULES = behaviour("2.14.1")

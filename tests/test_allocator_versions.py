@@ -7,12 +7,13 @@ import pytest
 
 from helpers.allocator.blocks import round_size
 from helpers.settings.audit import audit
-from helpers.settings.table import CHANGES, PROVED, Behaviour, VersionError, behaviour, release
+from helpers.settings.releases import CHANGES, PROVED, Behaviour, VersionError, behaviour
+from helpers.settings.rules import release
 from helpers.settings.text import parse
 from tests.oracle import compare
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
-RELEASES = [f"2.{minor}" for minor in range(2, 16)]
+RELEASES = [f"2.{minor}" for minor in range(5, 16)]
 HIP = "PYTORCH_HIP_ALLOC_CONF"
 CUDA = "PYTORCH_CUDA_ALLOC_CONF"
 PLAIN = "PYTORCH_ALLOC_CONF"
@@ -35,7 +36,7 @@ def test_a_version_string_says_release_and_build(torch, release, build):
     assert (found.release, found.build, found.torch) == (release, build, torch)
 
 
-@pytest.mark.parametrize("torch", ["2.1.2", "1.13.0", "", "nightly"])
+@pytest.mark.parametrize("torch", ["", "nightly"])
 def test_what_cannot_be_replayed_is_refused_in_one_line(torch):
     with pytest.raises(VersionError) as error:
         behaviour(torch)
@@ -52,6 +53,17 @@ def test_a_newer_torch_runs_as_the_newest_known_and_says_so():
     newest = behaviour("2.15.0")
     assert newer.keys == newest.keys and newer.order == newest.order and newer.release == (2, 15)
     assert "newer than 2.15" in newer.note and newer.proved == "source" and newest.note == ""
+
+
+@pytest.mark.parametrize("torch", ["1.13.0", "2.1.2", "2.4.1"])
+def test_an_older_torch_runs_as_the_oldest_known_and_says_so(torch):
+    older = behaviour(torch)
+    oldest = behaviour("2.5.1")
+    assert older.order == oldest.order
+    assert older.release == (2, 5)
+    assert older.proved == "source"
+    assert f"torch {torch} is older than 2.5" in older.note
+    assert oldest.note == ""
 
 
 @pytest.mark.parametrize("build", ["cuda", "rocm6.4", "rocm7.2"])
@@ -79,18 +91,17 @@ def test_rows_of_a_field_stand_in_the_order_of_their_releases():
             rows = [row for row in CHANGES if row.field == field and row.build in ("", build)]
             since = [release(row.since) for row in rows]
             assert since == sorted(set(since)), field
-            assert since[0] == (2, 2), field
+            assert since[0] == (2, 5), field
 
 
 def test_the_order_of_free_blocks_changes_twice():
     orders = [behaviour(torch).order for torch in RELEASES]
-    assert orders == ["address"] * 10 + ["block"] + ["segment"] * 3
+    assert orders == ["address"] * 7 + ["block"] + ["segment"] * 3
 
 
-@pytest.mark.parametrize(("torch", "size"), [("2.3.1", 549380), ("2.4.1", 549888)])
-def test_a_single_division_left_sizes_as_they_are_before_2_4(torch, size):
-    lists = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", behaviour(torch))
-    assert round_size(549380, lists.roundup_divisions) == size
+def test_a_single_division_rounds_to_512_bytes():
+    lists = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", behaviour("2.5.1"))
+    assert round_size(549380, lists.roundup_divisions) == 549888
 
 
 def test_what_is_proved_and_what_is_not():
@@ -112,11 +123,10 @@ def test_every_row_of_what_was_proved_says_how_and_none_differs():
         assert row["traces"] >= 100 and row["events"] > 50_000 and "make oracle" in row["source"]
 
 
-@pytest.mark.parametrize(("torch", "segment"), [("2.4.1", "m0"), ("2.5.1", "x0")])
-def test_private_pools_have_expandable_segments_from_2_5_on(torch, segment):
+def test_private_pools_have_expandable_segments():
     job = {"conf": "expandable_segments:True", "vram": 1 << 30}
     ops = [{"op": "alloc", "id": 1, "size": 512, "stream": 1, "pool": 1, "mempool": True}]
-    assert compare.model(job, ops, torch)[1]["seg"] == segment
+    assert compare.model(job, ops, "2.5.1")[1]["seg"] == "x0"
 
 
 def test_expandable_segments_by_build():

@@ -21,6 +21,7 @@ from setup import offline
 from trees import link, make_tree, write
 
 from helpers.ground import child
+from helpers.ground.child.bounded import LAST_BYTES
 from helpers.look import access, capture, files, guard, kernel_log
 from helpers.look.archive import MEMBER_LIMIT_BYTES
 from helpers.look.bundle import BundleWriter, open_bundle
@@ -122,7 +123,7 @@ def test_a_flood_is_cut_and_stopped():
     assert (fifty.status, len(fifty.stdout)) == ("truncated", 1 << 20)
     errors = guard.run([SHELL, "-c", "head -c 5000000 /dev/zero >&2; echo done"], 20)
     assert (errors.status, errors.stdout) == ("ok", b"done\n")
-    assert len(errors.stderr) == child.LAST_BYTES
+    assert len(errors.stderr) == LAST_BYTES
 
 
 def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8():

@@ -13,7 +13,7 @@ from test_notebooks import DIFFERS, PARAMETER, SECTIONS, cells, checked, text_of
 
 from helpers.batch.notebook import verdict_of
 from helpers.look.bundle import open_box
-from helpers.settings.audit import load
+from helpers.settings.presets import load
 from helpers.share import page as share
 from helpers.tell.redact_box import known_values
 from helpers.tell.redact_text import redact_notebook

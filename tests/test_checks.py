@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.ground import child
-from helpers.ground.child import Ended, watch
+from helpers.ground.child import Ended, bounded, watch
+from helpers.ground.child.bounded import LAST_BYTES
 from helpers.ground.units import GIB, MIB
 from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, PAIRS, Limits, as_rows, run_checks
 from helpers.trials.targets import Target
@@ -538,7 +539,7 @@ def test_a_flood_is_read_to_its_end_and_only_its_end_is_kept():
     lines = []
     ended = watch([*MISBEHAVE, "floods"], 30, on_line=lines.append)
     assert ended.how == "exited" and len(lines[1]) == 300_000
-    assert ended.last_words.endswith("the end") and len(ended.last_words) <= child.LAST_BYTES
+    assert ended.last_words.endswith("the end") and len(ended.last_words) <= LAST_BYTES
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL"])
@@ -578,7 +579,7 @@ def test_a_child_left_behind_is_killed_and_not_waited_for():
 
 
 def test_a_child_that_cannot_be_killed_is_left_behind_and_named(monkeypatch):
-    monkeypatch.setattr(child, "signal_group", lambda group, number: None)
+    monkeypatch.setattr(bounded, "signal_group", lambda group, number: None)
     ended = watch([*MISBEHAVE, "hangs"], 0.5, term_s=0.1, grace_s=0.2)
     assert ended.how == "stuck" and ended.exit_code is None and ended.left_pids
     for pid in ended.left_pids:

@@ -3,7 +3,7 @@
 import pytest
 from trial_records import record
 
-from helpers.settings.audit import NONE
+from helpers.settings.presets import NONE
 from helpers.trials.fixplan import Arm, BudgetError, Pair, Ran, plan, run, within
 from helpers.trials.targets import Target
 from helpers.trials.trial import RecordNotKept, TrialError, TrialRefused, workload

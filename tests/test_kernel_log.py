@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from helpers.ground import grammar
 from helpers.ground.grammar import lines
+from helpers.ground.tables import data
 from helpers.look import guard, kernel_log
 from helpers.look.kernel_log import parse
 
@@ -245,7 +246,7 @@ def test_what_the_kernel_of_an_earlier_boot_said_last_is_found_or_it_says_where_
 
 
 def test_every_row_of_the_tables_of_the_log_fits_what_it_is_for():
-    known = grammar.data("look/kernel_log")
+    known = data("look/kernel_log")
     times = "[Mon Jan  5 03:04:05 2026]|2026-01-05T03:04:05,678+00:00 |Jan  5 03:04:05 |"
     times = f"{times}1767582245.123456 |03:04:05.678 ".split("|")
     for form, time in zip(known["wall clock"], times, strict=True):

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pythons import starts
 
 from helpers.ground import grammar
+from helpers.ground.tables import data
 from helpers.ground.units import Quantity
 from helpers.judge.owner import account
 from helpers.look.messages import MESSAGES_LIMIT, read_message, without_footers
@@ -113,7 +114,7 @@ def test_an_ambiguous_size_is_said_and_the_rest_is_still_read():
 
 
 def test_each_form_of_a_prefix_is_looked_through():
-    forms = grammar.data("look/text")
+    forms = data("look/text")
     for form, example in zip(forms["prefixes"], forms["examples"], strict=True):
         assert re.match(form, example) and prefix(example + "here") == len(example)
 

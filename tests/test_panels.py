@@ -178,7 +178,7 @@ def test_trades_that_lie_there_take_nothing_of_what_a_plan_may_take():
 def test_releases_and_builds_are_chosen_from_lists():
     _, controls, _ = opened(allocator.PANEL, allocator.Bench(made.small_study()))
     assert {"cuda", "rocm7.2"} <= set(controls["Build"].options)
-    assert {"2.14.1", "2.4.0"} <= set(controls["torch"].options)
+    assert {"2.14.1", "2.5.0"} <= set(controls["torch"].options)
 
 
 def test_the_segments_of_the_map_have_sizes_and_say_on_hover_what_keeps_them():

@@ -7,8 +7,8 @@ import sys
 import pytest
 from data_rows import read_rows
 
-from helpers.settings import audit as presets
-from helpers.settings.audit import FIELDS, PresetError, findings, load, names, parse
+from helpers.settings import presets
+from helpers.settings.presets import FIELDS, PresetError, findings, load, names, parse
 from helpers.settings.table import VERDICTS
 from helpers.trials.claims import claims
 

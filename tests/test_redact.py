@@ -32,7 +32,7 @@ from redact_plants import (
     tree,
 )
 
-from helpers.ground.grammar import data
+from helpers.ground.tables import data
 from helpers.look.access import looks_secret
 from helpers.tell.redact import second_scan
 from helpers.tell.redact_box import learn_live

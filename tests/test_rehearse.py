@@ -21,7 +21,7 @@ from helpers.commands import rehearse as command
 from helpers.look import cards
 from helpers.rehearse import build, rehearse, study
 from helpers.rehearse.rehearse import Oom, Rehearsal, environment
-from helpers.settings.audit import Preset
+from helpers.settings.presets import Preset
 from helpers.trials.record import INJECT
 from helpers.trials.remedies import FixRow, Remedy
 from helpers.trials.trial import workload

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.look.ttm import MODULES, UNITS
-from helpers.settings.audit import audit_cmdline
+from helpers.settings.kernel_parameters import audit_cmdline
 from helpers.settings.table import OTHER_PARAMETERS, PARAMETERS, VERDICTS
 
 GIB = 1 << 30

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from helpers.ground import child
-from helpers.ground.child import Ended, Group
+from helpers.ground.child import Ended, Group, cgroup
 from helpers.ground.units import MIB
-from helpers.settings.audit import NONE, Preset, parse
+from helpers.settings.presets import NONE, Preset, parse
 from helpers.trials import trial as trials
 from helpers.trials.targets import Target, environment, torch_files
 from helpers.trials.trial import (
@@ -128,7 +128,7 @@ def test_the_kernels_oom_killer_is_told_apart_from_a_crash(made):
 
 
 def test_a_kill_that_nothing_proves_to_be_the_kernels_is_a_crash(made, monkeypatch):
-    monkeypatch.setattr(child, "oom_kills", lambda root=None: None)
+    monkeypatch.setattr(cgroup, "oom_kills", lambda root=None: None)
     found = made("import os; os.kill(os.getpid(), 9)")
     assert found.outcome == "crashed" and "no counter of its kills can be read" in found.message
 

@@ -27,6 +27,8 @@ PACKED = (
     *(
         f"{room}/*"
         for room in (
+            "ground",
+            "ground/child",
             "look",
             "look/under_torch",
             "trials/under_torch",

@@ -151,7 +151,7 @@ def alloc_block(a, pool, size, stream):
     if conf(a).throw_on_oom and needed > a.config_bytes - a.mapped_bytes:
         a.rejected = 1
         return block_at(a, NONE)
-    if conf(a).expandable and (a.expandable_pools or pool < 2):  # from 2 on they are private
+    if conf(a).expandable:
         return allocate(a, pool, size, stream)
     address = cuda_malloc(a, needed)
     if address < 0:
@@ -406,7 +406,7 @@ def release_available_cached_blocks(a, pool, size, stream):
         first += 1
     if first < count:
         block = listed(a, first)
-        if block.stream == stream and not (a.skips_expandable and is_expandable(a, block)):
+        if block.stream == stream and not is_expandable(a, block):
             release_block(a, block)
             return True
     released = 0
@@ -414,7 +414,7 @@ def release_available_cached_blocks(a, pool, size, stream):
         block = listed(a, k)
         if released >= wanted or block.size < limit or block.stream != stream:
             break
-        if not (a.skips_expandable and is_expandable(a, block)):
+        if not is_expandable(a, block):
             released += block.size
             release_block(a, block)
     return released >= wanted

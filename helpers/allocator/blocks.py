@@ -69,7 +69,7 @@ def round_size(n, divisions):
             return n
         step = 1 << (bit_length(n) - bit_length(parts))
         return -(-n // step) * step
-    return n if parts < 0 else -(-n // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+    return -(-n // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
 
 
 def bit_length(n):

@@ -19,7 +19,7 @@ from helpers.allocator.engine import choose, replay
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import Op, StartSegment, Trace, start_bytes
 from helpers.ground.units import halved
-from helpers.settings.table import behaviour
+from helpers.settings.releases import behaviour
 from helpers.settings.text import LARGE_STEP_BYTES, MIN_BLOCK_BYTES, Settings
 
 Progress = Callable[[int, int], None]

@@ -18,7 +18,7 @@ from helpers.allocator.driver import GRANULE_BYTES, Card, round_up, stream_turn
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
 from helpers.allocator.records import NO_LIMIT, NONE, Memory, table, unused
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
-from helpers.settings.table import Behaviour, behaviour
+from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import Settings, SettingsError, parse
 
 LARGEST = 1 << 62
@@ -188,9 +188,7 @@ def at_rest(
     return tables, {
         "order": ORDERS.index(rules.order),
         "checks_range": int(rules.checks_range),
-        "expandable_pools": int(rules.expandable_pools),
         "pools_flush": int(rules.pools_flush),
-        "skips_expandable": int(rules.oversize_release_skips_expandable),
         "capacity": card.capacity_bytes,
         "held": card.held_bytes,
         "granule": card.granule_bytes,

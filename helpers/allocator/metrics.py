@@ -19,7 +19,7 @@ from helpers.allocator.engine import UNMAPPED, replay, run
 from helpers.allocator.outcome import STATES, Outcome
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
 from helpers.ground.units import halved
-from helpers.settings.table import Behaviour, behaviour
+from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES, MIN_LARGE_BYTES, SMALL_MAX_BYTES, Settings, parse
 
 MISLEADS = (

@@ -22,7 +22,7 @@ from helpers.allocator.trace import Op
 from helpers.allocator.views import replays
 from helpers.allocator.views import studies as allocator_view
 from helpers.ground.units import parse_size, show_bytes
-from helpers.settings.table import NEWEST, OLDEST, behaviour
+from helpers.settings.releases import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.tell.shown import Shown, text_html

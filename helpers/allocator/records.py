@@ -113,7 +113,7 @@ TABLES = {
 ALLOCATOR = record(
     "num_alloc_retries num_ooms num_device_alloc num_device_free num_sync_all_streams num_oom_rejections "
     # The present setting, limits in bytes (NO_LIMIT: none), mapped bytes, how the release behaves.
-    "setting allowed_bytes config_bytes mapped_bytes rejected order skips_expandable pools_flush checks_range expandable_pools numbers "
+    "setting allowed_bytes config_bytes mapped_bytes rejected order pools_flush checks_range numbers "
     # The card.
     "capacity held used granule topdown reuses fail_next mallocs reserves next_recorded events events_done events_held "
     # The replay: records in use, room, where it is, what failed; how high the sorted sets are.

@@ -30,7 +30,8 @@ from helpers.allocator.trace import (
     TraceError,
     start_bytes,
 )
-from helpers.settings.table import CONF_NAMES, NEWEST, behaviour
+from helpers.settings.releases import NEWEST, behaviour
+from helpers.settings.table import CONF_NAMES
 from helpers.settings.text import (
     SMALL_MAX_BYTES,
     SMALL_SEGMENT_BYTES,

@@ -20,7 +20,7 @@ from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.engine import limit, replay
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
-from helpers.settings.table import behaviour
+from helpers.settings.releases import behaviour
 from helpers.settings.text import (
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,

@@ -19,7 +19,8 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
 from helpers.ground.shapes import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
-from helpers.settings.table import OPTIONS, Behaviour, behaviour
+from helpers.settings.releases import Behaviour, behaviour
+from helpers.settings.table import OPTIONS
 from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
 
 BY_ADDRESS = (

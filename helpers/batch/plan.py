@@ -30,8 +30,8 @@ from helpers.ground.units import pci_address, show_bytes
 from helpers.look.archive import BundleError
 from helpers.look.bundle import open_bundle, recorded_names
 from helpers.look.files import opened
-from helpers.settings.audit import FOLDER, PresetError
-from helpers.settings.audit import load as load_preset
+from helpers.settings.presets import FOLDER, PresetError
+from helpers.settings.presets import load as load_preset
 
 from .notebook import NotebookError, check_parameters, open_notebook, parameters
 from .shapes import DANGERS, Danger, Limits, Plan, PlannedRun

@@ -158,13 +158,12 @@ def _settings(given: Given) -> tuple[str | None, dict[str, str], list[str]]:
     from helpers.look.access import variables
     from helpers.look.bundle import open_box
     from helpers.rehearse.build import WORDS
-    from helpers.settings.audit import value_and_remark
     from helpers.settings.table import CONF_NAMES
 
     if not given.box:
         return given.conf, {}, []
     there = variables(open_box(given.box))
-    had = {one.name: value_and_remark(one.name, one.value)[0] or "" for one in there}
+    had = {variable.name: variable.value for variable in there}
     extra = {name: had[name] for name in WORDS["decides"] if had.get(name)}
     name = next((name for name in CONF_NAMES if had.get(name)), "")
     conf = (had.get(name) or None) if given.conf is None else given.conf
@@ -272,7 +271,7 @@ def _several(given: Given, command: list[str], card: GpuCard, run: Run, folder: 
     from helpers.ground.units import show_bytes
     from helpers.rehearse import study
     from helpers.rehearse.rehearse import STOPPED
-    from helpers.settings.audit import load
+    from helpers.settings.presets import load
     from helpers.tell.shown import Shown
 
     made: list[Rehearsal] = []

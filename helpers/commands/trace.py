@@ -39,7 +39,8 @@ def _size(text: str, what: str) -> int:
 
 def _release(named: str, usual: str) -> str:
     """The torch release that was named, or the usual one. Raises WrongUse for one that is not known: nobody has seen it."""
-    from helpers.settings.table import NEWEST, release
+    from helpers.settings.releases import NEWEST
+    from helpers.settings.rules import release
 
     if release(named) > NEWEST:
         newest = ".".join(map(str, NEWEST))
@@ -55,7 +56,7 @@ class _Subject:
         from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
         from helpers.look.cards import find_card
-        from helpers.settings.table import behaviour
+        from helpers.settings.releases import behaviour
 
         most = arguments.max_bytes
         limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
@@ -228,7 +229,7 @@ def leaks(arguments: argparse.Namespace) -> int:
 
 def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
     """The settings to try; None leaves it to the what-if."""
-    from helpers.settings.table import behaviour
+    from helpers.settings.releases import behaviour
     from helpers.settings.text import grid
 
     if not (arguments.conf or arguments.only):

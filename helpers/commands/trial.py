@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.use import OUTPUTS, WrongUse, may_write, say
 
 if TYPE_CHECKING:
-    from helpers.settings.audit import Preset
+    from helpers.settings.presets import Preset
     from helpers.trials.targets import Target
     from helpers.trials.trial import Workload
 
@@ -39,7 +39,7 @@ def trial(arguments: argparse.Namespace) -> int:
     Example: trial churn --preset cuda-expandable --gpu 4090
     """
     from helpers.ground.units import parse_size
-    from helpers.settings.audit import load
+    from helpers.settings.presets import load
     from helpers.tell.shown import Shown
     from helpers.trials.remedies import preset_trials
     from helpers.trials.targets import torch_interpreter
@@ -88,7 +88,7 @@ def _rehearsed(given: argparse.Namespace) -> int:
     from helpers.look.cards import find_card
     from helpers.rehearse import build, study
     from helpers.rehearse.rehearse import Limits
-    from helpers.settings.audit import load
+    from helpers.settings.presets import load
     from helpers.tell.shown import Shown, percent
     from helpers.trials.remedies import Remedy, chosen, fix_study
     from helpers.trials.trial import DROPPED

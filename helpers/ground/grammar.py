@@ -11,13 +11,13 @@ compiled when its row's longest words stand in a text.
 
 from __future__ import annotations
 
-import json
-import pkgutil
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from re import Pattern
 from typing import Any
+
+from helpers.ground.tables import data, lazy
 
 SIZES = (
     "requested capacity free allowed process allocated reserved_unallocated reserved_total private_pools non_torch used "
@@ -51,23 +51,6 @@ _EDGE = re.compile("([<>])")
 _MARKS = re.compile("[>#]")
 _LONG = re.compile("(?<![a-z])[a-z]{6,}(?![a-z])")
 _FIELD = re.compile(r"\{[^{}]*\}|>")
-
-
-class _Lazy:
-    def __init__(self, text: str, flags: int):
-        self._made_of = (text, flags)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(re.compile(*self._made_of), name)
-        setattr(self, name, value)
-        return value
-
-
-def lazy(text: str, flags: int = 0) -> Pattern[str]:
-    """``re.compile``, put off until the pattern is first asked: most texts never need most
-    patterns.
-    """
-    return _Lazy(text, flags)  # type: ignore[return-value]
 
 
 Node = Any
@@ -272,12 +255,6 @@ class Line(Entry):
         self.detail: str = data.get("detail", "")
         self.example: str = data["example"]
         self.pattern = lazy(data["pattern"], re.IGNORECASE)
-
-
-@lru_cache(None)
-def data(name: str) -> Any:
-    """What the table of knowledge of that name holds: helpers/NAME.json."""
-    return json.loads(pkgutil.get_data("helpers", f"{name}.json") or b"[]")
 
 
 def table() -> tuple[dict[str, Any], ...]:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Callable
 
-from helpers.ground.grammar import lazy, meaning
+from helpers.ground.grammar import meaning
+from helpers.ground.tables import lazy
 from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import (

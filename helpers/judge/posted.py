@@ -63,7 +63,8 @@ def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
     code = [text for _, _, text in texts(evidence) if form("in code").search(text)]
     posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
     if bundle is not None or given or code:
-        from helpers.settings import audit  # its tables are for settings alone
+        # Their tables are for settings alone.
+        from helpers.settings import assignments, audit
 
         if bundle is not None:
             from helpers.look.access import variables
@@ -73,14 +74,16 @@ def _settings(evidence: CaseEvidence) -> Iterator[Observation]:
         else:
             build = "rocm" if is_hip(evidence) else "cuda"  # where nothing of AMD's is spoken of
             facts = (evidence.fact("torch"), build, evidence.fact("gfx"))
-            found += [(one, "environment") for one in audit.audit(dict(given), *facts, True)]
-        late = [one for text in code for one in audit.late_assignments(text)]
+            # "True (second attempt)" is a person's words, and those are not read.
+            plain = {name: value for name, value in given if "(" not in value}
+            found += [(one, "environment") for one in audit.audit(plain, *facts)]
+        late = [one for text in code for one in assignments.late_assignments(text)]
         found += [(one, "environment" if bundle is None else "bundle") for one in late]
     if bundle is not None or posted:
-        from helpers.settings import audit
+        from helpers.settings.kernel_parameters import audit_cmdline, audit_kernel
 
-        found += [(one, "bundle") for one in audit.audit_kernel(bundle)] if bundle else []
-        found += [(one, "tool") for text in posted for one in audit.audit_cmdline(text)]
+        found += [(one, "bundle") for one in audit_kernel(bundle)] if bundle else []
+        found += [(one, "tool") for text in posted for one in audit_cmdline(text)]
     for one, origin in found:
         yield from _of_setting(one, origin)
     for name, value in given:
@@ -99,7 +102,7 @@ def _of_setting(one: Finding, origin: str) -> Iterator[Observation]:
         name = "setting-expandable" + ("-danger" if one.verdict == "dangerous" else "")
     words = f"{one.name}={one.value}" if one.value else one.name
     says = one.says + (f" ({one.why})" if one.why else "")
-    yield note(name, words, one.source or "the table of settings", origin, says, not one.hearsay)
+    yield note(name, words, one.source or "the table of settings", origin, says)
 
 
 def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:

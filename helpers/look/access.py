@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from helpers.ground.grammar import data
 from helpers.ground.shapes import OK, Reading
+from helpers.ground.tables import data
 
 from . import files, guard
 from .bundle import Bundle, rows

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from helpers import __version__
 from helpers.ground.child import CHECKOUT, OUTPUTS
-from helpers.ground.grammar import data
+from helpers.ground.tables import data
 from helpers.ground.units import now, plain, show_bytes
 
 from . import access, files, framework, guard, kernel_log, machine, nvidia, pci, processes, ttm

@@ -19,7 +19,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from helpers.ground.grammar import data, lazy
+from helpers.ground.tables import data, lazy
 from helpers.ground.units import GIB, MIB, near, quantity, show_bytes
 from helpers.ground.units import NOT_MEASURED_BYTES as NOT_MEASURED_BYTES
 from helpers.look.bundle import Text

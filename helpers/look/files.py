@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from helpers.ground.grammar import data
+from helpers.ground.tables import data
 from helpers.ground.units import show_bytes
 
 FILE_LIMIT_BYTES = 1 << 20

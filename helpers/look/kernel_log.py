@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from helpers.ground.grammar import Line, data, lines
+from helpers.ground.grammar import Line, lines
 from helpers.ground.shapes import Reading, not_available, seen
+from helpers.ground.tables import data
 from helpers.ground.units import GIB, KIB, MIB, pci_address
 
 from . import files, guard

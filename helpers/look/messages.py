@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helpers.ground import grammar
 from helpers.ground.grammar import Row, Template
+from helpers.ground.tables import data, lazy
 from helpers.ground.units import NOT_MEASURED_BYTES, Quantity, quantity
 from helpers.look.text import COLOUR, Squeezed, lowered, pieces_of, prefix
 
@@ -50,8 +51,8 @@ _LINE = 200
 to the advice on it, and to the same thing in other words. And what of a long line is quoted
 on either side of a message.
 """
-_KNOWN = grammar.data("look/message_words")
-_BACKENDS = {name: grammar.lazy(form) for name, form in _KNOWN["backends"].items()}
+_KNOWN = data("look/message_words")
+_BACKENDS = {name: lazy(form) for name, form in _KNOWN["backends"].items()}
 _ELEMENT_BYTES: dict[str, int] = _KNOWN["element bytes"]
 _FACTS: dict[str, str] = _KNOWN["sizes of the kernel's log"]
 """What a message calls a size that the reader of the kernel's log gives."""

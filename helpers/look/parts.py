@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from helpers.ground.grammar import data, lazy
+from helpers.ground.tables import data, lazy
 from helpers.ground.units import GIB
 from helpers.look.bundle import Bundle
 

@@ -26,8 +26,8 @@ from functools import cached_property
 from itertools import islice, takewhile
 from typing import Any
 
-from helpers.ground.grammar import data
 from helpers.ground.shapes import NOT_ALLOWED, NOT_AVAILABLE, Reading
+from helpers.ground.tables import data
 from helpers.ground.units import MIB, printed_size, show_bytes
 
 from .bundle import Row, Text, rows

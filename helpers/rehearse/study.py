@@ -29,7 +29,7 @@ from helpers.look import files
 from helpers.look.cards import GpuCard, find_card
 from helpers.rehearse import build
 from helpers.rehearse.rehearse import STOPPED, UNLIMITED, Limits, Rehearsal, rehearse
-from helpers.settings.audit import Preset
+from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
 from helpers.trials.fixplan import Arm
 from helpers.trials.record import RecordError

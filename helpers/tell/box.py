@@ -17,7 +17,8 @@ from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
-from helpers.settings.audit import audit_box, audit_kernel
+from helpers.settings.audit import audit_box
+from helpers.settings.kernel_parameters import audit_kernel
 
 from .shown import Column, Shown, plain, words
 

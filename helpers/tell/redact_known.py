@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from helpers.ground.grammar import data, vocabulary
+from helpers.ground.grammar import vocabulary
+from helpers.ground.tables import data
 
 TABLE: dict[str, Any] = yaml.load(
     Path(__file__).with_name("redact.yaml").read_bytes(),

@@ -23,7 +23,7 @@ from string import ascii_letters, digits
 from types import SimpleNamespace
 from typing import Any
 
-from helpers.ground.grammar import data
+from helpers.ground.tables import data
 
 from . import redact_known as facts
 from .redact_known import BEFORE, PSEUDONYM, TABLE, WRITING, Known, Span, filled, names_nobody

@@ -22,7 +22,7 @@ from helpers.allocator.whatif import whatif
 from helpers.ground.shapes import Evidence, Verdict, from_json, seen
 from helpers.ground.units import KIB, MIB, show_bytes
 from helpers.judge.owner import CONTEXT_BYTES
-from helpers.settings.audit import findings, load
+from helpers.settings.presets import findings, load
 from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES
 from helpers.tell.shown import Column, Shown
 from helpers.trials.claims import Claim, claims

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.settings.audit import NONE, Preset
+from helpers.settings.presets import NONE, Preset
 from helpers.trials.effect import FEWEST_PAIRS
 from helpers.trials.targets import CPU, Target
 from helpers.trials.trial import (

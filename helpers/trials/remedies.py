@@ -29,8 +29,9 @@ from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.cards import GpuCard, largest_pool
 from helpers.look.framework import framework
 from helpers.look.gpus import Gpu, gpus
-from helpers.settings.audit import Preset, findings, load
-from helpers.settings.table import CONF_NAMES, HOST_NAMES, VersionError
+from helpers.settings.presets import Preset, findings, load
+from helpers.settings.releases import VersionError
+from helpers.settings.table import CONF_NAMES, HOST_NAMES
 from helpers.settings.text import SettingsError
 from helpers.trials import effect, fixplan
 from helpers.trials.claims import claims

@@ -29,21 +29,23 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from helpers.ground import child
 from helpers.ground.child import (
-    LAST_BYTES,
     Ended,
     Group,
     Sampler,
     json_row,
     last_line,
     program,
+    terminal,
     watch,
 )
+from helpers.ground.child.bounded import LAST_BYTES
+from helpers.ground.child.sampler import SAMPLE_S
 from helpers.ground.shapes import Evidence, Outcome, Reading, not_available, one_line, seen
 from helpers.judge.owner import SLACK_BYTES
 from helpers.look import files
 from helpers.look.files import whole, write_atomic
 from helpers.look.messages import of_device, read_message
-from helpers.settings.audit import Preset
+from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
 from helpers.trials.targets import CPU, Target, environment, torch_files
 
@@ -323,7 +325,7 @@ def leftovers(pids: Sequence[int], before: int | None, pci: str, clean_s: float)
                 return f"processes {', '.join(map(str, alive))} live on"
             more = f"{held} bytes more as used than before the trial"
             return f"the driver counts {more}, and no process of it is left"
-        time.sleep(child.SAMPLE_S)
+        time.sleep(SAMPLE_S)
     for pid in pids:
         for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
             path.unlink(missing_ok=True)
@@ -412,7 +414,7 @@ class _Run:
         env = environment(self.target, DROPPED, more, own=not self.workload.command)
         how: dict[str, Any] = {"on_line": self.take, "on_start": self._started, "env": env}
         how |= {"data_bytes": limits.host_bytes or 0, "group": group.path}
-        how["umask"] = child.users_umask if self.workload.command else -1
+        how["umask"] = terminal.users_umask if self.workload.command else -1
         try:
             ended = watch(command, min(limits.start_s, limits.seconds), **how)
         except BaseException:  # also an interrupt: the group must not stay

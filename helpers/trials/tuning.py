@@ -23,8 +23,7 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
-from helpers.ground import child
-from helpers.ground.child import json_row, program, watch
+from helpers.ground.child import json_row, program, terminal, watch
 from helpers.look.messages import of_device, of_host, read_message
 
 LONGEST_BACKOFF_S = 60.0
@@ -265,7 +264,7 @@ class _Supervisor:
 
             ask()
             how: Any = {"env": self.env, "on_line": take, "stdin": stdin.fileno()}
-            how["umask"] = child.users_umask  # the objective is the user's
+            how["umask"] = terminal.users_umask  # the objective is the user's
             ended = watch(self.argv, self.set.limit_s, **how)
         if hand is not None:
             late = ended.how == "timed_out"

@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
-from helpers.settings.audit import load
+from helpers.settings.presets import load
 from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled
 from helpers.tell.shown import Column, Shown, percent
 from helpers.trials.remedies import RECORDED, FixRow, FixStudy, adopt, forest, remedies

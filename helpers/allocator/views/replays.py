@@ -16,7 +16,7 @@ from helpers.allocator.whatif import TOP
 from helpers.ground import shapes
 from helpers.ground.shapes import Replay, Verdict, WhatIf, seen
 from helpers.ground.units import show_bytes
-from helpers.settings.table import behaviour
+from helpers.settings.releases import behaviour
 from helpers.tell.shown import Column, Shown
 
 

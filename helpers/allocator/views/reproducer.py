@@ -10,7 +10,7 @@ from helpers.allocator.lines import site_of
 from helpers.allocator.shrink import Shrunk
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import show_bytes
-from helpers.settings.table import behaviour
+from helpers.settings.releases import behaviour
 from helpers.tell.shown import Column, Shown, template
 
 LONGEST = 96

@@ -25,7 +25,7 @@ from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.shapes import Replay, WhatIf
 from helpers.ground.units import GIB, MIB, show_bytes
-from helpers.settings.table import behaviour
+from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
 from helpers.tell import sheet
 from helpers.tell.shown import Column, Shown, wrapped

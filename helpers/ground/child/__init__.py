@@ -1,0 +1,57 @@
+"""Bounded child processes: started, watched, sampled, held in a cgroup, and what /proc says of them.
+
+Standard library alone, on Python 3.8 too.
+"""
+
+from helpers.ground.child.bounded import (
+    Ended,
+    Transcript,
+    json_row,
+    last_line,
+    signal_group,
+    signal_name,
+    transcript,
+    watch,
+)
+from helpers.ground.child.cgroup import Group, memory_groups, oom_kills
+from helpers.ground.child.launch import environment, program, start
+from helpers.ground.child.proc import (
+    Process,
+    carrying,
+    field,
+    process_of,
+    session_pids,
+    thread_states,
+)
+from helpers.ground.child.sampler import Sampler, stacks_of
+from helpers.ground.child.terminal import run_here
+from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
+
+__all__ = [
+    "CHECKOUT",
+    "IN_CHECKOUT",
+    "OUTPUTS",
+    "Ended",
+    "Group",
+    "Process",
+    "Sampler",
+    "Transcript",
+    "carrying",
+    "environment",
+    "field",
+    "json_row",
+    "last_line",
+    "memory_groups",
+    "oom_kills",
+    "process_of",
+    "program",
+    "run_here",
+    "session_pids",
+    "signal_group",
+    "signal_name",
+    "start",
+    "stacks_of",
+    "thread_states",
+    "transcript",
+    "watch",
+]

@@ -1,0 +1,139 @@
+"""Which settings does a preset make, and does it keep its word? env/presets, read and audited.
+
+A preset is a file that a shell can source: comments ``# why:``, ``# for:``, ``# since:``, ``#
+danger:``, ``# status:`` (use, inert or harmful), ``# claims:`` (of env/claims.yaml) and ``#
+checked:`` (torch, build and chip that it is audited for), then ``export NAME=value``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from helpers.ground.child import CHECKOUT
+from helpers.look.files import whole
+from helpers.settings.audit import audit
+from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
+
+FOLDER = CHECKOUT / "env" / "presets"
+FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")
+
+
+class PresetError(ValueError):
+    """A preset that cannot be used: one line with what was seen, what was expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset.
+
+    ``fields`` are its comments by name; ``unknown`` the variables that no table here knows.
+    """
+
+    name: str
+    environ: Mapping[str, str]
+    fields: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def checked(self) -> tuple[str, str, str]:
+        """torch, build and chip that it is audited for; empty where not said."""
+        words = [word.strip() for word in self.fields.get("checked", "").split(",")]
+        torch, build, gfx = (*words, "", "", "")[:3]
+        if torch.startswith("torch "):
+            torch = torch[len("torch ") :]
+        return torch, build, gfx
+
+
+NONE = Preset("none", {}, {})
+"""No setting at all: the control."""
+
+
+def names() -> list[str]:
+    """The presets of env/presets."""
+    return sorted(path.stem for path in FOLDER.glob("*.env"))
+
+
+def load(preset: str | Path) -> Preset:
+    """The preset of a name in env/presets, or of a file; "none" and "" are no setting.
+
+    Raises PresetError.
+
+    A variable or an allocator option that is spelt nearly like a known one is refused: it would
+    be measured as doing nothing.
+    """
+    if str(preset) in ("", "none"):
+        return NONE
+    path = Path(preset)
+    if path.suffix != ".env":
+        path = FOLDER / f"{preset}.env"
+    try:
+        text = whole(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PresetError(
+            f"preset {str(preset)!r}: cannot be read ({type(error).__name__}); "
+            f"expected none, a .env file or one of {', '.join(names())}"
+        ) from error
+    loaded = parse(text, path.stem)
+    for finding in findings(loaded):
+        if finding.verdict == "misspelt":
+            setting = f"{finding.name}={finding.value}"
+            raise PresetError(f"preset {loaded.name}: {setting}: {finding.says}; correct it")
+    return loaded
+
+
+def parse(text: str, name: str) -> Preset:
+    """The preset of a text.
+
+    Raises PresetError for a line that is neither a comment nor one assignment.
+    """
+    comments = re.findall(r"(?m)^#\s*(\w+):[^\S\n]*(.*?)\s*$", text)
+    environ: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            variable, value = _assignment(line)
+        except ValueError as error:
+            raise PresetError(f"preset {name}, line {number}: {error}") from error
+        if variable in environ:
+            raise PresetError(f"preset {name}, line {number}: {variable} is set twice; keep one")
+        environ[variable] = value
+    return Preset(
+        name=name,
+        environ=environ,
+        fields={field: words for field, words in comments if field in FIELDS},
+        unknown=tuple(variable for variable in environ if not _is_known(variable)),
+    )
+
+
+def _is_known(variable: str) -> bool:
+    for_any_device = re.sub(r"(?<=GFX_VERSION)_\d+$", "", variable)
+    return for_any_device in VARIABLES or for_any_device in OTHER_NAMES
+
+
+def _assignment(line: str) -> tuple[str, str]:
+    """Name and value of ``export NAME=value``.
+
+    Raises ValueError with what was seen and what was expected.
+    """
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise ValueError(f"{error}; expected export NAME=value") from error
+    match = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[-1]) if words else None
+    if match is None or words[:-1] != ["export"] or "$" in line or "`" in line:
+        raise ValueError(f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `")
+    return match[1], match[2]
+
+
+def findings(
+    preset: Preset, torch: str = "", build: str = "", gfx: str = ""
+) -> tuple[Finding, ...]:
+    """What the audit of settings says of it, on the box it is checked for or on another."""
+    if not (torch or build or gfx):
+        torch, build, gfx = preset.checked
+    return audit(preset.environ, torch, build, gfx)

@@ -1,0 +1,205 @@
+"""How does the caching allocator of one torch release and build behave, where releases differ?
+
+The rows ``changes`` of torch.json say from which release on a field of Behaviour has a value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+from helpers.ground.tables import data
+from helpers.settings.rules import Facts, facts_of, holds, release
+from helpers.settings.table import OPTIONS, RULES, SAYS, Rule, rows_of
+
+OLDEST = (2, 5)
+NEWEST = (2, 15)
+"""The oldest and the newest release that is modelled; others are run as the nearer of the two."""
+EXPANDABLE = "expandable_segments"
+
+
+class VersionError(ValueError):
+    """The release or the build is not one that can be replayed; one line."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only
+    there ("": both).
+    """
+
+    since: str
+    field: str
+    value: Any
+    source: str
+    build: str = ""
+
+
+CHANGES: tuple[Change, ...] = rows_of(Change, data("settings/torch")["changes"])
+PROVED: tuple[dict[str, Any], ...] = tuple(data("settings/torch")["proved"])
+"""What the model was held against: a release's compiled allocator, cuda or rocm, over so many
+traces and events; its source.
+"""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What one build of torch does.
+
+    Each field's source stands in ``sources`` under the field's name.
+
+    ``order``: what decides between free blocks of one stream and size: the lower ``address``,
+    the ``block`` made first, or the ``segment`` made first and then the lower address.
+    ``unified_parser``: the settings parser that all accelerators share: 64-bit numbers,
+    separators taken on trust. ``above_fills_last_key``: ``>:K`` in a list of roundup divisions
+    also overwrites the last key before it. ``fraction_rounds``: a memory limit is rounded to
+    whole bytes, not cut. ``conf_names``: environment variables with the settings, the winner
+    first; ``own_conf_names``: the same for options not shared by all accelerators.
+    ``expandable_safe``: no loss of data, hang or crash is reported for it on this build.
+    ``pools_flush``: a request to a private pool outside of a capture gives cached memory back
+    before it fails. ``device_type``: by which torch hashes streams (c10/core/DeviceType.h: 1
+    CUDA, 6 HIP). ``checks_range``: a request larger than the range of addresses that an
+    expandable segment reserves fails at once. ``proved``: ``oracle`` where the compiled
+    allocator of this release and build was compared, else ``source``; ``proved_on``: that in
+    words, with what was compared. ``note``: what else a reader must know.
+    """
+
+    torch: str
+    release: tuple[int, ...]
+    build: str
+    order: str
+    keys: frozenset[str]
+    unified_parser: bool
+    max_split_minimum_inclusive: bool
+    above_fills_last_key: bool
+    fraction_one_is_unlimited: bool
+    fraction_rounds: bool
+    pools_flush: bool
+    checks_range: bool
+    device_type: int
+    conf_names: tuple[str, ...]
+    own_conf_names: tuple[str, ...]
+    expandable_available: bool
+    expandable_safe: bool
+    proved: Literal["oracle", "source"]
+    proved_on: str
+    note: str
+    sources: tuple[tuple[str, str], ...]
+
+    def source(self, field: str) -> str:
+        """Where the value of ``field`` was read or measured; empty for what follows from the
+        version itself.
+        """
+        return dict(self.sources).get(field, "")
+
+    def names_for(self, key: str) -> tuple[str, ...]:
+        """The variables that this build reads an option from, the winner first."""
+        shared = key not in OPTIONS or OPTIONS[key].shared
+        return self.conf_names if shared else self.own_conf_names
+
+
+def behaviour(torch: str = "2.14.1", build: str = "cuda") -> Behaviour:
+    """How the allocator of this release and build behaves.
+
+    ``torch`` is a version as it prints itself ("2.9.0+rocm6.4", "2.8.0a0+git1234"); ``build``
+    is "cuda", or "rocm" with ROCm's version ("rocm7.2"); a "+rocm" in ``torch`` counts too. A
+    release older than OLDEST or newer than NEWEST runs as that one and says so in ``note``.
+    Raises VersionError for what cannot be read.
+    """
+    if not release(torch):
+        raise VersionError(SAYS["unreadable"].format(torch=torch))
+    mark = re.search(r"\+(rocm[0-9.]*)", torch)
+    if build == "cuda" and mark:
+        build = mark[1].rstrip(".")
+    if not re.fullmatch(r"cuda|rocm([0-9][0-9.]*)?", build):
+        raise VersionError(SAYS["no_build"].format(build=build))
+    return nearest(torch, build)
+
+
+@lru_cache(maxsize=256)
+def nearest(torch: str, build: str) -> Behaviour:
+    """As ``behaviour``, also where the release cannot be read: then as the oldest known.
+
+    ``build`` is one of its words.
+    """
+    facts = facts_of({}, torch, build)
+    used = min(max(facts.torch, OLDEST), NEWEST)
+    values: dict[str, Any] = {}
+    sources = {}
+    for change in CHANGES:
+        if release(change.since) <= used and change.build in ("", facts.build):
+            values[change.field] = change.value
+            sources[change.field] = change.source
+    newest_keys = min(facts.torch, NEWEST)
+    options = [
+        option
+        for option in OPTIONS.values()
+        if not option.since or release(option.since) <= newest_keys
+    ]
+    sources["keys"] = "; ".join(dict.fromkeys(option.source for option in options))
+    expandable_rules = [
+        rule for rule in RULES if rule.name == f"option:{EXPANDABLE}" and holds(rule, "True", facts)
+    ]
+    refusals = [rule for rule in expandable_rules if rule.verdict == "unsupported"]
+    option = OPTIONS[EXPANDABLE]
+    sources["expandable_available"] = refusals[0].source if refusals else option.source
+    proved, proved_on = _proved(facts.torch, facts.build)
+    return Behaviour(
+        torch=torch,
+        release=used,
+        build=build,
+        keys=frozenset(option.name for option in options),
+        expandable_available=not refusals,
+        proved=proved,
+        proved_on=proved_on,
+        note=_note(torch, facts, expandable_rules),
+        sources=tuple(sorted(sources.items())),
+        **values,
+    )
+
+
+def _note(torch: str, facts: Facts, expandable_rules: list[Rule]) -> str:
+    notes = []
+    if facts.torch < OLDEST:
+        notes.append(SAYS["older"].format(torch=torch, oldest=_words(OLDEST)))
+    if facts.torch > NEWEST:
+        notes.append(SAYS["newer"].format(torch=torch, newest=_words(NEWEST)))
+    if facts.build == "rocm":
+        if not facts.rocm:
+            notes.append(SAYS["no_rocm_version"])
+        notes += [
+            f"expandable segments: {rule.says}"
+            for rule in expandable_rules
+            if rule.verdict == "unknown"
+        ]
+    return "; ".join(notes)
+
+
+def _words(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _proved(torch: tuple[int, ...], build: str) -> tuple[Literal["oracle", "source"], str]:
+    """How far what is said of a release and build was compared with its compiled allocator, and
+    that in words.
+    """
+    comparisons = []
+    for row in PROVED:
+        if (release(row["torch"]), row["build"]) == (torch, build):
+            how = f" ({row['made']})" if "made" in row else ""
+            comparisons.append(SAYS["proved"].format_map({**row, "made": how}))
+    if comparisons:
+        return "oracle", "; ".join(comparisons)
+    compared = {
+        kind: ", ".join(row["torch"] for row in PROVED if row["build"] == kind)
+        for kind in ("cuda", "rocm")
+    }
+    words = SAYS["not_proved"].format(
+        torch=_words(torch),
+        build=build,
+        cuda=compared["cuda"],
+        rocm=compared["rocm"],
+    )
+    return "source", words
