@@ -30,7 +30,7 @@ _HOMES = {
     "message_reader": "face.reader",
     "show_bytes": "ground.units",
     "Shown": "tell.shown",
-    "display": "tell.shown",
+    "display": "tell.display",
     "refuse_wrong_parameters": "batch.notebook",
 }
 """Each public name, and the module below this package that holds it."""

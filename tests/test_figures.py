@@ -35,8 +35,10 @@ from helpers.ground.shapes import not_allowed, not_available, seen
 from helpers.ground.units import GIB
 from helpers.look.gpus import Gpu
 from helpers.tell import figures, sheet, tables
+from helpers.tell.display import display
+from helpers.tell.figure_style import DARK, SCHEME
 from helpers.tell.sanitise import clean_svg
-from helpers.tell.shown import DARK, SCHEME, Shown, display
+from helpers.tell.shown import Shown
 
 ROOT = Path(__file__).resolve().parents[1]
 GONE = not_available("no such file", "bytes", "/sys/x")

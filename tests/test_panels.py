@@ -23,6 +23,7 @@ from helpers.judge import ceilings as layers
 from helpers.judge import ttm_plan
 from helpers.look.bundle import open_box
 from helpers.tell import ttm
+from helpers.tell.figure_style import DARK
 from helpers.tell.panels import frame, monitor
 from helpers.tell.panels.questions import (
     Planner,
@@ -35,7 +36,6 @@ from helpers.tell.panels.questions import (
     reader,
 )
 from helpers.tell.sanitise import clean_svg
-from helpers.tell.shown import DARK
 from helpers.vpoc.planner import Free, Shape
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))

@@ -11,24 +11,17 @@ from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
 
 from helpers.ground.grammar import lines as log_lines
 from helpers.ground.shapes import CAUSES, causes, not_allowed, not_available, seen
-from helpers.ground.units import GIB, MIB
+from helpers.ground.units import GIB, MIB, columns_of, cut, plain
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.bundle import open_box
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
+from helpers.tell.prose import one_line, typed, uncoloured
+from helpers.tell.resources import words
 from helpers.tell.sanitise import clean_html
-from helpers.tell.shown import (
-    Column,
-    Shown,
-    columns_of,
-    cut,
-    one_line,
-    plain,
-    typed,
-    uncoloured,
-    words,
-)
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 NOT_THERE = not_available("no such file", "bytes", "/sys/x")
 ANY_TEXT = st.text(alphabet=st.characters())

@@ -20,7 +20,7 @@ from helpers.ground.shapes import (
 )
 from helpers.tell import verdict as words
 from helpers.tell.page import Prose
-from helpers.tell.shown import WIDE
+from helpers.tell.prose import WIDE
 
 LONG = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"
 BARE = Verdict("cannot-tell", "weak", NextStep("Run make diagnose as root."))

@@ -38,10 +38,11 @@ PACKED = (
         )
     ),
     *(f"commands/{name}.py" for name in ("__init__", "box", "gone", "use")),
-    *(f"tell/{name}" for name in ("__init__.py", "box.py", "message.py", "shown.py")),
-    *(f"tell/{name}" for name in ("tables.py", "verdict.py", "words.json")),
+    *(f"tell/{name}.py" for name in ("__init__", "box", "display", "html_table", "message")),
+    *(f"tell/{name}.py" for name in ("prose", "resources", "shown", "tables", "text_table")),
+    *(f"tell/{name}.py" for name in ("values", "verdict")),
+    "tell/words.json",
     "*.py",
-    "*.json",
 )
 """What capture, and diagnose of a text, a snapshot or a bundle, stand on: the standard library, and these of helpers/."""
 

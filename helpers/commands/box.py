@@ -43,7 +43,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     from helpers.judge import diagnosis
     from helpers.tell import verdict
     from helpers.tell.message import not_used
-    from helpers.tell.shown import typed
+    from helpers.tell.prose import typed
 
     with waits_for("reading and weighing what is there"):
         evidence = _evidence(arguments)

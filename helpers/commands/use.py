@@ -141,7 +141,8 @@ def listed(name: str, what: str, width: int = 10) -> str:
 
 def show(*texts: Any) -> None:
     """Print views and prose as wide as the terminal, or 80 columns."""
-    from helpers.tell.shown import Shown, within
+    from helpers.tell.prose import within
+    from helpers.tell.shown import Shown
 
     for one in texts:
         print(one.text(0) if isinstance(one, Shown) else within(str(one)))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from helpers.ground.shapes import Reading
-from helpers.ground.units import show_bytes
+from helpers.ground.units import plain, show_bytes
 from helpers.judge.box import obstacles
 from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
@@ -19,8 +19,9 @@ from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel_parameters import audit_kernel
-
-from .shown import Column, Shown, plain, words
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
 ELSEWHERE = "NOT THIS MACHINE"

@@ -24,16 +24,17 @@ from helpers.batch.record import RecordUnreadable, read_batch, read_run
 from helpers.batch.report import bundle_of
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Evidence, Reading, Verdict, in_words, seen
-from helpers.ground.units import show_bytes
+from helpers.ground.units import cut, plain, show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.files import opened, whole
 from helpers.look.gpus import gpus, host_pools
+from helpers.tell.resources import words
+from helpers.tell.values import duration
 
 from .box import settings_table, stack_table
-from .shown import cut, duration, plain, words
 from .verdict import SUM, quoted
 
 SLOWER = 1.25

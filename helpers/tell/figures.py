@@ -17,13 +17,14 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from helpers.ground.shapes import Reading
-from helpers.ground.units import show_bytes
+from helpers.ground.units import plain, show_bytes
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
+from helpers.tell.shown import Shown
+from helpers.tell.values import cell, size
 
 from . import sheet, tables
 from .box import ledger_table
-from .shown import Shown, cell, plain, size
 
 LOOKS = {
     "outside": sheet.Look("#8a949e", "white", "\\\\\\\\"),

@@ -12,8 +12,7 @@ from helpers.judge.owner import account
 from helpers.look.bundle import open_box
 from helpers.look.kernel_log import not_whole
 from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
-
-from .shown import Shown
+from helpers.tell.shown import Shown
 
 if TYPE_CHECKING:
     from helpers.judge.ledger import GpuLedger

@@ -34,11 +34,15 @@ from pygments.lexers import PythonLexer
 from helpers.batch.notebook import INJECTED, PARAMETERS, VERDICT
 from helpers.ground import child
 from helpers.ground.shapes import Verdict, as_dict, from_json
+from helpers.ground.units import plain
+from helpers.tell.html_table import breakable
+from helpers.tell.prose import LONGEST_LINE, one_line, uncoloured
+from helpers.tell.resources import template, words
+from helpers.tell.shown import ABOUT
 
 from . import verdict as words_of
 from .box import ELSEWHERE
 from .sanitise import SHOWN, clean_html, clean_svg, cut_text, not_shown
-from .shown import ABOUT, LONGEST_LINE, breakable, one_line, plain, template, uncoloured, words
 from .tables import one_source
 
 BANNER_TAG = "papermill-error-cell-tag"

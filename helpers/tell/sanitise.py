@@ -18,8 +18,7 @@ from xml.etree import ElementTree
 import nh3
 
 from helpers.batch.notebook import VERDICT
-
-from .shown import SCHEME
+from helpers.tell.figure_style import SCHEME
 
 TEXT_LIMIT = 12_000
 """Characters shown of one cell or stream; the rest is in the notebook beside the page."""

@@ -26,8 +26,9 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.patches import Rectangle
 
 from helpers.ground.shapes import Reading
-
-from .shown import DARK, SCHEME, cell, plain, size
+from helpers.ground.units import plain
+from helpers.tell.figure_style import DARK, SCHEME
+from helpers.tell.values import cell, size
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
 INK = "#1c2126"

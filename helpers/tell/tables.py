@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from helpers.ground.shapes import Reading
-
-from .shown import Shown, duration, plain, size, words
+from helpers.ground.units import plain
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
+from helpers.tell.values import duration, size
 
 MOST_EVENTS = 40
 NO_POOL = "No memory pool was found."

@@ -13,12 +13,14 @@ from functools import partial
 from typing import Any
 
 from helpers.ground.shapes import Ttm
-from helpers.ground.units import GIB, near, show_bytes
+from helpers.ground.units import GIB, near, plain, show_bytes
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_plan import Room, VerifyResult, in_units, plan
 from helpers.look.bundle import Bundle, open_box, recorded_names
-
-from .shown import SCREEN, Column, Shown, cell, plain, typed, words, wrapped
+from helpers.tell.prose import SCREEN, typed, wrapped
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column, cell
 
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
 STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "binds"]

@@ -12,9 +12,13 @@ from html import escape
 from typing import Any
 
 from helpers.ground.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
+from helpers.ground.units import plain
+from helpers.tell.display import display
+from helpers.tell.html_table import text_html
+from helpers.tell.prose import SCREEN, bold, typed, wrapped
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
 
-from .shown import SCREEN, Shown, bold, display, plain, text_html, typed, words, wrapped
-from .shown import WIDE as WIDE
 from .tables import one_source
 
 CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}

@@ -16,7 +16,11 @@ from html import escape
 from typing import Any, TypeGuard
 
 from helpers.batch.kernel import MARK
-from helpers.tell.shown import ABOUT, MUTED, Shown, display, plain, template, text_html
+from helpers.ground.units import plain
+from helpers.tell.display import display
+from helpers.tell.html_table import MUTED, text_html
+from helpers.tell.resources import template
+from helpers.tell.shown import ABOUT, Shown
 
 Part = str | Shown
 """A piece of a static twin: words, or a view, which stands as its figure where it has one."""

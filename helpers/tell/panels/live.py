@@ -30,9 +30,10 @@ from typing import Any
 
 from helpers.batch.kernel import environment
 from helpers.ground.child import CHECKOUT, OUTPUTS
-from helpers.ground.units import show_bytes
+from helpers.ground.units import cut, plain, show_bytes
 from helpers.look.files import write_atomic
-from helpers.tell.shown import Column, Shown, cut, plain
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 END_S = 5.0
 KEPT = 2400

@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers.ground.child import OUTPUTS
 from helpers.look.bundle import Bundle, is_this_box
-from helpers.tell.shown import text_html
+from helpers.tell.html_table import text_html
 
 from .frame import Frame, Panel, Part, parts_html
 from .live import Feed, Monitor, torch_numbers, views

@@ -16,7 +16,7 @@ from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
 from helpers.look.bundle import recorded_names
 from helpers.tell import figures, message, ttm, verdict
-from helpers.tell.shown import text_html
+from helpers.tell.html_table import text_html
 from helpers.vpoc import answer
 from helpers.vpoc import view as vpoc
 from helpers.vpoc.histogram import STRATEGIES

@@ -1,0 +1,43 @@
+"""One output of a notebook's cell; where there is no notebook, printed words."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from helpers.tell.html_table import text_html
+from helpers.tell.prose import one_line
+from helpers.tell.shown import ABOUT, Shown
+
+
+def display(view: Any, data: dict[str, object] | None = None, again: bool = False) -> None:
+    """Show a view, or words with ``data``, the same in other forms, as one output of a cell.
+
+    ``again`` marks what stands elsewhere on a page of the batch as well, so that the page leaves
+    it out. Where there is no notebook the view is printed, a figure in its words.
+    """
+    if not _in_notebook():
+        is_figure = isinstance(view, Shown) and view.draw is not None
+        print(view.alt if is_figure else view)
+        return
+    from IPython import display as front
+
+    if isinstance(view, Shown):
+        front.display(replace(view, again=again or view.again))
+        return
+    words = str(view)
+    about: dict[str, object] = {"again": True} if again else {}
+    if data is None:
+        data = {"text/html": text_html(words)}
+        about["says"] = one_line(words.split("\n")[0])
+    options = {"metadata": {ABOUT: about}} if about else {}
+    front.display({**data, "text/plain": words}, raw=True, **options)
+
+
+def _in_notebook() -> bool:
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return get_ipython() is not None

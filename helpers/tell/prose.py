@@ -1,0 +1,113 @@
+"""Words for a terminal: wrapped prose, commands that can be pasted, bold where there is any."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+
+from helpers.ground.units import columns_of, cut, plain
+
+WIDE = 88
+SCREEN = 80
+"""Columns of prose, so that it also fits the column of a page, and of a terminal."""
+LONGEST_LINE = 140
+"""Columns that the line of a folded view has."""
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_SHELL_WORDS = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
+
+
+def uncoloured(text: str) -> str:
+    """The output of a program without terminal colours; other control characters are spelt out."""
+    return plain(_COLOUR.sub("", text.replace("\r\n", "\n")), keep="\n\t")
+
+
+def bold(text: str) -> str:
+    """The text in bold on a terminal that has it; as it is elsewhere, and where NO_COLOR is set."""
+    no_styles = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    if no_styles or not sys.stdout.isatty():
+        return text
+    return f"\x1b[1m{text}\x1b[0m"
+
+
+def one_line(words: str) -> str:
+    """Words in one line of LONGEST_LINE columns; what is too long ends after a whole word."""
+    kept = cut(" ".join(words.split()), LONGEST_LINE)
+    if kept.endswith("…") and " " in kept:
+        return f"{kept.rsplit(' ', 1)[0]} …"
+    return kept
+
+
+def within(text: str, columns: int = 0) -> str:
+    """Text in lines of so many columns (0: the terminal's); a wrapped line goes on indented.
+
+    A label with a path is never wrapped, as a path may hold blanks.
+    """
+    most = columns or shutil.get_terminal_size().columns
+    output = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        is_label = line.count(" ", len(indent)) < 2 or ": /" in line[:20]
+        if is_label or columns_of(line) <= most:
+            output.append(line)
+        else:
+            output += wrapped(line.strip(), indent, indent + "  ", most)
+    return "\n".join(output)
+
+
+def wrapped(text: str, indent: str = "", then: str | None = None, columns: int = WIDE) -> list[str]:
+    """Prose in lines of so many columns, made plain.
+
+    ``then`` is the indent of the lines after the first, where it differs from ``indent``.
+    """
+    lines = textwrap.wrap(
+        plain(text),
+        columns,
+        initial_indent=indent,
+        subsequent_indent=indent if then is None else then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [indent]
+
+
+def typed(command: str, indent: str = "") -> list[str]:
+    """The lines of a command as they are typed.
+
+    A line that is too long is broken where a shell goes on reading; quoted words stay whole, and a
+    comment behind a command stands above it.
+    """
+    output: list[str] = []
+    for line in command.splitlines():
+        output += _typed_line(indent + plain(line))
+    return output
+
+
+def _typed_line(line: str) -> list[str]:
+    words = _SHELL_WORDS.findall(line)
+    lossless = "".join("".join(words).split()) == "".join(line.split())
+    if columns_of(line) <= SCREEN or not lossless:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
+    comment_at = len(words)
+    for place, word in enumerate(words):
+        if word[0] == "#":
+            comment_at = place
+            break
+    comment = " ".join(words[comment_at:]).strip("# ")
+    output = wrapped(comment, indent + "# ", columns=SCREEN) if comment else []
+    begins_command = True
+    for word in words[:comment_at]:
+        if begins_command:
+            output.append(indent + word)
+        elif columns_of(f"{output[-1]} {word}") <= SCREEN - 2:
+            output[-1] += f" {word}"
+        else:
+            output[-1] += " \\"
+            output.append(f"{indent}    {word}")
+        begins_command = word[-1] == ";" and word != "\\;"
+        if begins_command:
+            output[-1] = output[-1][:-1]
+    return output
