@@ -1,7 +1,7 @@
-"""The part of the proof on a GPU about fixes: predicted peaks beside measured ones, trials, DataParallel, an assert and memory.
+"""The part of the proof on a GPU about fixes: predicted peaks beside measured ones, trials, an assert and memory.
 
-Traces are recorded on the CPU of the same machine and replayed for its card: the model knows no workspace that a GPU library
-takes, so the errors are a table and nothing is passed or failed by them. Whether a real device-side assert is told apart from
+Each workload is recorded on the card without settings, and its trace is replayed under other settings: the errors are a table and
+nothing is passed or failed by them. Whether a real device-side assert is told apart from
 out of memory is passed or failed.
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.load import read
+from helpers.allocator.record import record
 from helpers.ground.child import transcript
 from helpers.settings.table import CONF_NAMES
 from helpers.trials import targets
-from helpers.trials.record import record
 from helpers.trials.targets import Target
 from helpers.trials.trial import Workload, argv, workload
 from helpers.trials.tuning import outcome_of, worker
@@ -80,14 +80,14 @@ def seen_by(python: str) -> dict[str, Any]:
 
 
 def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> dict:
-    """An assert and memory told apart, DataParallel, predicted beside measured peaks, then trials while there is time."""
+    """An assert and memory told apart, predicted beside measured peaks, then trials while there is time."""
     card = seen_by(python)
     if card["why"]:
         return {"rows": [], "status": "not_available", "why": card["why"]}
     total = min(card["total_bytes"], limit_bytes or card["total_bytes"])
     visible = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}[card["build"]]
     target = Target(card["pci"] or "unknown", visible, "0", "cuda", several=False)
-    first = {"assert": told_apart(python, ends), "data_parallel": data_parallel(python, ends)}
+    first = {"assert": told_apart(python, ends)}
     print(json.dumps(first), flush=True)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="casebook-fixes-") as folder:
@@ -129,19 +129,6 @@ def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str
     return {"same": tuple(one["outcome"] for one in said) == EXPECTED, "said": said}
 
 
-def data_parallel(python: str, ends: float) -> dict[str, Any]:
-    """nn.DataParallel under its time limit: it trains, hangs with stacks, or is refused where there are not two GPUs."""
-    from helpers.trials.training import paths
-
-    left_s = max(5.0, min(60.0, (ends - time.monotonic()) / 4))
-    given: Any = {"device": "cuda", "shape": "small", "limit_s": left_s}
-    (found,) = (
-        one for one in paths(python, ["DataParallel"], **given) if one.name == "DataParallel"
-    )
-    names = ("state", "why", "says", "equal_to_single", "seconds")
-    return {**{name: getattr(found, name) for name in names}, "stacks": found.stacks[-4000:]}
-
-
 def predicted_and_measured(
     python: str,
     folder: Path,
@@ -150,10 +137,12 @@ def predicted_and_measured(
     card: dict[str, Any],
     total_bytes: int,
 ) -> list[dict[str, Any]]:
-    """A row for each of CONFS: the replay of the trace from the CPU, and what the card reserved."""
+    """A row for each of CONFS: the replay of the recorded trace, and what the card reserved."""
     name = "".join(letter if letter.isalnum() else "-" for letter in wanted.words)
-    on_cpu = argv(wanted, python, 0, Target(), None)
-    kept = record(on_cpu, folder / f"{name}.jsonl", cpu_profile=True)
+    command = argv(wanted, python, 0, target, None)
+    if target.visible_variable:
+        command = ["env", f"{target.visible_variable}={target.visible_value}", *command]
+    kept = record(command, folder / f"{name}.pickle")
     if kept.trace is None:
         return [{"workload": wanted.words, "status": "failed", "why": kept.why_no_trace}]
     trace = read(kept.trace)

@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from helpers.allocator.under_torch import private_files
 from helpers.look.files import write_atomic
 
 
@@ -31,3 +32,15 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_beside_it(tmp_path):
     with pytest.raises(OSError) as refused:
         write_atomic(tmp_path / "none" / "run.json", "new")
     assert refused.value.filename == str(tmp_path / "none" / "run.json")
+
+
+def test_a_file_is_there_once_it_is_whole(tmp_path):
+    path = tmp_path / "kept.json"
+    path.write_text("before")
+    with pytest.raises(KeyError), private_files.replacing(str(path)) as file:
+        file.write("half")
+        raise KeyError
+    assert path.read_text() == "before"
+    with private_files.replacing(str(path), "wb") as file:
+        file.write(b"after")
+    assert path.read_bytes() == b"after" and not (tmp_path / "kept.json.part").exists()

@@ -99,15 +99,3 @@ def test_a_torch_that_cannot_be_imported_is_one_line(tmp_path, monkeypatch, cont
         frame.import_torch()
     assert str(error.value).startswith(says) and "\n" not in str(error.value)
     assert error.value.missing is missing
-
-
-def test_a_file_is_there_once_it_is_whole(tmp_path):
-    path = tmp_path / "kept.json"
-    path.write_text("before")
-    with pytest.raises(KeyError), frame.replacing(str(path)) as file:
-        file.write("half")
-        raise KeyError
-    assert path.read_text() == "before"
-    with frame.replacing(str(path), "wb") as file:
-        file.write(b"after")
-    assert path.read_bytes() == b"after" and not (tmp_path / "kept.json.part").exists()

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from command_line import verb
 
+from helpers.allocator import record as module
+from helpers.allocator.record import RecordError, record, under
+from helpers.allocator.recorded_processes import redacted
 from helpers.ground.child import carrying
-from helpers.trials import record as module
-from helpers.trials.record import RecordError, record, redacted, under
 
 STANDIN = Path(__file__).parent / "programs" / "history_torch"
 USES_GPU = "import torch\ntorch.cuda.allocate(512)\n"
@@ -93,8 +94,8 @@ ASKS = (
     "import importlib.util, sys\nassert importlib.util.find_spec('torch')\nassert 'torch' not in sys.modules\n"
     "assert not [name for name in sys.modules if 'casebook' in name]\n"
 )
-CPU_BUILD = "because this torch is a CPU build.*--cpu-profile"
-NOT_LOADED = "python -I, -E and -S .*helpers.trials.under_torch.recording"
+CPU_BUILD = "because this torch is a CPU build"
+NOT_LOADED = "python -I, -E and -S .*helpers.allocator.recording"
 CUDA_ASYNC = "not available because RuntimeError: cudaMallocAsync does not yet support"
 
 
@@ -458,6 +459,6 @@ def test_a_program_that_runs_out_of_real_memory_is_recorded_to_its_last_request(
 
 def test_the_recorders_folder_is_the_one_that_is_put_first(tmp_path):
     assert (module.INJECT / "sitecustomize.py").exists()
-    found = module.environment({"PYTHONPATH": "/a"}, tmp_path, {"cpu_profile": False})
+    found = module.environment({"PYTHONPATH": "/a"}, tmp_path, {})
     assert found["PYTHONPATH"] == f"{module.INJECT}{os.pathsep}/a"
     assert module.environment({}, tmp_path, {})["PYTHONPATH"] == str(module.INJECT)

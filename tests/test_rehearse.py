@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import cli
+from helpers.allocator.record import INJECT
 from helpers.commands import rehearse as command
 from helpers.look import cards
 from helpers.rehearse import build, rehearse, study
 from helpers.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.settings.presets import Preset
-from helpers.trials.record import INJECT
 from helpers.trials.remedies import FixRow, Remedy
 from helpers.trials.trial import workload
 
@@ -437,7 +437,8 @@ def library(tmp_path_factory):
 
 def started(*argv, **environ):
     """A Python with more in its environment, ended."""
-    env = {**os.environ, **{name: str(value) for name, value in environ.items()}}
+    more = {"CASEBOOK_PROGRAMS": rehearse.PROGRAMS, **environ}
+    env = {**os.environ, **{name: str(value) for name, value in more.items()}}
     argv = [sys.executable, *map(str, argv)]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from test_rehearse import library, started, trust  # noqa: F401 -- library is a fixture
 
-from helpers.trials.under_torch import witness
+from helpers.rehearse.under_torch import witness
 
 FORKS = """import ctypes, os, sys
 d, size = ctypes.CDLL(sys.argv[1]), ctypes.c_size_t

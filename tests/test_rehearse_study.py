@@ -9,13 +9,13 @@ import pytest
 from test_rehearse import ran
 
 from helpers import cli
+from helpers.allocator.record import RecordError, record
 from helpers.commands import rehearse as command
 from helpers.commands import trial as commands
 from helpers.look.bundle import open_box
 from helpers.rehearse import build, rehearse, study
 from helpers.settings.presets import load
 from helpers.trials import targets
-from helpers.trials.record import RecordError, record
 from helpers.trials.remedies import fix_study
 
 

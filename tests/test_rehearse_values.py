@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 ALONG = """
 import ctypes, torch
 from types import SimpleNamespace as Row
-from helpers.trials.under_torch import values
+from helpers.rehearse.under_torch import values
 
 device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
 along = values._Along(torch, Row(coming=[], later=[], beside="", device=device), "typical")

@@ -31,7 +31,7 @@ PACKED = (
             "ground/child",
             "look",
             "look/under_torch",
-            "trials/under_torch",
+            "ground",
             "judge",
             "settings",
             "allocator",

@@ -36,7 +36,7 @@ def _program(given: Given) -> list[str]:
 
 def _out(given: Given, kind: str) -> Path:
     """Where the trace goes; its folder is there."""
-    from helpers.trials.record import remove
+    from helpers.allocator.record import remove
 
     out = Path(given.out or OUTPUTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -55,17 +55,20 @@ def record(given: Given) -> int:
 
     --max-events N <int> = 200000: how many events to keep, the last ones
     --hang-after S <float>: keep stacks and a snapshot when no allocation and no output came for S seconds
-    --cpu-profile: for a torch without a GPU: trace by its profiler
     Example: record --out run.pickle -- python train.py
     """
-    from helpers.trials import record
+    from helpers.allocator import record
 
     command = _program(given)
     if not command:
         raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
-    asked: dict[str, Any] = {"max_events": given.max_events, "cpu_profile": given.cpu_profile}
-    asked |= {"hang_after_s": given.hang_after or None, "python": given.torch_python}
-    done = record.record(command, _out(given, "trace"), **asked)
+    done = record.record(
+        command,
+        _out(given, "trace"),
+        max_events=given.max_events,
+        hang_after_s=given.hang_after or None,
+        python=given.torch_python,
+    )
     ask = f"next: python3 -m helpers whatif {done.trace} --capacity 20GiB"
     if more := _grows(done.trace):
         ask = f"{more}; next: python3 -m helpers leaks {done.trace} --capacity 20GiB"
@@ -246,9 +249,9 @@ def between(both: list[Rehearsal]) -> list[str]:
 
 def _commits(given: Given, command: list[str], card: GpuCard, run: Run) -> int:
     """The program at a commit and as it is now, both rehearsed and compared; what they print is put aside."""
+    from helpers.allocator.record import under
     from helpers.commands.batch import peaks, share
     from helpers.rehearse import commits
-    from helpers.trials.record import under
 
     allowed = share(given.allow)
     out = _out(given, "rehearsal")

@@ -22,20 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator import snapshot
+from helpers.allocator.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
 from helpers.allocator.trace import TraceError
 from helpers.ground.child import signal_name, watch
 from helpers.ground.units import show_bytes
 from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import NEEDS, WORDS, Torch, build
-from helpers.trials.record import DEFAULT_EVENTS, INJECT, RecordError, Recording, record, under
 
+PROGRAMS = Path(__file__).resolve().parent / "under_torch"
 SHOWN = 6
 STOPPED = 143
 TERM_S = 3.0  # the exit code of what SIGTERM ended; and how long it has to end then
-DIED = "killed or crashed"  # the recorder's word (helpers/trials/record.py)
+DIED = "killed or crashed"  # the recorder's word (helpers/allocator/record.py)
 Told = Sequence[Mapping[str, Any]]
-"""What the witness of each process wrote (helpers/trials/under_torch/witness.py)."""
+"""What the witness of each process wrote (helpers/rehearse/under_torch/witness.py)."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def environment(
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(limits.gpus))),
         "FAKE_DEVICES": str(limits.gpus),
         "CASEBOOK_REHEARSE": str(folder),
+        "CASEBOOK_PROGRAMS": str(PROGRAMS),
         "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
         # Without these the order of dicts and of autocast's cache, by host address, changes
         # from run to run (see also _still).
@@ -260,7 +262,7 @@ def _found(
         or sum(bool(re.search(WORDS["ends"][0]["seen"], error)) for error in errors),
         oom=oom,
         trace=done.trace,
-        why_no_trace=done.why_no_trace.split("; --cpu-profile")[0],  # no option of a rehearsal
+        why_no_trace=done.why_no_trace,
         error=" ".join(errors[0].split())[:400] if errors else "",
         exact=exact(told),
         trust=tuple(trust(told, device, streams, limits)),

@@ -22,6 +22,7 @@ from typing import Any
 from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
 from helpers.allocator.load import read
+from helpers.allocator.record import RecordError
 from helpers.allocator.recorded import AMPLE_BYTES
 from helpers.ground.child import CHECKOUT, json_row
 from helpers.ground.units import halved, show_bytes
@@ -32,7 +33,6 @@ from helpers.rehearse.rehearse import STOPPED, UNLIMITED, Limits, Rehearsal, reh
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
 from helpers.trials.fixplan import Arm
-from helpers.trials.record import RecordError
 from helpers.trials.remedies import FixRow, Remedy, beside_control
 from helpers.trials.targets import Target, torch_interpreter
 from helpers.trials.trial import Workload, argv

@@ -45,7 +45,7 @@ class _Hashed:
         self.descriptor = descriptor
         self.digest = hashlib.sha256()
         self.writes = 0
-        self.error = None  # type: int, OSError | None
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")

@@ -2,8 +2,7 @@
 whether memory ran out.
 
 A program is a function that takes its options and yields rows. ``run`` gives it its options and
-hands each row to the parent. Standard library alone; the recorder uses parts of it inside the
-user's own program.
+hands each row to the parent. Standard library alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 MIB = 1 << 20
@@ -122,19 +121,3 @@ def lift_host_limit() -> None:
     """As much private memory as this process was started with."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-
-
-def owners_alone(path: str, flags: int) -> int:
-    """Open a file that nobody else may read, under any umask: we may be in a process of the
-    user's.
-    """
-    return os.open(path, flags, 0o600)
-
-
-@contextlib.contextmanager
-def replacing(path: str, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file that stands at ``path`` once it is whole, and not before. Raises OSError."""
-    encoding = None if "b" in mode else "utf-8"
-    with open(path + ".part", mode, encoding=encoding, opener=owners_alone) as file:
-        yield file
-    os.replace(path + ".part", path)

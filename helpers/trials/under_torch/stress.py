@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from helpers.allocator.under_torch.history import start_history, write_snapshot
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Device, gpu_trouble
 from helpers.trials.under_torch.frame import MIB, Row, one_line
-from helpers.trials.under_torch.recorder import start_history, write_snapshot
 
 ROWS_AT_ONCE = 500
 KEPT_FREE_BYTES = 256 * MIB

@@ -20,7 +20,8 @@ from pathlib import Path
 
 import torch
 
-from helpers.trials.under_torch import checkpoint, frame, parallel, recording
+from helpers.allocator.under_torch.recording import recording
+from helpers.trials.under_torch import checkpoint, frame, parallel
 from helpers.trials.under_torch.device import Peak, lift_limit, limit_memory
 from helpers.trials.under_torch.frame import NotRun, Row, is_oom, one_line
 from helpers.trials.under_torch.transformer import REFERENCE, Answer, Run, in_words, trained, warm

@@ -16,8 +16,6 @@ import threading
 import traceback
 from typing import Any
 
-from .frame import replacing
-
 # Operators whose result has a size that the device's values decide (torch's tag
 # dynamic_output_shape, and those that call one).
 SIZES = frozenset(
@@ -37,9 +35,10 @@ COUNTS = (
 class Witness:
     """What is kept of this process; written whenever something new is seen, and at its end."""
 
-    def __init__(self, device: Any, folder: str):
+    def __init__(self, device: Any, folder: str, replacing: Any):
         self.device = device
         self.folder = folder
+        self.replacing = replacing
         self.forks = 0
         self.steps: dict[int, int] = {}
         self.stopped = ""
@@ -191,17 +190,17 @@ class Witness:
             "reads": [dict(zip(read, (*key, times))) for key, times in self.reads.items()],  # noqa: B905 -- Python 3.9
         }
         try:
-            with replacing(os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")) as file:
+            with self.replacing(os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")) as file:
                 json.dump(seen, file)
         except OSError:
             return  # the folder went away: there is nowhere to write to
 
 
-def start() -> Witness | None:
+def start(replacing: Any) -> Witness | None:
     """Watch this process, where it runs on the device that is not there."""
     device = ctypes.CDLL(None)
     if hasattr(device, "fake_on_read"):
         # Last: what the program has of its own comes first.
         sys.path += filter(None, [os.environ.get("CASEBOOK_NEEDS")])
-        return Witness(device, os.environ["CASEBOOK_REHEARSE"])
+        return Witness(device, os.environ["CASEBOOK_REHEARSE"], replacing)
     return None

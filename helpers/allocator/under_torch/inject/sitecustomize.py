@@ -19,7 +19,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 OLDEST = (3, 9)
 # The recorder's modules live under a name of their own: the program may have a package named
 # helpers.
-PACKAGE = "_casebook_torchside"
+PACKAGE = "_casebook_under_torch"
 WITNESS = None  # of a rehearsed program
 
 
@@ -73,7 +73,8 @@ def own_module(name):
     """A module of the recorder's, under the name that hides it from the program."""
     if PACKAGE not in sys.modules:
         package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
-        package.__path__ = [os.path.dirname(FOLDER)]
+        more = os.environ.get("CASEBOOK_PROGRAMS", "")  # of a rehearsal
+        package.__path__ = [os.path.dirname(FOLDER), *filter(None, more.split(os.pathsep))]
     return importlib.import_module(PACKAGE + "." + name)
 
 
@@ -137,5 +138,5 @@ sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir
 if announce(".reached"):
     sys.meta_path.insert(0, AtTorch(start_recorder))
 if "CASEBOOK_REHEARSE" in os.environ and sys.version_info[:2] >= OLDEST:
-    WITNESS = own_module("witness").start()
+    WITNESS = own_module("witness").start(own_module("private_files").replacing)
 run_the_programs_own()

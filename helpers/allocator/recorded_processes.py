@@ -1,0 +1,136 @@
+"""What the recorder left of each process of a program: read, said in notes, and chosen from."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from helpers.ground.child import process_of
+from helpers.look.access import looks_secret, sounds_secret
+
+# Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
+ORDER = ("oom", "exit", "os._exit", "exec", "SIGTERM", "hang", "SIGUSR1")
+NOT_LOADED = (
+    "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize "
+    "out, and other programs know neither; the program itself can record with "
+    "helpers.allocator.recording"
+)
+Row = dict[str, Any]
+
+
+def process_rows(folder: Path) -> list[Row]:
+    """One row per process that imported torch, by its number."""
+    paths = sorted(folder.glob("*-*.json"))
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted(rows, key=lambda row: int(row["pid"]))
+
+
+def collect(folder: Path) -> tuple[list[Row], list[str]]:
+    """One row per process that imported torch, and what must be said about them.
+
+    The small files that told it go.
+    """
+    rows = process_rows(folder)
+    notes = []
+    for row in rows:
+        row["argv"] = redacted(row.get("argv", []))
+        notes += _notes_of_process(row)
+    notes += _notes_of_stuck(folder)
+    broken = list(folder.glob("*.failed"))
+    reached = list(folder.glob("*.reached"))
+    too_old = list(folder.glob("*.too-old"))
+    for path in broken:
+        notes.append(f"process {_pid(path)}: the recorder could not start: {path.read_text()}")
+    if too_old:
+        version = too_old[0].stem.partition("-")[2]
+        notes.append(f"a Python of it is {version}, and the recorder needs 3.9 or later")
+    elif not reached:
+        notes.append(NOT_LOADED)
+    elif not rows and not broken:
+        notes.append("no Python of it imported torch")
+    told = [*folder.glob("*-*.json"), *folder.glob("*.part")]
+    for path in [*told, *reached, *too_old, *broken]:
+        path.unlink()
+    return rows, notes
+
+
+def _notes_of_process(row: Row) -> list[str]:
+    """What must be said of a process; where it said nothing of its end, ``ended`` is filled in."""
+    notes = []
+    # A process that cannot say any more how it ended was killed outright: its snapshot at the
+    # end is missing, the earlier ones are not.
+    if not row["ended"]:
+        alive = process_of(int(row["pid"])).running
+        row["ended"] = "still running" if alive else "killed or crashed"
+        end = "at the end of the command, so it has no snapshot of its own end"
+        notes.append(f"{row['ended']} {end}")
+    notes += [f"{hang['says']}; its stacks are in {hang['stacks']}" for hang in row["hangs"]]
+    notes += row["notes"]
+    for snapshot in row["snapshots"]:
+        if "why_not" in snapshot:
+            notes.append(f"the snapshot at {snapshot['reason']} failed: {snapshot['why_not']}")
+    return [f"process {row['pid']}: {note}" for note in notes]
+
+
+def _notes_of_stuck(folder: Path) -> list[str]:
+    """The stacks that the timer wrote; empty files of it go."""
+    notes = []
+    for path in folder.glob("*-stuck.stacks"):
+        if path.stat().st_size:
+            why = "one call held the interpreter for too long, so no snapshot could be taken then"
+            notes.append(f"process {_pid(path)}: {why}; its stacks are in {path.name}")
+        else:
+            path.unlink()
+    return notes
+
+
+def _pid(path: Path) -> str:
+    return path.name.partition("-")[0]
+
+
+def choose(processes: Sequence[Mapping[str, Any]]) -> str:
+    """The file that answers best: the first out-of-memory, else the end with the most events.
+
+    Empty where there is none.
+    """
+    snapshots = [
+        snapshot
+        for row in processes
+        for snapshot in row["snapshots"]
+        if snapshot.get("file") and snapshot["reason"] in ORDER
+    ]
+
+    def rank(snapshot: Mapping[str, Any]) -> tuple[int, float]:
+        first = snapshot["at"] if snapshot["reason"] == "oom" else -snapshot["events"]
+        return ORDER.index(snapshot["reason"]), first
+
+    return str(min(snapshots, key=rank)["file"]) if snapshots else ""
+
+
+def redacted(words: Sequence[str]) -> list[str]:
+    """A command line that may be shown.
+
+    Values of secret-sounding options and tokens become ***, the home folder ~.
+    """
+    home = os.path.expanduser("~")
+    shown = []
+    hide = False
+    for word in words:
+        name, equals, value = word.partition("=")
+        secret = not hide and sounds_secret(name) and (bool(equals) or name.startswith("-"))
+        if equals and (looks_secret(value) or (secret and not looks_secret(word))):
+            text = f"{name}=***"
+        elif hide or looks_secret(word):
+            text = "***"
+        else:
+            text = word
+        text = re.sub(r"://[^/@\s]+@", "://***@", text)
+        if home != "/":
+            text = re.sub(rf"(^|=){re.escape(home)}(?=/|$)", r"\1~", text)
+        shown.append(text)
+        hide = secret and not equals
+    return shown

@@ -1,0 +1,1 @@
+"""The recorder that runs in a recorded program: standard library and the program's own torch only."""

@@ -1,0 +1,41 @@
+"""torch's memory history: turned on, and kept as a snapshot."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import Any
+
+from .private_files import replacing
+
+
+def start_history(torch: Any, max_events: int, stacks: bool = True) -> str:
+    """Turn torch's memory history on; empty, or why this torch has none.
+
+    The arguments changed in torch 2.1.
+    """
+    record = getattr(torch.cuda.memory, "_record_memory_history", None)
+    names = inspect.signature(record).parameters if record else {}
+    if record and "trace_alloc_max_entries" in names:  # 2.0
+        record(True, trace_alloc_max_entries=max_events, trace_alloc_record_context=stacks)
+    elif record and ("args" in names or "max_entries" in names):  # since 2.1
+        if stacks:
+            record(enabled="all", max_entries=max_events, context="all", stacks="python")
+        else:
+            record(enabled="all", max_entries=max_events, context=None)
+    else:
+        return f"torch {torch.__version__} records no events; 2.0 is the first that does"
+    return ""
+
+
+def write_snapshot(torch: Any, path: str) -> dict[str, Any]:
+    """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot.
+
+    Raises OSError, RuntimeError.
+    """
+    snapshot = torch.cuda.memory._snapshot()
+    # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue
+    # 183842).
+    with replacing(path, "wb") as file:
+        pickle.dump(snapshot, file, protocol=4)
+    return snapshot

@@ -1,0 +1,67 @@
+"""A part of a program that knows this project, recorded by itself."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from .recorder import DEFAULT_EVENTS, Recorder
+
+
+class BlockRecording:
+    """``with recording(out) as r``: what the block asked of torch's allocator.
+
+    After it, ``r.trace`` is the file (None: there is none, and ``r.notes`` say why), and
+    ``r.facts`` everything else. The file is a snapshot (``out`` with the ending .pickle) with the
+    history of the block, at the first out-of-memory where there was one. Raises ImportError where
+    there is no torch.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str],
+        max_events: int,
+        hang_after_s: float | None,
+    ):
+        base = os.path.splitext(os.path.abspath(os.fspath(out)))[0]
+        self._torch = importlib.import_module("torch")
+        self._recorder = Recorder(base, max_events, hang_after_s, whole_program=False)
+        self.facts: dict[str, Any] = self._recorder.facts
+        self.trace: str | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What must be said about the trace, or why there is none."""
+        return list(self.facts["notes"])
+
+    def __enter__(self) -> BlockRecording:
+        self._recorder.torch_imported(self._torch)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._recorder.finish("exit")
+        # Where the whole program is being recorded, its history goes on.
+        if self._recorder.history and "CASEBOOK_RECORD" not in os.environ:
+            self._torch.cuda.memory._record_memory_history(enabled=None)
+        files = {}
+        for snapshot in reversed(self.facts["snapshots"]):
+            if "file" in snapshot:
+                files[snapshot["reason"]] = snapshot["file"]
+        name = files.get("oom") or files.get("exit")
+        if name:
+            self.trace = os.path.join(os.path.dirname(self._recorder.base), name)
+
+
+def recording(
+    out: str | os.PathLike[str],
+    *,
+    max_events: int = DEFAULT_EVENTS,
+    hang_after_s: float | None = None,
+) -> BlockRecording:
+    """``with recording(out) as r:`` keeps what the block asks of torch's allocator.
+
+    Afterwards ``r.trace`` is the file. Nothing of torch is imported before the call, which raises
+    ImportError where there is none.
+    """
+    return BlockRecording(out, max_events, hang_after_s)
