@@ -29,7 +29,7 @@ GROUPS = {
     "The allocator, on your own program": ("rehearse", "trace"),
     "Try what helps": ("trial",),
     "A night of runs": ("batch",),
-    "Share, and the workbook itself": ("share",),
+    "Share, and the workbook itself": ("share", "workbook"),
 }
 """What the verbs of each file of helpers/commands are for."""
 WRITES = "out", "save", "results", "parquet"  # options that name a place to write to

@@ -1,6 +1,6 @@
 """Executes committed notebooks in place, as they are kept: ``python tests/execute_notebooks.py notebooks/01_*.ipynb``.
 
-The kernel starts in the checkout; times of cells are left out, and what is told in notebooks/cases is redacted.
+The kernel starts in the checkout; times of cells are left out, and names of this machine are replaced in notebooks/cases.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from this_machine import known_values, replace_in_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -21,10 +22,6 @@ CELL_S = 600
 
 def execute(path: Path) -> None:
     """Run one notebook and write it back."""
-    from helpers.look.bundle import open_box
-    from helpers.tell.redact_box import known_values
-    from helpers.tell.redact_text import redact_notebook
-
     notebook = nbformat.read(path, 4)
     about = copy.deepcopy(notebook.metadata)
     client = NotebookClient(
@@ -39,8 +36,7 @@ def execute(path: Path) -> None:
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
     if path.parent.name == "cases":
-        known = known_values("live", open_box("rx7900xt-container"), open_box("strix-halo-1-found"))
-        notebook, _ = redact_notebook(notebook, known)
+        replace_in_notebook(notebook, known_values())
     nbformat.write(notebook, path)
 
 

@@ -10,13 +10,12 @@ import papermill
 import pytest
 from page_audit import check
 from test_notebooks import DIFFERS, PARAMETER, SECTIONS, cells, checked, text_of
+from this_machine import known_values, replace_in_notebook
 
 from helpers.batch.notebook import verdict_of
-from helpers.look.bundle import open_box
 from helpers.settings.presets import load
-from helpers.share import page as share
-from helpers.tell.redact_box import known_values
-from helpers.tell.redact_text import redact_notebook
+from helpers.share import page_of, subject_of
+from helpers.share.verdict_facts import headline
 from helpers.trials import case_tables as cases
 from helpers.trials.claims import cases as studies
 from helpers.trials.claims import claims
@@ -90,23 +89,14 @@ def test_its_verdict_is_read_back_as_data(path):
     assert verdict.missing or verdict.confidence == "confirmed" or path.stem == "real-trades"
 
 
-@pytest.fixture(scope="module")
-def boxes():
-    """What is known of this box and of those that the cases look at; cases add nothing to it."""
-    return known_values("live", open_box("rx7900xt-container"), open_box("strix-halo-1-found"))
-
-
 @by_name
-def test_nothing_in_it_is_left_to_redact_and_its_page_begins_with_the_verdict(path, boxes):
+def test_nothing_in_it_names_this_machine_and_its_page_says_its_cause(path):
     text = path.read_text()
-    book = nbformat.read(path, 4)
     assert not [word for word in (str(ROOT), f"{Path.home()}/", "/tmp/") if word in text]
-    clean, replaced = redact_notebook(book, boxes)
-    assert replaced.total == 0 and clean == book
-    made = share.page(share.subject(path), boxes)
-    page = check(made.html)
-    assert made.replaced.total == 0 and (not made.scan or isinstance(made.scan, str))
-    assert page.text.index(verdict_of(book).headline) < page.text.index("Conclusion")
+    assert replace_in_notebook(nbformat.read(path, 4), known_values()) == 0
+    about = subject_of(path)
+    page = check(page_of(about).html)
+    assert headline(about.verdict) in page.text
 
 
 def test_the_pictures_of_the_gallery_are_the_notebooks_own():

@@ -20,7 +20,7 @@ from helpers import cli
 from helpers.batch import batch
 from helpers.batch.runner import Local
 from helpers.cli import main, parsers
-from helpers.commands import share
+from helpers.commands import workbook
 from helpers.ground.shapes import Verdict, from_json
 from helpers.ground.units import columns_of
 from helpers.look.bundle import RECORDED, BundleWriter, open_box, open_bundle, recorded_names
@@ -99,14 +99,14 @@ def test_no_line_is_wider_than_80_columns_where_nothing_says_how_wide_it_may_be(
 def test_the_list_of_shapes_says_what_each_is_in_whole_sentences_without_marks(casebook):
     lines = casebook("schema").out.splitlines()
     assert "`" not in "".join(lines) and "grows" not in "".join(lines)
-    assert {line.split()[0] for line in lines if line[0] != " "} == set(share.SHAPES)
+    assert {line.split()[0] for line in lines if line[0] != " "} == set(workbook.SHAPES)
 
 
 RUNS = f"name: x\nruns:\n  - notebook: {PROBE}\n"
 
 
 def test_figures_of_an_install_without_its_tests_say_what_they_need(tmp_path, monkeypatch):
-    monkeypatch.setattr(share, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(workbook, "CHECKOUT", tmp_path)
     code, _, err = verb("bench")
     assert code == 2 and "it needs a checkout" in err and err.count("\n") == 1
 

@@ -22,8 +22,8 @@ from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verd
 from helpers.judge import diagnosis
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.bundle import open_box, recorded_names
-from helpers.share import page as share
-from helpers.share.issue_text import Case, issue_text
+from helpers.share import Case, issue_text, subject_of
+from helpers.share.verdict_facts import headline
 from helpers.tell.page import verdict_html
 from helpers.tell.shown import typed
 from helpers.tell.verdict import against, as_text
@@ -83,11 +83,10 @@ def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_pa
         assert run.box == box and bool(run.figures) is not no_gpu
     folder = next(path.parent.parent for path in (tmp_path / "out").glob("**/run.json"))
     assert said.headline in report.page(folder)
-    about = share.subject(folder)
+    about = subject_of(folder)
     assert answer(about.verdict) == answer(said)
-    text = issue_text("pytorch", Case(about.verdict, open_box(box), "", about.steps, ""))
-    text = text.replace("`", "")
-    assert said.headline in text and said.next_step.what[:60] in text
+    text = issue_text("pytorch", Case(about.verdict, open_box(box), steps=about.steps))
+    assert f"**Seen:** {headline(said)} (" in text
 
 
 def batch_of(folder, box, *verdicts):
@@ -117,7 +116,7 @@ def test_page_report_and_issue_lead_with_one_verdict_and_never_with_an_answer_to
     verdicts = [made(words) for words in verdicts]
     folder = batch_of(tmp_path / "batch", "cuda-healthy", *verdicts)
     lead = report.leading(run.verdict for run in read_batch(folder).runs)
-    assert answer(lead) == answer(verdicts[first]) == answer(share.subject(folder).verdict)
+    assert answer(lead) == answer(verdicts[first]) == answer(subject_of(folder).verdict)
     page = report.page(folder)
     assert page.index(lead.title) == min(page.index(v.title) for v in verdicts if v.title in page)
     said = report.of_batch(str(folder), open_box("cuda-healthy"))

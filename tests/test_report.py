@@ -13,7 +13,6 @@ import nbformat
 import pytest
 from night_runs import night
 from page_audit import Audit, check, in_order
-from redact_plants import png
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
 from helpers.batch import report
@@ -32,6 +31,10 @@ from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
 from helpers.tell.verdict import CAUSE_WORDS
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+"""A picture of one pixel."""
 ROOM = 10_000
 new_notebook = nbformat.v4.new_notebook
 output = nbformat.v4.new_output
@@ -148,7 +151,7 @@ def test_a_page_shows_each_thing_once(whole):
 
 
 def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section():
-    drawing = data(image__png=base64.b64encode(png("x")).decode())
+    drawing = data(image__png=base64.b64encode(PIXEL).decode())
     drawing.data["text/plain"] = "Pools: VRAM 2.00 GiB; GTT 1.50 GiB."
     rows = table_of(["pool", "size"], [["VRAM", "2.00 GiB"], ["GTT", "1.50 GiB"]])
     cells_ = [
@@ -347,7 +350,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
 
 
 def test_a_page_stays_below_3_mb_and_says_what_it_left_out(tmp_path):
-    raw = png("x") + random.Random(7).randbytes(180_000)
+    raw = PIXEL + random.Random(7).randbytes(180_000)
     heavy = data(image__png=base64.b64encode(raw).decode(), text__plain="a heavy picture")
     many = [code("show()", heavy) for _ in range(20)] + [
         code("print(x)", printed("line & line\n" * 9000)) for _ in range(100)
@@ -359,7 +362,7 @@ def test_a_page_stays_below_3_mb_and_says_what_it_left_out(tmp_path):
 
 
 def test_a_picture_is_as_wide_as_it_says_and_at_most_as_it_is():
-    picture = data(image__png=base64.b64encode(png("x")).decode())
+    picture = data(image__png=base64.b64encode(PIXEL).decode())
     for wide, says in ((1, 1), (9, 1), ("x", 1)):
         picture.metadata = nbformat.from_dict({"image/png": {"alt": "words", "width": wide}})
         (shown,) = cells(new_notebook(cells=[code("", picture)]), Room(ROOM))

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
 from helpers.batch.shapes import STATES, Run
-from helpers.commands.share import SHAPES, schema_text
+from helpers.commands.workbook import SHAPES, schema_text
 from helpers.ground.shapes import (
     CAUSES,
     Evidence,

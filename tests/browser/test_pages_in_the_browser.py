@@ -18,7 +18,7 @@ from night_runs import night
 from tell_boxes import HOSTILE, VERDICT, batch
 
 from helpers.batch import report
-from helpers.share import page as share
+from helpers.share import page_of, subject_of
 
 pytestmark = [
     pytest.mark.skipif(not driver.chromium(), reason="not run because no Chromium is here"),
@@ -43,7 +43,7 @@ def pages(tmp_path_factory):
     folders["empty"] = place / "empty"
     made = {name: report.write_index(folder) for name, folder in folders.items()}
     made["shared"] = place / "shared.html"
-    made["shared"].write_text(share.page(share.subject(folders["few"]), None).html)
+    made["shared"].write_text(page_of(subject_of(folders["few"])).html)
     return made
 
 
@@ -104,14 +104,14 @@ def test_the_answer_stands_on_the_first_screen_and_a_night_on_five(browser, page
     assert pages["night"].stat().st_size < 400_000
 
 
-def test_the_appendix_of_a_shared_page_is_no_narrower_than_the_page_and_its_cover_reads_in_short_lines(
+def test_the_tables_of_a_shared_page_are_no_wider_than_the_page_and_its_cover_reads_in_short_lines(
     browser, pages
 ):
     wide = "e => Math.round(document.querySelector(e).getBoundingClientRect().width)"
     opened(browser, pages["few"])
     page = browser.js(f"({wide})('#runs')")
     opened(browser, pages["shared"])
-    assert browser.js(f"['.appendix', '#verdict'].map({wide})") == [page, page]
+    assert browser.js(f"({wide})('.facts')") == page
     assert browser.js(f"({wide})('.cover .next')") < page
 
 

@@ -1,0 +1,61 @@
+"""Commands about the workbook itself: schema, and its own figures, bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pkgutil
+
+from helpers.commands.use import WrongUse, listed, say
+from helpers.ground.child import CHECKOUT
+from helpers.tell.shown import Shown, words
+
+SHAPES: dict[str, tuple[str, str]] = words("shapes")
+"""Where each is defined, and what it is."""
+
+
+def schema_text(name: str) -> str:
+    """The JSON Schema of one of SHAPES (draft 2020-12), as text."""
+    from pydantic import TypeAdapter
+
+    content = TypeAdapter(pkgutil.resolve_name(SHAPES[name][0])).json_schema()
+    return json.dumps(content, indent=1, sort_keys=True)
+
+
+def schema(arguments: argparse.Namespace) -> int:
+    """The JSON Schema of a shape that commands print and files hold.
+
+    [shape]: one shape (default: their names, and what each is)
+    Example: schema run
+    """
+    if arguments.shape and arguments.shape not in SHAPES:
+        raise WrongUse(f"schema {arguments.shape!r}: expected one of {', '.join(SHAPES)}")
+    if arguments.shape:
+        print(schema_text(arguments.shape))
+        return 0
+    return say(arguments, list(SHAPES), *(listed(name, row[1]) for name, row in SHAPES.items()))
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Figures as ratios within one run.
+
+    [what ...]: which: capture, imports, judge, batch, replay, vpoc, monitor (default: all)
+    Example: bench replay
+    """
+    import runpy
+
+    program = CHECKOUT / "tests" / "bench.py"
+    if not program.is_file():
+        raise WrongUse(f"bench: there is no {program}; it needs a checkout: run it in one")
+
+    figures = runpy.run_path(str(program))
+    unknown = [name for name in arguments.what if name not in figures["FIGURES"]]
+    if unknown:
+        raise WrongUse(f"bench {unknown[0]}: expected some of {', '.join(figures['FIGURES'])}")
+    measured = figures["measure"](arguments.what)
+    columns = ["name", "value", "unit", "ratio_to", "ratio", "goal"]
+    rows = [[row[name] for name in columns] for row in measured]
+    return say(arguments, measured, Shown("", columns, rows, widest=None))
+
+
+VERBS = (schema, bench)

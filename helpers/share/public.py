@@ -1,0 +1,161 @@
+"""What of a record may leave the box: numbers, words of a fixed list, and names that a pattern knows.
+
+Nothing here looks for what is secret. A function lets through what it knows and answers with an
+empty text for everything else, so a text that nobody foresaw stays at home.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from helpers.ground.child import CHECKOUT
+from helpers.ground.shapes import Reading
+from helpers.look.bundle import recorded_names
+
+LARGEST = 1 << 60
+MOST_SOURCES = 4
+CHIP_WORDS = re.compile(
+    r"AMD|NVIDIA|Intel|Ryzen|EPYC|Threadripper|Xeon|Core|Radeon|Instinct|GeForce|Quadro|Tesla|Platinum"
+    r"|Gold|Silver|Graphics|Processor|CPU|GPU|GB|MI|RTX|GTX|RX|PRO|XTX?|Ti|SUPER|AI|MAX|Laptop"
+    r"|SXM\d?|PCIe|NVL|HBM\d\w?|OAM|w|R|TM",
+    re.IGNORECASE,
+)
+CHIP_NUMBER = re.compile(r"[A-Z]{0,2}\d{1,5}[A-Z]{0,3}\d?", re.IGNORECASE)
+DISTRIBUTION = re.compile(
+    r"(?:Ubuntu|Debian GNU/Linux|Fedora Linux|Arch Linux|AlmaLinux|Rocky Linux|CentOS Stream"
+    r"|Red Hat Enterprise Linux|openSUSE Leap|openSUSE Tumbleweed)(?: \d+(?:\.\d+)*)?"
+)
+VERSION = re.compile(
+    r"\d+(?:\.\d+)+(?:-\d+)?(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:rocm|cu)\d+(?:\.\d+)*|\+cpu)?"
+)
+KERNEL_PARAMETER = re.compile(
+    r"(?:(?:amdgpu|ttm|amdttm|amd_ttm)\.[a-z_]+=-?\d+|(?:amd_)?iommu=(?:pt|on|off))(?!\S)"
+)
+ALLOCATOR_SETTING = re.compile(
+    r"(?:expandable_segments|max_split_size_mb|garbage_collection_threshold|backend"
+    r"|roundup_power2_divisions|per_process_memory_fraction|pinned_use_cuda_host_register"
+    r"|pinned_num_register_threads|max_non_split_rounding_mb)"
+    r":(?:True|False|native|cudaMallocAsync|\d+(?:\.\d+)?)(?=,|\s|$)"
+)
+KERNEL_FILE = re.compile(
+    r"/proc/(?:meminfo|cpuinfo|modules|swaps|version|driver/nvidia/version)"
+    r"|/sys/class/drm/card\d+/device/mem_info_[a-z_]+"
+    r"|/sys/class/kfd/kfd/topology/nodes/\d+/(?:properties|mem_banks/\d+/properties)"
+    r"|/sys/module/(?:ttm|amdttm|amd_ttm|amdgpu)/parameters/[a-z_]+"
+    r"|/sys/fs/cgroup/memory\.[a-z.]+"
+)
+TOOLS = ("rocminfo", "rocm-smi", "amd-smi", "amd-ttm", "nvidia-smi", "torch")
+OUR_SOURCES = ("error text", "the numbers of the error text", "the layers' totals", "snapshot")
+SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
+
+
+def chip(name: str, otherwise: str) -> str:
+    """The name of a processor or a card, where each word of it is one that chips have."""
+    words = re.findall(r"[^\s/()+-]+", name)
+    known = [CHIP_WORDS.fullmatch(word) or CHIP_NUMBER.fullmatch(word) for word in words]
+    return " ".join(name.split()) if words and all(known) else otherwise
+
+
+def version(text: str) -> str:
+    """The digits that a release begins with, and torch's mark of its build; no suffix of a maker."""
+    match = VERSION.match(text)
+    return match[0] if match else ""
+
+
+def distribution(text: str) -> str:
+    """The name of a well-known Linux distribution with its number."""
+    match = DISTRIBUTION.match(text)
+    return match[0] if match else ""
+
+
+def kernel_parameters(command_line: str) -> str:
+    """The parameters of a kernel command line that limit memory of a GPU or move its addresses."""
+    return " ".join(match[0] for match in KERNEL_PARAMETER.finditer(command_line))
+
+
+def allocator_settings(value: str) -> str:
+    """The settings of torch's allocator with their numbers and switches."""
+    return ",".join(match[0] for match in ALLOCATOR_SETTING.finditer(value))
+
+
+def source(text: str) -> str:
+    """Where a number was read: files that the kernel names, tools without their arguments."""
+    parts = re.split(r"; | [-+] ", text.removesuffix(" less the processes above"))
+    named = [_one_source(part) for part in parts[:MOST_SOURCES]]
+    return "; ".join(dict.fromkeys(filter(None, named)))
+
+
+def _one_source(text: str) -> str:
+    if text in OUR_SOURCES or KERNEL_FILE.fullmatch(text):
+        return text
+    program = text.partition(" ")[0]
+    return program if program in TOOLS else ""
+
+
+def number(reading: Reading) -> str:
+    """A reading that is a number, with its unit; empty where it is a text or was not read."""
+    value = reading.value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ""
+    return reading.show() if abs(value) < LARGEST else ""
+
+
+@cache
+def notebooks() -> dict[str, Path]:
+    """The workbook's own notebooks and told cases, by their names without the ending."""
+    folder = CHECKOUT / "notebooks"
+    return {path.stem: path for path in [*folder.glob("*.ipynb"), *folder.glob("cases/*.ipynb")]}
+
+
+@cache
+def presets() -> frozenset[str]:
+    """The names of the workbook's own presets."""
+    return frozenset(path.stem for path in (CHECKOUT / "env" / "presets").glob("*.env"))
+
+
+def notebook(path: str) -> str:
+    """The name of a notebook, where it is one of the workbook's own."""
+    stem = Path(path).stem
+    return stem if stem in notebooks() else ""
+
+
+def box(name: str) -> str:
+    """The name of a box: ``live``, or one that the workbook itself carries."""
+    return name if name == "live" or name in recorded_names() else ""
+
+
+def is_gfx(name: str) -> bool:
+    """Whether it is the name of an instruction set of AMD GPUs, such as gfx1100."""
+    return re.fullmatch("gfx[0-9a-f]{3,4}", name) is not None
+
+
+def signal_name(name: str) -> str:
+    """The name of a signal."""
+    return name if name in signal.Signals.__members__ else ""
+
+
+def parameter(value: Any) -> str:
+    """The value of a parameter: a number, a switch, a size, or a name of the workbook's own."""
+    if value is None or isinstance(value, bool):
+        return str(value)
+    if isinstance(value, (int, float)):
+        return str(value) if abs(value) < LARGEST else ""
+    if isinstance(value, list):
+        values = [parameter(item) for item in value]
+        return f"[{', '.join(values)}]" if all(values) else ""
+    if not isinstance(value, str):
+        return ""
+    plainly_ours = value in presets() or box(value)
+    return value if plainly_ours or SIZE.fullmatch(value) or PCI_ADDRESS.fullmatch(value) else ""
+
+
+def batch_name(folder: str) -> str:
+    """The name of a batch: the time at which it was started, without the name of its plan."""
+    match = BATCH_TIME.match(folder)
+    return match[0] if match else "batch"

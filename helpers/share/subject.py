@@ -1,0 +1,186 @@
+"""What is to be shared: a batch, one of its runs, or a notebook, as records and a bundle."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from helpers.batch.notebook import (
+    INJECTED,
+    PARAMETERS,
+    NotebookError,
+    VerdictError,
+    open_notebook,
+    read_notebook,
+    verdict_of,
+)
+from helpers.batch.notebook import parameters as parameters_of
+from helpers.batch.record import read_batch
+from helpers.batch.report import about_box, bundle_of, leading
+from helpers.batch.shapes import Run
+from helpers.ground.shapes import Verdict
+from helpers.look.bundle import open_bundle
+from helpers.tell.shown import plain
+
+from . import public
+from .verdict_facts import texts_left_out
+
+MOST_STEPS = 3
+_BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
+
+
+class ShareError(ValueError):
+    """Nothing that can be shared. One line."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be shared.
+
+    ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why
+    there is none. ``when`` is the moment of the ``verdict`` as its record has it. ``left_out``
+    counts, by kind, the texts that stay at home.
+    """
+
+    name: str
+    runs: tuple[Run, ...] = ()
+    verdict: Verdict | None = None
+    bundle: Path | None = None
+    no_bundle: str = ""
+    steps: tuple[str, ...] = ()
+    when: str = ""
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def subject_of(target: Path) -> Subject:
+    """What to share of a batch's folder, a run's folder or a notebook.
+
+    Raises ShareError where it is none of them.
+    """
+    target = target.resolve()
+    is_notebook_of_run = target.name == "notebook.ipynb" and target.with_name("run.json").is_file()
+    if is_notebook_of_run:
+        target = target.parent
+    if target.is_file():
+        return _of_notebook(target)
+    if (target / "run.json").is_file():
+        return _of_batch(target.parent, only=target.name)
+    if any(target.glob("*/run.json")) or (target / "plan.yaml").is_file():
+        return _of_batch(target)
+    expected = "expected a folder below outputs or an .ipynb file"
+    raise ShareError(f"{target.name}: no batch, run or notebook; {expected}")
+
+
+def _of_batch(folder: Path, only: str = "") -> Subject:
+    """All runs of a batch, or the one in the folder ``only``."""
+    view = read_batch(folder)
+    runs = tuple(run for run in view.runs if only in ("", run.run_id))
+    if only and not runs:
+        raise ShareError(f"{only}: its run.json cannot be read; expected a run of this workbook")
+    # A bundle from elsewhere has its path in the parameters: its box is called foreign.
+    boxes = [run.box for run in runs]
+    boxes += [str(run.parameters.get("box") or "") for run in runs]
+    bundle, no_bundle = bundle_of(boxes, folder)
+    names = about_box(open_bundle(bundle)) if bundle else set()
+    verdict = leading(run.verdict for run in runs if run.box in names)
+    if verdict is None:
+        verdict = leading(run.verdict for run in runs)
+    leads = [run for run in runs if verdict is not None and run.verdict == verdict]
+    name = public.batch_name(folder.name)
+    if only:
+        name += f"-run-{view.runs.index(runs[0]) + 1}"
+    left_out: Counter[str] = Counter()
+    for run in runs:
+        left_out += _texts_of(run)
+    if not only:
+        left_out["unreadable record"] += len(view.unreadable)
+    return Subject(
+        name=name,
+        runs=runs,
+        verdict=verdict,
+        bundle=bundle,
+        no_bundle=no_bundle,
+        steps=tuple(step(run) for run in leads[:MOST_STEPS]),
+        when=leads[0].started_at if leads else "",
+        left_out=left_out,
+    )
+
+
+def step(run: Run) -> str:
+    """A run as a step that somebody else can take: its notebook with what it was given."""
+    name = public.notebook(run.notebook)
+    if not name:
+        return "a notebook of its owner"
+    return ", ".join([f"{name}.ipynb", *parameters(run)])
+
+
+def parameters(run: Run) -> list[str]:
+    """The parameters of a run of the workbook's own notebooks that are typed, as ``name=value``."""
+    if not public.notebook(run.notebook):
+        return []
+    names = _parameter_names(public.notebooks()[Path(run.notebook).stem])
+    values = {name: public.parameter(value) for name, value in run.parameters.items()}
+    return [f"{name}={value}" for name, value in values.items() if value and name in names]
+
+
+@cache
+def _parameter_names(notebook: Path) -> frozenset[str]:
+    return frozenset(parameters_of(open_notebook(notebook)))
+
+
+def _texts_of(run: Run) -> Counter[str]:
+    """How many texts of a run stay at home, by kind."""
+    texts = [run.cause, run.last_words, run.gate, run.quarantined, run.node, *run.notes]
+    left_out: Counter[str] = Counter()
+    left_out["executed notebook"] = 1 if run.cells else 0
+    left_out["text of a record"] = sum(1 for text in texts if text)
+    left_out["parameter"] = len(run.parameters) - len(parameters(run))
+    left_out["file beside a record"] = len(run.files)
+    if run.verdict:
+        left_out["text of a verdict"] = texts_left_out(run.verdict)
+    return left_out
+
+
+def _of_notebook(path: Path) -> Subject:
+    try:
+        notebook, faults = read_notebook(path)
+    except NotebookError as error:
+        raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
+    bundle, no_bundle = bundle_of(_boxes_of(notebook)[-1:], None)
+    verdict = _verdict(notebook)
+    left_out: Counter[str] = Counter()
+    left_out["cell of the notebook"] = len(notebook.cells)
+    left_out["fault of the notebook"] = len(faults)
+    if verdict:
+        left_out["text of a verdict"] = texts_left_out(verdict)
+    name = public.notebook(path.name)
+    return Subject(
+        name=name or "notebook",
+        verdict=verdict,
+        bundle=bundle,
+        no_bundle=no_bundle,
+        steps=(f"{name}.ipynb" if name else "a notebook of its owner",),
+        when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
+        left_out=left_out,
+    )
+
+
+def _boxes_of(notebook: Any) -> list[str]:
+    """The values that cells of parameters give to ``box``."""
+    tagged = (
+        cell.source
+        for cell in notebook.cells
+        if {INJECTED, PARAMETERS} & set(cell.metadata.get("tags", []))
+    )
+    return [match[1] for source in tagged if (match := _BOX.search(source))]
+
+
+def _verdict(notebook: Any) -> Verdict | None:
+    with suppress(VerdictError):
+        return verdict_of(notebook)
+    return None

@@ -1,0 +1,177 @@
+"""A report in the form that a tracker asks for (issue.yaml), filled from typed facts alone.
+
+It says who should be asked where the tracker's project is not at fault, and leaves a marked place
+for the error text, which its author reads and pastes. What is not known says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from helpers.ground.shapes import Verdict
+from helpers.look import rocm
+from helpers.look.bundle import Bundle
+from helpers.tell.shown import Shown
+from helpers.tell.verdict import code, label
+
+from . import public, verdict_facts
+from .box_facts import (
+    NOT_READ,
+    Versions,
+    events_view,
+    filled_readings,
+    gpu_names,
+    holders_view,
+    pools_view,
+    versions,
+)
+from .verdict_facts import TABLE
+
+TRACKERS = tuple(TABLE["trackers"])
+MOST_ROWS = 24
+MOST_NUMBERS = 12
+MOST_STEPS = 3
+UNTOLD = "Out of GPU memory, cause not told by the evidence"
+NO_STEPS = "No program was recorded, so put the smallest one that shows it here"
+PASTE = "[paste the error text here, after you have read it: it may name people and paths]"
+NO_BUNDLE = "not available because {}"
+KEPT = "The evidence bundle stays with its owner, who can read single values from it on request."
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a report is about: a verdict, the box's bundle or why there is none, and how it was seen."""
+
+    verdict: Verdict | None
+    bundle: Bundle | None
+    no_bundle: str = ""
+    steps: tuple[str, ...] = ()
+
+
+def issue_text(tracker: str, case: Case) -> str:
+    """The report for one of TRACKERS. Raises ValueError for another."""
+    if tracker not in TRACKERS:
+        raise ValueError(f"tracker {tracker!r}: expected one of {', '.join(TRACKERS)}")
+    row = TABLE["trackers"][tracker]
+    title = verdict_facts.headline(case.verdict) if case.verdict else UNTOLD
+    box_fields = _box_fields(case.bundle) if case.bundle else _no_box_fields(case.no_bundle)
+    fields = {
+        **_verdict_fields(case),
+        **box_fields,
+        "error": _error(tracker, case),
+        "attached": KEPT if case.bundle else "",
+    }
+    body = TABLE["forms"][row["form"]].format_map(fields)
+    head = f"<!-- For {row['where']}. Title: {title}\nRead it before you send it. -->"
+    lines = f"{head}\n\n{body}".splitlines()
+    return "\n".join(_without_double_blanks(lines)) + "\n"
+
+
+def _without_double_blanks(lines: list[str]) -> list[str]:
+    kept: list[str] = []
+    for line in lines:
+        if line.strip() or (kept and kept[-1].strip()):
+            kept.append(line.rstrip())
+    return kept
+
+
+def _error(tracker: str, case: Case) -> str:
+    """What a report begins with: a place for the error text, the GPUs, whose fault it is not."""
+    cause = verdict_facts.about_cause(case.verdict)
+    if case.bundle:
+        names = "; ".join(map(code, gpu_names(case.bundle))) or "the bundle shows none"
+    else:
+        names = NO_BUNDLE.format(case.no_bundle)
+    parts = [f"**Error:** {PASTE}", f"**GPU:** {names}"]
+    if tracker not in cause["to"]:
+        parts.append(f"**Not a fault of this tracker's project:** ask {cause['instead']}.")
+    if case.bundle and case.bundle.kind != "live":
+        filled = filled_readings(case.bundle)
+        parts.append(
+            f"The box is a {case.bundle.kind} one: {filled} of its {len(case.bundle.items)} readings"
+            " were printed by no machine; the evidence from them is marked (filled in)."
+        )
+    return "\n\n".join(parts)
+
+
+def _verdict_fields(case: Case) -> dict[str, str]:
+    """The fields that a verdict fills."""
+    verdict = case.verdict
+    cause = verdict_facts.about_cause(verdict)
+    steps = f"{NO_STEPS}."
+    if case.steps:
+        seen_in = "; ".join(map(code, case.steps[:MOST_STEPS]))
+        steps = f"{NO_STEPS}; seen with VRAM Casebook in {seen_in}."
+    nowhere = "not available because the evidence does not point to one component"
+    fields = {
+        "seen": "**Seen:** not available because no run came to a verdict",
+        "expected": f"**Expected:** {cause['expected']}",
+        "component": cause.get("component", nowhere),
+        "steps": steps,
+        "evidence": "",
+    }
+    if verdict:
+        fields["seen"] = f"**Seen:** {verdict_facts.headline(verdict)} ({label(verdict)})."
+        fields["evidence"] = "\n".join(["Evidence:", *_evidence(verdict, case.bundle)])
+    return fields
+
+
+def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
+    """The numbers that the verdict rests on, and what it leaves open, as items of a list."""
+    lines = []
+    for number in verdict_facts.numbers(verdict, bundle)[:MOST_NUMBERS]:
+        source = f" from {code(number.source)}" if number.source else ""
+        mark = " (filled in)" if number.filled_in else ""
+        lines.append(f"- {number.speaks}: {code(number.value)}{source}{mark}")
+    lines += [f"- still open: {line}" for line in verdict_facts.still_open(verdict)]
+    return lines or ["- no number"]
+
+
+def _no_box_fields(why: str) -> dict[str, str]:
+    """The fields of a box that nothing tells of."""
+    names = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions"
+    fields = dict.fromkeys(names.split(), NO_BUNDLE.format(why))
+    fields["gpu_items"] = f" - GPU: {fields['gpus']}"
+    return {**fields, "memory": "", "log": "", "no_log": fields["gpus"]}
+
+
+def _box_fields(bundle: Bundle) -> dict[str, str]:
+    """The fields that a bundle fills."""
+    about = versions(bundle)
+    names = gpu_names(bundle) or ["the bundle shows no GPU"]
+    kinds = [agent.name.show() for agent in rocm.agents(bundle) if agent.kind == "gpu"]
+    agents = [kind for kind in kinds if public.is_gfx(kind)]
+    log = events_view(bundle)
+    driver = about.amdgpu if about.amdgpu != NOT_READ else "N/A (in-tree driver)"
+    memory = [_fenced(pools_view(bundle)), _fenced(holders_view(bundle))]
+    return {
+        "gpus": "\n".join(map(code, names)),
+        "gpu_items": "\n".join(f" - GPU: {code(name)}" for name in names),
+        "os": code(about.distribution),
+        "cpu": code(about.cpu),
+        "ram": code(about.ram),
+        "kernel": code(about.kernel),
+        "cmdline": code(about.kernel_parameters),
+        "driver": driver,
+        "rocm": f"{code(about.rocm)}; torch for HIP {code(about.hip)}",
+        "rocminfo": f"it names {', '.join(agents)}" if agents else "not available",
+        "versions": _fence([f"{name}: {value}" for name, value in _version_lines(about, names)]),
+        "memory": "\n\n".join(memory),
+        "log": _fenced(log) if log.cells else "",
+        "no_log": "" if log.cells else "not available because no such line was captured",
+    }
+
+
+def _version_lines(about: Versions, names: list[str]) -> list[tuple[str, str]]:
+    lines = [(name, getattr(about, field)) for name, field in TABLE["versions"].items()]
+    return [*lines, ("GPU models and configuration", "; ".join(names))]
+
+
+def _fenced(view: Shown) -> str:
+    """A table as a block of text under its title."""
+    lines = view.text().splitlines()
+    return f"{view.title}:\n{_fence(lines[:MOST_ROWS])}"
+
+
+def _fence(lines: list[str]) -> str:
+    return "\n".join(["```text", *lines, "```"])

@@ -1,0 +1,113 @@
+"""The typed part of a verdict: its cause, how sure it is, and the numbers that it rests on.
+
+Titles, summaries and sentences of a verdict can quote a program's output or the name of a process,
+so they stay at home; the words of a cause come from the workbook's own table instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from helpers.ground.shapes import Evidence, Verdict
+from helpers.look.bundle import Bundle
+from helpers.tell.verdict import CAUSE_WORDS
+
+from . import public
+
+TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("issue.yaml").read_text("utf-8"))
+"""The trackers, their forms, and each cause in words for those who were not there."""
+NO_ANSWER = "No run came to an answer"
+HEALTHY = "Nothing wrong was seen"
+ASIDE = "The answer to a notebook's own question, which stands in the workbook"
+OTHER = "A cause outside the list"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that a verdict rests on, or that speaks against it.
+
+    ``source`` is empty where it was read from something without a known name. ``filled_in``: no
+    machine printed it, it was added to a recorded box from its write-up.
+    """
+
+    speaks: str
+    value: str
+    source: str
+    filled_in: bool
+
+
+def about_cause(verdict: Verdict | None) -> dict[str, Any]:
+    """The row of issue.yaml for a verdict's cause; ``none`` where there is no verdict."""
+    if verdict is None:
+        return TABLE["causes"]["none"]
+    if verdict.state == "aside" and verdict.cause == "other":
+        return TABLE["causes"]["aside"]
+    return TABLE["causes"][verdict.label]
+
+
+def headline(verdict: Verdict | None) -> str:
+    """The answer in the workbook's own words, never in those that the verdict brings."""
+    if verdict is None:
+        return NO_ANSWER
+    if verdict.label == "healthy":
+        return HEALTHY
+    if verdict.cause == "other":
+        return ASIDE if verdict.state == "aside" else OTHER
+    return CAUSE_WORDS[verdict.cause]
+
+
+def how_sure(verdict: Verdict | None) -> str:
+    """How sure the answer is, for somebody who does not know the words."""
+    if verdict is None:
+        return TABLE["sure"]["none"]
+    return TABLE["sure"].get(verdict.label) or TABLE["sure"][verdict.confidence]
+
+
+def still_open(verdict: Verdict) -> list[str]:
+    """The causes that the evidence leaves open, each with how sure that is."""
+    named = [row for row in verdict.alternatives if row.cause != "other"]
+    return [f"{CAUSE_WORDS[row.cause]} ({row.confidence})" for row in named]
+
+
+def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
+    """The evidence whose reading no machine printed: it was filled in for a recorded box."""
+    items = bundle.items if bundle else ()
+    constructed = {name for item in items if item.constructed for name in (item.id, item.source)}
+
+    def is_constructed(row: Evidence) -> bool:
+        sources = re.split(r"; | [-+] ", row.reading.source)
+        return not constructed.isdisjoint({row.reading.item, *sources})
+
+    return [row for row in (*verdict.evidence, *verdict.against) if is_constructed(row)]
+
+
+def numbers(verdict: Verdict, bundle: Bundle | None) -> list[Number]:
+    """The readings of a verdict that are numbers, those for it first."""
+    constructed = filled_in(verdict, bundle)
+    sides = (("for it", verdict.evidence), ("against it", verdict.against))
+    return [
+        Number(
+            speaks=speaks,
+            value=public.number(row.reading),
+            source=public.source(row.reading.source),
+            filled_in=row in constructed,
+        )
+        for speaks, evidence in sides
+        for row in evidence
+        if public.number(row.reading)
+    ]
+
+
+def texts_left_out(verdict: Verdict) -> int:
+    """How many texts of a verdict stay at home: title, summary, sentences, readings, next step."""
+    evidence = [*verdict.evidence, *verdict.against]
+    texts = [verdict.title, verdict.summary, *(row.says for row in evidence)]
+    texts += ["text" for row in evidence if not public.number(row.reading)]
+    texts += [verdict.next_step.what, verdict.next_step.command]
+    texts += [row.reading for row in verdict.missing]
+    return sum(1 for text in texts if text)
