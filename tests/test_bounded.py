@@ -280,7 +280,7 @@ def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(t
     trace = ROOT / "tests/golden/2.14.1/0000_uniform_small.jsonl.xz"
     words = [
         f"run {plan} --out {out}/run",
-        *(f"{verb} BATCH" for verb in ("status", "report", "compare BATCH")),
+        *(f"{verb} BATCH" for verb in ("status", "report")),
         f"collect BATCH --out {out}/all",
         f"share BATCH --out {out}/page.html --issue rocm",
         f"replay {trace}",

@@ -37,7 +37,6 @@ STILL_WRONG = {
     "helpers.judge.box",
     "helpers.judge.evidence",
     "helpers.tell.box",
-    "helpers.tell.compare",
     "helpers.tell.page",
     "helpers.tell.panels.frame",
     "helpers.tell.panels.live",

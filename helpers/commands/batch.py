@@ -154,9 +154,9 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """What moved between two batches, runs, evidence bundles, or traces of allocations, and what did not.
+    """What moved between two evidence bundles, or two traces of allocations, and what did not.
 
-    before: a batch, the folder of a run, a bundle, or a trace
+    before: a bundle, or a trace
     after: another of the same kind
     --allow SHARE: of two traces: exit 1 where the peak of live memory rises by more, such as 0.01
     Example: compare before.pickle after.pickle --allow 0.01
@@ -169,7 +169,7 @@ def compare(arguments: argparse.Namespace) -> int:
         return peaks(sides, allowed, arguments.json)
     if arguments.allow:
         raise WrongUse(f"--allow {arguments.allow}: {sides[0]} is no trace; expected two traces")
-    moved = compare.compare(Path(arguments.before), Path(arguments.after))
+    moved = compare.compare(*sides)
     return say(arguments, compare.as_json(moved), compare.as_text(moved))
 
 
