@@ -19,7 +19,7 @@ from helpers.ground import child
 from helpers.ground.child import Ended, bounded, watch
 from helpers.ground.child.bounded import LAST_BYTES
 from helpers.ground.units import GIB, MIB
-from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, PAIRS, Limits, as_rows, run_checks
+from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, Limits, as_rows, run_checks
 from helpers.trials.targets import Target
 from helpers.trials.under_torch import checks as torch_checks
 from helpers.trials.under_torch.checks import STEP_BYTES, climb, stop_bytes
@@ -27,11 +27,11 @@ from helpers.trials.under_torch.device import (
     Device,
     Failed,
     gpu_trouble,
-    host_available_bytes,
     pci_address,
     wrong_card,
 )
 from helpers.trials.under_torch.frame import NotRun
+from helpers.trials.under_torch.host_memory import host_available_bytes
 
 PROGRAMS = Path(__file__).parent / "programs"
 MISBEHAVE = [sys.executable, str(PROGRAMS / "misbehave.py")]
@@ -123,15 +123,6 @@ def test_a_wrong_product_a_hang_and_a_crash_cost_one_check_each(real):
     assert "Segmentation fault" in died.message and "in network" in died.last_words
 
 
-def test_two_processes_sum_on_the_cpu_and_the_other_pair_checks_say_why_not(stand_in):
-    results = by_name(run_checks(sys.executable, [Target()], PAIRS))
-    summed = "the sum over two processes is right in both, on the CPU"
-    assert results.pop("all_reduce_gloo").says == summed
-    assert {one.says for one in results.values()} == {"not run because this box has no GPU"}
-    only = stand_in("", names=PAIRS)
-    assert {one.says for one in only} == {"not run because this box has one GPU"}
-
-
 # What becomes of a child, with a stand-in for its interpreter.
 
 
@@ -211,14 +202,12 @@ def test_no_interpreter_at_all_is_not_an_error():
         assert {r.says for r in results} == {"not run because no Python with torch was found"}
 
 
-def test_a_held_gpu_keeps_its_pairs_off_too(stand_in):
+def test_a_held_gpu_is_left_alone_and_the_other_is_checked(stand_in):
     held = replace(OTHER, refused="not run because vllm (5) holds 9.00 GiB")
-    assert {one.says for one in stand_in("", [held], ["alone", "ladder"])} == {held.refused}
-    (pair,) = stand_in("", [GPU, held], ["data_parallel"])
-    assert (pair.pci, pair.peer, pair.says) == (FIRST, SECOND, held.refused)
-    free = stand_in("", [GPU, OTHER], ["alone", "pair_copy"])
-    assert [row[0] for row in as_rows(free)[1:]] == [FIRST, f"{FIRST} and {SECOND}", SECOND]
-    assert not states(free)
+    results = stand_in("", [GPU, held], ["alone", "ladder"])
+    assert [row[0] for row in as_rows(results)[1:]] == [FIRST, FIRST, SECOND, SECOND]
+    assert {result.says for result in results if result.pci == SECOND} == {held.refused}
+    assert {result.state for result in results if result.pci == FIRST} == {"passed"}
 
 
 def test_a_stuck_child_keeps_the_other_checks_off_its_gpu(monkeypatch):
@@ -230,11 +219,10 @@ def test_a_stuck_child_keeps_the_other_checks_off_its_gpu(monkeypatch):
         return Ended("stuck", None, "", 5.0, "", stacks, (7,))
 
     monkeypatch.setattr("helpers.trials.checks.watch", stuck)
-    results = run_checks(sys.executable, [GPU, OTHER], ["enumeration", "alone", "pair_copy"])
-    says = {(one.pci, one.peer, one.check): one.says for one in results}
-    assert says[FIRST, "", "alone"] == NOT_ENDED == says[FIRST, SECOND, "pair_copy"]
-    first = says[SECOND, "", "enumeration"]
-    assert first == "the child is stuck in the kernel"
+    results = run_checks(sys.executable, [GPU, OTHER], ["enumeration", "alone"])
+    says = {(result.pci, result.check): result.says for result in results}
+    assert says[FIRST, "alone"] == NOT_ENDED
+    assert says[SECOND, "enumeration"] == "the child is stuck in the kernel"
 
 
 def test_an_unknown_check_is_refused():
@@ -264,7 +252,6 @@ def cuda_of(count=1, **more):
         "reset_peak_memory_stats": lambda index: None,
         "max_memory_allocated": lambda index: 8 * MIB,
         "max_memory_reserved": lambda index: 20 * MIB,
-        "can_device_access_peer": lambda here, there: here < there,
         "is_bf16_supported": lambda including_emulation=True: True,
     }
     return {**functions, **more}
@@ -277,7 +264,7 @@ def torch_of(**more):
 
 def spec(**more):
     limits = {"gpu_s": 60, "opt_in_s": 60, "start_s": 60, "check_s": 20, "least_s": 0.5}
-    known = {"device": "cuda:0", "pci": FIRST, "peer": "", "gpu_bytes": 256 * MIB, "used_up": ""}
+    known = {"device": "cuda:0", "pci": FIRST, "gpu_bytes": 256 * MIB, "used_up": ""}
     return {**known, **limits, **more}
 
 
@@ -341,18 +328,6 @@ def test_on_a_gpu_memory_is_limited_and_counted_and_an_odd_error_ends_the_child(
     assert ends["network"]["message"] == "RuntimeError: HIP error: invalid device function"
 
 
-def test_two_gpus_are_checked_as_a_pair(gpu):
-    names = ("peer_access", "pair_copy", "all_reduce_nccl")
-    peer = spec(peer="0000:04:00.0")
-    ends = told_by(Device(gpu, peer), *names)
-    assert [(ends[name]["state"], ends[name]["says"]) for name in names] == [
-        ("passed", "only the first can reach the other's memory"),
-        ("passed", "16 MiB copied each way are bit equal"),
-        ("not_run", "not run because this torch was built without nccl"),
-    ]
-    assert ends["peer_access"]["figures"] == {"first_to_second": True, "second_to_first": False}
-
-
 def test_a_cpu_build_on_a_box_with_a_gpu_says_so(torch):
     if torch.version.cuda or torch.version.hip:
         pytest.skip("this torch is no CPU build")
@@ -386,7 +361,6 @@ def test_a_gpu_build_that_sees_no_gpu_gives_the_drivers_reason():
 
 def test_more_or_fewer_gpus_than_asked_for_are_refused():
     assert wrong_card(torch_of(count=2), spec()) == "torch sees 2 GPUs here and should see 1"
-    assert wrong_card(torch_of(count=2), spec(peer="0000:04:00.0")) == ""
     assert wrong_card(torch_of(count=1), spec()) == ""
 
 

@@ -301,7 +301,7 @@ def path(name, state="ran", equal="bitwise"):
 
 def test_what_the_training_paths_show_fills_only_rows_that_no_file_measured(log):
     single = path("single device", equal="not applicable")
-    results = [single, path("resume after a kill"), path("DataParallel", "not_run")]
+    results = [single, path("resume after a kill"), path("DDP", "not_run")]
     none = criteria(None, None).rows
     found = {row.criterion: row for row in with_runs(none, results)}
     assert found[CRASHES].seen == "0 of 2 training paths failed here"

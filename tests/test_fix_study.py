@@ -191,11 +191,11 @@ def test_the_path_that_saves_most_and_is_the_same_training_is_the_one_to_take():
         path("single device", 60, "not applicable"),
         path("gradient checkpointing", 30),
         path("gradient accumulation", 20, "no"),
-        path("DataParallel", None, "not applicable", "not_run", "two GPUs"),
+        path("DDP", None, "not applicable", "not_run", "two GPUs"),
     ]
     found = training.verdict(results)
     assert "gradient checkpointing" in found.next_step.what and "40%" in found.summary
-    assert any("DataParallel" in one.reading for one in found.missing)
+    assert any("DDP" in one.reading for one in found.missing)
     assert "gradient accumulation" in str(training.same_table(results))
     costs = training.cost_table(results)
     assert "two GPUs" in str(costs) and png(costs.draw())[0].startswith(b"\x89PNG")

@@ -91,7 +91,7 @@ def test_a_child_that_ends_before_its_training_is_a_row_that_says_how(
 
 def test_another_training_is_a_failed_path():
     end = {"event": "end", "state": "ran", "equal": "no", "says": "", "seconds": 1.0}
-    assert result_of("FSDP", Transcript(ended("exited"), (end,))).state == "failed"
+    assert result_of("DDP", Transcript(ended("exited"), (end,))).state == "failed"
 
 
 def test_unknown_names_are_refused():
@@ -108,26 +108,26 @@ def test_every_path_finishes_or_says_why_not(tmp_path, monkeypatch):
     rows = {row.name: row for row in paths(sys.executable)}
     assert tuple(rows) == PATHS and not list(tmp_path.iterdir())
     assert {row.state for row in rows.values()} <= {"ran", "not_run"}, rows
-    same = "gradient checkpointing, resume after a kill, resume after out of memory, two-stage model parallel"
+    same = "gradient checkpointing, resume after a kill, resume after out of memory"
     for name in same.split(", "):
         assert rows[name].equal_to_single == "bitwise", rows[name]
-    averaged = "independent processes, gradients averaged"
-    for name in ("gradient accumulation", "batch back-off", "DDP", "FSDP", averaged):
+    for name in ("gradient accumulation", "batch back-off", "DDP"):
         assert rows[name].equal_to_single in ("bitwise", "within tolerance"), rows[name]
     above = {name: row.peak_bytes - row.start_bytes for name, row in rows.items() if row.peak_bytes}
     assert above["gradient accumulation"] < 0.8 * above["single device"]
     assert above["gradient checkpointing"] < 0.8 * above["single device"]
-    for name in ("DDP", "FSDP", averaged):
-        assert "bitwise equal to accumulation of two pieces" in rows[name].says
+    assert "bitwise equal to accumulation of two pieces" in rows["DDP"].says
 
 
 @pytest.mark.slow
 def test_how_many_batches_until_it_dies_and_what_other_settings_would_do(tmp_path):
     spec = specification("until_oom", "small", "cpu", 7, steps=12, growth=32)
     confs = ("", "expandable_segments:True")
-    found = until_oom(sys.executable, spec, 64 << 20, tmp_path / "trace.jsonl", confs=confs)
+    found = until_oom(sys.executable, spec, 64 << 20, tmp_path / "trace", confs=confs)
     assert 0 < found.batches < 12 and found.died_length == 64 + 32 * found.batches
-    assert found.trace is not None and {row.settings for row in found.answer.rows} == set(confs)
+    # Only a GPU leaves a trace to replay.
+    assert (found.trace, found.answer) == (None, None)
+    assert "this torch is a CPU build" in found.why_no_answer
 
 
 @pytest.mark.slow

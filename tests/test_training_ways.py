@@ -17,13 +17,11 @@ import kill_campaign
 import pytest
 
 from helpers.ground.child import process_of
-from helpers.trials.training import child, paths, read_failure, result_of, specification
-from helpers.trials.training_view import cost_table
-from helpers.trials.under_torch.frame import NotRun
+from helpers.trials.training import child, read_failure, result_of, specification
 
 torch: Any = None
-checkpoint = frameworks = training = transformer = torch
-OURS = ("checkpoint", "frameworks", "training", "transformer")
+checkpoint = training = transformer = torch
+OURS = ("checkpoint", "training", "transformer")
 TINY = specification("plain", "tiny", "cpu", 3)
 STATE: dict[str, Any] = {"losses": [0.5, 0.25]}
 NO_MEMORY = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"
@@ -93,60 +91,6 @@ def test_a_piece_with_the_wrong_weight_or_lost_is_another_training(train, monkey
         monkeypatch.setattr(transformer.Run, "forward_backward", other)
         found = train("other")
         assert found["equal"] == "no" and found["worst"] > 1e-2
-
-
-def test_data_parallel_is_held_against_the_single_device(train, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(NotRun, match="needs two GPUs"):
-        train("data_parallel", "data_parallel")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.nn, "DataParallel", lambda model, device_ids: model)
-    assert train("data_parallel", "data_parallel")["equal"] == "bitwise"
-
-
-def framework(monkeypatch, folder, path, library="torch"):
-    """The end of the small model's training in this process, under ``library``."""
-    library = torch if library == "torch" else library
-    monkeypatch.setattr(frameworks.importlib.util, "find_spec", lambda name: library)
-    monkeypatch.setattr(frameworks.importlib, "import_module", lambda name: library)
-    monkeypatch.setattr(frameworks.frame, "limit_host", lambda more: None)
-    sizes = {
-        "batch": 16,
-        "width": 8,
-        "hidden": 16,
-        "steps": 3,
-        "seed": 3,
-        "limit_bytes": 0,
-        "pip": path,
-    }
-    return list(frameworks.framework({**sizes, "path": path, "folder": str(folder)}))[-1]
-
-
-@pytest.mark.parametrize("name", ["jax", "tensorflow"])
-def test_a_framework_that_is_not_installed_names_the_line_that_would(monkeypatch, tmp_path, name):
-    end = framework(monkeypatch, tmp_path, name, None)
-    assert end["state"] == "not_run" and f"pip install {name}" in end["why"]
-
-
-def test_a_framework_is_held_against_the_losses_of_torch(monkeypatch, tmp_path):
-    monkeypatch.setitem(frameworks.WITH, "jax", frameworks.with_torch)
-    assert framework(monkeypatch, tmp_path, "jax")["equal"] == "not applicable"
-    first = framework(monkeypatch, tmp_path, "torch")
-    assert first["state"] == "ran" and first["peak_bytes"] >= first["start_bytes"] > 0
-    assert framework(monkeypatch, tmp_path, "jax")["equal"] == "within tolerance"
-    monkeypatch.setattr(frameworks, "RATE", 0.4)
-    assert framework(monkeypatch, tmp_path, "jax")["equal"] == "no"
-
-
-def test_the_frameworks_are_measured_one_way_each_under_the_python_that_is_named(tmp_path):
-    named = [f"two layers in JAX={sys.executable}", f"two layers in TensorFlow={tmp_path}/python"]
-    found = {one.name: one for one in paths(sys.executable, named, shape="tiny")}
-    first = found["two layers in torch"]
-    assert first.state == "ran" and 8 << 20 < first.peak_bytes - first.start_bytes < 256 << 20
-    assert "still held" in first.says and found["two layers in TensorFlow"].state == "failed"
-    table = cost_table(list(found.values()))
-    assert table.title.startswith("single device takes least memory")
 
 
 # Running out of memory.
@@ -354,39 +298,36 @@ def test_a_device_that_is_not_there_is_read_back():
 
 
 def second_processes(folder):
-    """The second process of a training in that folder, where it runs."""
+    """The second rank of a training in that folder, where it runs."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             text = (process / "cmdline").read_bytes()
-            if b"other_rank" in text and str(folder).encode() in text:
+            ranks = b"RANK=1\0" in (process / "environ").read_bytes()
+            if ranks and str(folder).encode() in text:
                 found.append(int(process.name))
     return [pid for pid in found if process_of(pid).running]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "number", "says"),
-    [
-        ("ddp", signal.SIGKILL, "the other process died"),
-        ("ddp", signal.SIGSTOP, "does not answer"),
-        ("averaged", signal.SIGSTOP, "it did not end in time"),
-    ],
+    ("number", "says"),
+    [(signal.SIGKILL, "the other process died"), (signal.SIGSTOP, "does not answer")],
 )
-def test_a_second_process_that_dies_or_stops_is_an_outcome_and_leaves_nothing_behind(
-    tmp_path, path, number, says
+def test_a_second_rank_that_dies_or_stops_is_an_outcome_and_leaves_nothing_behind(
+    tmp_path, number, says
 ):
-    spec = specification(path, "tiny", "cpu", 3, folder=str(tmp_path), steps=1_000_000)
+    more = {"folder": str(tmp_path), "steps": 1_000_000, "ranks": 2}
+    spec = specification("ddp", "tiny", "cpu", 3, **more)
 
     def person():
         until = time.monotonic() + 60
-        while time.monotonic() < until and not (tmp_path / f"{path}-1-gradients.pt").exists():
+        while time.monotonic() < until and not (tmp_path / "ddp-1-gradients.pt").exists():
             time.sleep(0.05)
         for pid in second_processes(tmp_path):
             os.kill(pid, number)
 
     threading.Thread(target=person).start()
-    row = result_of(path, child(sys.executable, spec, 40))
+    row = result_of("DDP", child(sys.executable, spec, 40))
     assert row.state == "failed" and row.steps > 0
     assert says in f"{row.why} {row.cause}" and not second_processes(tmp_path)
-    assert path == "ddp" or ("forward_backward" in row.stacks and ": state " in row.stacks)

@@ -189,7 +189,6 @@ def check(arguments: argparse.Namespace) -> int:
 
     --gpu PCI: only this GPU, and even if somebody holds it
     --ladder: find the largest single allocation (loads the card)
-    --pairs: peer access, copies, all-reduce and DataParallel per pair of GPUs
     --to-the-limit: let the ladder go beyond half of the free memory
     --torch-python PATH: the interpreter that owns torch
     Example: check --gpu 0000:03:00.0 --ladder
@@ -204,7 +203,7 @@ def check(arguments: argparse.Namespace) -> int:
         print(f"{result.pci} {result.check}: {result.state}", file=sys.stderr)
 
     bundle = capture(Options(torch=False, torch_python=arguments.torch_python))
-    names = ("gpu", "ladder", "pairs", "to_the_limit", "torch_python")
+    names = ("gpu", "ladder", "to_the_limit", "torch_python")
     how = {name: getattr(arguments, name) for name in names}
     results = check_box(bundle, on_result=on_result, **how)
     rows = as_rows(results, people=True)

@@ -24,7 +24,7 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.settings.table import NO_CACHE
-from helpers.trials.targets import Target, environment, pair_targets, targets_of, torch_interpreter
+from helpers.trials.targets import Target, environment, targets_of, torch_interpreter
 
 PROGRAM = "helpers.trials.under_torch.checks"
 
@@ -32,8 +32,7 @@ LOOKS = ("enumeration", "alone")
 LOADS = ("matmul_fp32", "matmul_bf16", "network", "copy_pageable", "copy_pinned")
 DEFAULT = LOOKS + LOADS
 LADDER = ("ladder",)
-PAIRS = ("peer_access", "pair_copy", "all_reduce_gloo", "all_reduce_nccl", "data_parallel")
-CHECKS = DEFAULT + LADDER + PAIRS
+CHECKS = DEFAULT + LADDER
 
 # Less than this is too little to begin a check with: it would be stopped for no fault of its own.
 LEAST_S = 0.5
@@ -42,9 +41,8 @@ TURN_S = 20.0
 # With the first two, torch's memory limit does not hold (raw driver allocations); the third
 # makes fp32 products TF32.
 DROPPED = (*NO_CACHE, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
-# Few threads, and the second process of a pair over the loopback alone.
+# Few threads.
 SET = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "2")
-SET |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,6 @@ class CheckResult:
 
     check: str
     pci: str
-    peer: str
     device: str
     state: str
     says: str
@@ -101,7 +98,6 @@ def check_box(
     *,
     gpu: str = "",
     ladder: bool = False,
-    pairs: bool = False,
     to_the_limit: bool = False,
     torch_python: str = "",
     on_result: Callable[[CheckResult], None] = lambda result: None,
@@ -113,7 +109,7 @@ def check_box(
     """
     if not is_this_box(bundle):
         return []
-    names = DEFAULT + (LADDER if ladder else ()) + (PAIRS if pairs else ())
+    names = DEFAULT + (LADDER if ladder else ())
     limits = replace(FORCED if gpu else Limits(), to_the_limit=to_the_limit)
     python = torch_python or torch_interpreter()
     return run_checks(python, targets_of(bundle, gpu), names, limits, on_result)
@@ -136,8 +132,7 @@ def run_checks(
     limits: Limits = Limits(),
     on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> list[CheckResult]:
-    """Run the named checks on every target, those of pairs on every pair of GPUs; sorted by GPU
-    and check.
+    """Run the named checks on every target; sorted by GPU and check.
 
     Raises ValueError for a name that is no check. Nothing else is raised: what goes wrong is in
     the results, which ``on_result`` also gets one by one.
@@ -146,25 +141,15 @@ def run_checks(
     if unknown:
         raise ValueError(f"check {unknown[0]!r}: expected one of {', '.join(CHECKS)}")
     missing = "" if shutil.which(torch_python) else "not run because no Python with torch was found"
-    singles = [name for name in CHECKS if name in names and name not in PAIRS]
-    paired = [name for name in CHECKS if name in names and name in PAIRS]
+    wanted = [name for name in CHECKS if name in names]
     results: list[CheckResult] = []
-    stuck: dict[str, str] = {}
-    rounds = [(target, singles) for target in targets]
-    for target, wanted in rounds + [(target, paired) for target in pair_targets(targets)]:
+    for target in targets:
         run = _Run(torch_python, target, limits, on_result)
-        held = stuck.get(target.pci, "") or stuck.get(target.peer, "")
-        refused = missing or target.refused or held
+        refused = missing or target.refused
         if refused:
             run.refuse(wanted, refused)
-        elif wanted is singles or target.peer:
-            run.run(wanted)
         else:
-            on_cpu = target.device == "cpu"
-            run.run([name for name in wanted if on_cpu and name == "all_reduce_gloo"])
-            run.refuse(wanted, f"not run because this box has {'no' if on_cpu else 'one'} GPU")
-        if run.stuck:
-            stuck.update({pci: run.stuck for pci in (target.pci, target.peer) if pci})
+            run.run(wanted)
         results += run.done.values()
     return sorted(results, key=_order)
 
@@ -176,7 +161,7 @@ def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[s
     more = ["seconds", "torch took at most", "largest error", "message"]
     rows = [["GPU", "check", "state", "says", *more * people]]
     for one in sorted(results, key=_order):
-        row = [" and ".join(filter(None, [one.pci, one.peer])), one.check, one.state, one.says]
+        row = [one.pci, one.check, one.state, one.says]
         if people:
             row[1:3] = [word.replace("_", " ") for word in row[1:3]]
             peak = one.peak_bytes.show() if one.peak_bytes.ok else ""
@@ -186,8 +171,8 @@ def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[s
     return rows
 
 
-def _order(result: CheckResult) -> tuple[str, str, int]:
-    return result.pci, result.peer, CHECKS.index(result.check)
+def _order(result: CheckResult) -> tuple[str, int]:
+    return result.pci, CHECKS.index(result.check)
 
 
 class _Run:
@@ -245,7 +230,7 @@ class _Run:
         self.current = ""
         self.began = time.monotonic()
         self.no_torch: dict[str, Any] = {}
-        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "peer", "several")}
+        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "several")}
         spec = {**of_target, **asdict(self.limits), "gpu_s": min(self.left_s, 1e9)}
         spec |= {"names": names, "least_s": LEAST_S, "used_up": self.used_up}
         argv = program(self.torch_python, PROGRAM, json.dumps(spec))
@@ -321,12 +306,21 @@ class _Run:
                 return not_available(why, "bytes", "torch.cuda.memory_stats")
             return seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
 
-        target, peaks = self.target, (peak("reserved"), peak("allocated"))
-        about = (name, target.pci, target.peer, target.device, state, says)
-        texts: dict[str, Any] = {k: told.get(k, "") for k in ("message", "last_words", "stacks")}
-        measured = told.get("seconds", 0.0), *peaks, told.get("max_error")
-        figures = told.get("figures") or {}
-        result = CheckResult(*about, *measured, **texts, figures=figures)
+        result = CheckResult(
+            check=name,
+            pci=self.target.pci,
+            device=self.target.device,
+            state=state,
+            says=says,
+            seconds=told.get("seconds", 0.0),
+            peak_bytes=peak("reserved"),
+            peak_allocated_bytes=peak("allocated"),
+            max_error=told.get("max_error"),
+            message=told.get("message", ""),
+            last_words=told.get("last_words", ""),
+            stacks=told.get("stacks", ""),
+            figures=told.get("figures") or {},
+        )
         self.done[name] = result
         self.on_result(result)
 

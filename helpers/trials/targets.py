@@ -9,9 +9,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 
 from helpers.ground import child
 from helpers.ground.units import show_bytes
@@ -74,14 +73,13 @@ class Target:
     (``pci`` "cpu").
 
     ``refused`` is why not (a sentence); ``several`` says that the box has other GPUs, so that a
-    card which cannot be told is not used; ``peer`` is the second card of a pair.
+    card which cannot be told is not used.
     """
 
     pci: str = "cpu"
     visible_variable: str = ""
     visible_value: str = ""
     device: str = "cpu"
-    peer: str = ""
     several: bool = False
     refused: str = ""
 
@@ -187,7 +185,7 @@ def gpu_targets(
             value, hidden = _visible_value(gpu, gpus, environ)
         several = sum(other.driver == gpu.driver for other in gpus) > 1
         refused = f"not run because {hidden}" if hidden else gate(gpu, events, force)
-        found.append(Target(gpu.pci, variable, value, "cuda:0", "", several, refused))
+        found.append(Target(gpu.pci, variable, value, "cuda:0", several, refused))
     return found if any(target.visible_variable for target in found) else [*found, Target()]
 
 
@@ -226,14 +224,3 @@ def _visible_value(gpu: Gpu, gpus: Sequence[Gpu], environ: Mapping[str, str]) ->
 def _number(text: str | None) -> int | None:
     digits = re.search(r"\d+$", text or "")
     return int(digits[0]) if digits else None
-
-
-def pair_targets(targets: Sequence[Target]) -> list[Target]:
-    """Every pair of GPUs of one runtime; the first target alone where there is none."""
-    pairs = []
-    for one, other in combinations([target for target in targets if target.device != "cpu"], 2):
-        if one.visible_variable == other.visible_variable:
-            both = f"{one.visible_value},{other.visible_value}"
-            refused = one.refused or other.refused
-            pairs.append(replace(one, peer=other.pci, visible_value=both, refused=refused))
-    return pairs or list(targets[:1])

@@ -3,8 +3,8 @@
 And how many batches until it dies?
 
 Each way is really run, in a child process: helpers/trials/under_torch/training.py under the user's
-torch. Every child has a time limit and ends with its group; its second process talks over the
-loopback only. On the CPU memory is counted as resident memory of the process (the larger of
+torch. Every child has a time limit and ends with its group; two ranks are started by torchrun and
+talk over the loopback only. On the CPU memory is counted as resident memory of the process (the larger of
 two), with glibc told to give every block of 64 KiB or more back when it is freed.
 """
 
@@ -30,6 +30,7 @@ PROGRAM = "helpers.trials.under_torch.training"
 START_S = 120.0
 UNTIL_OOM_S = 120.0
 END_S = 15.0
+TORCHRUN = ("--standalone", "--local-addr=127.0.0.1")
 _DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
 """20 thousand, 0.8 and 4.9 million parameters."""
@@ -100,27 +101,20 @@ def paths(
 
     ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose
     allocator takes 20 MiB at a time. ``limit_s``: each child's seconds after its start.
-    ``NAME=PYTHON`` runs that way under another Python, such as one with JAX. Raises ValueError
-    for an unknown name or shape.
+    Raises ValueError for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
-    pythons = {name: other for name, _, other in (one.partition("=") for one in names)}
-    unknown = [name for name in pythons if name not in WAYS] + [shape] * (shape not in SHAPES)
-    if unknown:
-        raise ValueError(f"{unknown[0]!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
+    for name in (*names, shape):
+        if name not in WAYS and name not in SHAPES:
+            raise ValueError(f"{name!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
     results: list[PathResult] = []
     room = 0
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
-        beside = (one for name in pythons for one in (WAYS[name].get("beside", name), name))
-        for name in dict.fromkeys([PATHS[0], *beside]):
+        for name in dict.fromkeys([PATHS[0], *names]):
             path = WAYS[name]["path"]
             more = WAYS[name].get("more", {})
             spec = specification(path, shape, device, seed, folder=folder, limit_bytes=room) | more
-            if other := WAYS[name].get("program"):
-                made = {**spec, **_DATA["layers"]}
-                owner = pythons.get(name) or python
-                result = result_of(name, child(owner, made, limit_s, other))
-            elif path == "resume":
+            if path == "resume":
                 result = _resumed(python, name, spec, limit_s)
             elif path == "back_off" and not room:
                 why = "its limit is taken from the single device, which did not run"
@@ -139,14 +133,15 @@ def specification(path: str, shape: str, device: str, seed: int, **more: Any) ->
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
 
 
-def child(
-    python: str, spec: Mapping[str, Any], limit_s: float, module: str = PROGRAM
-) -> Transcript:
-    """One child from its start to its end.
+def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Transcript:
+    """One child from its start to its end; ``ranks`` of the spec asks for so many, by torchrun.
 
     It has START_S to begin (importing torch), then ``limit_s``.
     """
-    argv = program(python, module, json.dumps({**spec, "limit_s": limit_s}))
+    argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": limit_s}))
+    if spec.get("ranks"):
+        each_rank = f"--nproc-per-node={spec['ranks']}"
+        argv = [python, "-m", "torch.distributed.run", *TORCHRUN, each_rank, "--no-python", *argv]
     then_s = {"ready": limit_s, "end": END_S}
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 

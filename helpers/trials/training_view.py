@@ -37,7 +37,7 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     """What each path took here, and what it says of itself; drawn as the memory of each, a stub
     where it did not run.
     """
-    alike = [one for one in results if one.state == "ran" and not WAYS[one.name].get("program")]
+    alike = [one for one in results if one.state == "ran"]
     ran = [(above_start(one) or 0, one.name) for one in alike]
     title = "No training path ran here"
     if ran:

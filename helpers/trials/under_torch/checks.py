@@ -17,16 +17,13 @@ the largest value of the loss and of each gradient, fp32 against float64. Copies
 from __future__ import annotations
 
 import faulthandler
-import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from helpers.trials.under_torch import frame
-from helpers.trials.under_torch.device import SEED, Device, Failed, meet, second_job, second_process
+from helpers.trials.under_torch.device import SEED, Device, Failed
 from helpers.trials.under_torch.frame import GIB, MIB, NotRun, Row, is_oom, one_line
 
 TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
@@ -36,7 +33,6 @@ START_BYTES = 64 * MIB
 STEP_BYTES = 2 * MIB
 LEFT_TO_OTHERS_BYTES = 2 * GIB
 MOST_ON_CPU_BYTES = 2 * GIB
-WORDS = 1024
 Check = Callable[[Device], Row]
 
 
@@ -86,9 +82,9 @@ def _has_bf16(torch: Any) -> bool:
         return bool(torch.cuda.is_bf16_supported())
 
 
-def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row:
-    """Loss and gradients of one step of a small network, ``wrap`` around it, against the same
-    step in float64 on the CPU.
+def network(device: Device) -> Row:
+    """Loss and gradients of one step of a small network, against the same step in float64 on
+    the CPU.
 
     Linear layers only: at a convolution's first use MIOpen may compile kernels for minutes.
     """
@@ -102,8 +98,8 @@ def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row
     twin.load_state_dict(net.state_dict())
     x = torch.randn(32, 64, generator=device.generator())
     y = torch.arange(32) % 10
-    here = _step(torch, net.to(device.name), wrap, x.to(device.name), y.to(device.name))
-    expected = _step(torch, twin.double(), lambda net: net, x.double(), y)
+    here = _step(torch, net.to(device.name), x.to(device.name), y.to(device.name))
+    expected = _step(torch, twin.double(), x.double(), y)
     if not all(bool(torch.isfinite(value).all()) for value in here):
         raise Failed("loss or gradients are not finite")
     error = max(map(lambda g, e: float((g - e).abs().max() / e.abs().max()), here, expected))
@@ -115,16 +111,11 @@ def network(device: Device, wrap: Callable[[Any], Any] = lambda net: net) -> Row
     return {"says": says, "max_error": error}
 
 
-def _step(torch: Any, net: Any, wrap: Callable[[Any], Any], x: Any, y: Any) -> list[Any]:
-    loss = torch.nn.functional.cross_entropy(wrap(net)(x), y)
+def _step(torch: Any, net: Any, x: Any, y: Any) -> list[Any]:
+    loss = torch.nn.functional.cross_entropy(net(x), y)
     loss.backward()
     values = [loss, *(parameter.grad for parameter in net.parameters())]
     return [value.detach().to("cpu").double() for value in values]
-
-
-def data_parallel(device: Device) -> Row:
-    parallel = device.torch.nn.DataParallel
-    return network(device, lambda net: parallel(net, device_ids=[0, 1]))
 
 
 def copies(device: Device, pinned: bool) -> Row:
@@ -155,71 +146,6 @@ def _same_words(here: Any, there: Any, says: str) -> None:
     if wrong:
         message = f"{wrong} of {words} words of 4 bytes differ"
         raise Failed(says, message=message, figures={"wrong_words": wrong, "words": words})
-
-
-# Do two GPUs work together?
-
-
-def peer_access(device: Device) -> Row:
-    ask = device.torch.cuda.can_device_access_peer
-    there = bool(ask(0, 1))
-    back = bool(ask(1, 0))
-    says = {
-        (True, True): "each can reach the other's memory",
-        (False, False): "neither can reach the other's memory, so copies go through the host",
-    }.get((there, back), f"only the {'first' if there else 'second'} can reach the other's memory")
-    return {"says": says, "figures": {"first_to_second": there, "second_to_first": back}}
-
-
-def pair_copy(device: Device) -> Row:
-    sent = _words(device, 4 * MIB)
-    for here, there, name in ((0, 1, "first"), (1, 0, "second")):
-        arrived = sent.to(f"cuda:{here}").to(f"cuda:{there}")
-        device.wait()
-        _same_words(arrived.to("cpu"), sent, f"what the {name} sent is not what the other has")
-    return {"says": "16 MiB copied each way are bit equal"}
-
-
-def all_reduce(device: Device, backend: str) -> Row:
-    """The sum over two processes."""
-    torch = device.torch
-    distributed = device.torch.distributed
-    if not distributed.is_available():
-        raise NotRun("not run because this torch was built without torch.distributed")
-    if not getattr(distributed, f"is_{backend}_available")():
-        raise NotRun(f"not run because this torch was built without {backend}")
-    with tempfile.TemporaryDirectory() as folder:
-        job: Row = {"meet": os.path.join(folder, "meet"), "backend": backend}
-        job["devices"] = ["cuda:0", "cuda:1"] if device.gpu else ["cpu", "cpu"]
-        job["meet_s"] = device.spec["opt_in_s"] * 0.6
-        with second_process(__name__, job) as other:
-            right = sums_right(torch, job, 0)
-            code = other.wait(job["meet_s"])
-    if not right or code:
-        wrong = "the sum over two processes is wrong"
-        says = wrong if not right or code == 1 else "the second process did not end well"
-        raise Failed(says, message=f"exit code {code} of the second process")
-    where = "" if device.gpu else ", on the CPU"
-    return {"says": f"the sum over two processes is right in both{where}"}
-
-
-def sums_right(torch: Any, job: Row, rank: int) -> bool:
-    meet(torch, job, rank)
-    try:
-        ramp = torch.arange(WORDS, dtype=torch.float32)
-        values = (ramp * (rank + 1)).to(job["devices"][rank])
-        torch.distributed.all_reduce(values)
-        return bool(torch.equal(values.to("cpu"), ramp * 3))
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def other_rank() -> None:
-    """The second process: exit code 0 when its sum is right, 1 when it is wrong."""
-    job, _ = second_job()
-    torch = frame.import_torch()
-    torch.set_num_threads(1)
-    sys.exit(0 if sums_right(torch, job, 1) else 1)
 
 
 # The largest single allocation: sizes are doubled, then halved in between; each is written and
@@ -309,11 +235,6 @@ LOADS: dict[str, Check] = {
 }
 OPT_IN: dict[str, Check] = {
     "ladder": ladder,
-    "peer_access": peer_access,
-    "pair_copy": pair_copy,
-    "all_reduce_gloo": partial(all_reduce, backend="gloo"),
-    "all_reduce_nccl": partial(all_reduce, backend="nccl"),
-    "data_parallel": data_parallel,
 }
 
 

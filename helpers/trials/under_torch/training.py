@@ -21,10 +21,11 @@ from pathlib import Path
 import torch
 
 from helpers.allocator.under_torch.recording import recording
-from helpers.trials.under_torch import checkpoint, frame, parallel
+from helpers.trials.under_torch import checkpoint, frame
 from helpers.trials.under_torch.device import Peak, lift_limit, limit_memory
 from helpers.trials.under_torch.frame import NotRun, Row, is_oom, one_line
 from helpers.trials.under_torch.transformer import REFERENCE, Answer, Run, in_words, trained, warm
+from helpers.trials.under_torch.two_ranks import ddp, device_of_rank, own_rank
 
 ROOM_BYTES = 1 << 20
 
@@ -146,12 +147,24 @@ WAYS: dict[str, Callable[[Row], Answer]] = {
     "back_off": back_off,
     "resume": resume,
     "until_oom": until_oom,
-    **parallel.WAYS,
+    "ddp": ddp,
 }
 
 
 def training(spec: Row) -> Iterator[Row]:
-    """ready, a row a step, and the end: ran, not_run or failed."""
+    """ready, a row a step, and the end: ran, not_run or failed.
+
+    Of two ranks the first tells all; the second tells only of its own failure.
+    """
+    spec["device"] = device_of_rank(spec)
+    rows = told_by_way(spec)
+    if own_rank() > 0:
+        rows = (row for row in rows if row.get("state") == "failed")
+    yield from rows
+
+
+def told_by_way(spec: Row) -> Iterator[Row]:
+    """The rows of one process."""
     torch.set_num_threads(spec["threads"])
     if spec["device"] != "cpu":
         torch.use_deterministic_algorithms(True)

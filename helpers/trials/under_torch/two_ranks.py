@@ -1,0 +1,97 @@
+"""The same training by two ranks that torchrun started, their gradients averaged by
+DistributedDataParallel.
+
+Each rank has the whole model and half of each batch. They talk over nccl (RCCL) where this torch
+has it and there are two GPUs, else over gloo on the CPU, and over the loopback only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import os
+import signal
+from functools import partial
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from helpers.trials.under_torch.frame import NotRun, Row
+from helpers.trials.under_torch.transformer import Answer, Run, in_words, trained
+
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+WORST_LAST = ("bitwise", "not applicable", "within tolerance", "no")
+
+
+def own_rank() -> int:
+    """Which of torchrun's ranks this process is; 0 where torchrun did not start it."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def device_of_rank(spec: Row) -> str:
+    """The device that this rank is to use: its own GPU, or the CPU where there are not two."""
+    if "RANK" not in os.environ or spec["device"] == "cpu":
+        return str(spec["device"])
+    nccl = distributed.is_available() and distributed.is_nccl_available()
+    return f"cuda:{own_rank()}" if nccl and torch.cuda.device_count() > 1 else "cpu"
+
+
+class Replicated(Run):
+    """One rank's half of each batch."""
+
+    def __init__(self, spec: Row, rank: int):
+        self.rank = rank
+        super().__init__(spec)
+
+    def prepared(self, model: Any) -> Any:
+        device_ids = None if self.device == "cpu" else [torch.device(self.device).index]
+        return nn.parallel.DistributedDataParallel(model, device_ids=device_ids)
+
+    def forward_backward(self, tokens: torch.Tensor) -> float:
+        loss = self.loss(tokens.chunk(2)[self.rank])
+        loss.backward()
+        total = loss.detach() / 2
+        distributed.all_reduce(total)
+        return float(total)
+
+
+def ddp(spec: Row) -> Answer:
+    """This rank's part: meet the other, train, and compare both with the single device.
+
+    Raises NotRun where this torch has no backend.
+    """
+    rank = own_rank()
+    backend = "gloo" if spec["device"] == "cpu" else "nccl"
+    if not (distributed.is_available() and getattr(distributed, f"is_{backend}_available")()):
+        raise NotRun(
+            "this torch was built without torch.distributed, or with neither gloo nor nccl"
+        )
+    # A rank ends with the torchrun that started it (PR_SET_PDEATHSIG, prctl(2)): it must not wait
+    # for one that was killed.
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+    os.environ.update(LOOPBACK)
+    patience = datetime.timedelta(seconds=spec["limit_s"] * 0.5)
+    distributed.init_process_group(backend, timeout=patience)
+    if spec["device"] != "cpu":
+        torch.cuda.set_device(rank)
+    run, answer = yield from trained(spec, partial(Replicated, rank=rank), rank)
+    answers: list[Any] = [None, None]
+    distributed.all_gather_object(answers, answer)
+    distributed.destroy_process_group()
+    answer["equal"] = max((part["equal"] for part in answers), key=WORST_LAST.index)
+    answer["peak_bytes"] = max(part["peak_bytes"] for part in answers)
+    answer["worst"] = max(part["worst"] for part in answers)
+    says = [f"two ranks over {backend}"]
+    if rank == 0 and equals_accumulation(run, spec):
+        says.append("bitwise equal to accumulation of two pieces in one process")
+    return in_words(answer, *says)
+
+
+def equals_accumulation(run: Run, spec: Row) -> bool:
+    """Whether one process with two pieces a step gets the same losses to the last bit.
+
+    Dividing by two rounds nothing.
+    """
+    alone = Run({**spec, "pieces": 2, "device": run.device})
+    return [alone.step() for _ in run.losses] == run.losses
