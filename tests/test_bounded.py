@@ -14,8 +14,7 @@ import pytest
 from command_line import verb
 from run_stand_in import ROOT
 
-from helpers.look import kernel_log
-from helpers.look import text as text_file
+from helpers.look import kernel_log, text_file
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.look.gpus import MOST_GPUS, gpus
 from helpers.look.messages import read_message

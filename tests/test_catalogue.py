@@ -9,13 +9,13 @@ import pytest
 from changed_boxes import oom
 
 from helpers import judge
-from helpers.ground import grammar
 from helpers.ground.shapes import CAUSES, seen
 from helpers.judge import diagnosis
 from helpers.judge.diagnosis import BASES, KINDS, diagnose, failures, fill, next_step, weigh
 from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
 from helpers.judge.observations import marks, observe
-from helpers.look.figures import RELATIONS
+from helpers.look import wordings
+from helpers.look.relations import RELATIONS
 from helpers.tell.shown import typed
 
 JUDGE = Path(diagnosis.__file__).parent
@@ -65,7 +65,7 @@ def called_with_a_literal(path):
 
 
 def of_the_grammar():
-    rows = grammar.table()
+    rows = wordings.table()
     return {observation_name(row["side"], row["event"]) for row in rows} - {""}
 
 

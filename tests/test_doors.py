@@ -223,7 +223,7 @@ def test_a_device_without_end_a_fifo_nobody_writes_to_and_standard_input_end(
     assert "binary data" in refused("--message", "/dev/zero")
     assert "no error text in it: empty" in refused("--message", "/dev/null")
     assert "--message '' is empty" in refused("--message", "")
-    monkeypatch.setattr("helpers.look.text.SILENT_S", 0.2)
+    monkeypatch.setattr("helpers.look.text_file.SILENT_S", 0.2)
     os.mkfifo(tmp_path / "fifo")
     assert "nothing came for" in refused("--message", tmp_path / "fifo")
     for name in ("-", "/dev/stdin"):
@@ -234,7 +234,7 @@ def test_a_device_without_end_a_fifo_nobody_writes_to_and_standard_input_end(
 def test_a_text_without_end_is_read_in_bounded_memory_and_what_was_left_out_is_said(
     tmp_path, monkeypatch
 ):
-    from helpers.look import text as text_file
+    from helpers.look import text_file
 
     monkeypatch.setattr(text_file, "MOST_BYTES", 1 << 20)
     monkeypatch.setattr(text_file, "END_BYTES", 1 << 16)

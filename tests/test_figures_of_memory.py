@@ -13,8 +13,10 @@ from helpers.judge.binding import Numbers, decide, decisions, numbers_of
 from helpers.judge.box import obstacles, visible_devices
 from helpers.judge.ceilings import ceiling_answer, ceilings
 from helpers.look.bundle import open_box
-from helpers.look.figures import RELATIONS, Figure, figures_of, relations, rows
+from helpers.look.figure_forms import rows
+from helpers.look.figures import Figure, figures_of
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
+from helpers.look.relations import RELATIONS, relations
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -112,9 +114,6 @@ def test_long_hostile_text_is_read_in_part_only():
 def test_what_is_described_is_hearsay_and_what_is_abridged_is_not():
     told, read = (figures(("rocm-smi", "12 GiB free" + more)) for more in (" (described)", ""))
     assert told[0].hearsay and not read[0].hearsay and read[0].pool == "vram"
-    assert all(f.hearsay for f in figures(("", "VRAM total: 8 GiB"), origin="narrative"))
-    half = figures(("mem_info_gtt_total", "half of RAM (described)"), ("host RAM", "64 GiB"))[0]
-    assert (half.bytes, half.hearsay, half.pool) == (32 * GIB, True, "gtt")
 
 
 def test_a_name_with_a_number_is_no_size_and_weights_are_no_card():

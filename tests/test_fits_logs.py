@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.fits.sheet import table
-from helpers.ground import grammar as messages
 from helpers.ground.units import GIB, MIB
+from helpers.look import wordings as messages
 
 RECORDS = Path(__file__).resolve().parents[2] / "shared" / "fits"
 

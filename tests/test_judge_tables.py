@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from helpers import judge
-from helpers.ground import grammar
 from helpers.judge.binding import COMPARISONS, Numbers
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import case_evidence, not_text
 from helpers.judge.observations import marks
 from helpers.judge.posted import processes
 from helpers.judge.ttm_plan import SYSTEMS
-from helpers.look.figures import rows
+from helpers.look import wordings
+from helpers.look.figure_forms import rows
 
 CODE = "".join(path.read_text() for path in Path(judge.__file__).parent.glob("*.py"))
 LISTS = judge.table("posted")["lists"]
@@ -67,7 +67,7 @@ def test_a_file_is_named_by_its_first_bytes(row):
 
 
 def test_every_row_of_marks_figures_and_messages_names_its_source():
-    named = [*grammar.table(), *rows(), *judge.table("marks")["marks"]]
+    named = [*wordings.table(), *rows(), *judge.table("marks")["marks"]]
     assert [row for row in named if not row.get("source", "").strip()] == []
 
 

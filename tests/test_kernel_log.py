@@ -14,11 +14,10 @@ from data_rows import read_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.ground import grammar
-from helpers.ground.grammar import lines
 from helpers.ground.tables import data
-from helpers.look import guard, kernel_log
+from helpers.look import guard, kernel_log, wordings
 from helpers.look.kernel_log import parse
+from helpers.look.wordings import lines
 
 CARD = "amdgpu 0000:03:00.0: "
 Tried = namedtuple("Tried", "source content status why")
@@ -28,7 +27,8 @@ LINES = [
 
 
 def test_every_rule_has_a_line_here():
-    texts = [*LINES, *(rule.example for rule in lines(True))]
+    examples = [row["example"] for row in wordings.table() if row.get("log")]
+    texts = [*LINES, *examples]
     used = {event.row for text in texts for event in parse(text)}
     assert {rule.id for rule in lines(True)} == used
 
@@ -251,7 +251,7 @@ def test_every_row_of_the_tables_of_the_log_fits_what_it_is_for():
     times = f"{times}1767582245.123456 |03:04:05.678 ".split("|")
     for form, time in zip(known["wall clock"], times, strict=True):
         assert re.match(form, time), form
-    kinds = {rule.kind for rule in grammar.lines(True)}
+    kinds = {rule.kind for rule in wordings.lines(True)}
     assert set(known["storms"].split()) <= kinds
     assert all(re.compile(form).groups == 1 for form in known["of a fault"].values())
     assert all(word == word.lower() and len(word) > 2 for word in known["kept"])

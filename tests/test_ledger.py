@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_boxes import PCI, amd_box
 
+from helpers.ground.units import Quantity
 from helpers.judge.ledger import DRIVER, MESSAGE, ledger
 from helpers.look.bundle import BundleWriter, open_box, recorded_names
 from helpers.look.gpus import gpus
-from helpers.look.messages import Message, Quantity
+from helpers.look.message import Message
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -19,12 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pythons import starts
 
-from helpers.ground import grammar
+from helpers.ground.grammar import squeeze
 from helpers.ground.tables import data
 from helpers.ground.units import Quantity
 from helpers.judge.owner import account
+from helpers.look import wordings
 from helpers.look.messages import MESSAGES_LIMIT, read_message, without_footers
-from helpers.look.text import prefix
+from helpers.look.squeezed import prefix
 
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 1 << 20
@@ -77,6 +78,25 @@ def test_a_number_has_its_precision_and_a_message_its_words():
     assert message.words.startswith("torch.OutOfMemoryError: CUDA out of memory.")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x " * 750 + "RuntimeError: CUDA error: device-side assert triggered",
+        json.dumps({f"k{n}": "v" * 120 for n in range(10)})[:-1]
+        + ', "error": "RuntimeError: CUDA error: device-side assert triggered"}',
+        "RuntimeError: CUDA error: device-side assert triggered " + "x " * 750,
+    ],
+)
+def test_of_a_long_line_the_failure_is_quoted(line):
+    assert len(line) > 1300
+    assert "CUDA error: device-side assert triggered" in one(line).words
+
+
+def test_a_line_that_is_short_enough_is_quoted_whole():
+    line = "step 12 " * 30 + "CUDA error: device-side assert triggered"
+    assert one(line).words == line
+
+
 def lined(width, before="", after="", to="(?: |$)"):
     """Each so many characters of a text on a line of their own."""
     pieces = re.compile(f".{{1,{width}}}{to}")
@@ -114,7 +134,7 @@ def test_an_ambiguous_size_is_said_and_the_rest_is_still_read():
 
 
 def test_each_form_of_a_prefix_is_looked_through():
-    forms = data("look/text")
+    forms = data("look/squeezed")
     for form, example in zip(forms["prefixes"], forms["examples"], strict=True):
         assert re.match(form, example) and prefix(example + "here") == len(example)
 
@@ -295,7 +315,7 @@ def test_a_plain_python_3_8_reads_a_message():
 # -- the table
 
 
-ALL = grammar.table()
+ALL = wordings.table()
 FOOTERS = [row for row in ALL if row["event"] == "footer"]
 NOTES = [row for row in ALL if row.get("log") and row["event"] == "note"]
 ROWS = [row for row in ALL if row not in FOOTERS and row not in NOTES]
@@ -324,14 +344,14 @@ def test_every_row_has_what_a_reader_of_the_table_needs():
     assert len(ids) == len(set(ids))
     for row in ALL:
         assert row["source"] and row["says"] and row["example"] and row["program"], row["id"]
-        assert row["side"] in grammar.SIDES and row["event"] in grammar.EVENTS, row["id"]
+        assert row["side"] in wordings.SIDES and row["event"] in wordings.EVENTS, row["id"]
         assert ("form" in row) != ("pattern" in row), row["id"]
         literal = row.get("literal", "")
         assert literal == literal.lower() and literal in row["example"].lower(), row["id"]
 
 
 def test_every_template_compiles_and_has_words_to_look_for():
-    for row in grammar.rows():
+    for row in wordings.rows():
         for form in (*row.forms, *row.clauses):
             assert form.pattern and all(len(anchor) > 2 for anchor in form.anchors), form.text
 
@@ -373,7 +393,7 @@ def test_a_failure_without_its_footers_is_what_is_left():
 # -- the compiler of templates
 
 
-LITERALS = st.text("abcdefgh XYZ:.,()[]+*^$-", min_size=1, max_size=12).filter(grammar.squeeze)
+LITERALS = st.text("abcdefgh XYZ:.,()[]+*^$-", min_size=1, max_size=12).filter(squeeze)
 FIELDS = st.sampled_from(["requested", "free", "device", "tokens", "share"])
 
 
@@ -407,8 +427,8 @@ def templates(draw):
 @given(templates())
 def test_a_template_finds_what_was_made_from_it(made):
     template, text = made
-    compiled = grammar.Template(template)
-    flat = grammar.squeeze(text)
+    compiled = wordings.Template(template)
+    flat = squeeze(text)
     assert compiled.among(flat) and compiled.pattern.search(flat), made
 
 
@@ -416,6 +436,6 @@ def test_a_template_finds_what_was_made_from_it(made):
 @given(st.text("ab<>{}|?\\. :requested0", max_size=40))
 def test_any_text_is_a_template_or_refused_in_one_line(text):
     try:
-        assert grammar.Template(text).pattern
+        assert wordings.Template(text).pattern
     except ValueError as error:
         assert "\n" not in str(error)

@@ -1,5 +1,6 @@
 """The package stays small and plain: tokens of every room, and how often packed forms stand in it."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,12 @@ def test_packed_forms_only_fall(rooms, form):
     rate = rooms["TOTAL"].rate(form)
     worst = sorted(rooms, key=lambda name: rooms[name].rate(form), reverse=True)[:4]
     assert rate <= MOST_FORMS[form], f"{form}: {rate:.2f}, most in {worst}"
+
+
+def test_no_module_binds_a_name_twice():
+    twice = [
+        path.relative_to(HELPERS)
+        for path in sorted(HELPERS.rglob("*.py"))
+        if readable.rebound(ast.parse(path.read_text()))
+    ]
+    assert twice == []

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tell_boxes import APU, BLIND, CARDS, EVENTS, HOST_POOLS, at, event, read
 
-from helpers.ground.grammar import lines as log_lines
 from helpers.ground.shapes import CAUSES, causes, not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB, columns_of, cut, plain
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.bundle import open_box
+from helpers.look.wordings import lines as log_lines
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.prose import one_line, typed, uncoloured

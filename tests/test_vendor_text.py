@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from helpers.ground.shapes import NOT_ALLOWED, NOT_AVAILABLE
 from helpers.look.bundle import Text
 from helpers.look.files import sources
-from helpers.look.text import count, failures, find_json, plain, size, stdout_of, why_nothing, word
+from helpers.look.vendor_text import (
+    count,
+    failures,
+    find_json,
+    plain,
+    size,
+    stdout_of,
+    why_nothing,
+    word,
+)
 
 
 def text(words, status="ok", why=""):

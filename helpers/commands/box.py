@@ -131,7 +131,7 @@ def _pasted(name: str) -> CaseEvidence:
     from dataclasses import replace
 
     from helpers.judge.evidence import evidence_from_message, not_text
-    from helpers.look.text import TextFile
+    from helpers.look.text_file import TextFile
 
     own = name in ("-", "/dev/stdin")
     try:

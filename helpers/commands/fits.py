@@ -44,7 +44,7 @@ def found_for(given: argparse.Namespace) -> Answer:
     """The answer to a command line. Raises ValueError in one line."""
     from helpers.fits import answer, model
     from helpers.fits.sheet import family_of
-    from helpers.look.text import TextFile
+    from helpers.look.text_file import TextFile
 
     if bool(given.what) == bool(given.inputs):
         raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")

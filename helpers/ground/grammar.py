@@ -1,312 +1,194 @@
-"""The grammar of failure messages (messages.json): its rows, and the compiler of their templates.
+"""The language of forms: how a line that a program prints is written down in a table.
 
-A template is plain text as a program prints it. It is read on squeezed text (lower case, no
-blanks), so a message wrapped at any column reads like a whole one. ``{requested}`` is a size
-with its unit, ``{requested:MiB}`` a bare number of MiB, ``{device}`` a whole number, ``{...}``
-up to 160 characters of anything and ``{..40}`` up to 40; ``<a|b>`` is either, ``<?x>`` may be
-missing; ``\\<`` and the like are the signs themselves. Every pattern is bounded, and what
-follows a gap is the first place that fits, so no text makes the reading slow. A pattern is
-compiled when its row's longest words stand in a text.
+A form is plain text as a program prints it. ``{requested}`` is a field, ``{requested:MiB}`` a
+field with the unit that its number is in, ``{free@ram}`` one that counts another pool than the
+row's, ``{...}`` up to 160 characters of anything and ``{..40}`` up to 40; ``<a|b>`` is either,
+``<?x>`` may be missing; ``\\<`` and the like are the signs themselves. Which fields there are,
+and what is read for one, whoever compiles the form says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
-from re import Pattern
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Union
 
-from helpers.ground.tables import data, lazy
-
-SIZES = (
-    "requested capacity free allowed process allocated reserved_unallocated reserved_total private_pools non_torch used "
-    "weights cache buffer other"
-).split()
-WHOLE = "device pid tokens fits_tokens layers rank code".split()
-WORDS = ("name", "shape", "dtype")
-SIDES = "device pinned host cgroup shm on-chip commit disk none".split()
-EVENTS = (
-    "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model workspace "
-    "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
-    "no-access no-node wrong-index unknown-option option-refused option-broken duplicate-gpu "
-    "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
-    "reset-refused missing-link sizes note footer"
-).split()
-UNIT = r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
-NUMBER = r"[0-9][0-9.,']{0,30}"
 GAP = 160
-_FIELDS = {
-    # torch 2.3 printed the index as a character, so device 0 is a NUL that most pages drop.
-    "device": r"[0-9]{1,3}|[\x00-\x08]",
-    "share": "[0-9]{1,9}(?:[.,][0-9]{1,9})?",
-    "shape": "[0-9][0-9,]{0,60}",
-}
-_DROPPED = re.compile("[\\s|│┃`*\u200b\ufeff]+")
+"""The characters of ``{...}``."""
+SQUEEZED_OUT = "\\s|│┃`*\u200b\ufeff"
+"""White space and the marks that frames and quotes put between words, for a set of characters."""
+_SQUEEZED_OUT = re.compile(f"[{SQUEEZED_OUT}]+")
 _TOKEN = re.compile(
-    r"\\([<>{}|\\])|\{\.\.(\.|[0-9]{1,3})\}|\{([a-z_]{1,30})(?::([A-Za-z]{1,6}))?\}|(<\??|\||>)|([{}])"
+    r"\\(?P<escaped>[<>{}|\\])|\{\.\.(?P<gap>\.|[0-9]{1,3})\}"
+    r"|\{(?P<name>[a-z_]{1,30})(?:@(?P<pool>[a-z-]{1,20}))?(?::(?P<unit>[A-Za-z]{1,6}))?\}"
+    r"|(?P<sign><\??|\||>)|(?P<stray>[{}])"
 )
-_OWN_UNIT = re.compile(r"\s*(bytes?|[KMGTkmgt]i?[Bb]|B)(?![a-zA-Z])")
-_EDGE = re.compile("([<>])")
+_UNIT_BEHIND = re.compile(r"\s*(bytes?|[KMGTkmgt]i?[Bb]|B)(?![a-zA-Z])")
 _MARKS = re.compile("[>#]")
-_LONG = re.compile("(?<![a-z])[a-z]{6,}(?![a-z])")
-_FIELD = re.compile(r"\{[^{}]*\}|>")
+_INNERMOST_CHOICE = re.compile("<[^<>]*>")
+_FIELD = re.compile(r"\{[^{}]*\}|\0")
 
 
-Node = Any
-"""("text", words) | ("field", name, unit) | ("gap", characters) | ("choice", branches, optional)."""
+class Field(NamedTuple):
+    """What is read from a line: its name, the unit printed or known, another pool than the row's."""
+
+    name: str
+    unit: str = ""
+    pool: str = ""
+
+
+class Gap(NamedTuple):
+    """Up to so many characters of anything; ``{...}`` may go over lines."""
+
+    characters: int
+    over_lines: bool = False
+
+
+class Choice(NamedTuple):
+    """One of several sequences, or nothing where it is optional."""
+
+    branches: tuple[list[Node], ...]
+    optional: bool
+
+
+Node = Union[str, Field, Gap, Choice]  # noqa: UP007 - evaluated on Python 3.8 too
+"""A part of a form; plain words are text."""
 
 
 def squeeze(text: str) -> str:
     """Lower case without blanks and the marks that frames and quotes put between words."""
-    return _DROPPED.sub("", text).lower()
+    return _SQUEEZED_OUT.sub("", text).lower()
 
 
-def parsed(template: str) -> list[Node]:
-    """The nodes of a template. Raises ValueError in one line where it is none."""
-    stack: list[tuple[list[list[Node]], bool]] = [([[]], False)]
-    at = 0
-    for token in _TOKEN.finditer(template):
-        _text(stack[-1][0][-1], template[at : token.start()])
-        at = token.end()
-        escaped, gap, name, unit, sign, stray = token.groups()
-        nodes = stack[-1][0][-1]
-        if escaped:
-            _text(nodes, escaped)
-        elif gap:
-            nodes.append(("gap", GAP if gap == "." else min(int(gap), GAP)))
-        elif name:
-            if name not in SIZES and name not in WHOLE and name not in WORDS and name != "share":
-                raise ValueError(f"template {template!r}: no field is called {name!r}")
-            own = _OWN_UNIT.match(template, at) if name in SIZES and not unit else None
-            percent = "%" if name == "share" and template[at:].lstrip().startswith("%") else ""
-            nodes.append(("field", name, unit or percent or (own.group(1) if own else "")))
-        elif stray or (sign in ("|", ">") and len(stack) == 1):
-            raise ValueError(f"template {template!r}: {sign or stray!r} needs a backslash")
-        elif sign == "|":
-            stack[-1][0].append([])
-        elif sign == ">":
-            branches, optional = stack.pop()
-            stack[-1][0][-1].append(("choice", branches, optional))
+def parsed(form: str, fields: Collection[str]) -> list[Node]:
+    """The nodes of a form whose fields are among ``fields``.
+
+    Raises ValueError in one line where it is none.
+    """
+    parser = _Parser(form, fields)
+    end = 0
+    for token in _TOKEN.finditer(form):
+        parser.add(form[end : token.start()])
+        end = token.end()
+        parser.take(token)
+    parser.add(form[end:])
+    return parser.nodes()
+
+
+class _OpenChoice:
+    """A choice whose end was not read yet; also the whole form."""
+
+    def __init__(self, optional: bool):
+        self.branches: list[list[Node]] = [[]]
+        self.optional = optional
+
+
+class _Parser:
+    def __init__(self, form: str, fields: Collection[str]):
+        self.form = form
+        self.fields = fields
+        self.stack = [_OpenChoice(optional=False)]
+
+    def add(self, node: Node) -> None:
+        """Adds a node behind the others; plain words go on with the words before them."""
+        nodes = self.stack[-1].branches[-1]
+        if isinstance(node, str) and nodes and isinstance(nodes[-1], str):
+            nodes[-1] += node
+        elif node != "":
+            nodes.append(node)
+
+    def take(self, token: re.Match[str]) -> None:
+        kind = token.lastgroup
+        if kind == "escaped":
+            self.add(token["escaped"])
+        elif kind == "gap":
+            over_lines = token["gap"] == "."
+            self.add(Gap(GAP if over_lines else int(token["gap"]), over_lines))
+        elif kind == "stray":
+            raise self._needs_backslash(token["stray"])
+        elif kind == "sign":
+            self._take_sign(token["sign"])
         else:
-            stack.append(([[]], sign == "<?"))
-    if len(stack) > 1:
-        raise ValueError(f"template {template!r}: a < is not closed")
-    _text(stack[0][0][0], template[at:])
-    return stack[0][0][0]
+            self._take_field(token)
+
+    def _take_field(self, token: re.Match[str]) -> None:
+        name = token["name"]
+        if name not in self.fields:
+            raise ValueError(f"form {self.form!r}: no field is called {name!r}")
+        unit = token["unit"]
+        if not unit:
+            behind = _UNIT_BEHIND.match(self.form, token.end())
+            unit = behind[1] if behind else ""
+        if self.form[token.end() :].lstrip().startswith("%"):
+            unit = "%"
+        self.add(Field(name, unit, token["pool"] or ""))
+
+    def _take_sign(self, sign: str) -> None:
+        if sign in ("<", "<?"):
+            self.stack.append(_OpenChoice(optional=sign == "<?"))
+        elif len(self.stack) == 1:
+            raise self._needs_backslash(sign)
+        elif sign == "|":
+            self.stack[-1].branches.append([])
+        else:
+            closed = self.stack.pop()
+            self.add(Choice(tuple(closed.branches), closed.optional))
+
+    def _needs_backslash(self, sign: str) -> ValueError:
+        return ValueError(f"form {self.form!r}: {sign!r} needs a backslash")
+
+    def nodes(self) -> list[Node]:
+        if len(self.stack) > 1:
+            raise ValueError(f"form {self.form!r}: a < is not closed")
+        return self.stack[0].branches[0]
 
 
-def _text(nodes: list[Node], words: str) -> None:
-    if words and nodes and nodes[-1][0] == "text":
-        nodes[-1] = ("text", nodes[-1][1] + words)
-    elif words:
-        nodes.append(("text", words))
+def anchors(nodes: list[Node], spell: Callable[[str], str] = squeeze) -> tuple[str, ...]:
+    """Words of which one stands in every text that fits: the longest that a form has.
 
-
-def anchors(nodes: list[Node], plain: bool = False) -> tuple[str, ...]:
-    """Words of which one stands in every text that fits: the longest that a template has.
-
-    ``plain``: with their blanks.
+    ``spell`` writes them as the text is written.
     """
     best: tuple[str, ...] = ()
     for node in nodes:
-        if node[0] == "text":
-            words = " ".join(node[1].lower().split()) if plain else squeeze(node[1])
-            words = max(_MARKS.split(words), key=len)
-            found: tuple[str, ...] = (words,) if words else ()
-        elif node[0] == "choice" and not node[2]:
-            each = [anchors(branch, plain) for branch in node[1]]
-            found = tuple(word for one in each for word in one) if all(each) else ()
-        else:
-            continue
-        if found and min(map(len, found)) > min(map(len, best), default=0):
-            best = found
+        words: tuple[str, ...] = ()
+        if isinstance(node, str):
+            longest = max(_MARKS.split(spell(node)), key=len)
+            words = (longest,) if longest else ()
+        elif isinstance(node, Choice) and not node.optional:
+            words = _anchors_of_choice(node, spell)
+        if words and min(map(len, words)) > min(map(len, best), default=0):
+            best = words
     return best
 
 
-def _outermost(text: str) -> tuple[str, ...]:
-    """The longest words outside of every choice, without parsing: most rows never need more.
+def _anchors_of_choice(choice: Choice, spell: Callable[[str], str]) -> tuple[str, ...]:
+    words: list[str] = []
+    for branch in choice.branches:
+        words_of_branch = anchors(branch, spell)
+        if not words_of_branch:
+            return ()
+        words += words_of_branch
+    return tuple(words)
 
-    () where there are none.
+
+def outer_text(form: str) -> list[str]:
+    """The plain text outside of every field and choice, found without parsing; nothing of a form
+    that only parsing tells apart.
     """
-    if "\\" in text:
-        return ()
-    if "<" in text:
-        pieces = []
-        depth = 0
-        for piece in _EDGE.split(text):
-            depth += (piece == "<") - (piece == ">")
-            if not depth:
-                pieces.append(piece)
-        text = ">".join(pieces)
-    longest = max(_FIELD.split(text), key=len)
-    best = max(_MARKS.split(squeeze(longest)), key=len)
-    return (best,) if len(best) > 5 else ()
+    if "\\" in form:
+        return []
+    while "<" in form:
+        outside, count = _INNERMOST_CHOICE.subn("\0", form)
+        if not count:
+            return []
+        form = outside
+    return _FIELD.split(form)
 
 
-class Template:
-    """One wording, compiled when it is first needed.
-
-    ``groups``: the pattern's groups as (field, unit).
+def outer_anchor(form: str) -> str:
+    """The longest words outside of every choice, found without parsing: most forms never need
+    more. Empty where there are none of six letters or more.
     """
-
-    def __init__(self, text: str):
-        self.text = text
-        self.anchors = _outermost(text) or anchors(parsed(text))
-        self.groups: dict[str, tuple[str, str]] = {}
-        self._pattern: Pattern[str] | None = None
-
-    @property
-    def nodes(self) -> list[Node]:
-        return parsed(self.text)
-
-    @property
-    def pattern(self) -> Pattern[str]:
-        """Raises ValueError for a text that is no template, or has no words that every such
-        message has.
-        """
-        if self._pattern is None:
-            if max(map(len, self.anchors), default=0) < 3:
-                raise ValueError(f"template {self.text!r}: no words that every such message has")
-            self._pattern = re.compile(self._sequence(self.nodes, False), re.DOTALL)
-        return self._pattern
-
-    def among(self, text: str) -> bool:
-        """Whether a squeezed text can hold it at all."""
-        return any(map(text.__contains__, self.anchors))
-
-    def _sequence(self, nodes: list[Node], inner: bool = True) -> str:
-        out = ""
-        gap = 0
-        chunk = ""
-        for number, node in enumerate(nodes):
-            if node[0] == "gap":
-                out = out + self._after(gap, chunk)
-                gap = node[1]
-                chunk = ""
-            elif node[0] == "text":
-                # A wrapped line that begins with one has lost it: there it is a quoting mark.
-                chunk += re.escape(squeeze(node[1])).replace(">", ">?").replace(r"\#", r"\#?")
-            elif node[0] == "field":
-                chunk += self._field(
-                    node[1], node[2], number == len(nodes) - 1, not inner and number == 0
-                )
-            else:
-                branches = "|".join(self._sequence(branch) for branch in node[1])
-                chunk += f"(?:{branches}){'?' if node[2] else ''}"
-        return out + (f".{{0,{gap}}}?" if gap and not chunk and inner else self._after(gap, chunk))
-
-    def _after(self, gap: int, chunk: str) -> str:
-        """What stands behind a gap is tried once, at its first place: a lookahead is not tried
-        again.
-        """
-        if not gap or not chunk:
-            return chunk
-        name = f"gap_{len(self.groups)}"
-        self.groups[name] = ("", "")
-        return f"(?=(?P<{name}>.{{0,{gap}}}?{chunk}))(?P={name})"
-
-    def _field(self, name: str, unit: str, last: bool, first: bool) -> str:
-        group = f"{name}__{len(self.groups)}"
-        self.groups[group] = (name, unit)
-        if name in SIZES:
-            begins = "(?<![0-9])" if first else ""
-            return f"{begins}(?P<{group}>{NUMBER}{'' if unit else UNIT + '?'})"
-        number = "[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,12}"
-        words = "[\\w.:/@+-]{1,80}" + ("" if last else "?")
-        return f"(?P<{group}>{_FIELDS.get(name, number if name in WHOLE else words)})"
-
-
-class Entry:
-    """A row of the table: ``program``, whose memory it is about (``side``), and what happened
-    (``event``).
-    """
-
-    def __init__(self, data: Mapping[str, Any]):
-        self.id: str = data["id"]
-        self.program: str = data["program"]
-        self.side: str = data["side"]
-        self.event: str = data["event"]
-
-
-class Row(Entry):
-    """A row of wordings: ``forms`` begin a message, ``clauses`` are looked for behind one."""
-
-    def __init__(self, data: Mapping[str, Any]):
-        super().__init__(data)
-        self.hints: tuple[str, ...] = tuple(data.get("hints", ()))
-        self.backend: str = data.get("backend", "")
-        self.retyped: bool = data.get("retyped", False)
-        self.decimal: bool = data.get("decimal", False)
-        form = data.get("form", ())
-        self.forms = tuple(Template(text) for text in ([form] if isinstance(form, str) else form))
-        self.clauses = tuple(Template(text) for text in data.get("clauses", ()))
-
-
-class Line(Entry):
-    """A row that is a regular expression for one raw line: the kernel's, or a line that stands
-    alone.
-    """
-
-    def __init__(self, data: Mapping[str, Any]):
-        super().__init__(data)
-        self.kind: str = data.get("kind", "")
-        self.literal: str = data["literal"]
-        self.detail: str = data.get("detail", "")
-        self.example: str = data["example"]
-        self.pattern = lazy(data["pattern"], re.IGNORECASE)
-
-
-def table() -> tuple[dict[str, Any], ...]:
-    """Every row of messages.json as it is written."""
-    return tuple(data("ground/messages"))
-
-
-@lru_cache(None)
-def meaning(row: str) -> str:
-    """What the message of a row means, one plain sentence; empty for a row that is not there."""
-    return next((data.get("says", "") for data in table() if data["id"] == row), "")
-
-
-@lru_cache(1)
-def rows() -> tuple[Row, ...]:
-    """The wordings, the more telling first; the footers among them."""
-    return tuple(Row(data) for data in table() if "pattern" not in data)
-
-
-@lru_cache(2)
-def lines(log: bool) -> tuple[Line, ...]:
-    """The rows for raw lines: those of the kernel's log, or the others."""
-    known = (data for data in table() if "pattern" in data)
-    return tuple(Line(data) for data in known if bool(data.get("log")) is log)
-
-
-@lru_cache(1)
-def vocabulary() -> frozenset[str]:
-    """The longer words of all wordings, in lower case: who takes one of them out of a text
-    makes a message unreadable.
-    """
-    texts = (text for row in rows() for text in (*row.forms, *row.clauses))
-    return frozenset(
-        word for one in texts for word in _LONG.findall(_FIELD.sub(" ", one.text).lower())
-    )
-
-
-@lru_cache(8)
-def plain_anchors(events: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Words in lower case, blanks and all, one of which a text has that holds such a message
-    unwrapped; () is every event.
-    """
-    found: dict[str, None] = {}
-    for row in rows():
-        if row.event != "footer" and (not events or row.event in events):
-            for template in (*row.forms, *row.clauses):
-                found.update(dict.fromkeys(anchors(template.nodes, True)))
-    for line in (*lines(True), *lines(False)):
-        if not events or line.event in events:
-            found[line.literal] = None
-    shortest: list[str] = []
-    for words in sorted(found, key=len):
-        if not any(other in words for other in shortest):
-            shortest.append(words)
-    return tuple(shortest)
+    longest = max(outer_text(form), key=len, default="")
+    words = max(_MARKS.split(_SQUEEZED_OUT.sub("", longest).lower()), key=len)
+    return words if len(words) > 5 else ""

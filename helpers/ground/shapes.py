@@ -555,5 +555,10 @@ def _words(kind: Any) -> str:
     return _WORDS.get(kind, "an object")
 
 
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-_WORDS[type(None)] = "null"
+_WORDS: Dict[Any, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}

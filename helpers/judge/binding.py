@@ -23,18 +23,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from helpers.ground.units import GIB, MIB, near, show_bytes
+from helpers.ground.units import GIB, MIB, NOT_MEASURED_BYTES, near, show_bytes
 from helpers.judge import table
-from helpers.look.figures import (
-    HALF,
-    HALF_SHARE,
-    INSTALLED_SHARE,
-    NOT_MEASURED_BYTES,
-    Figure,
-    beside,
-    lone_free,
-)
+from helpers.look.figures import Figure, beside, lone_free
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
+from helpers.look.relations import HALF_SHARE, INSTALLED_SHARE
 
 if TYPE_CHECKING:
     from helpers.ground.shapes import Cause, Confidence, Layer
@@ -65,8 +58,7 @@ class Numbers:
     MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer or empty.
     ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold;
     ``precision`` is how exact ``torch`` was printed. ``other_total`` is what another program or
-    build sees, ``vulkan`` the largest heap, ``halves`` the layers that were called half of the
-    RAM in words, ``failed`` whether an allocation failed.
+    build sees, ``vulkan`` the largest heap, ``failed`` whether an allocation failed.
     """
 
     pages_limit: int | None = None
@@ -91,7 +83,6 @@ class Numbers:
     hip: bool = True
     other_total: int | None = None
     vulkan: int | None = None
-    halves: tuple[str, ...] = ()
     failed: bool = True
 
 
@@ -178,7 +169,7 @@ def decide(n: Numbers) -> Decision:
     if rule is None:
         return _graded(_undecided(n), n)
     shown = {name: show_bytes(size) for name, size in sizes.items()}
-    words = {"beside": beside, "gtt_half": "said to be", "pool": shown["low"]}
+    words = {"beside": beside, "pool": shown["low"]}
     words.update(vram_words=_known(n.vram or None), available_words=_known(n.available))
     words["release"] = ".".join(map(str, n.kernel or ()))
     words["pool_words"] = f": they have {shown['total']}" if sizes["total"] else ""
@@ -306,7 +297,6 @@ def _facts(n: Numbers, sizes: dict[str, int | None]) -> dict[str, bool]:
         "two thirds": any(near(heap, 2 * size // 3, 0.02) for size in given),
         "carve-out is small": 0 < 4 * vram < largest and not near(total, n.vram),
         "GTT is half": gtt > 0 and _is_half(n, gtt),
-        "GTT said to be half": "gtt" in n.halves,
     }
 
 
@@ -424,6 +414,5 @@ def numbers_of(
         precision=chosen["torch"].precision_bytes if "torch" in chosen else 0,
         hip=hip,
         other_total=max((size for size in others if size), default=None),
-        halves=tuple(f.pool for f in figures if f.text == HALF),
         failed=said if failed is None else failed,
     )

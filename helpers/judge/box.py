@@ -22,7 +22,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus, numbered_by_host
 from helpers.look.kfd import nodes as kfd_nodes
 from helpers.look.machine import machine
-from helpers.look.messages import Message
+from helpers.look.message import Message
 from helpers.look.parts import APU, CARD, Listed, device_list
 from helpers.look.processes import processes
 

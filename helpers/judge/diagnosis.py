@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from helpers.ground.grammar import lines
 from helpers.ground.shapes import (
     CAUSES,
     Alternative,
@@ -26,13 +25,13 @@ from helpers.ground.shapes import (
     Verdict,
     seen,
 )
-from helpers.ground.units import GIB, show_bytes
+from helpers.ground.units import GIB, Quantity, show_bytes
 from helpers.judge import form, sentence, table
 from helpers.judge.evidence import CaseEvidence, Observation, texts, vendor_of
 from helpers.judge.observations import observe
 from helpers.judge.owner import POSSIBLE, Account, account
 from helpers.judge.posted import processes
-from helpers.look.messages import Quantity
+from helpers.look.wordings import lines
 
 MEASURED = 2.0
 SAID = 1.0

@@ -17,8 +17,9 @@ from helpers.ground.shapes import Reading, seen
 from helpers.judge import form, table
 from helpers.look.bundle import Bundle
 from helpers.look.files import whole
-from helpers.look.messages import Message, read_message, without_footers
-from helpers.look.text import encoding, ends
+from helpers.look.message import Message
+from helpers.look.messages import read_message, without_footers
+from helpers.look.text_file import encoding, ends
 
 if TYPE_CHECKING:
     from helpers.allocator.snapshot import Snapshot

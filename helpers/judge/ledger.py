@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from helpers.ground.shapes import Reading, not_available, seen
-from helpers.ground.units import MIB, show_bytes
+from helpers.ground.units import MIB, Quantity, show_bytes
 from helpers.judge import owner, sentence, table
 from helpers.judge.evidence import vendor_of
 from helpers.judge.owner import Account, account
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, Holder, Pool, gpus, in_sight, numbered_by_host
-from helpers.look.messages import Message, Quantity
+from helpers.look.message import Message
 
 DRIVER = "driver"
 MESSAGE = "message"

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Callable
 
-from helpers.ground.grammar import meaning
 from helpers.ground.tables import lazy
 from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.judge import form, table
@@ -28,8 +27,10 @@ from helpers.judge.evidence import (
 )
 from helpers.judge.owner import CONTEXT_BYTES, LIKELY, POSSIBLE, Account, above, account, plus
 from helpers.judge.posted import figure_observations, posted_observations
-from helpers.look.messages import Message, read_message
+from helpers.look.message import Message
+from helpers.look.messages import read_message
 from helpers.look.parts import APU, CARD, device_list
+from helpers.look.wordings import meaning
 
 NEAR_END = 0.9
 """A process that holds this share of the card is what fills it; the rest is context and

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable
 
-from helpers.ground.units import GIB, MIB, show_bytes
+from helpers.ground.units import GIB, MIB, Quantity, show_bytes
 from helpers.judge import sentence, table
-from helpers.look.messages import Message, Quantity
+from helpers.look.message import Message
 
 EXCLUDED = "excluded"
 POSSIBLE = "possible"

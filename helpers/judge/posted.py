@@ -27,16 +27,21 @@ from helpers.judge.evidence import (
     vendor_of,
 )
 from helpers.look.bundle import Text
-from helpers.look.figures import Figure, figures_of, figures_of_message, relations
+from helpers.look.figures import Figure, figures_of, figures_of_message
 from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, card_sizes, gpu_kind, is_unified_size
+from helpers.look.relations import relations
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding
 
 NAMES = ("gpu", "gfx", "card", "device", "chip")
 KINDS = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
-LAYERS = {"ttm-gtt-cap": "ttm", "carveout-only": "carveout", "hsa-pool-cap": "hsa"}
-LAYERS["metric-misreport"] = "metric"
+LAYERS = {
+    "ttm-gtt-cap": "ttm",
+    "carveout-only": "carveout",
+    "hsa-pool-cap": "hsa",
+    "metric-misreport": "metric",
+}
 SETTINGS = {"misspelt": "setting-misspelt", "too_late": "setting-late"}
 SETTINGS.update(dict.fromkeys(("ineffective", "shadowed", "unsupported"), "setting-inert"))
 SETTINGS.update(dict.fromkeys(("contradictory", "dangerous"), "setting-cause"))

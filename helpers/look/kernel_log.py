@@ -6,7 +6,7 @@ is kept. journalctl is tried first, because only it has the boot before; then dm
 /dev/kmsg, which needs no program. Without the right to read the log (kernel.dmesg_restrict, or
 no membership of systemd-journal or adm) the item says not allowed.
 
-The wordings are rows of helpers/ground/messages.json, each with its source, across versions: "amdgpu:
+The wordings are rows of helpers/look/messages.json, each with its source, across versions: "amdgpu:
 " stands once, twice or not at all, "[drm]" may stand before it, and process names may hold
 blanks, colons and brackets. Any line is cut at LINE_LIMIT characters first and every pattern is
 bounded, so no text makes the reading slow.
@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from helpers.ground.grammar import Line, lines
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.tables import data
 from helpers.ground.units import GIB, KIB, MIB, pci_address
+from helpers.look.wordings import Line, lines
 
 from . import files, guard
 from .bundle import Bundle, Text
@@ -80,8 +80,8 @@ class Event:
 
 
 def xids() -> dict[str, str]:
-    """What NVIDIA's Xid codes mean, those met most (helpers/ground/xids.json, with its source)."""
-    meaning: dict[str, str] = data("ground/xids")["meaning"]
+    """What NVIDIA's Xid codes mean, those met most (helpers/look/xids.json, with its source)."""
+    meaning: dict[str, str] = data("look/xids")["meaning"]
     return meaning
 
 

@@ -66,7 +66,7 @@ def parts() -> tuple[Part, ...]:
     """Every known part, in the file's order."""
 
     found = []
-    for row in data("ground/parts"):
+    for row in data("look/parts"):
         lists = {name: tuple(row[name]) for name in ("names", "gfx", "gib") if name in row}
         found.append(Part(**{**row, **lists}))
     return tuple(found)

@@ -21,10 +21,18 @@ from typing import Any
 
 from helpers.ground.shapes import Reading, not_available
 from helpers.ground.units import pci_address
+from helpers.look.vendor_text import (
+    count,
+    find_json,
+    find_object,
+    size,
+    stdout_of,
+    why_nothing,
+    word,
+)
 
 from .bundle import Bundle, Row, Text, rows
 from .files import sources
-from .text import count, find_json, find_object, size, stdout_of, why_nothing, word
 
 BUS = "rocm-smi --showbus --showproductname --showuniqueid --json"
 MEMORY_JSON = "rocm-smi --showmeminfo all --json"

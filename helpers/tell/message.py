@@ -6,12 +6,14 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.ground.shapes import Verdict
+from helpers.ground.units import Quantity
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.judge.owner import account
 from helpers.look.bundle import open_box
 from helpers.look.kernel_log import not_whole
-from helpers.look.messages import NOTHING_KNOWN, Message, Quantity
+from helpers.look.message import Message
+from helpers.look.messages import NOTHING_KNOWN
 from helpers.tell.shown import Shown
 
 if TYPE_CHECKING:

@@ -26,10 +26,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from helpers.ground import child, grammar
+from helpers.ground import child
 from helpers.ground.units import show_bytes
+from helpers.look import wordings
 from helpers.look.files import opened, whole
-from helpers.look.messages import of_device, of_host, read_message
+from helpers.look.message import of_device, of_host
+from helpers.look.messages import read_message
 from helpers.trials.effect import student
 from helpers.trials.targets import torch_files, torch_interpreter
 from helpers.trials.training import PathResult
@@ -54,9 +56,9 @@ KERNEL_ASSERT = "torch-kernel-assert"
 
 def _anchors() -> Iterator[tuple[bytes, bool]]:
     """What a line has that is worth a look, and whether it is one of the judge's messages."""
-    rows: tuple[grammar.Row | grammar.Line, ...] = (*grammar.rows(), *grammar.lines(True))
+    rows: tuple[wordings.Row | wordings.Line, ...] = (*wordings.rows(), *wordings.lines(True))
     events = {row.event for row in rows if of_device(row) or of_host(row) or row.event == "assert"}
-    for anchor in grammar.plain_anchors(tuple(sorted(events))):
+    for anchor in wordings.plain_anchors(tuple(sorted(events))):
         yield anchor.encode(), True
     for row in _DATA["lines"]:
         for anchor in row["anchors"]:

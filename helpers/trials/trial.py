@@ -44,7 +44,8 @@ from helpers.ground.shapes import Evidence, Outcome, Reading, not_available, one
 from helpers.judge.owner import SLACK_BYTES
 from helpers.look import files
 from helpers.look.files import whole, write_atomic
-from helpers.look.messages import of_device, read_message
+from helpers.look.message import of_device
+from helpers.look.messages import read_message
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
 from helpers.trials.targets import CPU, Target, environment, torch_files

@@ -24,7 +24,8 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from helpers.ground.child import json_row, program, terminal, watch
-from helpers.look.messages import of_device, of_host, read_message
+from helpers.look.message import of_device, of_host
+from helpers.look.messages import read_message
 
 LONGEST_BACKOFF_S = 60.0
 END_S = 5.0

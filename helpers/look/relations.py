@@ -1,0 +1,388 @@
+"""What figures of one thing say of each other: equal, half, a sum, above what can be, free
+beside used, and the rest. Pure.
+
+RELATIONS names each relation with its meaning. A relation is hard where none of its figures
+was retold; nothing here decides a cause. Tolerances come from the printed digits, and from
+what layers are known to round (units.ROUNDED, HALF_SHARE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from helpers.ground.tables import data
+from helpers.ground.units import GIB, MIB, NOT_MEASURED_BYTES, near, show_bytes
+from helpers.look.figures import Figure, beside, lone_free
+from helpers.look.parts import APU, CARD, UNIFIED, UNKNOWN, is_card_size
+
+if TYPE_CHECKING:
+    Named = Iterator[tuple[str, tuple[Figure, ...]]]
+    """The names of relations, each with its figures."""
+
+HALF_SHARE = 0.03
+"""MemTotal grows a little after TTM took half of it, so half the RAM is met less exactly."""
+LOWER_SHARE = 0.05
+"""A runtime keeps up to 5 % of a card from its total (firmware, ECC)."""
+INSTALLED_SHARE = 0.06
+"""What firmware and kernel take of the RAM that was bought, before MemTotal."""
+BUSY_BYTES = 512 * MIB
+WORD_BYTES = 4 * GIB
+"""What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card
+(Win32_VideoController).
+"""
+RELATIONS: dict[str, str] = data("look/relations")
+"""Each relation's name and what it means."""
+RUNTIME = ("runtime", "hsa")
+DRIVER = ("kfd", "ttm", "gtt", "vram", "carveout")
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One relation (a name of RELATIONS) with its figures, in words with the numbers.
+
+    ``hard``: no figure was retold.
+    """
+
+    name: str
+    figures: tuple[Figure, ...]
+    says: str
+    hard: bool
+
+
+def relations(
+    figures: Iterable[Figure], kind: str = UNKNOWN, sizes: Iterable[int] = (), hip: bool = False
+) -> list[Relation]:
+    """Every relation between the figures, each name at most once for one set of sources.
+
+    ``kind`` is gpu_kind's answer, ``sizes`` the memory sizes (GiB) of the cards named, ``hip``
+    whether ROCm's runtime gave the runtime's figures.
+    """
+    book = _Book(figures, kind, tuple(sizes), hip)
+    found: dict[tuple[object, ...], Relation] = {}
+    for rule in _RULES:
+        for name, related in rule(book):
+            places = sorted({(figure.source, figure.pool, figure.what) for figure in related})
+            says = f"{RELATIONS[name]}: " + ", ".join(map(_in_words, related))
+            relation = Relation(
+                name=name,
+                figures=related,
+                says=says[:1].upper() + says[1:],
+                hard=not any(figure.hearsay for figure in related),
+            )
+            found.setdefault((name, *places), relation)
+    return list(found.values())
+
+
+class _Book:
+    """Figures sorted for asking."""
+
+    def __init__(self, figures: Iterable[Figure], kind: str, sizes: tuple[int, ...], hip: bool):
+        figures = tuple(figures)
+        self.measured = [figure for figure in figures if figure.bytes is not None]
+        self.not_measured = [figure for figure in figures if figure.bytes is None]
+        self.kind = kind
+        self.sizes = sizes
+        self.hip = hip
+
+    def of(self, what: str, *pools: str) -> list[Figure]:
+        """The figures of that kind of the pools (none named: of any) that can be sizes."""
+        return [
+            figure
+            for figure in self.measured
+            if figure.what == what
+            and (not pools or figure.pool in pools)
+            and abs(_bytes(figure)) < NOT_MEASURED_BYTES
+        ]
+
+    def totals(self, *pools: str) -> list[Figure]:
+        """Totals and live limits of pools, the figures read before those retold."""
+        totals = self.of("total", *pools) + self.of("limit", *pools)
+        return sorted(totals, key=lambda figure: figure.hearsay)
+
+    @property
+    def ram(self) -> Figure | None:
+        totals = self.totals("ram") or self.totals("ram-installed")
+        return totals[0] if totals else None
+
+    @property
+    def installed_bytes(self) -> int | None:
+        """The RAM that was bought: as stated, or MemTotal and a carve-out with it, at least."""
+        stated = self.totals("ram-installed")
+        if stated:
+            return _bytes(stated[0])
+        linux = max(map(_bytes, self.totals("ram")), default=0)
+        carved_out = max(map(_bytes, self.totals("carveout", "vram")), default=0)
+        return int((linux + carved_out) / (1 - INSTALLED_SHARE)) or None
+
+
+def _bytes(figure: Figure) -> int:
+    return figure.bytes or 0
+
+
+def _in_words(figure: Figure) -> str:
+    value = figure.text if figure.bytes is None else show_bytes(figure.bytes)
+    device = f" of device {figure.device}" if figure.device else ""
+    return f"{figure.pool} {figure.what}{device} {value} ({figure.source})"
+
+
+def _same_device(left: Figure, right: Figure) -> bool:
+    return not left.device or not right.device or left.device == right.device
+
+
+def _totals_of_one_thing(book: _Book) -> Named:
+    totals = book.totals(*RUNTIME, *DRIVER, "vulkan")
+    for left, right in combinations(totals[:40], 2):
+        if not _same_device(left, right):
+            continue
+        if left.pool != right.pool:
+            if near(left, right):
+                yield "equal", (left, right)
+        elif left.source != right.source and not near(left, right, LOWER_SHARE):
+            yield "totals-differ", (left, right)
+
+
+def _shares_of_ram(book: _Book) -> Named:
+    ram = book.ram
+    if ram is None or book.kind in (CARD, UNIFIED):
+        return
+    half = _bytes(ram) // 2
+    pools = ["runtime", "hsa", "kfd"]
+    if book.kind == APU:
+        pools += ["ttm", "gtt"]
+    elif not book.hip:
+        return
+    for total in book.totals(*pools):
+        size = _bytes(total)
+        of_bought = ram.pool == "ram-installed" and (1 - INSTALLED_SHARE) * half <= size <= half
+        if of_bought or near(total, half, HALF_SHARE):
+            yield "half-of-ram", (total, ram)
+        for block in book.totals("carveout", "vram"):
+            rest = ((book.installed_bytes or 0) - _bytes(block)) // 2
+            is_half_of_rest = (1 - INSTALLED_SHARE) * rest <= size <= rest
+            if is_half_of_rest and _bytes(block) > 1.5 * size:
+                yield "half-of-rest", (total, block, ram)
+
+
+def _sums(book: _Book) -> Named:
+    if book.kind == CARD:
+        return
+    for block in book.totals("vram", "carveout"):
+        for gtt in book.totals("gtt"):
+            if _bytes(block) <= 0.01 * _bytes(gtt):
+                continue
+            both = _bytes(block) + _bytes(gtt)
+            for total in book.totals("runtime", "hsa", "vulkan", "runtime-sum", "vram", "gtt"):
+                if total not in (block, gtt) and near(total, both, 0.005):
+                    yield "sum", (total, block, gtt)
+
+
+def _beyond(book: _Book) -> Named:
+    """Sizes that the part cannot have, or that no counter holds."""
+    if book.kind == CARD and min(book.sizes, default=0) > 4:
+        for total in book.totals("vram", "visible-vram"):
+            if near(total, WORD_BYTES, 0.001):
+                yield "wrapped", (total,)
+    most = _most_bytes(book)
+    bounded_pools = ("runtime", "hsa", "kfd", "vram", "gtt", "vulkan")
+    for figure in book.measured:
+        if figure.what not in ("total", "used", "free"):
+            continue
+        size = _bytes(figure)
+        is_gtt_of_card = figure.pool == "gtt" and book.kind == CARD
+        if size < 0 or abs(size) >= NOT_MEASURED_BYTES:
+            yield "wrapped", (figure,)
+        elif most and size > 1.02 * most and figure.pool in bounded_pools and not is_gtt_of_card:
+            yield "above-hardware", (figure,)
+    if book.hip and book.kind == UNKNOWN:
+        for total in book.totals("runtime"):
+            if _bytes(total) > 256 * MIB and not is_card_size(_bytes(total), "AMD"):
+                yield "no-card-size", (total,)
+    yield from _wrapped_at_32_bits(book)
+
+
+def _most_bytes(book: _Book) -> int:
+    """The most that the part can have; 0 where that is not known."""
+    if book.kind in (APU, UNIFIED):
+        return book.installed_bytes or 0
+    if book.kind == CARD and book.sizes:
+        return max(book.sizes) * GIB
+    return max(map(_bytes, book.of("total", "stated")), default=0)
+
+
+def _wrapped_at_32_bits(book: _Book) -> Named:
+    pools = book.of("used", "vram", "gtt") + book.totals("vram", "gtt")
+    for pair in combinations(pools, 2):
+        low, high = sorted(pair, key=_bytes)
+        if (low.what, low.pool) != (high.what, high.pool) or low.source == high.source:
+            continue
+        lost = _bytes(high) - _bytes(low)
+        if lost and _bytes(low) < WORD_BYTES <= _bytes(high) and near(lost % WORD_BYTES, 0, 0):
+            yield "wrapped", (low, high)
+
+
+def _rest(book: _Book) -> Named:
+    """Total, used and free of one pool."""
+    for total in book.totals("runtime", "vram", "gtt", "ram", "visible-vram"):
+        yield from _free_of_total(book, total)
+        reserved = sum(map(_bytes, beside(total, book.measured, "reserved")[:1]))
+        for used in beside(total, book.measured, "used"):
+            if _bytes(used) > _bytes(total) and not near(used, total, 0.02):
+                yield "used-above-total", (used, total)
+            for free in beside(total, book.measured, "free"):
+                rest = _bytes(total) - _bytes(used) - reserved
+                tolerance = max(0.03 * _bytes(total), 64 * MIB)
+                if total.pool != "ram" and abs(rest - _bytes(free)) > tolerance:
+                    yield "rest-differs", (total, used, free)
+
+
+def _free_of_total(book: _Book, total: Figure) -> Named:
+    free_sizes = beside(total, book.measured, "free")
+    if not free_sizes and total.pool == "runtime":
+        free_sizes = lone_free(book.measured)
+    for free in free_sizes:
+        if _bytes(free) > _bytes(total) and not near(free, total, 0):
+            yield "free-above-total", (free, total)
+        elif near(free, total, 0.001):
+            least = max(64 * MIB, 4 * free.precision_bytes)
+            for used in book.of("used", total.pool, "vram", "process", "gtt"):
+                if _same_device(used, total) and _bytes(used) > least:
+                    yield "free-is-total", (free, total, used)
+                    break
+
+
+def _between_sources(book: _Book) -> Named:
+    for what, name in (("used", "used-differs"), ("free", "frees-differ")):
+        for pair in combinations(book.of(what, "runtime", "vram", "gtt")[:40], 2):
+            low, high = sorted(pair, key=_bytes)
+            if low.source == high.source or not _same_device(low, high):
+                continue
+            if what == "used" and low.pool != high.pool:
+                continue
+            if _is_far_below(low, high):
+                yield name, (low, high)
+    zeros = [figure for figure in book.measured if figure.bytes == 0 and figure.pool != "swap"]
+    for blank in book.not_measured + zeros:
+        for other in book.of(blank.what) + book.of("used", "process"):
+            if _measures(other, blank):
+                yield "not-measured", (blank, other)
+                break
+
+
+def _is_far_below(low: Figure, high: Figure) -> bool:
+    return _bytes(high) > 1.5 * _bytes(low) and _bytes(high) - _bytes(low) > 2 * GIB
+
+
+def _measures(other: Figure, blank: Figure) -> bool:
+    """Whether another source gives a size for what one gives N/A or 0."""
+    pools = ("vram", "runtime") if blank.pool == "vram" else (blank.pool,)
+    if blank.pool != "process" and other.pool not in (*pools, "process"):
+        return False
+    if blank.source == other.source or not _same_device(blank, other):
+        return False
+    return _bytes(other) > BUSY_BYTES
+
+
+def _runtime_and_driver(book: _Book) -> Named:
+    for total in book.totals(*RUNTIME):
+        for driver in book.totals(*DRIVER):
+            if _are_compared(book, total, driver) and not near(total, driver, LOWER_SHARE):
+                is_below = _bytes(total) <= _bytes(driver)
+                is_carve_out = driver.pool in ("vram", "carveout") and book.kind == APU
+                if is_below:
+                    yield "runtime-below-driver", (total, driver)
+                elif not is_carve_out:
+                    yield "runtime-above-driver", (total, driver)
+    yield from _limits_not_live(book)
+    for need in book.of("wanted", "runtime"):
+        for free in book.of("free", "runtime"):
+            same_tool = need.source == free.source and need.origin == "tool"
+            if same_tool and _bytes(need) < _bytes(free):
+                yield "fits-by-figures", (need, free)
+
+
+def _are_compared(book: _Book, total: Figure, driver: Figure) -> bool:
+    """Whether a runtime's total should be that pool of the driver."""
+    if book.kind == CARD and driver.pool not in ("vram", "kfd"):
+        return False
+    if book.kind == UNKNOWN and driver.pool == "gtt":
+        return False
+    return _same_device(total, driver)
+
+
+def _limits_not_live(book: _Book) -> Named:
+    live = {total.pool: total for total in book.totals("gtt", "ttm")}
+    runtime = book.totals(*RUNTIME)
+    # A limit that another interface reaches is live.
+    reached = book.totals("vulkan", "kfd")
+    for wanted in book.of("wanted", "ttm", "gtt"):
+        seen = live.get(wanted.pool)
+        if seen is not None and not near(wanted, seen, 0.0001):
+            yield "wanted-not-live", (wanted, seen)
+        elif any(near(wanted, total) for total in reached):
+            continue
+        elif runtime and _bytes(wanted) > 1.3 * _bytes(runtime[0]):
+            yield "wanted-not-live", (wanted, runtime[0])
+
+
+def _cards(book: _Book) -> Named:
+    """What the uses of several cards say together."""
+    used_sizes = book.of("used", "vram", "runtime")
+    for source in sorted({used.source for used in used_sizes}):
+        by_device: dict[str, tuple[Figure, Figure]] = {}
+        for used in used_sizes:
+            if used.source != source or not used.device:
+                continue
+            for total in beside(used, book.measured, "total"):
+                if _bytes(total) > 0:
+                    by_device[used.device] = (used, total)
+        yield from _cards_of_source(list(by_device.values()))
+
+
+def _cards_of_source(cards: list[tuple[Figure, Figure]]) -> Named:
+    full = [used for used, total in cards if _bytes(used) > 0.9 * _bytes(total)]
+    idle = [used for used, total in cards if _bytes(used) < 0.05 * _bytes(total)]
+    if full and idle:
+        yield "some-full", (full[0], idle[0])
+    busy = [
+        (used, total)
+        for used, total in cards
+        if _bytes(used) > max(BUSY_BYTES, 0.05 * _bytes(total))
+    ]
+    if len(busy) < 2:
+        return
+    first = tuple(used for used, _ in busy[:4])
+    uses = [_bytes(used) for used, _ in busy]
+    totals = [_bytes(total) for _, total in busy]
+    shares = [_bytes(used) / _bytes(total) for used, total in busy]
+    unequal_cards = max(totals) > 1.1 * min(totals)
+    if unequal_cards and max(shares) - min(shares) < 0.02 and min(shares) > 0.3:
+        yield "equal-fractions", first
+    tolerance = max(uses) // 500 + 2 * busy[0][0].precision_bytes
+    if len(busy) >= 3 and max(uses) - min(uses) <= tolerance:
+        yield "equal-amounts", first
+
+
+def _page_cache(book: _Book) -> Named:
+    if book.kind != UNIFIED:
+        return
+    for available in book.of("free", "available"):
+        for free in book.of("free", "runtime") + book.of("free", "hostfree"):
+            if _is_far_below(free, available):
+                yield "cache-counted-as-used", (free, available)
+                break
+
+
+_RULES: tuple[Callable[[_Book], Named], ...] = (
+    _totals_of_one_thing,
+    _shares_of_ram,
+    _sums,
+    _beyond,
+    _rest,
+    _between_sources,
+    _runtime_and_driver,
+    _cards,
+    _page_cache,
+)

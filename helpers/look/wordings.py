@@ -1,0 +1,272 @@
+"""The table of failure messages (messages.json): its rows, and the compiler of their forms.
+
+A form (helpers/ground/grammar.py has the language) is read on squeezed text (lower case, no
+blanks), so a message wrapped at any column reads like a whole one. Every pattern is bounded, and
+what follows a gap is the first place that fits, so no text makes the reading slow. A pattern is
+compiled when its row's longest words stand in a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache
+from re import Pattern
+from typing import Any
+
+from helpers.ground.grammar import (
+    Choice,
+    Field,
+    Gap,
+    Node,
+    anchors,
+    outer_anchor,
+    parsed,
+    squeeze,
+)
+from helpers.ground.tables import data, lazy
+
+SIZES = frozenset(
+    "requested capacity free allowed process allocated reserved_unallocated reserved_total "
+    "private_pools non_torch used weights cache buffer other".split()
+)
+WHOLE = frozenset("device pid tokens fits_tokens layers rank code".split())
+FIELDS = SIZES | WHOLE | {"name", "shape", "dtype", "share"}
+SIDES = frozenset("device pinned host cgroup shm on-chip commit disk none".split())
+EVENTS = frozenset(
+    "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model workspace "
+    "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
+    "no-access no-node wrong-index unknown-option option-refused option-broken duplicate-gpu "
+    "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
+    "reset-refused missing-link sizes note footer".split()
+)
+UNIT = (
+    r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])"
+    r"|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
+)
+NUMBER = r"[0-9][0-9.,']{0,30}"
+_WHOLE_NUMBER = "[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,12}"
+_NUMBERS = {
+    **dict.fromkeys(WHOLE, _WHOLE_NUMBER),
+    # torch 2.3 printed the index as a character, so device 0 is a NUL that most pages drop.
+    "device": r"[0-9]{1,3}|[\x00-\x08]",
+    "share": "[0-9]{1,9}(?:[.,][0-9]{1,9})?",
+    "shape": "[0-9][0-9,]{0,60}",
+}
+
+
+class Template:
+    """One form, compiled when it is first needed.
+
+    ``groups``: the pattern's groups as (field, unit); a group of a gap is no field.
+    """
+
+    def __init__(self, text: str):
+        self.text = text
+        self.groups: dict[str, tuple[str, str]] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        return parsed(self.text, FIELDS)
+
+    @cached_property
+    def anchors(self) -> tuple[str, ...]:
+        """Squeezed words of which one stands in every text that fits."""
+        outer = outer_anchor(self.text)
+        return (outer,) if outer else anchors(self.nodes)
+
+    @cached_property
+    def pattern(self) -> Pattern[str]:
+        """Raises ValueError for a text that is no form, or has no words that every such message
+        has.
+        """
+        if max(map(len, self.anchors), default=0) < 3:
+            raise ValueError(f"form {self.text!r}: no words that every such message has")
+        return re.compile(self._whole(self.nodes), re.DOTALL)
+
+    def among(self, text: str) -> bool:
+        """Whether a squeezed text can hold it at all."""
+        return any(map(text.__contains__, self.anchors))
+
+    def _whole(self, nodes: list[Node]) -> str:
+        """The expression of the form, which may begin or end with a size."""
+        first = nodes and isinstance(nodes[0], Field) and nodes[0].name in SIZES
+        begins = "(?<![0-9])" if first else ""
+        expression, gap, rest = self._parts(nodes)
+        return begins + expression + self._first_place(gap, rest)
+
+    def _branch(self, nodes: list[Node]) -> str:
+        """The expression of a branch; a gap at its end is up to as many characters as fit."""
+        expression, gap, rest = self._parts(nodes)
+        if gap and not rest:
+            return f"{expression}.{{0,{gap}}}?"
+        return expression + self._first_place(gap, rest)
+
+    def _parts(self, nodes: list[Node]) -> tuple[str, int, str]:
+        """The expression of the nodes up to the last gap, its characters, and the expression of
+        the nodes behind it.
+        """
+        expression = ""
+        gap = 0
+        behind_gap = ""
+        for node in nodes:
+            if isinstance(node, Gap):
+                expression += self._first_place(gap, behind_gap)
+                gap = node.characters
+                behind_gap = ""
+            elif isinstance(node, Field):
+                behind_gap += self._field(node, is_last=node is nodes[-1])
+            elif isinstance(node, Choice):
+                branches = "|".join(self._branch(branch) for branch in node.branches)
+                behind_gap += f"(?:{branches}){'?' if node.optional else ''}"
+            else:
+                # A wrapped line that begins with one of these has lost it: there it is a
+                # quoting mark.
+                words = re.escape(squeeze(node))
+                behind_gap += words.replace(">", ">?").replace(r"\#", r"\#?")
+        return expression, gap, behind_gap
+
+    def _first_place(self, gap: int, expression: str) -> str:
+        """What stands behind a gap is tried once, at its first place: a lookahead is not tried
+        again.
+        """
+        if not gap or not expression:
+            return expression
+        name = f"gap_{len(self.groups)}"
+        self.groups[name] = ("", "")
+        return f"(?=(?P<{name}>.{{0,{gap}}}?{expression}))(?P={name})"
+
+    def _field(self, field: Field, is_last: bool) -> str:
+        group = f"{field.name}__{len(self.groups)}"
+        self.groups[group] = (field.name, field.unit)
+        if field.name in SIZES:
+            unit = "" if field.unit else UNIT + "?"
+            return f"(?P<{group}>{NUMBER}{unit})"
+        if field.name in _NUMBERS:
+            return f"(?P<{group}>{_NUMBERS[field.name]})"
+        lazily = "" if is_last else "?"
+        return f"(?P<{group}>[\\w.:/@+-]{{1,80}}{lazily})"
+
+
+class Entry:
+    """A row of the table: ``program``, whose memory it is about (``side``), and what happened
+    (``event``).
+    """
+
+    def __init__(self, columns: Mapping[str, Any]):
+        self.id: str = columns["id"]
+        self.program: str = columns["program"]
+        self.side: str = columns["side"]
+        self.event: str = columns["event"]
+
+
+class Row(Entry):
+    """A row of wordings: ``forms`` begin a message, ``clauses`` are looked for behind one."""
+
+    def __init__(self, columns: Mapping[str, Any]):
+        super().__init__(columns)
+        self.hints: tuple[str, ...] = tuple(columns.get("hints", ()))
+        self.backend: str = columns.get("backend", "")
+        self.retyped: bool = columns.get("retyped", False)
+        self.decimal: bool = columns.get("decimal", False)
+        self.forms = tuple(map(Template, _forms(columns)))
+        self.clauses = tuple(map(Template, columns.get("clauses", ())))
+
+
+class Line(Entry):
+    """A row that is a regular expression for one raw line: the kernel's, or a line that stands
+    alone.
+    """
+
+    def __init__(self, columns: Mapping[str, Any]):
+        super().__init__(columns)
+        self.kind: str = columns.get("kind", "")
+        self.literal: str = columns["literal"]
+        self.detail: str = columns.get("detail", "")
+        self.pattern = lazy(columns["pattern"], re.IGNORECASE)
+
+
+def table() -> tuple[dict[str, Any], ...]:
+    """Every row of messages.json as it is written."""
+    return tuple(data("look/messages"))
+
+
+@lru_cache(None)
+def meaning(row_id: str) -> str:
+    """What the message of a row means, one plain sentence; empty for a row that is not there."""
+    for columns in table():
+        if columns["id"] == row_id:
+            return str(columns["says"])
+    return ""
+
+
+def rows() -> tuple[Row, ...]:
+    """The wordings, the more telling first; the footers among them."""
+    return tuple(_row(number) for number, _ in _anchors_of_rows())
+
+
+def rows_among(flat: str) -> Iterator[Row]:
+    """The wordings of which one form can stand in a squeezed text, the more telling first."""
+    for number, words in _anchors_of_rows():
+        if any(map(flat.__contains__, words)):
+            yield _row(number)
+
+
+@lru_cache(None)
+def _row(number: int) -> Row:
+    return Row(table()[number])
+
+
+@lru_cache(1)
+def _anchors_of_rows() -> list[tuple[int, list[str]]]:
+    """The place of each wording in the table, and the words of which one stands in every text
+    that it fits. Made without a Row, since a text needs few of them.
+    """
+    anchors_of_rows = []
+    for number, columns in enumerate(table()):
+        if "pattern" not in columns:
+            words: list[str] = []
+            for form in _forms(columns):
+                outer = outer_anchor(form)
+                words += (outer,) if outer else anchors(parsed(form, FIELDS))
+            anchors_of_rows.append((number, words))
+    return anchors_of_rows
+
+
+def _forms(columns: Mapping[str, Any]) -> list[str]:
+    form = columns["form"]
+    return [form] if isinstance(form, str) else form
+
+
+@lru_cache(2)
+def lines(log: bool) -> tuple[Line, ...]:
+    """The rows for raw lines: those of the kernel's log, or the others."""
+    return tuple(
+        Line(columns)
+        for columns in table()
+        if "pattern" in columns and columns.get("log", False) is log
+    )
+
+
+@lru_cache(8)
+def plain_anchors(events: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Words in lower case, blanks and all, one of which a text has that holds such a message
+    unwrapped; () is every event.
+    """
+    words: set[str] = set()
+    for row in rows():
+        if row.event != "footer" and (not events or row.event in events):
+            for template in (*row.forms, *row.clauses):
+                words.update(anchors(template.nodes, _unwrapped))
+    for line in (*lines(True), *lines(False)):
+        if not events or line.event in events:
+            words.add(line.literal)
+    needed: list[str] = []
+    for word in sorted(words, key=lambda word: (len(word), word)):
+        if not any(shorter in word for shorter in needed):
+            needed.append(word)
+    return tuple(needed)
+
+
+def _unwrapped(text: str) -> str:
+    return " ".join(text.lower().split())
