@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def share(arguments: argparse.Namespace) -> int:
-    """One page of a batch, a run or a notebook for others: typed results alone, no text that was printed or written.
+    """One page of a batch, a run or a notebook for others: typed results alone, no text.
 
     [target]: a batch, a run's folder or an .ipynb (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
@@ -86,11 +86,9 @@ def _place(name: str) -> Path:
 
 def _issue(about: Subject, tracker: str) -> str:
     """The report for a tracker."""
-    from helpers.look.bundle import open_bundle
     from helpers.share import Case, issue_text
 
-    bundle = open_bundle(about.bundle) if about.bundle else None
-    case = Case(about.verdict, bundle, no_bundle=about.no_bundle, steps=about.steps)
+    case = Case(about.verdict, about.evidence(), no_bundle=about.no_bundle, steps=about.steps)
     return issue_text(tracker, case)
 
 

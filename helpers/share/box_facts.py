@@ -45,53 +45,76 @@ def versions(bundle: Bundle) -> Versions:
     box = machine(bundle)
     torch = framework.framework(bundle)
     trees = [public.version(_text(reading)) for reading in rocm.rocm_versions(bundle)]
+    parameters = public.kernel_parameters(_text(box.cmdline))
+    settings = public.allocator_settings(_text(torch.settings))
     return Versions(
-        distribution=public.distribution(_text(box.distribution)) or NOT_READ,
-        kernel=public.version(_text(box.kernel)) or NOT_READ,
-        cpu=public.chip(_text(box.cpu), otherwise=NOT_SHOWN),
-        ram=public.number(box.ram_total) or NOT_READ,
-        python=public.version(_text(torch.python)) or NOT_READ,
-        torch=public.version(_text(torch.version)) or NOT_READ,
-        hip=public.version(_text(torch.hip)) or NOT_READ,
-        cuda=public.version(_text(torch.cuda)) or NOT_READ,
-        amdgpu=public.version(_text(kfd.driver_version(bundle))) or NOT_READ,
-        nvidia=public.version(_text(nvidia.driver(bundle))) or NOT_READ,
-        rocm=", ".join(filter(None, trees)) or NOT_READ,
-        kernel_parameters=public.kernel_parameters(_text(box.cmdline)) or "none that concern a GPU",
-        allocator_settings=public.allocator_settings(_text(torch.settings)) or "(defaults)",
+        distribution=_or_else(public.distribution(_text(box.distribution)), NOT_READ),
+        kernel=_release(box.kernel),
+        cpu=_or_else(public.chip(_text(box.cpu)), NOT_SHOWN),
+        ram=_or_else(public.number(box.ram_total), NOT_READ),
+        python=_release(torch.python),
+        torch=_release(torch.version),
+        hip=_release(torch.hip),
+        cuda=_release(torch.cuda),
+        amdgpu=_release(kfd.driver_version(bundle)),
+        nvidia=_release(nvidia.driver(bundle)),
+        rocm=_or_else(", ".join(filter(None, trees)), NOT_READ),
+        kernel_parameters=_or_else(parameters, "none that concern a GPU"),
+        allocator_settings=_or_else(settings, "(defaults)"),
     )
 
 
+def _release(reading: Reading) -> str:
+    return _or_else(public.version(_text(reading)), NOT_READ)
+
+
+def _or_else(text: str, otherwise: str) -> str:
+    if text:
+        return text
+    return otherwise
+
+
 def _text(reading: Reading) -> str:
-    return str(reading.value) if reading.ok else ""
+    if reading.ok:
+        return str(reading.value)
+    return ""
 
 
 def gpu_name(gpu: Gpu) -> str:
     """A GPU by its chip's name, else by its vendor."""
-    name = public.chip(_text(gpu.name), otherwise=f"{gpu.vendor} GPU".strip())
-    return name if gpu.vendor in name else f"{gpu.vendor} {name}"
+    name = _or_else(public.chip(_text(gpu.name)), "GPU")
+    if gpu.vendor in name:
+        return name
+    return f"{gpu.vendor} {name}"
 
 
 def gpu_names(bundle: Bundle) -> list[str]:
     """The GPUs of a box, those of one name counted."""
     counts = Counter(gpu_name(gpu) for gpu in gpus(bundle))
-    return [f"{count} x {name}" if count > 1 else name for name, count in counts.items()]
+    names = []
+    for name, count in counts.items():
+        if count > 1:
+            name = f"{count} x {name}"
+        names.append(name)
+    return names
 
 
 def machine_line(bundle: Bundle) -> str:
     """The box in a line: its GPUs, its RAM and its system."""
     about = versions(bundle)
-    names = "; ".join(gpu_names(bundle)) or "no GPU"
+    names = _or_else("; ".join(gpu_names(bundle)), "no GPU")
     return f"{names}, {about.ram} of RAM, {about.distribution}, Linux {about.kernel}"
 
 
 def pools_view(bundle: Bundle) -> Shown:
     """What each layer says of each pool of memory."""
-    items: list[Pool] = [pool for gpu in gpus(bundle) for pool in gpu.pools]
+    items: list[Pool] = []
+    for gpu in gpus(bundle):
+        items += gpu.pools
     items += host_pools(bundle)
     columns = ["GPU", "layer", *(Column(name, "bytes") for name in ("total", "used", "free"))]
     rows = [
-        [pool.pci or "host", pool.layer, size(pool.total), size(pool.used), size(pool.free)]
+        [_or_else(pool.pci, "host"), pool.layer, size(pool.total), size(pool.used), size(pool.free)]
         for pool in items
     ]
     return Shown("Memory as each layer reports it", columns, rows, none="No pool was read.")
@@ -122,7 +145,6 @@ def events_view(bundle: Bundle) -> Shown:
     return Shown("The kernel log", ["kind", "lines"], rows, none="No line about a GPU was read.")
 
 
-def filled_readings(bundle: Bundle | None) -> int:
+def filled_readings(bundle: Bundle) -> int:
     """How many readings of a box no machine printed."""
-    items = bundle.items if bundle else ()
-    return sum(1 for item in items if item.constructed)
+    return sum(1 for item in bundle.items if item.constructed)

@@ -1,4 +1,4 @@
-"""What of a record may leave the box: numbers, words of a fixed list, and names that a pattern knows.
+"""What of a record may leave the box: numbers, words of a list, names of a pattern.
 
 Nothing here looks for what is secret. A function lets through what it knows and answers with an
 empty text for everything else, so a text that nobody foresaw stays at home.
@@ -10,7 +10,6 @@ import re
 import signal
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import Reading
@@ -55,23 +54,31 @@ PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
 
 
-def chip(name: str, otherwise: str) -> str:
+def chip(name: str) -> str:
     """The name of a processor or a card, where each word of it is one that chips have."""
     words = re.findall(r"[^\s/()+-]+", name)
-    known = [CHIP_WORDS.fullmatch(word) or CHIP_NUMBER.fullmatch(word) for word in words]
-    return " ".join(name.split()) if words and all(known) else otherwise
+    for word in words:
+        if not CHIP_WORDS.fullmatch(word) and not CHIP_NUMBER.fullmatch(word):
+            return ""
+    return " ".join(name.split())
 
 
 def version(text: str) -> str:
-    """The digits that a release begins with, and torch's mark of its build; no suffix of a maker."""
-    match = VERSION.match(text)
-    return match[0] if match else ""
+    """The digits that a release begins with, with torch's mark of its build."""
+    return _start(VERSION, text)
 
 
 def distribution(text: str) -> str:
     """The name of a well-known Linux distribution with its number."""
-    match = DISTRIBUTION.match(text)
-    return match[0] if match else ""
+    return _start(DISTRIBUTION, text)
+
+
+def _start(pattern: re.Pattern[str], text: str) -> str:
+    """What a text begins with, where that fits the pattern."""
+    match = pattern.match(text)
+    if match is None:
+        return ""
+    return match[0]
 
 
 def kernel_parameters(command_line: str) -> str:
@@ -95,7 +102,9 @@ def _one_source(text: str) -> str:
     if text in OUR_SOURCES or KERNEL_FILE.fullmatch(text):
         return text
     program = text.partition(" ")[0]
-    return program if program in TOOLS else ""
+    if program in TOOLS:
+        return program
+    return ""
 
 
 def number(reading: Reading) -> str:
@@ -103,7 +112,9 @@ def number(reading: Reading) -> str:
     value = reading.value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return ""
-    return reading.show() if abs(value) < LARGEST else ""
+    if abs(value) >= LARGEST:
+        return ""
+    return reading.show()
 
 
 @cache
@@ -122,12 +133,16 @@ def presets() -> frozenset[str]:
 def notebook(path: str) -> str:
     """The name of a notebook, where it is one of the workbook's own."""
     stem = Path(path).stem
-    return stem if stem in notebooks() else ""
+    if stem in notebooks():
+        return stem
+    return ""
 
 
 def box(name: str) -> str:
     """The name of a box: ``live``, or one that the workbook itself carries."""
-    return name if name == "live" or name in recorded_names() else ""
+    if name == "live" or name in recorded_names():
+        return name
+    return ""
 
 
 def is_gfx(name: str) -> bool:
@@ -137,25 +152,35 @@ def is_gfx(name: str) -> bool:
 
 def signal_name(name: str) -> str:
     """The name of a signal."""
-    return name if name in signal.Signals.__members__ else ""
+    if name in signal.Signals.__members__:
+        return name
+    return ""
 
 
-def parameter(value: Any) -> str:
+def parameter(value: object) -> str:
     """The value of a parameter: a number, a switch, a size, or a name of the workbook's own."""
     if value is None or isinstance(value, bool):
         return str(value)
-    if isinstance(value, (int, float)):
-        return str(value) if abs(value) < LARGEST else ""
+    if isinstance(value, (int, float)) and abs(value) < LARGEST:
+        return str(value)
     if isinstance(value, list):
         values = [parameter(item) for item in value]
-        return f"[{', '.join(values)}]" if all(values) else ""
-    if not isinstance(value, str):
-        return ""
-    plainly_ours = value in presets() or box(value)
-    return value if plainly_ours or SIZE.fullmatch(value) or PCI_ADDRESS.fullmatch(value) else ""
+        if all(values):
+            return f"[{', '.join(values)}]"
+    if isinstance(value, str) and _is_public_word(value):
+        return value
+    return ""
+
+
+def _is_public_word(text: str) -> bool:
+    if text in presets() or box(text):
+        return True
+    return bool(SIZE.fullmatch(text) or PCI_ADDRESS.fullmatch(text))
 
 
 def batch_name(folder: str) -> str:
     """The name of a batch: the time at which it was started, without the name of its plan."""
-    match = BATCH_TIME.match(folder)
-    return match[0] if match else "batch"
+    started = _start(BATCH_TIME, folder)
+    if started:
+        return started
+    return "batch"

@@ -24,13 +24,14 @@ from helpers.batch.record import read_batch
 from helpers.batch.report import about_box, bundle_of, leading
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
-from helpers.look.bundle import open_bundle
+from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.shown import plain
 
 from . import public
 from .verdict_facts import texts_left_out
 
 MOST_STEPS = 3
+OWNERS_NOTEBOOK = "a notebook of its owner"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 
 
@@ -55,6 +56,12 @@ class Subject:
     steps: tuple[str, ...] = ()
     when: str = ""
     left_out: Counter[str] = field(default_factory=Counter)
+
+    def evidence(self) -> Bundle | None:
+        """The bundle, opened. Raises BundleError where it can no longer be read."""
+        if self.bundle is None:
+            return None
+        return open_bundle(self.bundle)
 
 
 def subject_of(target: Path) -> Subject:
@@ -86,8 +93,10 @@ def _of_batch(folder: Path, only: str = "") -> Subject:
     boxes = [run.box for run in runs]
     boxes += [str(run.parameters.get("box") or "") for run in runs]
     bundle, no_bundle = bundle_of(boxes, folder)
-    names = about_box(open_bundle(bundle)) if bundle else set()
-    verdict = leading(run.verdict for run in runs if run.box in names)
+    verdict = None
+    if bundle:
+        names = about_box(open_bundle(bundle))
+        verdict = leading(run.verdict for run in runs if run.box in names)
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
     leads = [run for run in runs if verdict is not None and run.verdict == verdict]
@@ -115,7 +124,7 @@ def step(run: Run) -> str:
     """A run as a step that somebody else can take: its notebook with what it was given."""
     name = public.notebook(run.notebook)
     if not name:
-        return "a notebook of its owner"
+        return OWNERS_NOTEBOOK
     return ", ".join([f"{name}.ipynb", *parameters(run)])
 
 
@@ -137,7 +146,7 @@ def _texts_of(run: Run) -> Counter[str]:
     """How many texts of a run stay at home, by kind."""
     texts = [run.cause, run.last_words, run.gate, run.quarantined, run.node, *run.notes]
     left_out: Counter[str] = Counter()
-    left_out["executed notebook"] = 1 if run.cells else 0
+    left_out["executed notebook"] = int(bool(run.cells))
     left_out["text of a record"] = sum(1 for text in texts if text)
     left_out["parameter"] = len(run.parameters) - len(parameters(run))
     left_out["file beside a record"] = len(run.files)
@@ -159,12 +168,16 @@ def _of_notebook(path: Path) -> Subject:
     if verdict:
         left_out["text of a verdict"] = texts_left_out(verdict)
     name = public.notebook(path.name)
+    steps = (f"{name}.ipynb",)
+    if not name:
+        name = "notebook"
+        steps = (OWNERS_NOTEBOOK,)
     return Subject(
-        name=name or "notebook",
+        name=name,
         verdict=verdict,
         bundle=bundle,
         no_bundle=no_bundle,
-        steps=(f"{name}.ipynb" if name else "a notebook of its owner",),
+        steps=steps,
         when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
         left_out=left_out,
     )
@@ -177,7 +190,8 @@ def _boxes_of(notebook: Any) -> list[str]:
         for cell in notebook.cells
         if {INJECTED, PARAMETERS} & set(cell.metadata.get("tags", []))
     )
-    return [match[1] for source in tagged if (match := _BOX.search(source))]
+    matches = [_BOX.search(source) for source in tagged]
+    return [match[1] for match in matches if match]
 
 
 def _verdict(notebook: Any) -> Verdict | None:

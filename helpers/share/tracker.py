@@ -40,7 +40,7 @@ KEPT = "The evidence bundle stays with its owner, who can read single values fro
 
 @dataclass(frozen=True)
 class Case:
-    """What a report is about: a verdict, the box's bundle or why there is none, and how it was seen."""
+    """What a report is about: a verdict, the box's bundle or why there is none, and its steps."""
 
     verdict: Verdict | None
     bundle: Bundle | None
@@ -53,14 +53,14 @@ def issue_text(tracker: str, case: Case) -> str:
     if tracker not in TRACKERS:
         raise ValueError(f"tracker {tracker!r}: expected one of {', '.join(TRACKERS)}")
     row = TABLE["trackers"][tracker]
-    title = verdict_facts.headline(case.verdict) if case.verdict else UNTOLD
-    box_fields = _box_fields(case.bundle) if case.bundle else _no_box_fields(case.no_bundle)
-    fields = {
-        **_verdict_fields(case),
-        **box_fields,
-        "error": _error(tracker, case),
-        "attached": KEPT if case.bundle else "",
-    }
+    title = UNTOLD
+    if case.verdict:
+        title = verdict_facts.headline(case.verdict)
+    if case.bundle:
+        box_fields = _box_fields(case.bundle)
+    else:
+        box_fields = _no_box_fields(case.no_bundle)
+    fields = {**_verdict_fields(case), **box_fields, "error": _error(tracker, case)}
     body = TABLE["forms"][row["form"]].format_map(fields)
     head = f"<!-- For {row['where']}. Title: {title}\nRead it before you send it. -->"
     lines = f"{head}\n\n{body}".splitlines()
@@ -86,10 +86,10 @@ def _error(tracker: str, case: Case) -> str:
     if tracker not in cause["to"]:
         parts.append(f"**Not a fault of this tracker's project:** ask {cause['instead']}.")
     if case.bundle and case.bundle.kind != "live":
-        filled = filled_readings(case.bundle)
+        filled = f"{filled_readings(case.bundle)} of its {len(case.bundle.items)} readings"
         parts.append(
-            f"The box is a {case.bundle.kind} one: {filled} of its {len(case.bundle.items)} readings"
-            " were printed by no machine; the evidence from them is marked (filled in)."
+            f"The box is a {case.bundle.kind} one: {filled} were printed by no machine;"
+            " the evidence from them is marked (filled in)."
         )
     return "\n\n".join(parts)
 
@@ -120,9 +120,12 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
     """The numbers that the verdict rests on, and what it leaves open, as items of a list."""
     lines = []
     for number in verdict_facts.numbers(verdict, bundle)[:MOST_NUMBERS]:
-        source = f" from {code(number.source)}" if number.source else ""
-        mark = " (filled in)" if number.filled_in else ""
-        lines.append(f"- {number.speaks}: {code(number.value)}{source}{mark}")
+        line = f"- {number.speaks}: {code(number.value)}"
+        if number.source:
+            line += f" from {code(number.source)}"
+        if number.filled_in:
+            line += " (filled in)"
+        lines.append(line)
     lines += [f"- still open: {line}" for line in verdict_facts.still_open(verdict)]
     return lines or ["- no number"]
 
@@ -132,7 +135,7 @@ def _no_box_fields(why: str) -> dict[str, str]:
     names = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions"
     fields = dict.fromkeys(names.split(), NO_BUNDLE.format(why))
     fields["gpu_items"] = f" - GPU: {fields['gpus']}"
-    return {**fields, "memory": "", "log": "", "no_log": fields["gpus"]}
+    return {**fields, "memory": "", "log": "", "no_log": fields["gpus"], "attached": ""}
 
 
 def _box_fields(bundle: Bundle) -> dict[str, str]:
@@ -141,8 +144,16 @@ def _box_fields(bundle: Bundle) -> dict[str, str]:
     names = gpu_names(bundle) or ["the bundle shows no GPU"]
     kinds = [agent.name.show() for agent in rocm.agents(bundle) if agent.kind == "gpu"]
     agents = [kind for kind in kinds if public.is_gfx(kind)]
-    log = events_view(bundle)
-    driver = about.amdgpu if about.amdgpu != NOT_READ else "N/A (in-tree driver)"
+    rocminfo = "not available because it names no GPU"
+    if agents:
+        rocminfo = f"it names {', '.join(agents)}"
+    driver = about.amdgpu
+    if driver == NOT_READ:
+        driver = "N/A (in-tree driver)"
+    log_view = events_view(bundle)
+    log = {"log": "", "no_log": "not available because no such line was captured"}
+    if log_view.cells:
+        log = {"log": _fenced(log_view), "no_log": ""}
     memory = [_fenced(pools_view(bundle)), _fenced(holders_view(bundle))]
     return {
         "gpus": "\n".join(map(code, names)),
@@ -154,11 +165,11 @@ def _box_fields(bundle: Bundle) -> dict[str, str]:
         "cmdline": code(about.kernel_parameters),
         "driver": driver,
         "rocm": f"{code(about.rocm)}; torch for HIP {code(about.hip)}",
-        "rocminfo": f"it names {', '.join(agents)}" if agents else "not available",
+        "rocminfo": rocminfo,
         "versions": _fence([f"{name}: {value}" for name, value in _version_lines(about, names)]),
         "memory": "\n\n".join(memory),
-        "log": _fenced(log) if log.cells else "",
-        "no_log": "" if log.cells else "not available because no such line was captured",
+        "attached": KEPT,
+        **log,
     }
 
 

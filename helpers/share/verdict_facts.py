@@ -56,16 +56,21 @@ def headline(verdict: Verdict | None) -> str:
         return NO_ANSWER
     if verdict.label == "healthy":
         return HEALTHY
-    if verdict.cause == "other":
-        return ASIDE if verdict.state == "aside" else OTHER
-    return CAUSE_WORDS[verdict.cause]
+    if verdict.cause != "other":
+        return CAUSE_WORDS[verdict.cause]
+    if verdict.state == "aside":
+        return ASIDE
+    return OTHER
 
 
 def how_sure(verdict: Verdict | None) -> str:
     """How sure the answer is, for somebody who does not know the words."""
     if verdict is None:
         return TABLE["sure"]["none"]
-    return TABLE["sure"].get(verdict.label) or TABLE["sure"][verdict.confidence]
+    code = verdict.label
+    if code not in TABLE["sure"]:
+        code = verdict.confidence
+    return TABLE["sure"][code]
 
 
 def still_open(verdict: Verdict) -> list[str]:
@@ -76,8 +81,12 @@ def still_open(verdict: Verdict) -> list[str]:
 
 def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
     """The evidence whose reading no machine printed: it was filled in for a recorded box."""
-    items = bundle.items if bundle else ()
-    constructed = {name for item in items if item.constructed for name in (item.id, item.source)}
+    if bundle is None:
+        return []
+    constructed: set[str] = set()
+    for item in bundle.items:
+        if item.constructed:
+            constructed.update((item.id, item.source))
 
     def is_constructed(row: Evidence) -> bool:
         sources = re.split(r"; | [-+] ", row.reading.source)
@@ -89,18 +98,18 @@ def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
 def numbers(verdict: Verdict, bundle: Bundle | None) -> list[Number]:
     """The readings of a verdict that are numbers, those for it first."""
     constructed = filled_in(verdict, bundle)
-    sides = (("for it", verdict.evidence), ("against it", verdict.against))
-    return [
-        Number(
-            speaks=speaks,
-            value=public.number(row.reading),
-            source=public.source(row.reading.source),
-            filled_in=row in constructed,
-        )
-        for speaks, evidence in sides
-        for row in evidence
-        if public.number(row.reading)
-    ]
+    listed = []
+    for row in (*verdict.evidence, *verdict.against):
+        value = public.number(row.reading)
+        if value:
+            number = Number(
+                speaks="for it" if row in verdict.evidence else "against it",
+                value=value,
+                source=public.source(row.reading.source),
+                filled_in=row in constructed,
+            )
+            listed.append(number)
+    return listed
 
 
 def texts_left_out(verdict: Verdict) -> int:

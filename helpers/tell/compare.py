@@ -199,7 +199,7 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
 
 
 def _coded(verdict: Verdict) -> str:
-    """A verdict's code and how sure it is, as data; of a cause outside the list the answer itself."""
+    """A verdict's code and how sure it is; of a cause outside the list the answer itself."""
     if verdict.label == "other":
         return verdict.short
     return f"{verdict.label} ({verdict.confidence})"
