@@ -105,7 +105,7 @@ PARTS = st.lists(st.tuples(KINDS, st.integers(1, 40 * GIB)), min_size=1, max_siz
 def test_the_pieces_add_up_to_the_total_and_so_does_the_bar(parts, free):
     used = sum(size for _, size in parts)
     one = book([(kind, kind, size) for kind, size in parts], total=used + free)
-    assert sum(piece.held for piece in pieces_of(one, colours([one]))) == used + free
+    assert sum(piece.bytes for piece in pieces_of(one, colours([one]))) == used + free
     assert sum(widths(drawn(one))) == pytest.approx(RIGHT - MARGIN, rel=1e-6)
 
 
@@ -119,8 +119,8 @@ def test_bars_of_two_sources_share_one_scale():
 def test_a_crowd_keeps_its_largest_and_counts_the_rest():
     *kept, together, nobody, free = pieces_of(CROWD, colours([CROWD]))
     assert together.words == "32 more processes" and nobody.words == "held by no process"
-    assert len(kept) == ROWS - 1 and min(piece.held for piece in kept) == 33 * MIB
-    assert sum(piece.held for piece in pieces_of(CROWD, colours([CROWD]))[:-1]) == CROWD.used.value
+    assert len(kept) == ROWS - 1 and min(piece.bytes for piece in kept) == 33 * MIB
+    assert sum(piece.bytes for piece in pieces_of(CROWD, colours([CROWD]))[:-1]) == CROWD.used.value
     assert free.words == "free"
 
 

@@ -8,10 +8,10 @@ window or keeps a figure alive.
 
 from __future__ import annotations
 
-import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from matplotlib.figure import Figure
@@ -47,54 +47,84 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     filled part is in use.
     """
     listed = list(items)
-    every = [pool for _, _, own in tables.pools_of(listed) for pool in own]
-    shares = [(used_of(pool) or 0) / (size(pool.total) or math.inf) for pool in every]
-    share, most = max(zip(shares, every, strict=True), key=lambda pair: pair[0], default=(0, None))
     title = "No layer says how much of its memory is in use"
-    if most is not None and share > 0:
-        used = out_of(used_of(most) or 0, size(most.total) or 0)
-        title = f"{used} in use: {most.layer} is fullest"
+    fullest = _fullest([pool for _, _, pools in tables.pools_of(listed) for pool in pools])
+    if fullest is not None:
+        used = out_of(used_of(fullest) or 0, size(fullest.total) or 0)
+        title = f"{used} in use: {fullest.layer} is fullest"
     draw = partial(_draw_pools, listed, title)
     view = tables.pools_table(listed).without("source")
     return replace(view, title=title, draw=draw)
 
 
+def _fullest(pools: list[Pool]) -> Pool | None:
+    """The pool of which the largest share is in use; None where none is known to be in use."""
+    fullest = None
+    largest_share = 0.0
+    for pool in pools:
+        total = size(pool.total)
+        used = used_of(pool)
+        if total and used and used / total > largest_share:
+            largest_share = used / total
+            fullest = pool
+    return fullest
+
+
 def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
     groups = tables.pools_of(items)
     page = sheet.Sheet(title)
-    amounts = [(size(pool.total), used_of(pool)) for _, _, pools in groups for pool in pools]
-    top = max((amount or 0 for pair in amounts for amount in pair), default=0)
-    for gpu, pci, listed in groups:
-        name = plain(gpu.name.show()) if gpu and gpu.name.ok else "GPU" if pci else "Host"
-        page.heading(name, f"{pci}  {gpu.driver if gpu else ''}".strip())
-        if not listed:
+    top = 0
+    for _, _, pools in groups:
+        for pool in pools:
+            top = max(top, size(pool.total) or 0, used_of(pool) or 0)
+    for gpu, pci, pools in groups:
+        driver = gpu.driver if gpu else ""
+        page.heading(_name(gpu, pci), f"{pci}  {driver}".strip())
+        if not pools:
             page.lines("No layer gives a pool for it.")
-        page.bars(map(_pool_bar, listed), top)
+        page.bars(map(_pool_bar, pools), top)
         page.y += 0.1
     page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")
     return page.done()
+
+
+def _name(gpu: Gpu | None, pci: str) -> str:
+    if gpu and gpu.name.ok:
+        return plain(gpu.name.show())
+    return "GPU" if pci else "Host"
 
 
 def _pool_bar(pool: Pool) -> sheet.Bar:
     """A pool's bar; below it where the figures came from, and why one is missing."""
     total = size(pool.total)
     used = used_of(pool)
-    fills: list[tuple[float | None, sheet.Look]] = [
-        (total, sheet.Look(sheet.PALE, sheet.MUTED))
-    ] * (total is not None)
+    fills: list[tuple[float | None, sheet.Look]] = []
+    if total is not None:
+        fills.append((total, sheet.Look(sheet.PALE, sheet.MUTED)))
     fills.append((used, sheet.NOT_KNOWN if used is None else sheet.Look(sheet.ACCENT)))
-    read = [r for r in (pool.total, pool.used) if r.ok]
-    small = [tables.one_source(read)] if read else []
+    readings = [reading for reading in (pool.total, pool.used) if reading.ok]
+    small = []
+    if readings:
+        small.append(tables.one_source(readings))
     if not pool.total.ok:
-        small.append(("total " if read else "") + pool.total.show())
-    if read and used is None and pool.used.show() != pool.total.show():
+        reason = pool.total.show()
+        small.append(f"total {reason}" if readings else reason)
+    if readings and used is None and pool.used.show() != pool.total.show():
         small.append("used " + pool.used.show())
-    whole = cell(pool.total).words
-    value = whole if used is None and total is None else f"{whole}, used: {cell(pool.used).words}"
-    if used is not None:
-        rest = f"used, total {whole}" if total is None else f"of {whole} used"
-        value = f"{show_bytes(used)} {rest}"
-    return sheet.Bar(pool.layer, value, fills, small, "bold")
+    return sheet.Bar(pool.layer, _pool_words(pool), fills, small, "bold")
+
+
+def _pool_words(pool: Pool) -> str:
+    total = size(pool.total)
+    used = used_of(pool)
+    total_words = cell(pool.total).words
+    if used is None and total is None:
+        return total_words
+    if used is None:
+        return f"{total_words}, used: {cell(pool.used).words}"
+    if total is None:
+        return f"{show_bytes(used)} used, total {total_words}"
+    return f"{show_bytes(used)} of {total_words} used"
 
 
 def used_of(pool: Pool) -> int | None:
@@ -109,10 +139,13 @@ def used_of(pool: Pool) -> int | None:
     return total - free
 
 
-def out_of(part: int, whole: int) -> str:
-    """A part and its whole: ``21.13 of 23.99 GiB``, or ``6.09 MiB of 23.99 GiB``."""
-    (number, unit), said = show_bytes(part).split(), show_bytes(whole)
-    return f"{number} of {said}" if said.endswith(f" {unit}") else f"{number} {unit} of {said}"
+def out_of(part: int, total: int) -> str:
+    """A part and its total: ``21.13 of 23.99 GiB``, or ``6.09 MiB of 23.99 GiB``."""
+    number, unit = show_bytes(part).split()
+    total_words = show_bytes(total)
+    if total_words.endswith(f" {unit}"):
+        return f"{number} of {total_words}"
+    return f"{number} {unit} of {total_words}"
 
 
 def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
@@ -121,24 +154,44 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
 
     A message's process that no ledger names is number 0.
     """
-    held = {0: 0}
-    made = dict[int, str]()
-    many = len(sheet.SERIES)
-    for row in (row for book in books for row in book.rows):
-        for pid in _pid(row):
-            held[pid] = max(held.get(pid, 0), size(row.bytes) or 0)
-    for pid in sorted(held, key=lambda pid: (-held[pid], pid)):
-        ranked = [sheet.SERIES[(pid + step) % many] for step in range(many)]
-        made[pid] = next((one for one in ranked if one not in made.values()), ranked[0])
-    return made
+    most_bytes = {0: 0}
+    for book in books:
+        for row in book.rows:
+            pid = _pid(row)
+            if pid is not None:
+                most_bytes[pid] = max(most_bytes.get(pid, 0), size(row.bytes) or 0)
+    colour_of: dict[int, str] = {}
+    count = len(sheet.SERIES)
+    for pid in sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid)):
+        preferred = [sheet.SERIES[(pid + step) % count] for step in range(count)]
+        unused = [colour for colour in preferred if colour not in colour_of.values()]
+        colour_of[pid] = (unused or preferred)[0]
+    return colour_of
 
 
-def _together(readings: list[Reading]) -> sheet.Piece:
+def _remaining_processes(readings: list[Reading]) -> sheet.Piece:
     """The processes that have no piece of their own, as one."""
-    held = sum(size(r) or 0 for r in readings)
-    unknown = sum(size(r) is None for r in readings)
-    name = f"{len(readings)} more processes" + f", {unknown} not measured" * bool(unknown)
-    return sheet.Piece(name, held, sheet.Look(sheet.MUTED, "white"))
+    sizes = [size(reading) for reading in readings]
+    name = f"{len(readings)} more processes"
+    unknown = sizes.count(None)
+    if unknown:
+        name += f", {unknown} not measured"
+    total = sum(number for number in sizes if number)
+    return sheet.Piece(name, total, sheet.Look(sheet.MUTED, "white"))
+
+
+@dataclass(frozen=True)
+class _LedgerBar:
+    """A ledger with the pieces of its bar."""
+
+    book: GpuLedger
+    pieces: list[sheet.Piece]
+
+    @property
+    def length_bytes(self) -> int:
+        """Its total, or its parts where they are more."""
+        parts = sum(piece.bytes for piece in self.pieces if piece.bytes and piece.bytes > 0)
+        return max(parts, size(self.book.used) or 0, size(self.book.total) or 0)
 
 
 def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
@@ -149,87 +202,121 @@ def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
     piece of all.
     """
     books = list(ledgers)
-    of = colours(books)
-    own = [pid for book in books for row in book.rows if row.kind == "process" for pid in _pid(row)]
-    of[0] = of[(own or [0])[0]]
-    bars = [(book, pieces_of(book, of)) for book in books]
-    held = [(p.held or 0, p.words, _whole(*bar)) for bar in bars for p in bar[1] if p.look != FREE]
-    most, what, whole = max(held, key=lambda row: row[0], default=(0, "", 0))
-    title = "Nothing is known to be in use"
-    if most > 0:
-        title = f"{out_of(most, whole)}: {what.replace(': ', ', ')}"
-    view = ledger_table(books)
+    colour_of = colours(books)
+    colour_of[0] = colour_of[_failing_process(books)]
+    bars = [_LedgerBar(book, pieces_of(book, colour_of)) for book in books]
+    title = _largest_piece(bars)
     draw = partial(_draw_ledgers, bars, title)
-    return replace(view, title=title, draw=draw)
+    return replace(ledger_table(books), title=title, draw=draw)
 
 
-def _draw_ledgers(bars: list[tuple[GpuLedger, list[sheet.Piece]]], title: str) -> Figure:
+def _failing_process(books: list[GpuLedger]) -> int:
+    """The number of the process that a message is of; 0 where none is named."""
+    for book in books:
+        for row in book.rows:
+            pid = _pid(row)
+            if row.kind == "process" and pid is not None:
+                return pid
+    return 0
+
+
+def _largest_piece(bars: list[_LedgerBar]) -> str:
+    """The title of a figure of ledgers: its largest piece that is in use."""
+    title = "Nothing is known to be in use"
+    largest = 0
+    for bar in bars:
+        for piece in bar.pieces:
+            if piece.look != FREE and piece.bytes and piece.bytes > largest:
+                largest = piece.bytes
+                words = piece.words.replace(": ", ", ")
+                title = f"{out_of(largest, bar.length_bytes)}: {words}"
+    return title
+
+
+def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
     page = sheet.Sheet(title)
-    top = max((_whole(*bar) for bar in bars), default=0) or 1
-    for book, pieces in bars:
+    top = max([1, *(bar.length_bytes for bar in bars)])
+    for bar in bars:
+        book = bar.book
         used = size(book.used)
         source = "error message" if book.account == MESSAGE else "driver"
         page.heading(f"In use, says the {source}", book.pci)
         page.y += 0.16
         page.lines(_in_use(book))
         if used is not None:
-            at = sheet.MARGIN + used * (sheet.RIGHT - sheet.MARGIN) / top
-            page.box(at - 0.012, 0.024, 0.05, sheet.Look(sheet.INK), dy=-0.05)
-        page.stacked(pieces, top, known=used is not None)
-        below = [(f"Contradiction: {line}", sheet.ALARM) for line in book.contradictions]
-        for line, tone in [*below, *((line, sheet.MUTED) for line in book.notes)]:
-            page.lines(line, sheet.MARGIN + 0.2, tone)
-            page.y += 0.03
+            x = sheet.MARGIN + used * (sheet.RIGHT - sheet.MARGIN) / top
+            page.box(x - 0.012, 0.024, 0.05, sheet.Look(sheet.INK), dy=-0.05)
+        page.stacked(bar.pieces, top, measured=used is not None)
+        for line in book.contradictions:
+            _note(page, f"Contradiction: {line}", sheet.ALARM)
+        for line in book.notes:
+            _note(page, line, sheet.MUTED)
         page.y += 0.1
     return page.done()
 
 
-def _whole(book: GpuLedger, pieces: list[sheet.Piece]) -> int:
-    """What a bar is out of: its total, or its parts where they are more."""
-    parts = sum(piece.held for piece in pieces if piece.held and piece.held > 0)
-    return max(parts, size(book.used) or 0, size(book.total) or 0)
+def _note(page: sheet.Sheet, line: str, tone: str) -> None:
+    page.lines(line, sheet.MARGIN + 0.2, tone)
+    page.y += 0.03
 
 
 def _in_use(book: GpuLedger) -> str:
     if not book.used.ok:
         return f"In use: {book.used.show()}"
     total = f" of {book.total.show()}" if book.total.ok else ""
-    far = book.tolerance_bytes
-    slack = f"give or take {show_bytes(far)}" if far else "to the byte"
+    slack = "to the byte"
+    if book.tolerance_bytes:
+        slack = f"give or take {show_bytes(book.tolerance_bytes)}"
     return f"{book.used.show()}{total}, {slack}; {tables.one_source([book.used])}"
 
 
-def _pid(row: LedgerRow) -> list[int]:
+def _pid(row: LedgerRow) -> int | None:
     """The process that a row names, if any."""
-    return [int(number) for number in re.findall(r"\((\d+)\)", row.words)[:1]]
+    numbers = re.findall(r"\((\d+)\)", row.words)
+    return int(numbers[0]) if numbers else None
 
 
-def pieces_of(book: GpuLedger, of: Mapping[int, str]) -> list[sheet.Piece]:
+def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece]:
     """The pieces of one ledger's bar, in order: its rows, the smallest processes taken
     together, then what is free.
 
-    The pieces that are known and not negative make the bar; a negative one says how much was
-    counted too often. ``of`` has the colour of each process, under 0 of the one that a message
-    calls this one.
+    The pieces that are measured and not negative make the bar; a negative one says how much was
+    counted too often. ``colour_of`` has the colour of each process, under 0 of the one that a
+    message is of.
     """
-    others = [row for row in book.rows if row.kind == "other_process"]
-    room = max(1, ROWS - (len(book.rows) - len(others)))
-    ranked = sorted(others, key=lambda row: -(size(row.bytes) or 0))
-    few = ranked[room:] if len(book.rows) > ROWS else []
-    kept = [row for row in book.rows if all(row is not one for one in few)]
-    pids = [(_pid(row) or [0])[0] for row in kept]
+    smallest = _smallest_processes(book)
+    left_to_the_rest = {id(row) for row in smallest}
     pieces = []
-    for at, (row, pid) in enumerate(zip(kept, pids, strict=True)):
-        look = LOOKS.get(row.kind) or sheet.Look(
-            of[pid], "white", HATCHES[pids[:at].count(pid) % 3]
-        )
-        look = look if (size(row.bytes) or 0) >= 0 else TOO_MUCH
+    pieces_of_process: Counter[int] = Counter()
+    place_of_rest = 0
+    for row in book.rows:
+        if id(row) in left_to_the_rest:
+            continue
+        pid = _pid(row) or 0
+        look = LOOKS.get(row.kind)
+        if look is None:
+            hatch = HATCHES[pieces_of_process[pid] % len(HATCHES)]
+            look = sheet.Look(colour_of[pid], "white", hatch)
+        if (size(row.bytes) or 0) < 0:
+            look = TOO_MUCH
+        pieces_of_process[pid] += 1
         pieces.append(sheet.Piece(row.words, row.bytes, look))
-    if few:
-        after = max(n for n, row in enumerate(kept, 1) if row.kind == "other_process")
-        pieces.insert(after, _together([row.bytes for row in few]))
+        if row.kind == "other_process":
+            place_of_rest = len(pieces)
+    if smallest:
+        pieces.insert(place_of_rest, _remaining_processes([row.bytes for row in smallest]))
     total = size(book.total)
     used = size(book.used)
     if total is not None and used is not None and total > used:
         pieces.append(sheet.Piece(book.left, total - used, FREE))
     return pieces
+
+
+def _smallest_processes(book: GpuLedger) -> list[LedgerRow]:
+    """The rows for which a bar has no room: the smallest of many other processes."""
+    if len(book.rows) <= ROWS:
+        return []
+    others = [row for row in book.rows if row.kind == "other_process"]
+    room = max(1, ROWS - (len(book.rows) - len(others)))
+    others.sort(key=lambda row: size(row.bytes) or 0, reverse=True)
+    return others[room:]

@@ -93,7 +93,8 @@ class Piece(NamedTuple):
     look: Look
 
     @property
-    def held(self) -> int | None:
+    def bytes(self) -> int | None:
+        """Its bytes; None where they are not known."""
         return size(self.amount) if isinstance(self.amount, Reading) else self.amount
 
     @property
@@ -115,7 +116,8 @@ class Sheet:
         for line in filter(None, wrap(title, RIGHT - MARGIN, TITLE, "bold")):
             self.y += 0.17
             self.text(MARGIN, line, TITLE, weight="bold")
-        self.y += 0.06 * bool(title)
+        if title:
+            self.y += 0.06
 
     def text(
         self,
@@ -130,29 +132,40 @@ class Sheet:
         y = self.y
         words = drawable(words)
         self._lowest = max(self._lowest, y + points / 72 / 4)
-        style: Any = {"fontsize": points, "color": color, "weight": weight, "ha": ha}
-        self._marks.append(
-            lambda figure, height: figure.text(
-                x / WIDTH, 1 - y / height, words, va="baseline", **style
+
+        def mark(figure: Figure, height: float) -> None:
+            figure.text(
+                x / WIDTH,
+                1 - y / height,
+                words,
+                va="baseline",
+                fontsize=points,
+                color=color,
+                weight=weight,
+                ha=ha,
             )
-        )
+
+        self._marks.append(mark)
 
     def box(self, x: float, width: float, height: float, look: Look, dy: float = 0.0) -> None:
         """A rectangle whose upper left corner is at the pen."""
         y = self.y + dy
         self._lowest = max(self._lowest, y + height)
-        style: Any = {
-            "facecolor": look.face,
-            "edgecolor": look.edge,
-            "hatch": look.hatch or None,
-            "hatchcolor": "white" if look.edge == "white" else "#8a929b",
-            "linestyle": (0, (4, 3)) if look.hatch == UNKNOWN else "solid",
-        }
+        dashed = (0, (4, 3))
 
         def mark(figure: Figure, total: float) -> None:
-            corner = (x / WIDTH, 1 - (y + height) / total)
-            size = (max(width, 0) / WIDTH, height / total)
-            figure.add_artist(Rectangle(corner, *size, transform=figure.transFigure, **style))
+            rectangle = Rectangle(
+                (x / WIDTH, 1 - (y + height) / total),
+                max(width, 0) / WIDTH,
+                height / total,
+                transform=figure.transFigure,
+                facecolor=look.face,
+                edgecolor=look.edge,
+                hatch=look.hatch or None,
+                hatchcolor="white" if look.edge == "white" else "#8a929b",
+                linestyle=dashed if look.hatch == UNKNOWN else "solid",
+            )
+            figure.add_artist(rectangle)
 
         self._marks.append(mark)
 
@@ -165,14 +178,24 @@ class Sheet:
         self.box(MARGIN, RIGHT - MARGIN, 0.008, Look(RULE))
         self.y += 0.06
 
-    def beside(self, words: str, taken: float, x: float = MARGIN, **style: Any) -> None:
+    def beside(
+        self,
+        words: str,
+        taken: float,
+        x: float = MARGIN,
+        weight: str = "normal",
+        color: str = INK,
+    ) -> None:
         """Words beside something of a width, in as many lines as they need, four at most; the
         pen goes down to the last.
         """
-        lines = wrap(words, RIGHT - x - taken - 0.2, BODY, style.get("weight", "normal"))
-        for number, line in enumerate([*lines[:3], "…"] if len(lines) > 4 else lines):
-            self.y += 0.16 * bool(number)
-            self.text(x, line, **style)
+        lines = wrap(words, RIGHT - x - taken - 0.2, BODY, weight)
+        if len(lines) > 4:
+            lines = [*lines[:3], "…"]
+        for number, line in enumerate(lines):
+            if number:
+                self.y += 0.16
+            self.text(x, line, weight=weight, color=color)
 
     def lines(self, words: str, x: float = MARGIN, tone: str = MUTED) -> None:
         """Small words, wrapped, down from the pen."""
@@ -184,39 +207,42 @@ class Sheet:
         """Bars on one scale, on which ``top`` is the whole width; ``mark`` is a line at an
         amount on each, which crosses no words.
         """
-        scale = (RIGHT - MARGIN) / (top or 1)
+        scale = _scale(top)
         for bar in bars:
             self.y += 0.17
             self.text(RIGHT, bar.value, ha="right", weight=bar.weight)
-            wide = inches(bar.value, BODY, bar.weight)
-            self.beside(bar.words, wide, weight=bar.weight, color=bar.tone)
+            taken = inches(bar.value, BODY, bar.weight)
+            self.beside(bar.words, taken, weight=bar.weight, color=bar.tone)
             self.y += 0.06
             for amount, look in bar.fills:
-                wide = STUB if amount is None else max(amount * scale, 0.02 * bool(amount))
-                self.box(MARGIN, wide, BAR, look)
+                self.box(MARGIN, _length(amount, scale), BAR, look)
             if mark is not None:
                 x = MARGIN + min(mark, top) * scale - 0.006
                 self.box(x, 0.012, BAR + 0.04, Look(ALARM), dy=-0.02)
-            self.y += BAR + 0.15 * bool(bar.small)
+            self.y += BAR
+            if bar.small:
+                self.y += 0.15
             for line in bar.small:
                 self.lines(line)
             self.y += 0.04
 
-    def stacked(self, pieces: Sequence[Piece], top: float, known: bool = True) -> None:
-        """One bar of pieces side by side, and a line of words for each below it; a piece not
-        known is in the words alone.
+    def stacked(self, pieces: Sequence[Piece], top: float, measured: bool = True) -> None:
+        """One bar of pieces side by side, and a line of words for each below it.
+
+        A piece of unknown size is in the words alone; a bar that was not ``measured`` is a stub.
         """
-        scale = (RIGHT - MARGIN) / (top or 1)
+        scale = _scale(top)
         x = MARGIN
-        if not known:
+        if not measured:
             self.box(MARGIN, STUB, STACKED, NOT_KNOWN)
-        for piece in pieces if known else ():
-            if piece.held and piece.held > 0:
-                self.box(x, piece.held * scale, STACKED, piece.look)
-                x += piece.held * scale
+        else:
+            for piece in pieces:
+                if piece.bytes and piece.bytes > 0:
+                    self.box(x, piece.bytes * scale, STACKED, piece.look)
+                    x += piece.bytes * scale
         self.y += STACKED + 0.18
         for piece in pieces:
-            look = piece.look if piece.held is not None else NOT_KNOWN
+            look = NOT_KNOWN if piece.bytes is None else piece.look
             self.box(MARGIN, 0.11, 0.11, look, dy=-0.10)
             self.text(RIGHT, piece.value, ha="right")
             self.beside(piece.words, inches(piece.value, BODY), x=MARGIN + 0.2)
@@ -238,22 +264,34 @@ class Sheet:
         return drawn(draw, height, layout=None)
 
 
+def _scale(top: float) -> float:
+    """Inches for each unit of an amount, where ``top`` is the whole width."""
+    return (RIGHT - MARGIN) / max(top, 1)
+
+
+def _length(amount: float | None, scale: float) -> float:
+    """How long the bar of an amount is; the smallest that is not nothing can still be seen."""
+    if amount is None:
+        return STUB
+    return max(amount * scale, 0.02) if amount else 0.0
+
+
 class Drawing(Figure):
     """A figure that gives its picture; ``hovers`` are words of its artists by their gid, which
     an SVG shows under the mouse.
     """
 
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.hovers: dict[str, str] = {}
 
     def picture(self) -> tuple[bytes, int, int]:
         """It as a PNG, its width and its height on screen; it is emptied, so that nothing of it
         is kept.
         """
-        made = png(self)
+        picture = png(self)
         self.clear()
-        return made
+        return picture
 
     def svg(self, words: str = "") -> str:
         """It as an SVG, which is dark where its reader's system is; with ``words`` for a page
@@ -263,8 +301,8 @@ class Drawing(Figure):
         out.
         """
         buffer = io.StringIO()
-        more: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
-        with matplotlib.rc_context(more, fname=STYLE):
+        plain_text = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
+        with matplotlib.rc_context(plain_text, fname=STYLE):
             self.savefig(buffer, format="svg", metadata={"Date": None})
         text = re.sub(r"<metadata>.*?</metadata>|<[?!][^>]*>", "", buffer.getvalue(), flags=re.S)
         text = re.sub(r" font-family: 'DejaVu Sans';| id=\"[\w.]+_\d+\"", "", text)
@@ -274,8 +312,10 @@ class Drawing(Figure):
             text = text.replace(f'<g id="{name}">', f"<g><title>{escape(says)}</title>")
         style = f"[data-jp-theme-light=false]{{{DARK}}}" if words else SCHEME
         text = re.sub(r"<style.*?</style>", lambda _: f"<style>{style}</style>", text, count=1)
-        about = f" role='img' aria-label='{escape(words)}' style='max-width:100%;height:auto'"
-        return text.strip().replace("<svg", f"<svg{about * bool(words)} font-family='{FONTS}'", 1)
+        about = ""
+        if words:
+            about = f" role='img' aria-label='{escape(words)}' style='max-width:100%;height:auto'"
+        return text.strip().replace("<svg", f"<svg{about} font-family='{FONTS}'", 1)
 
 
 def _short(tag: re.Match[str]) -> str:
@@ -298,22 +338,45 @@ def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrai
 
 def titled(axes: Axes, title: str) -> None:
     """The title of axes, in the one place and size that all have; a long one in several lines."""
-    lines = [line for part in title.splitlines() for line in wrap(part, WIDTH * 0.8, BODY)]
+    lines = []
+    for part in title.splitlines():
+        lines += wrap(part, WIDTH * 0.8, BODY)
     axes.set_title("\n".join(lines), fontsize=BODY, loc="left")
 
 
 def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 1) -> None:
     """What the marks of a figure with axes mean, below it."""
-    where: Any = {"loc": "outside lower left", "fontsize": SMALL, "frameon": False}
-    figure.legend(handles, labels, ncols=columns, **where)
+    figure.legend(
+        handles,
+        labels,
+        ncols=columns,
+        loc="outside lower left",
+        fontsize=SMALL,
+        frameon=False,
+    )
 
 
 def annotated(
-    axes: Axes, words: str, at: tuple[float, float], by: tuple[float, float], color: str, **how: Any
+    axes: Axes,
+    words: str,
+    at: tuple[float, float],
+    by: tuple[float, float],
+    color: str,
+    **placement: Any,
 ) -> None:
-    """Small words beside a point of axes, ``by`` points of 1/72 inch away from it."""
-    place: Any = {"xytext": by, "textcoords": "offset points", **how}
-    axes.annotate(words, at, fontsize=SMALL, color=color, **place)
+    """Small words beside a point of axes, ``by`` points of 1/72 inch away from it.
+
+    ``placement`` are further arguments of matplotlib's ``Axes.annotate``, such as ``ha``.
+    """
+    axes.annotate(
+        words,
+        at,
+        xytext=by,
+        textcoords="offset points",
+        fontsize=SMALL,
+        color=color,
+        **placement,
+    )
 
 
 def png(figure: Figure) -> tuple[bytes, int, int]:
@@ -330,7 +393,8 @@ def png(figure: Figure) -> tuple[bytes, int, int]:
     few = picture.quantize(24, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     # The quantizer averages the paper with its neighbours; without this it would be a grey card
     # on a white page.
-    few.putpalette([255 if value > 250 else value for value in few.getpalette() or []])
+    palette = few.getpalette() or []
+    few.putpalette([255 if value > 250 else value for value in palette])
     few.save(small, format="PNG", optimize=True)
     return small.getvalue(), picture.width // 2, picture.height // 2
 
