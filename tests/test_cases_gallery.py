@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import papermill
 import pytest
 from page_audit import check
@@ -13,13 +12,9 @@ from test_notebooks import DIFFERS, PARAMETER, SECTIONS, cells, checked, text_of
 from this_machine import known_values, replace_in_notebook
 
 from helpers.batch.notebook import verdict_of
-from helpers.settings.presets import load
 from helpers.share import page_of, subject_of
 from helpers.share.verdict_facts import headline
-from helpers.trials import case_tables as cases
-from helpers.trials.claims import cases as studies
-from helpers.trials.claims import claims
-from helpers.vpoc import reading as sample
+from helpers.tell.claims import cases as studies
 
 ROOT = Path(__file__).resolve().parents[1]
 GALLERY = sorted((ROOT / "notebooks" / "cases").glob("*.ipynb"))
@@ -63,7 +58,7 @@ def test_what_its_cells_show_is_said(path):
     whole = nbformat.read(path, 4).cells
     heads = [cell.source.split("\n")[0] for cell in whole]
     for at in range(heads.index("## Evidence"), heads.index("## Against")):
-        if whole[at].cell_type == "code" and "cases.wrong(" not in whole[at].source:
+        if whole[at].cell_type == "code" and "wrong_statements(" not in whole[at].source:
             assert whole[at + 1].source.startswith("This shows "), whole[at].source
 
 
@@ -116,67 +111,22 @@ def test_it_runs_again_without_a_network_on_other_trades(path, tmp_path):
     assert (verdict.cause, verdict.confidence) == TOLD[path.stem]
 
 
-@pytest.mark.parametrize("case", [case.number for case in studies()])
-def test_every_claim_of_a_case_is_told_once_unless_it_is_a_plain_truth(case):
-    advised = [f"{case}-{at}" for at in cases.TABLE["advice"][case].split()]
-    assert sorted(row["claim"] for row in cases.advice(case).rows) == sorted(advised)
-    rest = [one for one in claims() if one.case == case and one.id not in advised]
-    untrue = [one.id for one in rest if one.verdict != "true"]
-    assert [row["claim"] for row in cases.wrong(case).rows] == untrue
-
-
-def test_a_remedy_is_worth_what_the_ledger_says_and_harm_stands_first():
-    named = cases.advice("", *"004-04 001-03 000-06 001-20 001-08".split())
-    assert [f"{row['claim']} {row['worth']}" for row in named.rows] == [
-        "001-03 harmful",
-        "000-06 folk",
-        "001-20 folk",
-        "001-08 depends",
-        "004-04 right",
-    ]
-    assert named.title == "5 remedies: 1 harmful, 2 folk, 1 depends, 1 right"
-
-
-def test_the_settings_of_a_case_are_told_with_the_build_they_are_judged_for():
-    view = cases.preset_table("case-003")
-    assert view.title.endswith("on torch " + ", ".join(load("case-003").checked))
-    verdicts = {(row["setting"], row["value"]): row["verdict"] for row in view.rows}
-    assert verdicts["AMD_SERIALIZE_KERNEL", "3"] == "debug only"
-    assert ("PYTORCH_HIP_ALLOC_CONF", "contradictory") in {
-        (name, verdict) for (name, _), verdict in verdicts.items()
-    }
-
-
-@pytest.mark.parametrize("kib", [1, 203, 1023])
-def test_few_tensors_pin_at_most_a_segment_for_each_smallest_block(kib):
-    rows = cases.outside_sums(0.99, kib << 10)
-    used, tensors, cache, context, outside = (size for _, size, _ in rows)
-    assert tensors == kib << 10 and cache == 2 * kib * (2 << 20)
-    assert used == outside + cache + context == int(0.99 * (20464 << 20))
-    verdict = cases.outside_verdict(rows, 7)
-    assert [row.reading.bytes for row in verdict.evidence] == [size for _, size, _ in rows] + [7]
-    assert f"{outside / (1 << 30):.2f} GiB or more" in verdict.summary and verdict.against
-
-
 def test_programs_alike_from_outside_end_for_different_reasons():
-    rows = cases.forty_rows()
-    ends = [row[1] for row in rows]
-    saves = [row[4] for row in rows]
-    assert ends[0].startswith("in batch 4") and ends[1].startswith("in batch 3")
-    assert ends[2] == "does not" and saves[2] == "not needed"
-    assert saves[0].startswith("max_split_size_mb") and saves[1].endswith("are missing")
-    verdict = cases.forty_verdict(rows)
-    assert verdict.cause == "cannot-tell" and len(verdict.alternatives) == 3 and verdict.missing
-    assert all(saves in row.says for row, saves in zip(verdict.evidence, saves, strict=True))
+    (table,) = (
+        cell for cell in cells(GALLERY[3], "code") if "Programs that from outside" in cell.source
+    )
+    text = " ".join(text_of(table).split())
+    assert re.search("every output is kept in batch 4.* max_split_size_mb:128", text)
+    assert re.search("grow faster, every output is kept in batch 3.* are missing", text)
+    assert re.search("nothing is kept does not .*not needed", text)
 
 
-def test_trades_stand_in_where_the_real_ones_are_not_at_hand_and_nothing_is_fetched(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(sample, "FOLDER", tmp_path / "none")
-    monkeypatch.setattr(sample, "watch", lambda *a, **k: pytest.fail("it tried to fetch"))
-    made = cases.trades("")
-    named = cases.trades("generated")
-    assert len(made) == 500_000 and made.sessions == 2 and "stand in" in made.notes[-1]
-    assert np.array_equal(made.price, named.price) and not named.notes
-    assert not (tmp_path / "none").exists()
+@pytest.mark.parametrize("number", ["001", "003", "004"])
+def test_the_criteria_of_a_case_are_a_table_with_how_each_is_checked(number):
+    (path,) = (path for path in GALLERY if path.stem.startswith(number))
+    (table,) = (
+        cell.source for cell in cells(path, "markdown") if "criteria of success" in cell.source
+    )
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    assert rows[0] == ["criterion", "expected", "how it is checked"] and len(rows) >= 6
+    assert [row for row in rows if len(row) != 3 or not all(row)] == []

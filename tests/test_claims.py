@@ -15,7 +15,16 @@ from helpers.look.machine import machine
 from helpers.look.messages import read_message
 from helpers.look.ttm import parameters
 from helpers.settings.audit import audit
-from helpers.trials.claims import cases, claims, claims_for
+from helpers.settings.presets import load
+from helpers.tell.box import preset_table
+from helpers.tell.claims import (
+    cases,
+    claims,
+    claims_for,
+    remedies_of,
+    worth_of,
+    wrong_statements,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = ROOT / ".." / "shared" / "seeds"
@@ -68,6 +77,37 @@ def test_a_box_shows_the_claims_of_its_case():
     assert named < set(recorded_names())
     assert {claim.case for claim in claims_for("strix-halo-2-vm-size")} == {"002"}
     assert claims_for("cpu-only") == claims_for("no-such-box") == ()
+
+
+@pytest.mark.parametrize("number", [case.number for case in cases()])
+def test_every_claim_of_a_case_is_told_once_unless_it_is_a_plain_truth(number):
+    of_case = [claim for claim in claims() if claim.case == number]
+    advised = [claim.id for claim in of_case if claim.advises]
+    assert sorted(row["claim"] for row in remedies_of(number).rows) == sorted(advised)
+    untrue = [one.id for one in of_case if one.id not in advised and one.verdict != "true"]
+    assert [row["claim"] for row in wrong_statements(number).rows] == untrue and advised
+
+
+def test_a_remedy_is_worth_what_the_table_says_and_harm_stands_first():
+    named = worth_of("004-04 001-03 000-06 001-20 001-08".split())
+    assert [f"{row['claim']} {row['worth']}" for row in named.rows] == [
+        "001-03 harmful",
+        "000-06 folk",
+        "001-20 folk",
+        "001-08 depends",
+        "004-04 right",
+    ]
+    assert named.title == "5 remedies: 1 harmful, 2 folk, 1 depends, 1 right"
+
+
+def test_the_settings_of_a_case_are_told_with_the_build_they_are_judged_for():
+    view = preset_table("case-003")
+    assert view.title.endswith("on torch " + ", ".join(load("case-003").checked))
+    verdicts = {(row["setting"], row["value"]): row["verdict"] for row in view.rows}
+    assert verdicts["AMD_SERIALIZE_KERNEL", "3"] == "debug only"
+    assert ("PYTORCH_HIP_ALLOC_CONF", "contradictory") in {
+        (name, verdict) for (name, _), verdict in verdicts.items()
+    }
 
 
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="the case studies are not beside this checkout")

@@ -42,7 +42,6 @@ STILL_WRONG = {
     "helpers.tell.panels.live",
     "helpers.tell.panels.questions",
     "helpers.tell.sanitise",
-    "helpers.trials.case_tables",
     "helpers.trials.remedies",
 }
 MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli"}

@@ -10,7 +10,7 @@ from data_rows import read_rows
 from helpers.settings import presets
 from helpers.settings.presets import FIELDS, PresetError, findings, load, names, parse
 from helpers.settings.table import VERDICTS
-from helpers.trials.claims import claims
+from helpers.tell.claims import claims
 
 HEAD = "# why: w\n# for: f\n# since: s\n# danger: d\n# status: {}\n# checked: torch 2.9.1+rocm6.3, rocm, gfx1100\n"
 

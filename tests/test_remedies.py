@@ -7,7 +7,7 @@ from trial_records import record
 
 from helpers.allocator.load import read
 from helpers.allocator.patterns import generate
-from helpers.trials.claims import claims
+from helpers.tell.claims import claims
 from helpers.trials.effect import LEAST, VERDICTS
 from helpers.trials.fixplan import Arm, Pair, Ran, plan
 from helpers.trials.remedies import (

@@ -1,4 +1,4 @@
-"""Commands about whether a fix worked, and about volume profiles: trial, tune, criteria, vpoc."""
+"""Commands about whether a fix worked, and about volume profiles: trial, tune, vpoc."""
 
 from __future__ import annotations
 
@@ -210,32 +210,6 @@ def _range(text: str) -> tuple[str, Any]:
         return name, FloatDistribution(float(low), float(high), log)
 
 
-def criteria(arguments: argparse.Namespace) -> int:
-    """The success criteria of the case studies, from a log and an Optuna study.
-
-    --log FILE: a run's log, of any size
-    --study URL: an Optuna storage, only read: sqlite:///FILE
-    --exit-code N <int>: how the run of the log ended, where the log does not say so
-    --files FILE +: what the run should have written; .pt is loaded weights only, by torch's own Python
-    --card SIZE: the card's memory, such as 24GiB
-    Example: criteria --log train.log --exit-code 0
-    """
-    from helpers.ground.units import parse_size
-    from helpers.trials import criteria
-    from helpers.trials.training_view import criteria_table
-
-    log = arguments.log
-    study = arguments.study
-    files = arguments.files
-    if not (log or study or files):
-        expected = "expected --log FILE, --study URL, --files FILE, or more of them"
-        raise WrongUse(f"criteria: nothing to read; {expected}")
-    more = {"exit_code": arguments.exit_code, "files": files}
-    more["card_bytes"] = parse_size(arguments.card) if arguments.card else 0
-    found = criteria.criteria(Path(log) if log else None, study or None, **more)
-    return say(arguments, asdict(found), criteria_table(known=found))
-
-
 def vpoc(arguments: argparse.Namespace) -> int:
     """Volume profiles, POC and value area of files of trades, within the memory that is there.
 
@@ -290,4 +264,4 @@ def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"zone": arguments.zone, "cut": arguments.cut, "window": window, "columns": columns}
 
 
-VERBS = (trial, tune, criteria, vpoc)
+VERBS = (trial, tune, vpoc)

@@ -19,6 +19,7 @@ from helpers.look.machine import machine
 from helpers.look.pci import PciDevice, pci_devices
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel_parameters import audit_kernel
+from helpers.settings.presets import findings, load
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
@@ -144,6 +145,15 @@ def settings_table(bundle: Bundle) -> Shown:
     return Shown(title, columns, rows, widest=110, none=none, result=says)
 
 
+def preset_table(name: str) -> Shown:
+    """What each setting of a preset does, on the build and the chip that the preset names."""
+    preset = load(name)
+    columns = ["setting", "value", "verdict", "why"]
+    rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in findings(preset)]
+    title = f"Settings on torch {', '.join(filter(None, preset.checked))}"
+    return Shown(title, columns, rows, widest=None)
+
+
 def access_table(bundle: Bundle) -> Shown:
     """Each device node, what open() says of it, and what stands in the way with the line that
     removes it.
@@ -245,19 +255,3 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
     columns = ["GPU", "account", "kind", "held by", "bytes", "source"]
     title = "The ledger of each source"
     return Shown(title, columns, rows, below, none=NO_LEDGER, widest=72)
-
-
-def claims_table(box: str) -> Shown:
-    """Each claim of the case study that a box comes from, with what became of it; a box of no
-    case says so.
-    """
-    from helpers.trials.claims import claims_for  # it needs PyYAML, which a bare diagnose has not
-
-    listed = claims_for(box)
-    counts = Counter(claim.verdict for claim in listed).most_common()
-    head = ", ".join(f"{count} {verdict}" for verdict, count in counts)
-    columns = ["claim", "verdict", "what it says", "why"]
-    rows = [[c.id, c.verdict, c.claim, c.reason] for c in listed]
-    none = f"{box} comes from no case study: there are no claims to check."
-    result = f"{len(listed)} claims: {head}" if listed else none
-    return Shown("Claims of the case study", columns, rows, none=none, widest=None, result=result)

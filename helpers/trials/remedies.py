@@ -33,8 +33,8 @@ from helpers.settings.presets import Preset, findings, load
 from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES, HOST_NAMES
 from helpers.settings.text import SettingsError
+from helpers.tell.claims import claims
 from helpers.trials import effect, fixplan
-from helpers.trials.claims import claims
 from helpers.trials.effect import LEAST, Comparison, Effect, compare
 from helpers.trials.fixplan import Arm, FixPlan, Pair, Ran
 from helpers.trials.targets import CPU, free_targets, torch_interpreter

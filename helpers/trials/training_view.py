@@ -1,20 +1,17 @@
-"""Training paths: which ran here, what each took, whether it is the same training, the
-criteria, and the one to take.
+"""Training paths: which ran here, what each took, whether it is the same training, and the one
+to take.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Column, Shown
-from helpers.trials.criteria import Criteria, criteria, read_study, with_runs
 from helpers.trials.training import WAYS, Endurance, PathResult
 
 
@@ -51,7 +48,7 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
 
 
 def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
-    from helpers.tell.sheet import Sheet  # here: the criteria need no figure, and so no matplotlib
+    from helpers.tell.sheet import Sheet  # here: a table needs no matplotlib
 
     sheet = Sheet(title)
     top = max([above_start(one) or 0 for one in results], default=0) or 1
@@ -71,41 +68,6 @@ def _path_bar(one: PathResult) -> Any:
         return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
     value = f"{show_bytes(took)} in {one.seconds:.1f} s"
     return Bar(one.name, value, [(took, Look(ACCENT))], small, "bold")
-
-
-def criteria_table(
-    log: str = "",
-    study: str = "",
-    results: Sequence[PathResult] = (),
-    known: Criteria | None = None,
-) -> Shown:
-    """Each criterion by a run's log, an Optuna storage and the training paths that ran here;
-    what none of them shows says so.
-
-    Raises ValueError (OSError), one line, for a log or storage that cannot be read.
-    """
-    known = known or criteria(Path(log) if log else None, study or None)
-    rows = [
-        [row.study, row.criterion, row.expected, row.seen or None, row.state]
-        for row in with_runs(known.rows, results)
-    ]
-    columns = ["case", "criterion", "expected", "seen", "state"]
-    return Shown("Success criteria", columns, rows, widest=70)
-
-
-def study_text(study: str = "") -> str:
-    """How far a tuning study is: its trials by state, and how those ended that say so.
-
-    Raises ValueError, one line.
-    """
-    if not study:
-        return "not read because no study was given"
-    counts = read_study(study)
-    states = ("complete", "failed", "pruned", "running", "waiting")
-    lines = [f"{counts.name}: " + ", ".join(f"{getattr(counts, name)} {name}" for name in states)]
-    ends = Counter(counts.outcomes).most_common()
-    lines += ["ended " + ", ".join(f"{count} {outcome}" for outcome, count in ends)] if ends else []
-    return "\n".join(lines)
 
 
 def endurance_text(found: Endurance | None) -> str:
