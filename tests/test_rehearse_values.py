@@ -15,22 +15,22 @@ ROOT = Path(__file__).parents[1]
 ALONG = """
 import ctypes, torch
 from types import SimpleNamespace as Row
-from helpers.rehearse.under_torch import values
+from helpers.rehearse.under_torch import shadow, values
 
 device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
-along = values._Along(torch, Row(coming=[], later=[], beside="", device=device), "typical")
+along = shadow.ShadowComputation(torch, Row(coming=[], later=[], beside="", device=device), "typical")
 along.on_device = lambda one: isinstance(one, torch.Tensor) and type(one).__torch_dispatch__ == along.plain
-ops, place = torch.ops.aten, values._place
-drawn = along(ops.randint.low, (5, 9, [6]), {})
-long = along(ops.randn.default, ([4, 32000],), {})
-mask = along(ops.ones_like.default, (long,), {"dtype": torch.long})
-lengths = along(ops.sum.dim_IntList, (mask, [1]), {})
+ops, place = torch.ops.aten, shadow.place_of
+drawn = along.run(ops.randint.low, (5, 9, [6]), {})
+long = along.run(ops.randn.default, ([4, 32000],), {})
+mask = along.run(ops.ones_like.default, (long,), {"dtype": torch.long})
+lengths = along.run(ops.sum.dim_IntList, (mask, [1]), {})
 print(drawn.tolist(), lengths.tolist(), [place(one) in along.unknown for one in (drawn, long, mask, lengths)])
 
 masks, index = torch.tensor([True, False, True]), torch.tensor([0, 1])
 for at in ([masks], [masks, index]):  # a number at one mask is filled in without a count, at more it is counted
     given = torch.zeros(3, 2), at, torch.tensor(1.0)
-    along.before((ops.index_put_.default, "masks", given, {}, []), False)
+    along.before(shadow.Call(ops.index_put_.default, "masks", given, {}, []), False)
     print(*along.witness.coming)
     along.witness.coming.clear()
 
@@ -53,7 +53,7 @@ made = along.made_unknown(Stands(torch.ones(3)))
 print(made.inner.tolist(), place(made.inner) in along.unknown, along.witness.beside)
 seen = []
 along.kind = lambda func: seen.append(str(func)) or "views"
-values._Along = lambda *_: along
+values.ShadowComputation = lambda *_: along
 values.start(torch, along.witness)
 print((made + 1).inner.tolist(), "aten.add.Tensor" in seen)
 

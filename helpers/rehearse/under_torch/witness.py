@@ -14,17 +14,15 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
-# Operators whose result has a size that the device's values decide (torch's tag
-# dynamic_output_shape, and those that call one).
-SIZES = frozenset(
-    "nonzero nonzero_out nonzero_numpy argwhere masked_select masked_select_out _unique _unique2 unique_dim unique_consecutive "
-    "unique_dim_consecutive bincount one_hot repeat_interleave_Tensor repeat_interleave_self_Tensor _coalesce to_sparse "
-    "_to_sparse to_sparse_sparse_dim tensor_split_tensor_indices_or_sections combinations".split()
-)
+from .operators import SIZES, Torch
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
+Library = Any  # the device's own functions, by ctypes
 # In the order of device.c.
 COUNTS = (
     "launches blas blaslt cudnn to_device to_host within left_out memsets waits transforms collectives "
@@ -33,9 +31,12 @@ COUNTS = (
 
 
 class Witness:
-    """What is kept of this process; written whenever something new is seen, and at its end."""
+    """What is kept of this process; written whenever something new is seen, and at its end.
 
-    def __init__(self, device: Any, folder: str, replacing: Any):
+    ``replacing`` opens a file that stands under its name once it is whole.
+    """
+
+    def __init__(self, device: Library, folder: str, replacing: Callable[[str], Any]):
         self.device = device
         self.folder = folder
         self.replacing = replacing
@@ -45,7 +46,8 @@ class Witness:
         self.beside = ""
         self.compiled = set[int]()
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
-        if seconds := float(os.environ.get("CASEBOOK_SECONDS") or 0):
+        seconds = float(os.environ.get("CASEBOOK_SECONDS") or 0)
+        if seconds:
             self.limit(seconds)
         # Of the reads that come next: what is answered (-1: what lies there) and whether that
         # is known. Later: of masks, in a backward pass, which reads them once more, the last
@@ -53,9 +55,8 @@ class Witness:
         self.coming: list[tuple[int, bool]] = []
         self.later: list[tuple[int, bool]] = []
         self.reads: dict[tuple[str, bool, str, str], int] = {}
-        self.hear = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong)(
-            self.heard
-        )
+        answer_type = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_char_p, ctypes.c_ulonglong)
+        self.hear = answer_type(self.heard)
         device.fake_count.restype = ctypes.c_ulonglong
         device.fake_zero.argtypes = [ctypes.c_void_p, ctypes.c_ulonglong]
         device.fake_on_read(self.hear)
@@ -64,13 +65,15 @@ class Witness:
         os.register_at_fork(after_in_parent=self.forked, after_in_child=self.reads.clear)
 
     def forked(self) -> None:
+        """This process has forked another."""
         self.forks += 1
 
-    def heard(self, ops: bytes, size: int) -> int:
-        """The device was read back: by which operators, from which line. 0: the size of
-        something hangs on it; -1: none.
+    def heard(self, operators: bytes, size: int) -> int:
+        """The device was read back: by which operators, from which line.
+
+        Returns what is answered; 0: the size of something hangs on it; -1: what lies there.
         """
-        names = ops.decode("ascii", "replace").split()
+        names = operators.decode("ascii", "replace").split()
         sizes = [name for name in names if name in SIZES]
         answer = -1
         known = False
@@ -81,22 +84,22 @@ class Witness:
         if known:
             return answer
         if any("linalg" in name for name in names):  # a solver converges, and its input is finite
-            return int("linalg_eig" in names and "_linalg_check_errors" not in names)
-        inside = where = ""
-        frame = sys._getframe(0).f_back  # the backward pass runs on a thread without Python
-        while frame is not None and not where:
-            file = frame.f_code.co_filename
-            if "/torch/" in file.replace(os.sep, "/"):
-                inside = inside or os.path.basename(file)
-            elif os.path.dirname(file) != HERE:
-                where = f"{os.path.basename(file)}:{frame.f_lineno} {frame.f_code.co_name}"
-            frame = frame.f_back
-        key = (sizes[-1] if sizes else names[0] if names else "copy", bool(sizes), inside, where)
-        self.reads[key] = times = self.reads.get(key, 0) + 1
+            complex_values = "linalg_eig" in names and "_linalg_check_errors" not in names
+            return int(complex_values)
+        # The backward pass runs on a thread without Python.
+        inside, where = reading_line(sys._getframe(0).f_back)
+        if sizes:
+            name = sizes[-1]
+        else:
+            name = names[0] if names else "copy"
+        key = (name, bool(sizes), inside, where)
+        times = self.reads.get(key, 0) + 1
+        self.reads[key] = times
         if times & (times - 1) == 0:
             self.write()
         if times == ENDLESS and not sizes:
-            says = f"{where or 'the backward pass'} has read {times:,} values that a rehearsal does not compute; if they decide when"
+            place = where or "the backward pass"
+            says = f"{place} has read {times:,} values that a rehearsal does not compute; if they decide when"
             ends = "it ends, it never will: --steps and --seconds end it with the verdict so far"
             print(f"rehearsal: {says} {ends}", file=sys.stderr, flush=True)
         return max(answer, 0) if sizes else -1
@@ -108,99 +111,145 @@ class Witness:
         timer.start()
 
     def late(self) -> None:
+        """The seconds are over: end, or wait on where this process waits for others."""
         torch = sys.modules.get("torch")
         works = torch is not None and torch.cuda.is_initialized()
-        try:
-            with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-                waits = not works and bool(file.read().split())
-        except OSError:
-            waits = False
-        if waits:
+        if not works and has_children():
             self.limit(1.0)
         else:
             self.stop("--seconds")
 
-    def stepped(self, optimizer: Any, *_: Any) -> None:
+    def stepped(self, optimizer: object, *_: object) -> None:
         """An optimizer begins a step: past the last one that was asked for, the program ends."""
-        self.steps[id(optimizer)] = taken = self.steps.get(id(optimizer), 0) + 1
+        taken = self.steps.get(id(optimizer), 0) + 1
+        self.steps[id(optimizer)] = taken
         if taken > self.most_steps > 0:
             self.stop("--steps")
 
     def stop(self, why: str) -> None:
+        """End this process well, with the trace so far."""
         self.stopped = why
         self.write()
         sys.stdout.flush()
         os._exit(0)  # the recorder's own, which keeps the trace
 
-    def torch_imported(self, torch: Any) -> None:
+    def torch_imported(self, torch: Torch) -> None:
         """Limits of steps, and what a rehearsal does not do: compiling."""
-        steps = sys.modules.get("torch.optim.optimizer")
-        register = getattr(steps, "register_optimizer_step_pre_hook", None)
+        optimizers = sys.modules.get("torch.optim.optimizer")
+        register = getattr(optimizers, "register_optimizer_step_pre_hook", None)
         if register is not None:  # since torch 2.1
             register(self.stepped)
-        poisoned = torch.cuda._is_in_bad_fork
+        torch.cuda._is_in_bad_fork = self.counting_forked(torch.cuda._is_in_bad_fork)
+        torch.compile = self.running_eagerly(torch)
+
+    def counting_forked(self, poisoned: Callable[[], bool]) -> Callable[[], bool]:
+        """torch's question whether a forked process must not use the GPU, counted.
+
+        A library may ask, to leave the device alone; who is about to start it gets an error.
+        """
 
         def in_bad_fork() -> bool:
-            bad = bool(
-                poisoned()
-            )  # a library may ask, to leave the device alone; who is about to start it gets an error
+            bad = bool(poisoned())
             if bad and sys._getframe(1).f_code.co_name == "_lazy_init":
                 self.device.fake_forked()
             return bad
 
-        torch.cuda._is_in_bad_fork = in_bad_fork
-        compile_ = torch.compile
+        return in_bad_fork
 
-        @functools.wraps(compile_)
+    def running_eagerly(self, torch: Torch) -> Callable[..., Any]:
+        """torch.compile, whose results are counted when they are called.
+
+        A library may ask for compiled code that nobody calls.
+        """
+        compile_with_torch = torch.compile
+
+        @functools.wraps(compile_with_torch)
         def eagerly(model: Any = None, **kwargs: Any) -> Any:
             if model is None:
                 return functools.partial(eagerly, **kwargs)
-            made = compile_(model, **kwargs)
+            compiled = compile_with_torch(model, **kwargs)
+            if isinstance(compiled, torch.nn.Module):
+                self.compiled.add(id(compiled))
+                return compiled
 
-            def counted(*args: Any, **more: Any) -> Any:  # a library may ask for what nobody calls
-                self.compiled.add(id(made))
-                return made(*args, **more)
+            @functools.wraps(compiled)
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                self.compiled.add(id(compiled))
+                return compiled(*args, **kwargs)
 
-            if isinstance(made, torch.nn.Module):
-                self.compiled.add(id(made))
-                return made
-            return functools.wraps(made)(counted)
+            return counted
 
-        torch.compile = eagerly
+        return eagerly
 
     def write(self) -> None:
-        error: Any = getattr(sys, "last_value", None)
-        walked = traceback.walk_tb(getattr(error, "__traceback__", None))
-        frames = [
-            f"{os.path.basename(frame.f_code.co_filename)}:{line} {frame.f_code.co_name}"
-            for frame, line in walked
-        ]
-        read = ("op", "sizes", "inside", "where", "times")
-        seen = {
+        """Keep what was seen so far in this process's file."""
+        error: BaseException | None = getattr(sys, "last_value", None)
+        steps = max(self.steps.values(), default=0)
+        facts = {
             "pid": os.getpid(),
             "forks": self.forks,
-            "frames": frames[::-1],
+            "frames": frames_of(error),
             "error": "" if error is None else type(error).__name__,
             "message": "" if error is None else str(error),
-            "counts": {name: self.device.fake_count(at) for at, name in enumerate(COUNTS)},
+            "counts": {name: self.device.fake_count(number) for number, name in enumerate(COUNTS)},
             "stopped": self.stopped,
-            "steps": max(self.steps.values(), default=0) - (self.stopped == "--steps"),
+            "steps": steps - 1 if self.stopped == "--steps" else steps,
             "compiled": len(self.compiled),
             "beside": self.beside,
-            "reads": [dict(zip(read, (*key, times))) for key, times in self.reads.items()],  # noqa: B905 -- Python 3.9
+            "reads": [
+                {"op": name, "sizes": sizes, "inside": inside, "where": where, "times": times}
+                for (name, sizes, inside, where), times in self.reads.items()
+            ],
         }
+        path = os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")
         try:
-            with self.replacing(os.path.join(self.folder, f"rehearsal_{os.getpid()}.told")) as file:
-                json.dump(seen, file)
+            with self.replacing(path) as file:
+                json.dump(facts, file)
         except OSError:
             return  # the folder went away: there is nowhere to write to
 
 
-def start(replacing: Any) -> Witness | None:
+def reading_line(frame: FrameType | None) -> tuple[str, str]:
+    """The file of torch that reads a value, and the line of the program that made it do so.
+
+    Both are empty where no frame of Python is in sight.
+    """
+    inside = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if "/torch/" in file.replace(os.sep, "/"):
+            inside = inside or os.path.basename(file)
+        elif os.path.dirname(file) != HERE:
+            return inside, line_of(frame, frame.f_lineno)
+        frame = frame.f_back
+    return inside, ""
+
+
+def line_of(frame: FrameType, number: int) -> str:
+    """A line of a frame in words: its file, number and function."""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{number} {frame.f_code.co_name}"
+
+
+def frames_of(error: BaseException | None) -> list[str]:
+    """The lines that an error went through, the innermost first."""
+    walked = traceback.walk_tb(error.__traceback__ if error else None)
+    return [line_of(frame, number) for frame, number in walked][::-1]
+
+
+def has_children() -> bool:
+    """Whether this process has others that it started."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+            return bool(file.read().split())
+    except OSError:
+        return False
+
+
+def start(replacing: Callable[[str], Any]) -> Witness | None:
     """Watch this process, where it runs on the device that is not there."""
     device = ctypes.CDLL(None)
-    if hasattr(device, "fake_on_read"):
-        # Last: what the program has of its own comes first.
-        sys.path += filter(None, [os.environ.get("CASEBOOK_NEEDS")])
-        return Witness(device, os.environ["CASEBOOK_REHEARSE"], replacing)
-    return None
+    if not hasattr(device, "fake_on_read"):
+        return None
+    # Last: what the program has of its own comes first.
+    sys.path += filter(None, [os.environ.get("CASEBOOK_NEEDS")])
+    return Witness(device, os.environ["CASEBOOK_REHEARSE"], replacing)
