@@ -37,8 +37,8 @@ from helpers.look.gpus import Gpu
 from helpers.tell import figures, sheet, tables
 from helpers.tell.display import display
 from helpers.tell.figure_style import DARK, SCHEME
-from helpers.tell.sanitise import clean_svg
 from helpers.tell.shown import Shown
+from helpers.tell.svg import clean_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 GONE = not_available("no such file", "bytes", "/sys/x")

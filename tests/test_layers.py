@@ -37,11 +37,10 @@ STILL_WRONG = {
     "helpers.judge.box",
     "helpers.judge.evidence",
     "helpers.tell.box",
-    "helpers.tell.page",
+    "helpers.tell.page_cells",
     "helpers.tell.panels.frame",
     "helpers.tell.panels.live",
     "helpers.tell.panels.questions",
-    "helpers.tell.sanitise",
     "helpers.trials.remedies",
 }
 MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli"}

@@ -35,7 +35,7 @@ from helpers.tell.panels.questions import (
     fits_panel,
     reader,
 )
-from helpers.tell.sanitise import clean_svg
+from helpers.tell.svg import clean_svg
 from helpers.vpoc.planner import Free, Shape
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))

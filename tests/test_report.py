@@ -25,8 +25,12 @@ from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, 
 from helpers.ground.units import GIB
 from helpers.look.bundle import BundleWriter, open_box
 from helpers.tell import box as words_of_box
-from helpers.tell import page
-from helpers.tell.page import Prose, Room, cells, notebook_html, png_size
+from helpers.tell.markdown_html import Prose
+from helpers.tell.page import notebook_html
+from helpers.tell.page_cells import CodeCell, cells
+from helpers.tell.page_output import png_size
+from helpers.tell.page_room import Room
+from helpers.tell.render import verdict_html
 from helpers.tell.shown import Shown
 from helpers.tell.tables import plain
 from helpers.tell.verdict import CAUSE_WORDS
@@ -183,17 +187,18 @@ def test_words_that_stand_in_the_error_already_are_not_said_twice():
     died = output("error", ename="Died", evalue="", traceback=trace)
     notebook = new_notebook(cells=[code("x()", died, status="failed")])
     (shown,) = cells(notebook, Room(ROOM), "a fault\nof the GPU")
-    assert [out["text"] for out in shown["outputs"]] == ["\n".join(trace)]
-    assert not shown["last_words"] and shown["state"] == "This cell failed"
+    assert [out.text for out in shown.outputs] == ["\n".join(trace)]
+    assert shown.last_words == ""
+    assert shown.state == "This cell failed"
     (shown,) = cells(notebook, Room(ROOM), "another fault")
-    assert shown["last_words"] == "another fault"
+    assert shown.last_words == "another fault"
 
 
 def test_of_a_long_text_the_start_is_shown_and_of_an_error_the_end():
     long = "first\n" + "x\n" * 10_000 + "last"
     error = output("error", ename="E", evalue="", traceback=[long])
     (shown,) = cells(new_notebook(cells=[code("", printed(long), error)]), Room(10**6))
-    text, trace = (out["text"] for out in shown["outputs"])
+    text, trace = (out.text for out in shown.outputs)
     assert text.startswith("first") and "last" not in text
     assert trace.endswith("last") and "first" not in trace
 
@@ -209,12 +214,13 @@ def test_the_failing_cell_is_found_by_its_number_where_papermill_marked_none():
             code("b"),
         ]
     )
-    shown = [cell for cell in cells(notebook, Room(ROOM), "last", 2) if "code" in cell]
-    assert [Audit(cell["code"]).text.strip() for cell in shown if cell["last_words"]] == ["a"]
-    labels = [cell["label"] for cell in shown]
+    shown = [cell for cell in cells(notebook, Room(ROOM), "last", 2) if isinstance(cell, CodeCell)]
+    assert [Audit(cell.code).text.strip() for cell in shown if cell.last_words] == ["a"]
+    labels = [cell.label for cell in shown]
     assert labels == ["Parameters", "Parameters of this run", "Code", "Code"]
     *_, last = cells(notebook, Room(ROOM), "last words of nobody")
-    assert last["last_words"] == "last words of nobody" and not last["code"]
+    assert last.last_words == "last words of nobody"
+    assert not last.code
 
 
 def test_no_fold_for_code_is_empty():
@@ -366,7 +372,7 @@ def test_a_picture_is_as_wide_as_it_says_and_at_most_as_it_is():
     for wide, says in ((1, 1), (9, 1), ("x", 1)):
         picture.metadata = nbformat.from_dict({"image/png": {"alt": "words", "width": wide}})
         (shown,) = cells(new_notebook(cells=[code("", picture)]), Room(ROOM))
-        assert (shown["outputs"][0]["width"], shown["outputs"][0]["alt"]) == (says, "words")
+        assert (shown.outputs[0].width, shown.outputs[0].alt) == (says, "words")
 
 
 def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_it_is_of(tmp_path):
@@ -387,14 +393,14 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_makes_a_page_heading(cause):
-    html = page.verdict_html(verdict(cause), hero=True)
+    html = verdict_html(verdict(cause), hero=True)
     assert Audit(html).headings[0][1] == CAUSE_WORDS[cause]
 
 
 @pytest.mark.parametrize(("confidence", "lit"), [("confirmed", 3), ("likely", 2), ("weak", 1)])
 def test_the_meter_shows_how_sure_a_verdict_is(confidence, lit):
-    assert page.verdict_html(verdict("user-leak", confidence)).count('class="on"') == lit
-    assert page.verdict_html(verdict("cannot-tell", confidence)).count('class="on"') == 0
+    assert verdict_html(verdict("user-leak", confidence)).count('class="on"') == lit
+    assert verdict_html(verdict("cannot-tell", confidence)).count('class="on"') == 0
 
 
 def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
@@ -402,7 +408,7 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
     sums = [Evidence(id=f"sum-{n}", reading=reading, says=f"line {n}") for n in (1, 2)]
     other = Evidence(id="e", reading=reading, says="a reading")
     missing = [Missing(reading="the log", how="look")]
-    html = page.verdict_html(verdict("user-leak", evidence=[other, *sums], missing=missing))
+    html = verdict_html(verdict("user-leak", evidence=[other, *sums], missing=missing))
     text = Audit(html).text
     assert in_order(
         text,
@@ -420,7 +426,7 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
 @pytest.mark.parametrize("mark", ["(filled in)", "(said, not measured)"])
 def test_of_long_words_the_card_may_cut_the_end_and_never_that_no_machine_printed_them(mark):
     long = Evidence(id="e", reading=seen(1, "bytes", "x"), says=f"{'word ' * 60}{mark}")
-    html = page.verdict_html(verdict("user-leak", evidence=[long]))
+    html = verdict_html(verdict("user-leak", evidence=[long]))
     cut, _, rest = html.partition('<span class="says">')[2].partition("</span>")
     assert mark not in cut and rest.lstrip().startswith(mark)
 

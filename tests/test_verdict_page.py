@@ -19,7 +19,7 @@ from helpers.ground.shapes import (
     to_json,
 )
 from helpers.tell import verdict as words
-from helpers.tell.page import Prose
+from helpers.tell.markdown_html import Prose
 from helpers.tell.prose import WIDE
 
 LONG = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"

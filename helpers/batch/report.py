@@ -38,7 +38,9 @@ from helpers.look.archive import BundleError
 from helpers.look.bundle import RECORDED, Bundle, open_bundle
 from helpers.look.files import write_atomic
 from helpers.tell.box import ELSEWHERE
-from helpers.tell.page import Room, notebook_html, render
+from helpers.tell.page import notebook_html
+from helpers.tell.page_room import Room
+from helpers.tell.render import render
 from helpers.tell.shown import Shown, cut, duration, plain, uncoloured, words
 
 PAGE_BYTES = 2_400_000

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from helpers.look.bundle import Bundle
-from helpers.tell.page import render
+from helpers.tell.render import render
 from helpers.tell.shown import words
 
 from . import verdict_facts

@@ -1,0 +1,213 @@
+"""The sections of a page that a notebook becomes: one line each, unfolded where somebody looks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html import unescape
+
+from markupsafe import Markup
+
+from .page_cells import UNFINISHED, CodeCell, ProseCell
+from .page_output import PageOutput
+from .prose import one_line
+
+SAID_ABOVE = ("Machine", "Against", "Verdict", "Next step")
+"""Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
+PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
+"""Headings that stand on a page in other words."""
+_SIZE = re.compile(r"[\d.]+ [KMGT]iB")
+
+
+@dataclass
+class Fold:
+    """A section of a page: one line, under it prose, the outputs of some cells, and the
+    ``cells`` whose code or state is shown.
+    """
+
+    title: str = ""
+    prose: Markup = Markup("")
+    outputs: list[PageOutput] = field(default_factory=list)
+    cells: list[CodeCell] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """What became of it where it did not run to its end."""
+        return next((cell.state for cell in self.cells if cell.state), "")
+
+    @property
+    def open(self) -> bool:
+        """Whether it is shown at once: somebody has to look at it."""
+        urgent = (UNFINISHED["failed"], UNFINISHED["running"])
+        return any(cell.state in urgent or cell.last_words for cell in self.cells)
+
+    @property
+    def views(self) -> list[tuple[str, list[PageOutput]]]:
+        """Its outputs, those of a figure and of its twin in words apart: a reader sees one of
+        the two.
+        """
+        pictures = [output for output in self.outputs if output.kind == "picture"]
+        rest = [output for output in self.outputs if output.kind != "picture"]
+        if pictures and rest:
+            return [("Figure", pictures), ("Table", rest)]
+        return [("", self.outputs)]
+
+    @property
+    def says(self) -> str:
+        """What it comes to, in a line: what the first of its outputs says of itself, else the
+        words that it begins with.
+        """
+        return next(filter(None, map(_says, self.outputs)), "")
+
+
+def folds(pieces: Iterable[ProseCell | CodeCell], known: set[str] | None) -> list[Fold]:
+    """The cells of a notebook under the lines that go before them.
+
+    ``known`` are digests of outputs that the page around them shows already; they are not shown
+    again, and what is shown is added. Neither are code that ran well, and the parts that the
+    head of that page holds. None shows everything.
+    """
+    folding = _ShowAll() if known is None else _ShowNew(known)
+    for piece in pieces:
+        if isinstance(piece, ProseCell):
+            folding.add_prose(piece)
+        else:
+            folding.add_code(piece)
+    return folding.folds()
+
+
+class _Folding:
+    """Folds that are closed, and the one to which cells are added."""
+
+    def __init__(self) -> None:
+        self.closed: list[Fold] = []
+        self.fold = Fold()
+        self.code_passed = False
+        """Whether code went by since the last prose, also such that had nothing to show."""
+
+    def add_prose(self, piece: ProseCell) -> None:
+        raise NotImplementedError
+
+    def add_code(self, piece: CodeCell) -> None:
+        raise NotImplementedError
+
+    def is_shown(self, fold: Fold) -> bool:
+        return bool(fold.outputs or fold.cells)
+
+    def folds(self) -> list[Fold]:
+        return [fold for fold in (*self.closed, self.fold) if self.is_shown(fold)]
+
+    def begin_where(self, begins: bool) -> None:
+        """Close the fold where another begins, or where cells stand in it."""
+        if begins or self.fold.outputs or self.fold.cells or self.code_passed:
+            self.closed.append(self.fold)
+            self.fold = Fold()
+        self.code_passed = False
+
+    def add(self, piece: CodeCell, outputs: list[PageOutput], is_wanted: bool) -> None:
+        """Add outputs of a cell, and the cell itself where that is wanted."""
+        self.code_passed = True
+        is_twin = self.closed and not is_wanted and not self.fold.outputs
+        if is_twin and _are_twins(self.closed[-1].outputs, outputs):
+            self.closed[-1].outputs += outputs
+            self.fold = Fold()
+            return
+        if (outputs or is_wanted) and not self.fold.title:
+            self.fold.title = piece.label
+        self.fold.outputs += outputs
+        if is_wanted:
+            self.fold.cells.append(piece)
+
+
+class _ShowAll(_Folding):
+    """Every cell with its code, under its own heading."""
+
+    def add_prose(self, piece: ProseCell) -> None:
+        self.begin_where(bool(piece.heading))
+        if self.fold.title or piece.heading:
+            self.fold.prose += piece.whole
+        else:
+            self.fold.prose += piece.rest
+        if not self.fold.title:
+            self.fold.title = piece.heading or piece.lead
+
+    def add_code(self, piece: CodeCell) -> None:
+        is_wanted = bool(piece.code or piece.state or piece.last_words)
+        self.add(piece, piece.outputs, is_wanted)
+
+    def is_shown(self, fold: Fold) -> bool:
+        return bool(fold.title) or super().is_shown(fold)
+
+
+class _ShowNew(_Folding):
+    """What the page around it does not show yet, and cells that did not run well."""
+
+    def __init__(self, known: set[str]) -> None:
+        super().__init__()
+        self.known = known
+        self.part = ""
+
+    def add_prose(self, piece: ProseCell) -> None:
+        self.begin_where(False)
+        if piece.heading:
+            self.part = piece.heading
+        self.fold.prose += piece.whole if self.fold.title else piece.rest
+        if not self.fold.title:
+            self.fold.title = piece.lead or PARTS.get(piece.heading, piece.heading)
+
+    def add_code(self, piece: CodeCell) -> None:
+        outputs = piece.outputs
+        if not piece.state:
+            outputs = self._new(piece)
+            if piece.outputs and not outputs and not self.fold.outputs:
+                self.fold = Fold()
+        self.add(piece, outputs, is_wanted=bool(piece.state or piece.last_words))
+
+    def _new(self, piece: CodeCell) -> list[PageOutput]:
+        """The outputs of a cell that the page does not show; it does from now on."""
+        if self.part in SAID_ABOVE:
+            return []
+        new = []
+        for output in piece.outputs:
+            digest = hashlib.sha256(repr(output).encode("utf-8", "replace")).hexdigest()
+            if not output.again and digest not in self.known:
+                self.known.add(digest)
+                new.append(output)
+        return new
+
+
+def _are_twins(figures: list[PageOutput], tables: list[PageOutput]) -> bool:
+    """Whether most sizes of tables stand in the words of the figure before them, and most of
+    those in the tables.
+    """
+    rows = _rows(tables)
+    if len(rows) < 2 or any(output.kind != "picture" for output in figures):
+        return False
+    in_figures = set(_SIZE.findall("\n".join(output.alt for output in figures)))
+    in_tables = set(_SIZE.findall("\n".join(rows)))
+    return 2 * len(in_tables & in_figures) > max(len(in_tables), len(in_figures))
+
+
+def _says(output: PageOutput) -> str:
+    """What an output comes to, in a line."""
+    if output.kind == "verdict":  # it has a headline
+        return ""
+    says = output.says or output.alt
+    rows = _rows([output])
+    if not says and rows:
+        says = re.sub("<[^>]*>", " ", rows[0].replace("</td>", " "))
+    lines = output.text.strip().splitlines()
+    if not says and lines:
+        says = lines[-1] if output.kind == "error" else lines[0]
+    return one_line(unescape(says))
+
+
+def _rows(outputs: Iterable[PageOutput]) -> list[str]:
+    """The rows of the tables among outputs, without their headings."""
+    tables = "".join(output.html for output in outputs if output.kind == "table")
+    rows = []
+    for body in re.findall("<tbody>(.*?)</tbody>", tables, re.DOTALL):
+        rows += [row for row in body.split("<tr>")[1:] if "colspan" not in row]
+    return rows

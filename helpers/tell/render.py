@@ -1,0 +1,82 @@
+"""Pages from one set of templates, in which every text is harmless and escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from helpers.ground.shapes import Reading, Verdict
+from helpers.ground.units import plain
+
+from . import verdict as verdict_words
+from .html_table import breakable
+from .resources import template, words
+from .tables import one_source
+
+
+def render(name: str, **values: object) -> Markup:
+    """A template of this folder, filled in."""
+    return Markup(_environment().get_template(name).render(**values))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_harmless,
+    )
+    environment.globals.update(asset=asset, glossary=words("glossary"))
+    environment.filters["card"] = verdict_html
+    environment.filters["hero"] = _leading_verdict
+    environment.filters["breakable"] = _breakable
+    environment.filters["source"] = _source
+    environment.filters["shown"] = Reading.show
+    return environment
+
+
+def _harmless(value: object) -> object:
+    """A text without control characters, whatever the template forgets."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return plain(value, keep="\n\t")
+    return value
+
+
+def _breakable(text: str) -> Markup:
+    return Markup(breakable(plain(text)))
+
+
+def _source(reading: Reading) -> Markup:
+    return Markup(breakable(one_source([reading])))
+
+
+@cache
+def asset(*names: str) -> tuple[Markup, str]:
+    """The style or the script of a page, and the hash by which the page's policy allows it and
+    nothing else.
+    """
+    text = template(*names)
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return Markup(text), f"'sha256-{digest}'"
+
+
+def verdict_html(verdict: Verdict, hero: bool = False) -> Markup:
+    """The verdict as a box of the page; ``hero`` gives it the heading."""
+    strength = 0
+    if verdict.cause != "cannot-tell":
+        strength = 3 - list(verdict_words.CONFIDENCE_WORDS).index(verdict.confidence)
+    return render(
+        "verdict.html.j2", verdict=verdict, hero=hero, words=verdict_words, strength=strength
+    )
+
+
+def _leading_verdict(verdict: Verdict) -> Markup:
+    return verdict_html(verdict, hero=True)

@@ -1,0 +1,94 @@
+"""An SVG that nobody vouches for, with what draws and nothing that acts or reaches out.
+
+It keeps what draws and, of styles, the one of our own figures. A page shows it as a picture of its
+own (``<img>``), where a browser runs no script and loads nothing (SVG Integration, "secure animated
+mode").
+"""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from helpers.tell.figure_style import SCHEME
+
+SVG = "http://www.w3.org/2000/svg"
+DEEPEST = 60
+LARGEST_PIXELS = 20_000
+_TAGS = frozenset(
+    """svg g path rect circle ellipse line polyline polygon text tspan defs clipPath linearGradient
+    radialGradient stop use marker symbol mask pattern""".split()
+)
+_NAMES = re.compile(
+    "(?:id|d|x|y|x1|x2|y1|y2|r|rx|ry|cx|cy|dx|dy|fx|fy|width|height|viewBox|preserveAspectRatio"
+    "|transform|points|offset|version|clip-path|clip-rule|mask|opacity|color|style"
+    "|gradient(?:Units|Transform)|clipPathUnits|spreadMethod|ref[XY]|orient"
+    "|(?:fill|stroke|stop|font|text|dominant|alignment|marker|letter|word|baseline)(?:-[a-z]+)*"
+    "|pattern(?:Units|Transform)|marker(?:Units|Width|Height)|mask(?:Units|ContentUnits))"
+)
+_OUTSIDE = re.compile(
+    r"url\s*\(\s*(?![\"']?#)|@|\\|&|javascript|expression|data:|//|image(?:-set)?\s*\(",
+    re.IGNORECASE,
+)
+
+
+def clean_svg(text: str) -> tuple[str, int, int] | None:
+    """The SVG with what draws and nothing else, its width and height in pixels.
+
+    None where it is none that can be read.
+    """
+    from defusedxml.common import DefusedXmlException  # type: ignore[import-untyped, unused-ignore]
+    from defusedxml.ElementTree import fromstring  # type: ignore[import-untyped, unused-ignore]
+
+    try:
+        root: ElementTree.Element = fromstring(text)
+    except (ElementTree.ParseError, DefusedXmlException, ValueError):
+        return None
+    clean = _drawing(root)
+    size = _size(root)
+    if clean is None or clean.tag != "svg" or size is None or not len(clean):
+        return None
+    width, height = size
+    clean.set("xmlns", SVG)
+    clean.set("width", str(width))
+    clean.set("height", str(height))
+    return ElementTree.tostring(clean, encoding="unicode"), width, height
+
+
+def _drawing(element: ElementTree.Element, depth: int = 0) -> ElementTree.Element | None:
+    """A copy of an element with what draws inside it; None where it does not draw."""
+    space, _, name = str(element.tag).rpartition("}")
+    is_for_a_mouse = "fill-opacity: 0.00" in element.get("style", "")
+    if is_for_a_mouse or space not in ("", "{" + SVG) or depth > DEEPEST:
+        return None
+    is_our_style = name == "style" and element.text == SCHEME and not len(element)
+    if name not in _TAGS and not is_our_style:
+        return None
+    clean = ElementTree.Element(name)
+    clean.text = element.text
+    clean.tail = element.tail
+    for key, value in element.attrib.items():
+        bare = key.rpartition("}")[2]
+        if bare == "href" and re.fullmatch(r"#[\w.:-]+", value):
+            clean.set("href", value)
+        elif key == bare and _NAMES.fullmatch(key) and not _OUTSIDE.search(value):
+            clean.set(key, value)
+    for child in element:
+        drawing = _drawing(child, depth + 1)
+        if drawing is not None:
+            clean.append(drawing)
+    return clean
+
+
+def _size(root: ElementTree.Element) -> tuple[int, int] | None:
+    """Width and height in pixels, by its attributes, else by its box."""
+    sizes = [root.get("width", ""), root.get("height", "")]
+    if not all(re.match(r"[0-9.]+(?!.*%)", size) for size in sizes):
+        sizes = root.get("viewBox", "").replace(",", " ").split()[2:4]
+    try:
+        width, height = (round(float(re.sub(r"[^0-9.].*", "", size))) for size in sizes)
+    except ValueError:
+        return None
+    if 0 < width < LARGEST_PIXELS and 0 < height < LARGEST_PIXELS:
+        return width, height
+    return None
