@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from helpers.ground.shapes import to_json  # noqa: E402
-from helpers.judge.diagnosis import diagnose, recovery  # noqa: E402
+from helpers.judge.diagnosis import diagnose  # noqa: E402
 from helpers.judge.evidence import evidence_from_bundle  # noqa: E402
+from helpers.judge.next_step import recovery  # noqa: E402
 from helpers.look.bundle import Bundle, BundleWriter, open_box, recorded_names  # noqa: E402  # noqa: E402
 
 ODD = [b"", b"\x00\xff\xfe", b"null\n", b"1,5 GiB", "١٢".encode()]

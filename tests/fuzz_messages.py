@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 from data_rows import read_lines
 
-from helpers.judge.owner import account
+from helpers.judge.message_account import account_of
 from helpers.look.messages import read_message
 
 MESSAGES = [
@@ -82,7 +82,7 @@ def fuzz(count: int, seed: int = 0) -> dict[str, object]:
         try:
             reading = read_message(source)  # type: ignore[arg-type]
             for message in reading.messages:
-                sums = account(message)
+                sums = account_of(message)
                 kinds[message.event] += 1
                 kinds["numbers"] += len(message.numbers)
                 for size in message.numbers:

@@ -27,7 +27,7 @@ sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
 from helpers.allocator.engine import replay
 from helpers.fits.sheet import Given
-from helpers.judge import ceilings as layers, ttm_plan
+from helpers.judge import ceilings as layers, ttm_limit
 from helpers.vpoc.planner import Free, Shape
 from helpers.look.bundle import open_box
 from helpers.tell import ttm
@@ -39,7 +39,7 @@ monitor.is_this_box = lambda bundle: True
 allocator.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 stacks, case = layers.ceilings(bundle), panel_examples.small_study()
-what_if = ttm.what_if(stacks[0], ttm_plan.room(bundle, stacks[0]))
+what_if = ttm.what_if(stacks[0], ttm_limit.room(bundle, stacks[0]))
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 shape, free = Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)

@@ -8,8 +8,9 @@ from changed_boxes import build, changed, gb10, oom
 from data_rows import read_rows
 
 from helpers.judge.ceilings import ceilings
-from helpers.judge.diagnosis import diagnose, recovery
+from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
+from helpers.judge.next_step import recovery
 from helpers.look.bundle import open_box, recorded_names
 from helpers.settings import presets
 from helpers.settings.audit import audit_box

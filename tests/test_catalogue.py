@@ -10,20 +10,30 @@ from changed_boxes import oom
 
 from helpers import judge
 from helpers.ground.shapes import CAUSES, seen
-from helpers.judge import diagnosis
-from helpers.judge.diagnosis import BASES, KINDS, diagnose, failures, fill, next_step, weigh
-from helpers.judge.evidence import CaseEvidence, Observation, case_evidence, observation_name
-from helpers.judge.observations import marks, observe
+from helpers.judge import catalogue
+from helpers.judge.case_names import fill
+from helpers.judge.catalogue import BASES, KINDS, failures
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence, case_evidence
+from helpers.judge.marks import marks
+from helpers.judge.next_step import next_step
+from helpers.judge.observation import Observation, observation_name
+from helpers.judge.observations import observe
+from helpers.judge.weights import weigh_failures
 from helpers.look import wordings
 from helpers.look.relations import RELATIONS
 from helpers.tell.shown import typed
 
-JUDGE = Path(diagnosis.__file__).parent
+JUDGE = Path(catalogue.__file__).parent
 RAW = judge.table("failures")
-MAKERS = ("note", "say", "also", "_row", "Observation")
+MAKERS = ("make_observation", "_observed", "Observation")
 """The functions that make an observation; its name is their first argument."""
-NOT_MAKING = "owner diagnosis binding ceilings ttm_plan".split()
-OBSERVING = [path for path in sorted(JUDGE.glob("*.py")) if path.stem not in NOT_MAKING]
+OBSERVING = [
+    *sorted(JUDGE.glob("*observation*.py")),
+    *sorted(JUDGE.glob("posted_*.py")),
+    JUDGE / "marks.py",
+    JUDGE / "snapshot_evidence.py",
+]
 FOR_DISPLAY = {"explained", "missing-library", "snapshot-oom", "snapshot-reserved", "free:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""
 EACH = pytest.mark.parametrize("failure", failures(), ids=lambda failure: failure.id)
@@ -57,10 +67,17 @@ def texts_of(code):
     return {text for node in known for text in literals(node)}
 
 
+def called(call):
+    """The name of the function or method that is called."""
+    return getattr(call.func, "id", "") or getattr(call.func, "attr", "").replace(
+        "observed", "_observed"
+    )
+
+
 def called_with_a_literal(path):
     """Only what a maker is called with as a literal: what surely becomes an observation's name."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    makers = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id in MAKERS and c.args]
+    makers = [call for call in calls if called(call) in MAKERS and call.args]
     return {text for call in makers for text in literals(call.args[0])} - {""}
 
 
@@ -146,7 +163,7 @@ def test_the_groups_name_only_what_can_be_made():
 
 # -- what is produced and used by nobody ----------------------------------------------------------
 def test_nothing_is_observed_that_no_entry_uses_and_no_view_shows():
-    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "diagnosis.py"]
+    views = [*(JUDGE.parent / "tell").glob("*.py"), JUDGE / "diagnosis.py", JUDGE / "case_names.py"]
     shown = {text for path in views for text in path.read_text().split('"')}
     made = {name for path in OBSERVING for name in called_with_a_literal(path)}
     assert made - used() - FOR_DISPLAY - shown == set()
@@ -160,8 +177,8 @@ def test_a_remedys_placeholders_are_known_and_filled_also_without_a_number(name)
     row = RAW["remedies"][name]
     assert set(row) == {"what", "command", "precondition", "harm"}
     assert all(words or key == "command" for key, words in row.items())
-    _, _, of_the_catalogue = (JUDGE / "diagnosis.py").read_text().partition("# The catalogue of")
-    given = {text for text in texts_of("#" + of_the_catalogue) if re.fullmatch("[a-z_]+", text)}
+    texts = texts_of((JUDGE / "case_names.py").read_text())
+    given = {text for text in texts if re.fullmatch("[a-z_]+", text)}
     assert set(PLACEHOLDER.findall(" ".join(row.values()))) <= given
     assert not PLACEHOLDER.search(fill(row["what"] + row["command"] + row["precondition"], {}))
 
@@ -185,8 +202,8 @@ NEW = {
 
 def with_entries(monkeypatch, rows):
     """The catalogue of other entries."""
-    monkeypatch.setattr(diagnosis, "table", lambda name: {**judge.table(name), "failures": rows})
-    diagnosis.failures.cache_clear()
+    monkeypatch.setattr(catalogue, "table", lambda name: {**judge.table(name), "failures": rows})
+    catalogue.failures.cache_clear()
 
 
 def with_entry(monkeypatch, **changes):
@@ -196,7 +213,7 @@ def with_entry(monkeypatch, **changes):
 @pytest.fixture(autouse=True)
 def the_file_as_it_is():
     yield
-    diagnosis.failures.cache_clear()
+    catalogue.failures.cache_clear()
 
 
 def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
@@ -205,9 +222,9 @@ def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
         Observation(name, seen("x", "text", name), "seen", "tool")
         for name in ("paper-jam", "device-refused")
     ]
-    best = weigh(found)[0]
+    best = weigh_failures(found)[0]
     assert (best.failure.id, best.confidence) == ("paper-jam", "likely")
-    assert weigh(found[1:]) == [] or weigh(found[1:])[0].failure.id != "paper-jam"
+    assert weigh_failures(found[1:]) == [] or weigh_failures(found[1:])[0].failure.id != "paper-jam"
 
 
 @pytest.mark.parametrize(("changes", "word"), [
@@ -217,7 +234,7 @@ def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
 def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, changes, word):
     with_entry(monkeypatch, **changes)
     with pytest.raises((ValueError, KeyError), match=word):
-        diagnosis.failures()
+        catalogue.failures()
 
 
 def test_the_order_of_the_entries_decides_nothing(monkeypatch):

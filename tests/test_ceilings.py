@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import DKMS, GIB, MIB, PCI, apu
 
-from helpers.judge.binding import Numbers, decide, kfd_limit
+from helpers.judge.binding import decide
 from helpers.judge.ceilings import ceilings
+from helpers.judge.numbers import Numbers, kfd_limit
 from helpers.look.bundle import open_box
 
 RAM = 96 * GIB

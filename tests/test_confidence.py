@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 
 from helpers.ground.shapes import Verdict as Verdicts
 from helpers.ground.shapes import from_json, seen, to_json
-from helpers.judge.diagnosis import diagnose, failures, recovery, verdict_of, weigh
+from helpers.judge.catalogue import failures
+from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import (
     CaseEvidence,
-    Observation,
     case_evidence,
     evidence_from_bundle,
     evidence_from_message,
 )
-from helpers.judge.posted import process_observations, processes
+from helpers.judge.next_step import recovery
+from helpers.judge.observation import Observation
+from helpers.judge.posted_processes import process_observations, processes
+from helpers.judge.weights import weigh_failures
 from helpers.look.bundle import open_box, recorded_names
 
 SPOKEN = "sufficient proof strong weak refuted_by strong_against weak_against".split()
@@ -65,7 +68,7 @@ def test_what_was_filled_in_for_a_recorded_box_confirms_nothing(found):
 @settings(max_examples=120)
 @given(observations())
 def test_what_is_confirmed_has_a_hard_proof_of_its_own_cause(found):
-    for row in weigh(found):
+    for row in weigh_failures(found):
         if row.confidence == "confirmed":
             hard = [one for one in found if one.proof and one.hard]
             assert {one.name for one in hard} & set(row.failure.proof)
@@ -88,8 +91,8 @@ def test_the_order_of_observations_decides_nothing(found, dice):
 @settings(max_examples=80)
 @given(observations(), observations(hard=False))
 def test_hearsay_beside_measurements_raises_no_confidence_to_confirmed(found, said):
-    bare = {row.failure.id: row.confidence for row in weigh(found)}
-    for row in weigh([*found, *said]):
+    bare = {row.failure.id: row.confidence for row in weigh_failures(found)}
+    for row in weigh_failures([*found, *said]):
         if row.confidence == "confirmed":
             assert bare.get(row.failure.id) == "confirmed"
 
@@ -142,9 +145,9 @@ def test_a_mutated_message_beside_any_box_gets_a_verdict(seed, box):
 @pytest.mark.parametrize("seed", range(16))
 def test_a_mutated_bundle_gets_a_verdict(seed):
     dice = random.Random(seed)
-    evidence = evidence_from_bundle(mutated_bundle(open_box(dice.choice(recorded_names())), dice))
-    verdict = diagnose(evidence)
-    assert to_json(verdict) == to_json(diagnose(evidence))
+    bundle = mutated_bundle(open_box(dice.choice(recorded_names())), dice)
+    verdict = diagnose(evidence_from_bundle(bundle))
+    assert to_json(verdict) == to_json(diagnose(evidence_from_bundle(bundle)))
 
 
 # -- bounded --------------------------------------------------------------------------------------

@@ -16,11 +16,11 @@ from helpers.ground.shapes import seen
 from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import (
     CaseEvidence,
-    Observation,
     case_evidence,
     evidence_from_case,
     evidence_from_message,
 )
+from helpers.judge.observation import Observation
 from helpers.settings.audit import audit
 from helpers.tell.verdict import as_text
 

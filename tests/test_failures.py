@@ -3,8 +3,9 @@
 import pytest
 
 from helpers.ground.shapes import CAUSES, seen
-from helpers.judge.diagnosis import failures, weigh
-from helpers.judge.evidence import Observation
+from helpers.judge.catalogue import failures
+from helpers.judge.observation import Observation
+from helpers.judge.weights import weigh_failures
 
 
 def observed(names, **more):
@@ -26,7 +27,7 @@ def speaking(failure):
 
 def confidence(failure, found):
     """How sure the entry is by these observations, in a list; empty where it does not count."""
-    return [row.confidence for row in weigh(found) if row.failure.id == failure.id]
+    return [row.confidence for row in weigh_failures(found) if row.failure.id == failure.id]
 
 
 def each(*conditions):
@@ -51,13 +52,13 @@ def test_what_an_entry_needs_reaches_it_and_one_missing_need_does_not(failure):
 def test_hearsay_alone_is_weak_and_nothing_is_confirmed_without_a_proof(failure):
     said = observed(speaking(failure), hard=False, proof=True)
     assert confidence(failure, said) in (["weak"], [])
-    assert all(row.confidence != "confirmed" for row in weigh(observed(speaking(failure))))
+    assert all(row.confidence != "confirmed" for row in weigh_failures(observed(speaking(failure))))
 
 
 @each("strong")
 def test_what_supports_an_entry_raises_its_weight_and_stands_in_its_evidence(failure):
     def row(names):
-        (found,) = [row for row in weigh(observed(names)) if row.failure.id == failure.id]
+        (found,) = [row for row in weigh_failures(observed(names)) if row.failure.id == failure.id]
         return found
 
     bare = row(needed(failure))
@@ -78,9 +79,9 @@ def test_a_proof_confirms_but_not_where_it_was_filled_in(failure):
 @each("refuted_by")
 def test_what_refutes_an_entry_ends_it_where_measured_and_weighs_on_it_where_said(failure):
     found = observed(needed(failure))
-    bare = {row.failure.id: row.weight for row in weigh(found)}
+    bare = {row.failure.id: row.weight for row in weigh_failures(found)}
     for name in failure.refuted_by:
         assert not confidence(failure, [*found, *observed([name])])
-        beside = weigh([*found, *observed([name], hard=False)])
+        beside = weigh_failures([*found, *observed([name], hard=False)])
         said = {row.failure.id: row.weight for row in beside}
         assert failure.id not in bare or said[failure.id] < bare[failure.id]

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from ttm_boxes import apu
 
 from helpers.ground.shapes import CAUSES
-from helpers.judge.binding import Numbers, decide, decisions, numbers_of
-from helpers.judge.box import obstacles, visible_devices
+from helpers.judge.binding import decide, decisions
 from helpers.judge.ceilings import ceiling_answer, ceilings
+from helpers.judge.numbers import Numbers, numbers_of
+from helpers.judge.obstacles import obstacles
+from helpers.judge.visible_devices import visible_devices
 from helpers.look.bundle import open_box
 from helpers.look.figure_forms import rows
 from helpers.look.figures import Figure, figures_of

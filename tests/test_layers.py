@@ -34,8 +34,6 @@ MAY_IMPORT = {
 }
 # Arrows that still point the wrong way; this list only gets shorter.
 STILL_WRONG = {
-    "helpers.judge.box",
-    "helpers.judge.evidence",
     "helpers.tell.box",
     "helpers.tell.page_cells",
     "helpers.tell.panels.frame",

@@ -22,7 +22,7 @@ from pythons import starts
 from helpers.ground.grammar import squeeze
 from helpers.ground.tables import data
 from helpers.ground.units import Quantity
-from helpers.judge.owner import account
+from helpers.judge.message_account import account_of
 from helpers.look import wordings
 from helpers.look.messages import MESSAGES_LIMIT, read_message, without_footers
 from helpers.look.squeezed import prefix
@@ -196,7 +196,7 @@ def test_very_many_different_messages_are_bounded():
 
 
 def test_the_sums_say_who_has_what():
-    sums = account(one(NEW))
+    sums = account_of(one(NEW))
     assert sums.held and sums.held.text == "13.51 GiB"
     assert sums.context and sums.context.text == "348.16 MiB"
     rest = int((15.77 - 13.85 - 1.25) * GIB - (22.38 + 640) * MIB)
@@ -213,7 +213,7 @@ def test_the_sums_say_who_has_what():
 
 @pytest.mark.parametrize("row", SUMS, ids=lambda row: row["says"])
 def test_what_the_numbers_of_a_message_add_up_to(row):
-    sums = account(one(words(row)))
+    sums = account_of(one(words(row)))
     assert set(sums.contradictions) <= set(sums.lines)
     if "fragmentation" in row:
         expected = row["fragmentation"], row["beyond_limit"]
@@ -233,7 +233,7 @@ def test_no_posted_text_raises_and_each_torch_number_is_read():
         if "Tried to allocate" in text:
             assert any(message.requested for message in reading.messages), path.name
         for message in reading.messages:
-            account(message)
+            account_of(message)
 
 
 def test_idle_private_pools_are_not_counted_as_needed():
@@ -242,8 +242,8 @@ def test_idle_private_pools_are_not_counted_as_needed():
         "free. Of the allocated memory 15.00 GiB is allocated by PyTorch, with {} allocated in private pools (e.g., CUDA "
         "Graphs), and 2.50 GiB is reserved by PyTorch but unallocated."
     )
-    assert account(one(text.format("4.00 GiB"))).fragmentation == "possible"
-    assert account(one(text.format("64.00 MiB"))).fragmentation == "excluded"
+    assert account_of(one(text.format("4.00 GiB"))).fragmentation == "possible"
+    assert account_of(one(text.format("64.00 MiB"))).fragmentation == "excluded"
 
 
 def test_in_a_container_the_named_process_can_be_this_one():
@@ -252,10 +252,10 @@ def test_in_a_container_the_named_process_can_be_this_one():
         "free. Process 60011 has {} memory in use. Of the allocated memory 16.00 GiB is allocated by PyTorch, and 10.60 GiB "
         "is reserved by PyTorch but unallocated."
     )
-    own = account(one(text.format("27.30 GiB")))
+    own = account_of(one(text.format("27.30 GiB")))
     assert own.own_pid == 60011 and not own.contradictions
     assert own.context and own.context.text == "716.80 MiB"
-    other = account(one(text.format("256.00 MiB")))
+    other = account_of(one(text.format("256.00 MiB")))
     assert other.own_pid is None and other.unaccounted and other.unaccounted.text == "665.60 MiB"
 
 
@@ -273,7 +273,7 @@ def test_no_text_makes_it_raise(source):
     reading = read_message(source)  # type: ignore[arg-type]
     assert reading.messages or reading.unused
     for message in reading.messages:
-        assert account(message).fragmentation in ("excluded", "possible", "likely", "unknown")
+        assert account_of(message).fragmentation in ("excluded", "possible", "likely", "unknown")
 
 
 def test_mutated_messages_are_read_without_a_fault():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.judge.box import Obstacle, obstacles
+from helpers.judge.obstacles import Obstacle, obstacles
 from helpers.look.bundle import BundleWriter
 
 AMD = {"pci": "0000:03:00.0", "class": "0x030000", "vendor": "0x1002", "driver": "amdgpu"}

@@ -20,7 +20,7 @@ from helpers.allocator.engine import replay
 from helpers.batch.kernel import MARK
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
-from helpers.judge import ttm_plan
+from helpers.judge import ttm_limit
 from helpers.look.bundle import open_box
 from helpers.tell import ttm
 from helpers.tell.figure_style import DARK
@@ -52,7 +52,7 @@ def readable_replay(monkeypatch):
 def reserve_of(name):
     bundle = open_box(name)
     stack = layers.ceilings(bundle)[0]
-    return Reserve(stack, ttm.what_if(stack, ttm_plan.room(bundle, stack)))
+    return Reserve(stack, ttm.what_if(stack, ttm_limit.room(bundle, stack)))
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,12 @@ from helpers.allocator.growth import growth
 from helpers.allocator.lines import requests
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
+from helpers.allocator.snapshot_facts import evidence_from_snapshot, refusal, snapshot_facts
 from helpers.allocator.trace import TraceError
 from helpers.ground.shapes import Verdict, from_json
-from helpers.judge.box import evidence_from_snapshot, moment, snapshot_observations
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
+from helpers.judge.snapshot_evidence import snapshot_observations
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -92,10 +93,10 @@ def test_fragmentation_is_confirmed_by_blocks_to_the_byte(request_bytes, free_by
     toy.events.pop()
     refuse(toy, request_bytes, free_bytes)
     snapshot = parse(toy.snapshot())
-    verdict = diagnose(CaseEvidence(snapshot=snapshot))
+    verdict = diagnose(CaseEvidence(snapshot=snapshot_facts(snapshot)))
     found = (verdict.cause, verdict.confidence) == ("allocator-fragmentation", "confirmed")
     assert found is confirmed and (found or verdict.confidence != "confirmed")
-    bare = diagnose(CaseEvidence(snapshot=replace(snapshot, segments=())))
+    bare = diagnose(CaseEvidence(snapshot=snapshot_facts(replace(snapshot, segments=()))))
     assert bare.confidence != "confirmed"  # the event alone, without blocks
 
 
@@ -148,11 +149,11 @@ def test_a_recording_without_a_refusal_names_no_cause_of_one(tmp_path):
 
 
 def test_the_moment_of_the_refusal_is_reckoned_back_over_what_came_after(tmp_path):
-    before = moment(parse(stranded().snapshot()))
+    before = refusal(parse(stranded().snapshot()))
     toy = stranded()
     for _ in range(3):
         toy.free(toy.alloc(20 * MIB))
-    after = moment(parse(toy.snapshot()))
+    after = refusal(parse(toy.snapshot()))
     for field in ("request_bytes", "device_free_bytes", "allocated_bytes", "reserved_bytes"):
         assert getattr(after, field) == getattr(before, field)
     assert after.largest_bytes is None
@@ -161,7 +162,9 @@ def test_the_moment_of_the_refusal_is_reckoned_back_over_what_came_after(tmp_pat
 def test_a_leak_of_a_few_steps_is_the_one_that_leaks_names(tmp_path):
     """Five steps are enough, and the site, the bytes and the steps are those of ``leaks``."""
     snapshot = parse(growing(steps=8).snapshot())
-    (row,) = [o for o in snapshot_observations(snapshot) if o.name == "snapshot-grows"]
+    (row,) = [
+        o for o in snapshot_observations(snapshot_facts(snapshot)) if o.name == "snapshot-grows"
+    ]
     found = growth(requests(rewind(snapshot)))
     (one,) = found.growers
     (first, last) = found.window

@@ -12,15 +12,8 @@ from data_rows import read_rows
 from ttm_boxes import DKMS, GIB, apu
 
 from helpers.ground.shapes import TtmPlan
-from helpers.judge.ttm_plan import (
-    CONF,
-    SYSTEMS,
-    commands,
-    planned_step,
-    stale_settings,
-    systems,
-    ttm,
-)
+from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
+from helpers.judge.ttm_plan import planned_step, ttm
 from helpers.look.bundle import open_box
 
 STALE = {
@@ -150,7 +143,8 @@ def test_both_modules_get_the_value_where_both_are_loaded():
 
 
 def test_each_stale_setting_is_named_with_its_place_and_why():
-    names = {(name, where): why for name, _, where, why in stale_settings(BOXES["stale files"])}
+    stale = stale_settings(BOXES["stale files"])
+    names = {(setting.name, setting.place): setting.why for setting in stale}
     assert set(names) == {
         ("amdgpu.gttsize", "/etc/modprobe.d/amdgpu.conf:1"),
         ("amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"),

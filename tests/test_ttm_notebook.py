@@ -7,7 +7,9 @@ from test_notebooks import ROOT, cells, text_of
 from ttm_boxes import GIB, apu
 
 from helpers.judge.ceilings import ceilings
-from helpers.judge.ttm_plan import room, ttm, verify
+from helpers.judge.ttm_limit import room
+from helpers.judge.ttm_plan import ttm
+from helpers.judge.ttm_verify import verify
 from helpers.look.bundle import open_box, recorded_names
 from helpers.tell import sheet
 from helpers.tell import ttm as tell

@@ -12,7 +12,8 @@ from helpers.ground.shapes import Ttm, from_json, to_json
 from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
-from helpers.judge.ttm_plan import Room, check_wish, in_units, plan, ttm, wanted_bytes
+from helpers.judge.ttm_limit import Room, check_wish, in_units, plan, wanted_bytes
+from helpers.judge.ttm_plan import ttm
 from helpers.look.bundle import open_box, recorded_names
 
 STRIX = ("strix-halo-1-found", "strix-halo-2-vm-size", "strix-halo-3-gttsize", "strix-halo-4-ttm")

@@ -28,7 +28,7 @@ from helpers.ground.child import field as status_field
 from helpers.ground.child import process_of
 from helpers.ground.shapes import from_json
 from helpers.ground.units import now, pci_address, show_bytes
-from helpers.judge.owner import SLACK_BYTES, newcomers
+from helpers.judge.holders import SLACK_BYTES, newcomers
 from helpers.look import access, drm, files, guard, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.gpus import Gpu, numbered_by_host, one_each

@@ -41,6 +41,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     Example: diagnose rx7900xt-container --wide
     """
     from helpers.judge import diagnosis
+    from helpers.judge.next_step import recovery
     from helpers.tell import verdict
     from helpers.tell.message import not_used
     from helpers.tell.prose import typed
@@ -54,7 +55,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     print(verdict.as_text(answer) if arguments.wide else verdict.brief(answer))
     if unused := not_used(evidence, answer):
         show("\nNot used: " + unused)
-    for number, step in enumerate(diagnosis.recovery(answer, evidence), 1):
+    for number, step in enumerate(recovery(answer, evidence), 1):
         if number == 1:
             print("\nIf it comes to that, mildest first (printed, never run)")
         show(f"  {number}. {step.what}", *typed(step.command, "     "))
@@ -103,7 +104,7 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
     if pasted is not None and not arguments.box:
         return pasted
     if _is_pickle(arguments.box):
-        from helpers.judge.box import evidence_from_snapshot
+        from helpers.allocator.snapshot_facts import evidence_from_snapshot
 
         box = evidence_from_snapshot(arguments.box)
         return box if pasted is None else replace(pasted, snapshot=box.snapshot)
@@ -168,18 +169,19 @@ def ttm(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict
 
-    from helpers.judge import ttm_plan
-    from helpers.judge.ttm_plan import verify
+    from helpers.judge.ttm_limit import wanted_bytes
+    from helpers.judge.ttm_plan import ttm as ttm_answer
+    from helpers.judge.ttm_verify import verify
     from helpers.tell.ttm import as_text, verify_table
 
     now = open_box(arguments.box or "live")
-    reserve = ttm_plan.wanted_bytes(arguments.reserve)
-    target = ttm_plan.wanted_bytes(arguments.target)
+    reserve = wanted_bytes(arguments.reserve)
+    target = wanted_bytes(arguments.target)
     if arguments.verify:
         result = verify(open_box(arguments.verify), now, reserve, target)
         say(arguments, asdict(result), verify_table(result))
         return 0 if result.took else 1
-    answer = ttm_plan.ttm(now, reserve, target)
+    answer = ttm_answer(now, reserve, target)
     print(to_json(answer, indent=1) if arguments.json else as_text(answer))
     return 0
 

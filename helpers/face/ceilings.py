@@ -6,9 +6,11 @@ from helpers.face.box import Box, as_box
 from helpers.face.result import Result
 from helpers.ground.shapes import Ttm
 from helpers.ground.units import near
-from helpers.judge import ttm_plan as plans
+from helpers.judge import ttm_limit as limits
 from helpers.judge.ceilings import Stack
 from helpers.judge.ceilings import ceilings as read_ceilings
+from helpers.judge.ttm_plan import ttm as plan_for
+from helpers.judge.ttm_verify import verify
 from helpers.tell import ttm
 from helpers.tell.shown import Shown
 
@@ -58,7 +60,7 @@ class Ceilings(Result):
         """Show a slider of RAM to keep for the system, or the same choices as a table."""
         from helpers.tell.panels.questions import ceilings as panel
 
-        space = plans.room(self.box.facts, self.stack)
+        space = limits.room(self.box.facts, self.stack)
         panel.show(self.stack, ttm.what_if(self.stack, space))
 
 
@@ -90,9 +92,7 @@ class TtmPlan(Result):
     def change_since(self, earlier: Box | str) -> Shown:
         """Which layers took a change that was made after ``earlier`` was captured."""
         before = as_box(earlier).facts
-        return ttm.verify_table(
-            plans.verify(before, self.box.facts, target_bytes=self.target_bytes)
-        )
+        return ttm.verify_table(verify(before, self.box.facts, target_bytes=self.target_bytes))
 
 
 def ceilings(box: Box | str = "live") -> Ceilings:
@@ -108,6 +108,6 @@ def ttm_plan(box: Box | str = "live", reserve: str = "", target: str = "") -> Tt
     Raises ValueError in one line for a size that is not one or that the box has not.
     """
     box = as_box(box)
-    target_bytes = plans.wanted_bytes(target)
-    answer = plans.ttm(box.facts, plans.wanted_bytes(reserve), target_bytes)
+    target_bytes = limits.wanted_bytes(target)
+    answer = plan_for(box.facts, limits.wanted_bytes(reserve), target_bytes)
     return TtmPlan(box, read_ceilings(box.facts)[0], answer, target_bytes)

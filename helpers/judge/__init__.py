@@ -18,12 +18,6 @@ def table(name: str) -> Any:
     return json.loads(pkgutil.get_data(__name__, f"{name}.json") or b"{}")
 
 
-def sentence(name: str, group: str, key: str, /, **words: object) -> str:
-    """A sentence of the table of that name, its words filled in."""
-    says: str = table(name)[group][key]
-    return says.format(**words)
-
-
 @lru_cache(maxsize=None)
 def form(name: str) -> re.Pattern[str]:
     """What is looked for in a text, by its name in forms.json."""

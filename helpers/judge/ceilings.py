@@ -13,23 +13,16 @@ pages_limit alone is enough.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from helpers.ground import shapes
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
-from helpers.judge import sentence, table
-from helpers.judge.binding import (
-    NEW_KFD_LIMIT,
-    Decision,
-    Numbers,
-    decide,
-    kernel_release,
-    kfd_limit,
-    row,
-)
+from helpers.judge import table
+from helpers.judge.binding import answer, decide
+from helpers.judge.numbers import NEW_KFD_LIMIT, Decision, Numbers, kernel_release, kfd_limit
 from helpers.look import framework, kfd, ttm
 from helpers.look.access import identity, limits, variables
 from helpers.look.bundle import Bundle
@@ -41,8 +34,6 @@ from helpers.settings.text import memory_fraction
 
 if TYPE_CHECKING:
     from helpers.ground.shapes import Confidence, Layer
-
-_note = partial(sentence, "ceilings", "notes")
 
 
 @dataclass(frozen=True)
@@ -66,11 +57,14 @@ class Ceiling:
 
     def shape(self) -> shapes.Ceiling:
         """The row as a contract; only of a row with a layer."""
-        size = self.value.bytes if self.value.ok else None
-        value = self.value
-        place = value.source or value.why
-        status = value.status
-        return shapes.Ceiling(self.layer, size, place, status, self.pending_bytes)  # type: ignore[arg-type]
+        assert self.layer is not None
+        return shapes.Ceiling(
+            self.layer,
+            self.value.bytes if self.value.ok else None,
+            self.value.source or self.value.why,
+            self.value.status,  # type: ignore[arg-type]
+            self.pending_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -91,168 +85,252 @@ class Stack:
 def ceilings(bundle: Bundle) -> tuple[Stack, ...]:
     """A stack for each GPU, APUs first; on a box without one, a single stack of what limits the
     host.
+
+    They are worked out once a bundle.
     """
-
-    def place(gpu: Gpu) -> tuple[bool, bool, str]:
-        return not (gpu.vendor == "AMD" and gpu.integrated), gpu.vendor != "AMD", gpu.pci
-
-    found = sorted(gpus(bundle), key=place)
-    return tuple(_stack(bundle, gpu) for gpu in found) or (_stack(bundle, None),)
+    stacks: tuple[Stack, ...] = bundle.once("ceilings", lambda: _stacks(bundle))
+    return stacks
 
 
-def _row(key: str, value: Reading, **more: Any) -> Ceiling:
+def _stacks(bundle: Bundle) -> tuple[Stack, ...]:
+    def order(gpu: Gpu) -> tuple[bool, bool, str]:
+        is_apu = gpu.vendor == "AMD" and bool(gpu.integrated)
+        return not is_apu, gpu.vendor != "AMD", gpu.pci
+
+    stacks = tuple(_stack(bundle, gpu) for gpu in sorted(gpus(bundle), key=order))
+    return stacks or (_stack(bundle, None),)
+
+
+def _row(key: str, value: Reading, name: str = "") -> Ceiling:
     """A row of a stack with the name, unit and note that ceilings.json has for it."""
-    return Ceiling(**{**table("ceilings")["rows"][key], "value": value, **more})
+    data = table("ceilings")["rows"][key]
+    return Ceiling(
+        layer=data["layer"],
+        name=name or data["name"],
+        value=value,
+        unit=data["unit"],
+        note=data["note"],
+    )
 
 
 def _stack(bundle: Bundle, gpu: Gpu | None) -> Stack:
-    amd = gpu is not None and gpu.vendor == "AMD"
-    kinds = {True: "apu", False: "card", None: "unsure"}
-    kind = "none" if gpu is None else kinds[gpu.integrated] if amd else "other vendor"
-    found = [*_host_rows(bundle, kind), *(_gpu_rows(bundle, gpu, kind) if gpu else [])]
-    found += _process_rows(bundle)
-    order = list(table("ceilings")["layers"])  # from the RAM upwards; what limits nothing is last
-    found.sort(key=lambda row: order.index(row.layer) if row.layer else len(order))
-    name = gpu.name.show() if gpu and gpu.name.ok else ""
+    kind = _kind(gpu)
     unified = gpu is not None and _is_unified(bundle, gpu)
-    of = UNIFIED if unified else APU if kind == "apu" else ""
-    numbers = replace(_numbers(bundle, found), kind=of)
+    rows = _host_rows(bundle, kind)
+    if gpu is not None:
+        rows += _gpu_rows(bundle, gpu, kind)
+    rows += _process_rows(bundle)
+    order = list(table("ceilings")["layers"])  # from the RAM upwards; what limits nothing is last
+    rows.sort(key=lambda row: order.index(row.layer) if row.layer else len(order))
+    numbers = _numbers(bundle, rows)
+    if unified:
+        numbers = replace(numbers, kind=UNIFIED)
+    elif kind == "apu":
+        numbers = replace(numbers, kind=APU)
     who = identity(bundle)
     if who is not None and who.wsl:
         kind = "wsl"
-    decision = decide(numbers) if kind == "apu" or unified else _not_an_apu(kind, gpu, numbers)
-    stack = Stack(gpu.pci if gpu else "", name, kind, tuple(found), numbers, decision)
+    if kind == "apu" or unified:
+        decision = decide(numbers)
+    else:
+        decision = _not_an_apu(kind, gpu, numbers)
+    stack = Stack(
+        pci=gpu.pci if gpu else "",
+        name=gpu.name.show() if gpu and gpu.name.ok else "",
+        kind=kind,
+        rows=tuple(rows),
+        numbers=numbers,
+        decision=decision,
+    )
+    return _below_the_fraction(stack)
+
+
+def _kind(gpu: Gpu | None) -> str:
+    """none, other vendor, apu, card or unsure."""
+    if gpu is None:
+        return "none"
+    if gpu.vendor != "AMD":
+        return "other vendor"
+    if gpu.integrated is None:
+        return "unsure"
+    return "apu" if gpu.integrated else "card"
+
+
+def _below_the_fraction(stack: Stack) -> Stack:
+    """The stack with the allocator's own share as what binds, where it is the lowest."""
     share = stack.row("fraction")
-    if share is None or not share.value.ok or share.value.bytes >= (decision.binding_bytes or 0):
+    decision = stack.decision
+    if share is None or not share.value.ok:
         return stack
-    says = _note("fraction", name=share.name, says=decision.says)
-    size = share.value.bytes
-    below = replace(decision, binding="fraction", binding_bytes=size, says=says)
+    if share.value.bytes >= (decision.binding_bytes or 0):
+        return stack
+    says = f"{share.name} keeps this process below the device's total. Below that: {decision.says}"
+    below = replace(decision, binding="fraction", binding_bytes=share.value.bytes, says=says)
     return replace(stack, decision=below)
 
 
 def _is_unified(bundle: Bundle, gpu: Gpu) -> bool:
     """Whether an NVIDIA GPU shares the RAM: by what torch says of it, or by its name."""
+    if gpu.vendor != "NVIDIA":
+        return False
     devices = [d for d in framework.framework(bundle).devices if d.pci in ("", gpu.pci)]
-    named = any(m.part.kind == UNIFIED for m in mentions(gpu.name.show()))
-    return gpu.vendor == "NVIDIA" and (named or any(device.integrated for device in devices))
+    if any(device.integrated for device in devices):
+        return True
+    return any(mention.part.kind == UNIFIED for mention in mentions(gpu.name.show()))
 
 
 def _host_rows(bundle: Bundle, kind: str) -> list[Ceiling]:
-    box = machine(bundle)
-    used = ttm.ttm_module(bundle)
-    page = page_size(bundle)
-    rows = [_row("ram", box.ram_total)]
+    """The RAM, the parameters of the TTM modules and of amdgpu, and KFD's limit."""
+    ram = machine(bundle).ram_total
+    rows = [_row("ram", ram)]
     if kind in ("other vendor", "none"):
         return rows
-    for one in ttm.parameters(bundle):
-        if one.name not in table("ceilings")["rows"]:
-            continue
-        native = str(one.live.value) if one.live.ok else ""
-        more: dict[str, Any] = {"native": native, "unit": one.unit or "text"}
-        if one.pending:
-            more["pending_bytes"] = _size(one.pending.value, one.unit, page)
-            more["pending_source"] = f"{one.pending.source}:{one.pending.line}"
-        if one.name == "no_system_mem_limit" and native.upper() in ("Y", "1"):
-            more["note"] = _note("no KFD limit")
-        if one.name == "pages_limit" and used.ok and one.module == used.value:
-            more["layer"] = "ttm"
-        elif one.name == "pages_limit":
-            which = "another module" if used.ok else "unknown module"
-            more["note"] = _note(which, used=used.value, why=used.why)
-        value = one.live_bytes if one.unit else one.live
-        rows.append(_row(one.name, value, name=f"{one.module}.{one.name}", **more))
+    rows += _parameter_rows(bundle)
     if kind in ("apu", "unsure") and not any(row.layer == "ttm" for row in rows):
+        why = ttm.ttm_module(bundle).why or "not captured"
         place = "/sys/module/*/parameters/pages_limit"
-        rows.insert(1, _row("no_limit", not_available(used.why or "not captured", "bytes", place)))
-    limit = not_available("the RAM is not known", "bytes", "computed")
-    if box.ram_total.ok:
-        release = kernel_release(str(box.kernel.value or ""))
-        new = release is None or release >= NEW_KFD_LIMIT
-        rule = _note("new KFD rule" if new else "old KFD rule")
-        limit = seen(kfd_limit(box.ram_total.bytes, release), "bytes", rule, box.ram_total.item)
-    return [*rows, _row("kfd_limit", limit)]
+        rows.insert(1, _row("no_limit", not_available(why, "bytes", place)))
+    return [*rows, _row("kfd_limit", _kfd_limit(bundle))]
+
+
+def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
+    """The module parameters that are ceilings or that people take for one."""
+    page = page_size(bundle)
+    for parameter in ttm.parameters(bundle):
+        if parameter.name not in table("ceilings")["rows"]:
+            continue
+        value = parameter.live_bytes if parameter.unit else parameter.live
+        row = _row(parameter.name, value, name=f"{parameter.module}.{parameter.name}")
+        native = str(parameter.live.value) if parameter.live.ok else ""
+        row = replace(row, native=native, unit=parameter.unit or "text")
+        if parameter.pending:
+            pending = parameter.pending
+            row = replace(
+                row,
+                pending_bytes=_size(pending.value, parameter.unit, page),
+                pending_source=f"{pending.source}:{pending.line}",
+            )
+        if parameter.name == "no_system_mem_limit" and native.upper() in ("Y", "1"):
+            note = "set: KFD's system limit is not kept, and a box can livelock instead of failing"
+            row = replace(row, note=note)
+        if parameter.name == "pages_limit":
+            row = _with_layer(row, parameter.module, ttm.ttm_module(bundle))
+        yield row
+
+
+def _with_layer(row: Ceiling, module: str, used: Reading) -> Ceiling:
+    """A pages_limit as TTM's layer, where amdgpu uses its module."""
+    if not used.ok:
+        return replace(row, note=f"not known whether amdgpu uses this module: {used.why}")
+    if module == used.value:
+        return replace(row, layer="ttm")
+    return replace(row, note=f"amdgpu uses {used.value}: this module's value does not count")
+
+
+def _kfd_limit(bundle: Bundle) -> Reading:
+    """What KFD lets compute programs take of the RAM together, computed from the RAM."""
+    box = machine(bundle)
+    if not box.ram_total.ok:
+        return not_available("the RAM is not known", "bytes", "computed")
+    release = kernel_release(str(box.kernel.value or ""))
+    rule = "computed: RAM less RAM/64 and less 1.5 GiB"
+    if release is not None and release < NEW_KFD_LIMIT:
+        rule = "computed: 15/16 of the RAM, at most"
+    limit = kfd_limit(box.ram_total.bytes, release)
+    return seen(limit, "bytes", rule, box.ram_total.item)
 
 
 def _size(value: str, unit: str, page: Reading) -> int | None:
     """Bytes of a module parameter as it is configured; None where it is no size."""
     factor = {"pages": page.bytes, "MiB": MIB, "GiB": GIB}.get(unit, 0)
-    return int(value) * factor if factor and re.fullmatch(r"[0-9]{1,19}", value) else None
+    if not factor or not re.fullmatch(r"[0-9]{1,19}", value):
+        return None
+    return int(value) * factor
 
 
 def _gpu_rows(bundle: Bundle, gpu: Gpu, kind: str) -> list[Ceiling]:
+    """The pools of a GPU, and what HIP says of it."""
     if kind == "other vendor":
         return [_row("other_vendor", pool.total, name=pool.layer) for pool in gpu.pools[:1]]
     totals = {pool.layer: pool.total for pool in gpu.pools if pool.total.unit == "bytes"}
-    own = ("card_vram", "card_gtt") if kind == "card" else ("carveout", "gtt")
+    memory = ("card_vram", "card_gtt") if kind == "card" else ("carveout", "gtt")
     rows = []
-    for name in (*own, "kfd_bank", "hsa_pool", "hip_total"):
+    for name in (*memory, "kfd_bank", "hsa_pool", "hip_total"):
         data = table("ceilings")["pools"][name]
         without = not_available(data["without"], "bytes", "")
-        if name == "hip_total" and (why := framework.devices_reading(bundle).why):
-            without = replace(without, why=why)
-        rows.append(_row(name, next((totals[p] for p in data["layers"] if p in totals), without)))
+        if name == "hip_total":
+            why = framework.devices_reading(bundle).why
+            without = replace(without, why=why or without.why)
+        total = next((totals[layer] for layer in data["layers"] if layer in totals), without)
+        rows.append(_row(name, total))
     device = next((d for d in framework.framework(bundle).devices if d.pci == gpu.pci), None)
-    extra = {"driver_total": device.driver_total, "free": device.free} if device else {}
-    return rows + [_row(name, value) for name, value in extra.items() if value.ok]
+    if device is not None and device.driver_total.ok:
+        rows.append(_row("driver_total", device.driver_total))
+    if device is not None and device.free.ok:
+        rows.append(_row("free", device.free))
+    return rows
 
 
 def _process_rows(bundle: Bundle) -> list[Ceiling]:
     """Limits of the process: of the allocator's settings, its control group and its ulimits."""
     rows = []
     build = framework.framework(bundle)
-    given = {v.name: v for v in variables(bundle)}
-    environ = {name: variable.value for name, variable in given.items()}
+    captured = {variable.name: variable for variable in variables(bundle)}
+    environ = {name: variable.value for name, variable in captured.items()}
     share, name, _ = memory_fraction(environ, str(build.version.value or ""), build.build)
     if share is not None and 0 < share < 1:
         value = not_available("torch's total is not known", "bytes", "")
         totals = [device.total.bytes for device in build.devices if device.total.ok]
         if totals:
-            value = seen(int(share * totals[0]), "bytes", name, given[name].item)
+            value = seen(int(share * totals[0]), "bytes", name, captured[name].item)
         full = f"{name} per_process_memory_fraction"
         rows.append(Ceiling("fraction", full, value, f"{share:g}", "of the total"))
     rows.append(_row("cgroup", machine(bundle).cgroup_limit))
-    kept = [one for one in limits(bundle) if one.name in ("memlock", "nofile") and one.soft.ok]
-    return rows + [_row(one.name, one.soft) for one in kept]
+    for limit in limits(bundle):
+        if limit.name in ("memlock", "nofile") and limit.soft.ok:
+            rows.append(_row(limit.name, limit.soft))
+    return rows
 
 
 def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
     """The readings of a stack as the decision takes them, with those that no machine printed
     named as filled in.
     """
-    taken: dict[str, Reading] = {}
-    layers = table("ceilings")["layers"]
-    own = ""
-    for ceiling in rows:
-        field = "free" if ceiling.name == "HIP free" else ""
-        if ceiling.layer:
-            field = layers[ceiling.layer]["number"]
-        if ceiling.layer == "ttm":
-            own = ceiling.name.partition(".")[0]
-        if field and ceiling.value.ok:
-            taken.setdefault(field, ceiling.value)
-    filled_in = {item.id for item in bundle.items if item.constructed}
-    filled = [field for field, reading in taken.items() if reading.item in filled_in]
+    readings: dict[str, Reading] = {}
+    module = ""
+    for row in rows:
+        field = "free" if row.name == "HIP free" else ""
+        if row.layer:
+            field = table("ceilings")["layers"][row.layer]["number"]
+        if row.layer == "ttm":
+            module = row.name.partition(".")[0]
+        if field and row.value.ok:
+            readings.setdefault(field, row.value)
+    constructed = {item.id for item in bundle.items if item.constructed}
+    filled = [field for field, reading in readings.items() if reading.item in constructed]
     memory = bundle.read("/proc/meminfo")
+    if memory.constructed:
+        filled += ["bare_free", "available"]
     free = {f.pool: f.bytes for f in figures_of([("bundle", "/proc/meminfo", memory.text)])}
-    return Numbers(
-        **{field: reading.bytes for field, reading in taken.items()},  # type: ignore[arg-type]
-        wanted=_wanted(bundle, own),
+    numbers = Numbers(
+        wanted=_wanted(bundle, module),
         kernel=kernel_release(str(machine(bundle).kernel.value or "")),
         out_of_tree=kfd.driver_version(bundle).ok,
         bare_free=free.get("hostfree"),
         available=free.get("available"),
-        filled=tuple(filled + (["bare_free", "available"] if memory.constructed else [])),
+        filled=tuple(filled),
     )
+    sizes: dict[str, Any] = {field: reading.bytes for field, reading in readings.items()}
+    return replace(numbers, **sizes)
 
 
 def _wanted(bundle: Bundle, module: str) -> int | None:
     """The pages_limit that is configured, in bytes, that of the module in use first: another's
     was wanted as well.
     """
-    found = [p.wanted for p in ttm.parameters(bundle) if p.name == "pages_limit" and p.wanted]
-    found.sort(key=lambda setting: setting.module != module)
-    sizes = (_size(setting.value, "pages", page_size(bundle)) for setting in found)
+    wanted = [p.wanted for p in ttm.parameters(bundle) if p.name == "pages_limit" and p.wanted]
+    wanted.sort(key=lambda setting: setting.module != module)
+    sizes = (_size(setting.value, "pages", page_size(bundle)) for setting in wanted)
     return next((size for size in sizes if size), None)
 
 
@@ -262,35 +340,46 @@ def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Dec
     What the failing program's message says of the total stands in where the evidence has none.
     """
     stacks = ceilings(bundle)
-    found = []
     about_a_card = _has_a_card_of(message_total, stacks)
+    decisions = []
     for stack in stacks:
-        numbers = stack.numbers
-        answer = stack.decision
-        if numbers.torch is None and message_total is not None and not about_a_card:
-            if numbers.kind in (APU, UNIFIED):
-                answer = decide(replace(numbers, torch=message_total))
-        found.append(answer)
-    return sorted(found, key=lambda d: d.cause in ("other", "cannot-tell"))
+        shares_the_ram = stack.numbers.kind in (APU, UNIFIED)
+        asks_the_message = message_total is not None and not about_a_card
+        if shares_the_ram and stack.numbers.torch is None and asks_the_message:
+            decisions.append(decide(replace(stack.numbers, torch=message_total)))
+        else:
+            decisions.append(stack.decision)
+    return sorted(decisions, key=lambda decision: decision.cause in ("other", "cannot-tell"))
 
 
 def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:
     """Whether a card of the box has that total, so that a message is about the card and not the
     APU beside it.
     """
-    cards = [stack for stack in stacks if stack.numbers.kind not in (APU, UNIFIED)]
-    layers = (None, "carveout", "kfd_bank", "hip_total")
-    rows = [row.value for card in cards for row in card.rows if row.layer in layers]
-    sizes = [size.bytes for size in rows if size.ok and size.unit == "bytes"]
-    return total is not None and any(0.9 * size <= total <= 1.001 * size for size in sizes)
+    if total is None:
+        return False
+    for stack in stacks:
+        if stack.numbers.kind in (APU, UNIFIED):
+            continue
+        for row in stack.rows:
+            if row.layer not in (None, "carveout", "kfd_bank", "hip_total"):
+                continue
+            size = row.value
+            if size.ok and size.unit == "bytes" and 0.9 * size.bytes <= total <= 1.001 * size.bytes:
+                return True
+    return False
 
 
 def _not_an_apu(kind: str, gpu: Gpu | None, numbers: Numbers) -> Decision:
+    """The answer on a box that no TTM limit applies to, or of which that is not known."""
     pattern = {"other vendor": "other_vendor", "none": "no_gpu"}.get(kind, kind)
-    layers = ("sysfs VRAM", "KFD bank")
-    total = next((p.total for p in gpu.pools if p.layer in layers), None) if gpu else None
-    words = f" ({total.show()})" if total is not None and total.ok else ""
     sure: Confidence = "weak" if kind in ("wsl", "unsure") else "confirmed"
-    vendor = gpu.vendor if gpu else ""
-    found = row(pattern, numbers, None, sure, vram_words=words, vendor=vendor)
-    return replace(found, missing=("is_integrated",)) if kind == "unsure" else found
+    words = {"vram_words": "", "vendor": ""}
+    if gpu is not None:
+        words["vendor"] = gpu.vendor
+        totals = (p.total for p in gpu.pools if p.layer in ("sysfs VRAM", "KFD bank"))
+        total = next(totals, None)
+        if total is not None and total.ok:
+            words["vram_words"] = f" ({total.show()})"
+    decision = answer(pattern, numbers, None, sure, words)
+    return replace(decision, missing=("is_integrated",)) if kind == "unsure" else decision

@@ -1,8 +1,4 @@
-"""What a person handed over about one failure, and the observations that are made of it.
-
-An observation is one thing seen, with its reading and where it stands. It says nothing about
-causes; the catalogue does.
-"""
+"""What a person handed over about one failure."""
 
 from __future__ import annotations
 
@@ -10,19 +6,18 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Tuple
+from typing import Any, Callable, Tuple
 
-from helpers.ground.shapes import Reading, seen
 from helpers.judge import form, table
+from helpers.judge.message_account import Account, account_of
+from helpers.judge.snapshot_evidence import SnapshotFacts
 from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.message import Message
 from helpers.look.messages import read_message, without_footers
 from helpers.look.text_file import encoding, ends
-
-if TYPE_CHECKING:
-    from helpers.allocator.snapshot import Snapshot
 
 LONGEST_TEXT = 60_000
 """Characters of one text that are looked at: its beginning, its end, and what stands around
@@ -30,39 +25,23 @@ each failure in it.
 """
 
 
-@dataclass(frozen=True)
-class Observation:
-    """One thing seen. ``origin``: message, tool, bundle, snapshot or environment.
-
-    ``hard``: a parser of the program that prints it, or arithmetic on printed numbers, gave it;
-    else it is hearsay (a description of a tool's output). ``proof``: it proves its cause
-    by itself (the kernel's own line, blocks of a snapshot, layers really read that agree).
-    ``filled``: it rests on a reading that was filled in for a recorded box.
-    """
-
-    name: str
-    reading: Reading
-    says: str
-    origin: str
-    hard: bool = True
-    proof: bool = False
-    filled: bool = False
+Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
+"""(origin, source, text): message, tool or environment; what printed it; the words."""
 
 
 @dataclass(frozen=True)
 class CaseEvidence:
     """Everything a person handed over about one failure.
 
-    ``facts`` are the environment's words (gpu, gfx, ram_gib, ...).
-
-    ``snapshot`` is what was read from a memory snapshot. ``narrative`` is what a person told
-    in prose: it is kept to say that it was not read.
+    ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``snapshot`` has the facts of
+    a memory snapshot (allocator.snapshot_facts). ``narrative`` is what a person wrote in prose:
+    it is kept to say that it was not read.
     """
 
     messages: tuple[Message, ...] = ()
     error_text: str = ""
     bundle: Bundle | None = None
-    snapshot: Snapshot | None = None
+    snapshot: SnapshotFacts | None = None
     tools: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
@@ -70,65 +49,40 @@ class CaseEvidence:
     unused: str = ""
 
     def fact(self, name: str) -> str:
+        """What is said of the environment under this name; empty where nothing is."""
         return dict(self.facts).get(name, "")
 
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        """What ``make`` finds in this evidence, worked out the first time that it is asked for:
+        evidence does not change.
+        """
+        results: dict[str, Any] = self.__dict__.setdefault("_results", {})
+        if name not in results:
+            results[name] = make()
+        return results[name]
+
+    @cached_property
+    def accounts(self) -> tuple[Account, ...]:
+        """The account of each message, in their order."""
+        return tuple(account_of(message) for message in self.messages)
+
+    @cached_property
+    def texts(self) -> tuple[Text, ...]:
+        """Every text that a program printed, without the standing advice of frameworks."""
+        rows = [("message", "error text", without_footers(self.error_text))]
+        rows += [("tool", name, without_footers(text)) for name, text in self.tools]
+        rows += [("environment", name, value) for name, value in self.facts]
+        rows += [("environment", name, value) for name, value in self.variables]
+        return tuple(row for row in rows if row[2].strip())
+
     @property
-    def nothing(self) -> bool:
-        """Whether nothing at all was handed over."""
-        said = self.error_text.strip() or self.narrative.strip()
-        rest = (said, self.tools, self.facts, self.variables)
-        return self.bundle is None and self.snapshot is None and not any(rest)
-
-
-SIDES = ("host", "pinned", "cgroup", "shm", "on-chip", "commit", "disk")
-NAMES = {
-    "refused-by-limit": "limit-refused",
-    "workspace": "workspace-refused",
-    "collective": "collective-refused",
-    "leak": "kernel-leak",
-    "reset": "gpu-reset",
-    "busy": "device-busy",
-}
-HOSTED = ("refused", "no-room-at-start", "workspace", "collective", "driver-refused")
-SILENT = ("sizes", "note", "footer")
-
-
-def observation_name(side: str, event: str) -> str:
-    """The name of the observation that a row of the grammar makes; empty for rows that only
-    inform.
-    """
-    if event in SILENT:
-        return ""
-    if side in SIDES and event in HOSTED:
-        return side + "-refused"
-    return "device-refused" if event == "refused" else NAMES.get(event, event)
-
-
-def note(
-    name: str,
-    value: Any,
-    source: str,
-    origin: str,
-    says: str = "",
-    hard: bool = True,
-    proof: bool = False,
-    **words: object,
-) -> Observation:
-    """An observation: its value a Reading, a number of bytes, or words.
-
-    What it says is the table's sentence, unless given.
-    """
-    if isinstance(value, int):
-        reading = seen(max(0, value), "bytes", source)
-    elif isinstance(value, Reading):
-        reading = value
-    else:
-        reading = seen(" ".join(str(value).split())[:400] or "(empty)", "text", source)
-    says = says or table("observations")[name].format(**words)
-    return Observation(name, reading, says, origin, hard, proof)
+    def vendor(self) -> str:
+        """Whose GPU the failing program is about, by its messages; empty where they do not say."""
+        return vendor_of(self.messages)
 
 
 def _cut(text: str, messages: tuple[Message, ...] = ()) -> str:
+    """A text of at most LONGEST_TEXT characters, and what stands around its first failures."""
     if len(text) <= LONGEST_TEXT:
         return text
     around = [text[max(0, m.start - 1000) : m.start + 1000] for m in messages[:5]]
@@ -159,22 +113,31 @@ def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
     Never raises; ``unused`` says what could not be used.
     """
     if isinstance(text, bytes):
-        marked = text[:2] in (b"\xff\xfe", b"\xfe\xff")
-        text = text.decode("utf-16" if marked else "utf-8", "replace")
-    if isinstance(text, str):
-        text, left = ends(text)
-        got = read_message(text)
-        unused = "; ".join(filter(None, (left, got.unused)))
-        return CaseEvidence(got.messages, _cut(text, got.messages), unused=unused)
+        is_utf16 = text[:2] in (b"\xff\xfe", b"\xfe\xff")
+        text = text.decode("utf-16" if is_utf16 else "utf-8", "replace")
+    if not isinstance(text, str):
+        return _evidence_from_stream(text)
+    text, left_out = ends(text)
+    reading = read_message(text)
+    return CaseEvidence(
+        messages=reading.messages,
+        error_text=_cut(text, reading.messages),
+        unused="; ".join(filter(None, (left_out, reading.unused))),
+    )
+
+
+def _evidence_from_stream(lines: Iterable[str]) -> CaseEvidence:
+    """Evidence of a stream that is too long to hold: its ends, and the failures in between."""
     head: list[str] = []
     tail: deque[str] = deque(maxlen=400)
-    got = read_message(_kept(text, head, tail))
-    shown = "".join([*head, "\n", *(m.words + "\n" for m in got.messages[:5]), *tail])
-    return CaseEvidence(got.messages, _cut(shown), unused=got.unused)
+    reading = read_message(_passed_on(lines, head, tail))
+    failures = [message.words + "\n" for message in reading.messages[:5]]
+    shown = "".join([*head, "\n", *failures, *tail])
+    return CaseEvidence(reading.messages, _cut(shown), unused=reading.unused)
 
 
-def _kept(lines: Iterable[str], head: list[str], tail: deque[str]) -> Iterator[str]:
-    """The lines of a stream too long to hold, its first and last ones kept on the way."""
+def _passed_on(lines: Iterable[str], head: list[str], tail: deque[str]) -> Iterator[str]:
+    """The lines of a stream, its first and last ones kept on the way."""
     size = 0
     for line in lines:
         size += len(line)
@@ -215,39 +178,30 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
 def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
     """The same from the ``evidence`` object itself; odd values are taken as their text."""
     environment = evidence.get("environment")
-    named = environment.get("env_vars") if isinstance(environment, dict) else None
-    known = [row for row in _pairs(environment) if row[0] != "env_vars"]
+    variables = environment.get("env_vars") if isinstance(environment, dict) else None
+    facts = [row for row in _pairs(environment) if row[0] != "env_vars"]
     return replace(
         evidence_from_message(_text(evidence.get("error_text"))),
-        facts=tuple(row for row in known if row[1] not in ("", "{}")),
+        facts=tuple(row for row in facts if row[1] not in ("", "{}")),
         tools=tuple((name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))),
-        variables=_pairs(named),
+        variables=_pairs(variables),
         narrative=_cut(_text(evidence.get("narrative"))),
     )
 
 
 def _pairs(value: object) -> tuple[tuple[str, str], ...]:
     """The entries of a JSON object as text; nothing of any other value."""
-    return tuple((str(k), _text(v)) for k, v in value.items()) if isinstance(value, dict) else ()
+    if not isinstance(value, dict):
+        return ()
+    return tuple((str(name), _text(entry)) for name, entry in value.items())
 
 
 def _text(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
     return json.dumps(value, default=str)
-
-
-Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
-
-
-def texts(evidence: CaseEvidence) -> tuple[Text, ...]:
-    """(origin, source, text) of every text that a program printed, without the standing
-    advice of frameworks."""
-    rows = [("message", "error text", without_footers(evidence.error_text))]
-    rows += [("tool", name, without_footers(text)) for name, text in evidence.tools]
-    rows += [("environment", name, value) for name, value in evidence.facts]
-    rows += [("environment", name, value) for name, value in evidence.variables]
-    return tuple(row for row in rows if row[2].strip())
 
 
 def vendor_of(messages: tuple[Message, ...]) -> str:

@@ -11,30 +11,40 @@ fdinfo KiB, and KFD counts in blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAIL
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import MIB, Quantity, show_bytes
-from helpers.judge import owner, sentence, table
-from helpers.judge.evidence import vendor_of
-from helpers.judge.owner import Account, account
+from helpers.judge.contradictions import RESERVED, TOTALS_AGREE, contradictions, pools_by_layer
+from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.holders import is_itself
+from helpers.judge.message_account import Account, account_of
+from helpers.judge.message_sums import MessageSums, sums_of
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, Holder, Pool, gpus, in_sight, numbered_by_host
+from helpers.look.gpus import Gpu, Holder, gpus, in_sight, numbered_by_host
 from helpers.look.message import Message
 
 DRIVER = "driver"
 MESSAGE = "message"
 SAID = "the error message"
-TOTALS_AGREE = 4 * MIB
-# KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
-KFD_BLOCK = 2 * MIB
-RESERVED = "of it reserved by the driver"
 COMPUTE = ("KFD bank", "HSA pool", "torch")
+SECOND_PLACE = {
+    "sysfs VRAM": "sysfs GTT",
+    "rocm-smi VRAM": "rocm-smi GTT",
+    "amd-smi VRAM": "amd-smi GTT",
+}
+"""Where an APU's other memory in use is counted, by the layer of its carve-out."""
 USED_BY = (("sysfs VRAM", 0), ("nvidia-smi", MIB), ("rocm-smi VRAM", 0), ("amd-smi VRAM", MIB))
 """The layers that say what is in use, the best first, and what each may be off by, in bytes."""
-_say = partial(sentence, "ledger", "says")
+GRAIN_BYTES = {
+    "DRM fdinfo": 1024,
+    "DRM fdinfo (VRAM and GTT)": 2048,
+    "KFD": 2 * MIB,
+    "nvidia-smi": MIB,
+    "amd-smi": MIB,
+}
+"""What a holder's size may be off by, by its source: fdinfo prints KiB, the tools whole MiB."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +98,25 @@ def with_rest(book: GpuLedger, words: str) -> GpuLedger:
     """
     used = book.used
     held = book.sum_bytes()
-    against = book.contradictions
     rest = used.bytes - held
     if not used.ok or -book.tolerance_bytes <= rest <= 0:
         return book
+    against = book.contradictions
     if rest < 0:
-        sizes = {"held": show_bytes(held), "used": show_bytes(used.bytes)}
-        against = (*against, _say("too much", source=used.source, **sizes))
-        words = _say("twice")
+        more = f"the parts make {show_bytes(held)}, more than the {show_bytes(used.bytes)} in use ({used.source})"
+        against = (*against, more)
+        words = "counted more than once, or at another moment"
     left = seen(rest, "bytes", f"{used.source} less the rows above", used.item)
     row = LedgerRow("unattributed", words, left, used.source)
     return replace(book, rows=(*book.rows, row), contradictions=against)
+
+
+def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
+    """The ledgers of the box, and of the first message that refuses memory of the device."""
+    for account in evidence.accounts:
+        if account.message.event == "refused" and account.message.side == "device":
+            return _ledgers(evidence.bundle, account)
+    return _ledgers(evidence.bundle, None)
 
 
 def ledger(bundle: Bundle | None, message: Message | None = None) -> tuple[GpuLedger, ...]:
@@ -108,88 +126,154 @@ def ledger(bundle: Bundle | None, message: Message | None = None) -> tuple[GpuLe
     ``bundle`` may be None: a message alone has a ledger too. A message that gives no amounts
     has none.
     """
-    found = gpus(bundle) if bundle is not None else ()
-    here = _gpu_of(message, found) if message is not None else None
-    told = _of_message(message, here) if message is not None else None
-    books = {gpu.pci: [_of_driver(bundle, gpu)] for gpu in found if bundle is not None}
-    if told and message is not None:
-        own = books.setdefault(here.pci if here else "", [])
-        own[:] = [_split(own[0], message), _compared(told, own[0], here)] if here else [told]
+    return _ledgers(bundle, account_of(message) if message is not None else None)
+
+
+def _ledgers(bundle: Bundle | None, account: Account | None) -> tuple[GpuLedger, ...]:
+    cards = gpus(bundle) if bundle is not None else ()
+    books = {}
+    if bundle is not None:
+        books = {card.pci: [book] for card, book in zip(cards, _driver_ledgers(bundle))}
+    if account is not None:
+        _add_message(books, account, cards)
     return tuple(book for pair in books.values() for book in pair)
 
 
-def _by_layer(gpu: Gpu) -> dict[str, Pool]:
-    return {pool.layer: pool for pool in gpu.pools}
+def _add_message(
+    books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
+) -> None:
+    """Put the ledger of a message beside the driver's of the GPU that it means."""
+    message = account.message
+    card = _gpu_of(message, cards)
+    book = _of_message(account, card)
+    if book is None:
+        return
+    if card is None:
+        books.setdefault("", []).append(book)
+        return
+    of_driver = books[card.pci][0]
+    books[card.pci] = [_split(of_driver, message), _compared(book, of_driver, card)]
 
 
-def _sum(one: Reading, other: Reading, words: str = "") -> Reading:
-    source = words or f"{one.source} + {other.source}"
-    return seen(one.bytes + other.bytes, "bytes", source, one.item)
+def _driver_ledgers(bundle: Bundle) -> tuple[GpuLedger, ...]:
+    """The driver's ledger of each GPU, worked out once a bundle."""
+    books: tuple[GpuLedger, ...] = bundle.once("ledgers", lambda: _driver_ledgers_of(bundle))
+    return books
+
+
+def _driver_ledgers_of(bundle: Bundle) -> tuple[GpuLedger, ...]:
+    return tuple(_of_driver(bundle, card) for card in gpus(bundle))
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
-    total, used, grain, notes = _in_use(gpu)
-    kept = _by_layer(gpu).get(RESERVED)
-    reserved = []
-    if kept is not None and kept.total.ok and used.ok:
-        reserved.append(LedgerRow("reserved", _say("reserved"), kept.total, kept.total.source))
-        if _excluded(gpu, kept.total):
-            used = _sum(used, kept.total, f"{used.source} (used + reserved)")
-            grain += MIB
-    holders, spread = _holders(bundle, gpu)
-    # On an APU part of what is in use lies in the carve-out, outside the pool that compute
-    # takes from.
-    left = _say("apu left") if gpu.integrated else "free"
-    notes += [f"{spot[:1].upper()}{spot[1:]}." for spot in gpu.blind_spots]
-    parts = (*holders, *reserved)
-    odd = tuple(contradictions(gpu))
-    book = GpuLedger(gpu.pci, DRIVER, total, used, parts, grain + spread, odd, tuple(notes), left)
-    unmeasured = sum(not row.bytes.ok for row in holders)
-    rest = "unmeasured" if unmeasured else "unseen" if gpu.blind_spots else "nobody"
-    return with_rest(book, _say(rest, count=unmeasured))
+    in_use = _in_use(gpu)
+    used = in_use.used
+    tolerance = in_use.tolerance_bytes
+    reserve = pools_by_layer(gpu).get(RESERVED)
+    reserved: list[LedgerRow] = []
+    if reserve is not None and reserve.total.ok and used.ok:
+        kept = reserve.total
+        reserved = [LedgerRow("reserved", "kept by the driver for itself", kept, kept.source)]
+        if _excludes_reserve(gpu, kept):
+            used = _sum(used, kept, f"{used.source} (used + reserved)")
+            tolerance += MIB
+    rows, spread = _holders(bundle, gpu)
+    spots = [f"{spot[:1].upper()}{spot[1:]}." for spot in gpu.blind_spots]
+    book = GpuLedger(
+        pci=gpu.pci,
+        account=DRIVER,
+        total=in_use.total,
+        used=used,
+        rows=(*rows, *reserved),
+        tolerance_bytes=tolerance + spread,
+        contradictions=tuple(contradictions(gpu)),
+        notes=(*in_use.notes, *spots),
+        # On an APU part of what is in use lies in the carve-out, outside the pool that compute
+        # takes from.
+        left="left of the pool for compute, roughly" if gpu.integrated else "free",
+    )
+    return with_rest(book, _words_for_rest(rows, gpu))
 
 
-def _in_use(gpu: Gpu) -> tuple[Reading, Reading, int, list[str]]:
-    """Total, used, and what used may be off by.
+def _words_for_rest(rows: list[LedgerRow], gpu: Gpu) -> str:
+    """Who may hold what no row accounts for."""
+    unmeasured = sum(not row.bytes.ok for row in rows)
+    if unmeasured:
+        return f"held by {unmeasured} process(es) that were not measured, or by nobody"
+    if gpu.blind_spots:
+        return "held by nobody who can be seen from here"
+    return "held by no process: driver, firmware, page tables, or memory left behind"
 
-    On an APU the carve-out and GTT are two places, one use: used adds, total does not (amdgpu
-    takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info).
-    """
-    pools = _by_layer(gpu)
+
+@dataclass(frozen=True)
+class _InUse:
+    """Total and used of a GPU, what used may be off by, and what is to be said of them."""
+
+    total: Reading
+    used: Reading
+    tolerance_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def _in_use(gpu: Gpu) -> _InUse:
+    """Total and used by the best layer that has them."""
+    pools = pools_by_layer(gpu)
     for layer, grain in USED_BY:
         pool = pools.get(layer)
         if pool is None or not pool.used.ok:
             continue
-        shared = gpu.integrated and "VRAM" in layer
-        beside = pools.get(layer.replace("VRAM", "GTT")) if shared else None
-        if beside is None:
-            return pool.total, pool.used, grain, []
-        banks = [pools[name].total for name in COMPUTE if name in pools and pools[name].total.ok]
-        bank = banks[0] if banks else not_available(_say("no pool"), "bytes", "KFD bank")
-        notes = [_say("two places")]
-        if not beside.used.ok:
-            return bank, beside.used, grain, notes
-        return bank, _sum(pool.used, beside.used), 2 * grain, notes
+        second = pools.get(SECOND_PLACE.get(layer, "")) if gpu.integrated else None
+        if second is None:
+            return _InUse(pool.total, pool.used, grain)
+        return _in_two_places(gpu, pool.used, second.used, grain)
     torch = pools.get("torch")
     if torch and torch.total.ok and torch.free.ok and torch.free.bytes <= torch.total.bytes:
         source = f"{torch.total.source} - {torch.free.source}"
-        gone = seen(torch.total.bytes - torch.free.bytes, "bytes", source, torch.total.item)
-        return torch.total, gone, 0, [_say("hip free")] if gpu.vendor == "AMD" else []
-    totals = [pool.total for pool in gpu.pools if pool.total.ok]
-    uses = [pools[layer].used for layer, _ in USED_BY if layer in pools]
-    none = [not_available(_say(why), "bytes", "memory pools") for why in ("no total", "no use")]
-    return [*totals, none[0]][0], [*uses, none[1]][0], 0, []
+        size = torch.total.bytes - torch.free.bytes
+        used = seen(size, "bytes", source, torch.total.item)
+        if gpu.vendor != "AMD":
+            return _InUse(torch.total, used)
+        note = "HIP's free counts compute memory only (ROCm/amdgpu#223)."
+        return _InUse(torch.total, used, notes=(note,))
+    no_total = not_available("no layer gives a total", "bytes", "memory pools")
+    no_use = not_available("no layer says how much is in use", "bytes", "memory pools")
+    return _InUse(
+        total=next((pool.total for pool in gpu.pools if pool.total.ok), no_total),
+        used=next((pools[layer].used for layer, _ in USED_BY if layer in pools), no_use),
+    )
 
 
-def _excluded(gpu: Gpu, kept: Reading) -> bool:
+def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _InUse:
+    """On an APU the carve-out and GTT are two places, one use: used adds, total does not (amdgpu
+    takes HIP's memory from one of the two, amdgpu_amdkfd_get_local_mem_info).
+    """
+    pools = pools_by_layer(gpu)
+    totals = (pools[layer].total for layer in COMPUTE if layer in pools and pools[layer].total.ok)
+    no_pool = not_available("the compute driver's pool was not captured", "bytes", "KFD bank")
+    total = next(totals, no_pool)
+    note = (
+        "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by side, "
+        "and their totals are alternatives."
+    )
+    if not gtt.ok:
+        return _InUse(total, gtt, grain, (note,))
+    return _InUse(total, _sum(carveout, gtt), 2 * grain, (note,))
+
+
+def _sum(first: Reading, second: Reading, source: str = "") -> Reading:
+    source = source or f"{first.source} + {second.source}"
+    return seen(first.bytes + second.bytes, "bytes", source, first.item)
+
+
+def _excludes_reserve(gpu: Gpu, reserve: Reading) -> bool:
     """Whether nvidia-smi's used leaves the driver's reserve out, as it does since driver 510:
     then the three add up.
     """
-    main = _by_layer(gpu).get("nvidia-smi")
-    if not main or not all(reading.ok for reading in (main.total, main.used, main.free)):
+    pool = pools_by_layer(gpu).get("nvidia-smi")
+    if not pool or not (pool.total.ok and pool.used.ok and pool.free.ok):
         return False
-    rest = main.used.bytes + main.free.bytes - main.total.bytes
-    return abs(rest + kept.bytes) <= abs(rest)
+    rest = pool.used.bytes + pool.free.bytes - pool.total.bytes
+    return abs(rest + reserve.bytes) <= abs(rest)
 
 
 def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
@@ -197,165 +281,184 @@ def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     those seen is outside.
     """
     inside, by_host, away = in_sight(bundle, gpu)
-    rows = [_row(h, h in away) for h in inside]
+    rows = [_holder_row(holder, holder in away) for holder in inside]
     spread = _spread([*inside, *by_host])
     if not (inside and by_host) or gpu.vendor == "NVIDIA":
-        return rows + [_row(h, h in away) for h in by_host], spread
-    beyond = sum(h.memory.bytes for h in by_host) - sum(h.memory.bytes for h in inside)
+        return rows + [_holder_row(holder, holder in away) for holder in by_host], spread
+    beyond = _bytes_of(by_host) - _bytes_of(inside)
     if beyond > spread:
-        source = " + ".join(dict.fromkeys(h.source for h in by_host))
-        words = _say("beyond", source=source, count=len(by_host))
+        source = " + ".join(dict.fromkeys(holder.source for holder in by_host))
+        words = f"what {source} counts beyond this container's processes; it lists {len(by_host)} in all, by host PID"
         reading = seen(beyond, "bytes", source, by_host[0].memory.item)
         rows.append(LedgerRow("outside", words, reading, source))
-    return rows + [_row(h, h in away) for h in by_host if not h.memory.ok], spread
+    unmeasured = [holder for holder in by_host if not holder.memory.ok]
+    return rows + [_holder_row(holder, holder in away) for holder in unmeasured], spread
 
 
-def _row(holder: Holder, away: bool) -> LedgerRow:
-    named = f"{holder.name or 'process'} ({holder.pid})"
-    odd = {"Z": "a zombie", "D": "waits in the kernel"}.get(holder.state[:1], "")
-    if away and not numbered_by_host(holder):
-        odd = odd or "not in /proc"
-    extra = ", ".join(word for word in (odd, holder.note) if word)
+def _bytes_of(holders: Sequence[Holder]) -> int:
+    return sum(holder.memory.bytes for holder in holders)
+
+
+def _holder_row(holder: Holder, away: bool) -> LedgerRow:
+    """A process as a row; ``away``: it is not in the process list of this box."""
+    remarks = []
+    state = {"Z": "a zombie", "D": "waits in the kernel"}.get(holder.state[:1], "")
+    if state:
+        remarks.append(state)
+    elif away and not numbered_by_host(holder):
+        remarks.append("not in /proc")
+    if holder.note:
+        remarks.append(holder.note)
+    words = f"{holder.name or 'process'} ({holder.pid})"
+    if remarks:
+        words = f"{words}: {', '.join(remarks)}"
     kind = "outside" if away else "other_process"
-    return LedgerRow(kind, named + (f": {extra}" if extra else ""), holder.memory, holder.source)
+    return LedgerRow(kind, words, holder.memory, holder.source)
 
 
 def _spread(holders: list[Holder]) -> int:
-    """What the readings of these may be off by together."""
-    grain = table("ledger")["grain_bytes"]
-    return sum(grain.get(holder.source, MIB) for holder in holders if holder.memory.ok)
+    """What the readings of these may be off by together, in bytes."""
+    return sum(GRAIN_BYTES.get(holder.source, MIB) for holder in holders if holder.memory.ok)
 
 
-def _of_message(message: Message, gpu: Gpu | None) -> GpuLedger | None:
-    m = message
-    a = account(message)
-    if not any((m.capacity, m.free, m.process, m.allocated, m.reserved_total)):
+def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
+    """The ledger of a message; None where it gives no amounts."""
+    message = account.message
+    amounts = (message.capacity, message.free, message.process, message.allocated)
+    if not any((*amounts, message.reserved_total)):
         return None
-    used = not_available(_say("no capacity"), "bytes", SAID)
-    if a.used:
-        used = seen(max(0, a.used.bytes), "bytes", f"{SAID}: capacity less what is free")
-    names = [(_say("another") + (f": {pid}" if pid is not None else ""), n) for pid, n in a.others]
-    others = [LedgerRow("other_process", words, _said(size, ""), SAID) for words, size in names]
-    total = _said(m.capacity, "capacity")
-    rows = (*_own_rows(a), *others)
-    pci = gpu.pci if gpu else ""
-    book = GpuLedger(pci, MESSAGE, total, used, rows, a.tolerance_bytes, a.contradictions)
-    return with_rest(book, _say("others" if a.own else "others or own"))
+    why = "the message does not give both the capacity and what is free"
+    used = not_available(why, "bytes", SAID)
+    if account.used:
+        source = f"{SAID}: capacity less what is free"
+        used = seen(max(0, account.used.bytes), "bytes", source)
+    rows = _own_rows(account)
+    for pid, size in account.others:
+        number = "" if pid is None else f": {pid}"
+        words = f"another process that the message names{number}"
+        rows.append(LedgerRow("other_process", words, _said(size, ""), SAID))
+    book = GpuLedger(
+        pci=gpu.pci if gpu else "",
+        account=MESSAGE,
+        total=_said(message.capacity, "capacity"),
+        used=used,
+        rows=tuple(rows),
+        tolerance_bytes=account.tolerance_bytes,
+        contradictions=account.contradictions,
+    )
+    if account.own:
+        return with_rest(book, "held by others or by nobody: the message counts only what it names")
+    return with_rest(
+        book, "held by this process beside torch, by others, or by nobody: the message does not say"
+    )
 
 
-def _own_rows(a: Account) -> list[LedgerRow]:
+def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     """This process: allocated, cached, and the rest of it (context, libraries)."""
-    m = a.message
+    message = sums.message
     rows = []
-
-    def add(words: str, reading: Reading) -> None:
-        rows.append(LedgerRow("process", "this process" + words, reading, SAID))
-
-    if m.allocated:
-        graphs = f" (of it {m.private_pools.text} in private pools)" if m.private_pools else ""
-        add(": tensors" + graphs, _said(m.allocated, "allocated"))
-    if a.stranded is not None:
-        idle = seen(max(0, a.stranded.bytes), "bytes", f"{SAID}: reserved but unallocated")
-        add(": cached by torch and unused", idle)
-    elif a.held and not m.allocated:
-        add(": reserved by torch", _said(a.held, "reserved"))
-    beside = a.context if a.held else a.own
-    if beside and (beside.bytes > 0 or not rows):
-        rest = seen(beside.bytes, "bytes", f"{SAID}: this process - torch")
-        add(": context and libraries" if rows else "", rest)
+    if message.allocated:
+        graphs = ""
+        if message.private_pools:
+            graphs = f" (of it {message.private_pools.text} in private pools)"
+        reading = _said(message.allocated, "allocated")
+        rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
+    if sums.stranded is not None:
+        size = max(0, sums.stranded.bytes)
+        reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
+        rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
+    elif sums.held and not message.allocated:
+        reading = _said(sums.held, "reserved")
+        rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
+    rest = sums.context if sums.held else sums.own
+    if rest and (rest.bytes > 0 or not rows):
+        words = f"{name}: context and libraries" if rows else name
+        reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
+        rows.append(LedgerRow("process", words, reading, SAID))
     return rows
 
 
-def _split(own: GpuLedger, message: Message) -> GpuLedger:
+def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
     """The driver's ledger with the one holder that the message's process fits, if there is
     exactly one, in its parts.
     """
     if message.process is None or not message.allocated:
-        return own
-    a = account(replace(message, process=None, non_torch=None, others=(), pids=()))
-    held = [r for r in own.rows if r.kind in ("other_process", "outside") and r.bytes.ok]
-    fits = [row for row in held if owner.is_itself(row.bytes.bytes, message.process)]
-    if len(fits) != 1:
-        return own
-    parts = _own_rows(a)
-    named = fits[0].words
-    left = fits[0].bytes.bytes - sum(row.bytes.bytes for row in parts)
-    if left < -a.tolerance_bytes:
-        return own
+        return of_driver
+    fitting = [
+        row
+        for row in of_driver.rows
+        if row.kind in ("other_process", "outside")
+        and row.bytes.ok
+        and is_itself(row.bytes.bytes, message.process)
+    ]
+    if len(fitting) != 1:
+        return of_driver
+    holder = fitting[0]
+    of_torch = replace(message, process=None, non_torch=None, others=(), pids=())
+    sums = sums_of(of_torch)
+    parts = _own_rows(sums, holder.words)
+    left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
+    if left < -sums.tolerance_bytes:
+        return of_driver
     parts = [row for row in parts if row.bytes.bytes]
-    parts = [replace(row, words=row.words.replace("this process", named, 1)) for row in parts]
     if left > 0:
-        source = f"{fits[0].source} less torch's parts"
-        rest = seen(left, "bytes", source, fits[0].bytes.item)
-        parts.append(LedgerRow("process", f"{named}: context and libraries", rest, source))
-    at = own.rows.index(fits[0])
-    rows = (*own.rows[:at], *parts, *own.rows[at + 1 :])
-    return replace(own, rows=rows, tolerance_bytes=own.tolerance_bytes + a.tolerance_bytes)
+        source = f"{holder.source} less torch's parts"
+        reading = seen(left, "bytes", source, holder.bytes.item)
+        words = f"{holder.words}: context and libraries"
+        parts.append(LedgerRow("process", words, reading, source))
+    position = of_driver.rows.index(holder)
+    return replace(
+        of_driver,
+        rows=(*of_driver.rows[:position], *parts, *of_driver.rows[position + 1 :]),
+        tolerance_bytes=of_driver.tolerance_bytes + sums.tolerance_bytes,
+    )
 
 
-def _compared(told: GpuLedger, own: GpuLedger, gpu: Gpu) -> GpuLedger:
+def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:
     """The message's ledger with what the box says otherwise."""
-    off = told.tolerance_bytes + own.tolerance_bytes + TOTALS_AGREE
-    seen_by = [pool for pool in gpu.pools if pool.layer in ("torch", "KFD bank") and pool.total.ok]
-    apart = [pool for pool in seen_by if abs(pool.total.bytes - told.total.bytes) > off]
-    if told.total.ok and seen_by and apart == seen_by:
-        totals = " and ".join(f"{p.layer} {p.total.show()}" for p in seen_by)
-        odd = _say("another GPU", total=told.total.show(), totals=totals)
-        told = replace(told, contradictions=(*told.contradictions, odd))
-    more = told.used.bytes - (own.used.bytes - own.sum_bytes("reserved"))
+    margin = of_message.tolerance_bytes + of_driver.tolerance_bytes + TOTALS_AGREE
+    total = of_message.total
+    pools = [pool for pool in gpu.pools if pool.layer in ("torch", "KFD bank") and pool.total.ok]
+    apart = [pool for pool in pools if abs(pool.total.bytes - total.bytes) > margin]
+    if total.ok and pools and apart == pools:
+        totals = " and ".join(f"{pool.layer} {pool.total.show()}" for pool in pools)
+        odd = f"the message's capacity is {total.show()}; the capture has {totals}: another GPU or another boot"
+        of_message = replace(of_message, contradictions=(*of_message.contradictions, odd))
+    then = of_message.used
+    now = of_driver.used
+    more = then.bytes - (now.bytes - of_driver.sum_bytes("reserved"))
     # HIP's free leaves out graphics memory, so there the message may well have less in use.
-    if told.used.ok and own.used.ok and (more > off or (gpu.vendor == "NVIDIA" and more < -off)):
-        note = _say("two moments", told=told.used.show(), own=own.used.show())
-        told = replace(told, notes=(*told.notes, note))
-    return told
+    is_another_use = more > margin or (gpu.vendor == "NVIDIA" and more < -margin)
+    if then.ok and now.ok and is_another_use:
+        note = f"In use at the failure, by the message: {then.show()}; at the capture, by the driver: {now.show()}."
+        of_message = replace(of_message, notes=(*of_message.notes, note))
+    return of_message
 
 
-def _gpu_of(message: Message, found: tuple[Gpu, ...]) -> Gpu | None:
+def _gpu_of(message: Message, cards: tuple[Gpu, ...]) -> Gpu | None:
     """The GPU that a message means: by torch's index, else the only one that it can be."""
-    fit = [gpu for gpu in found if vendor_of((message,)) in ("", gpu.vendor)]
-    index = "" if message.device is None else str(message.device)
-    by_index = [gpu for gpu in fit if index and gpu.indices.get("torch") == index]
-    if len(by_index) == 1:
-        return by_index[0]
-    if len(fit) > 1 and message.capacity:
-        size = message.capacity.bytes
-        off = message.capacity.precision_bytes + TOTALS_AGREE
-        layers = ("torch", "KFD bank", "sysfs VRAM")
-        totals = [(gpu, p.total) for gpu in fit for p in gpu.pools if p.layer in layers]
-        near = [gpu for gpu, total in totals if total.ok and abs(total.bytes - size) <= off]
-        fit = [gpu for gpu in fit if gpu in near]
-    return fit[0] if len(fit) == 1 else None
+    fitting = [card for card in cards if vendor_of((message,)) in ("", card.vendor)]
+    if message.device is not None:
+        index = str(message.device)
+        by_index = [card for card in fitting if card.indices.get("torch") == index]
+        if len(by_index) == 1:
+            return by_index[0]
+    if len(fitting) > 1 and message.capacity:
+        fitting = [card for card in fitting if _has_total(card, message.capacity)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
-def _said(quantity: Quantity | None, what: str) -> Reading:
+def _has_total(card: Gpu, capacity: Quantity) -> bool:
+    """Whether a layer of a GPU has the capacity that a message prints."""
+    margin = capacity.precision_bytes + TOTALS_AGREE
+    for pool in card.pools:
+        if pool.layer in ("torch", "KFD bank", "sysfs VRAM") and pool.total.ok:
+            if abs(pool.total.bytes - capacity.bytes) <= margin:
+                return True
+    return False
+
+
+def _said(quantity: Quantity | None, figure: str) -> Reading:
     if quantity is None:
-        return not_available(f"the message gives no {what}", "bytes", SAID)
+        return not_available(f"the message gives no {figure}", "bytes", SAID)
     return seen(quantity.bytes, "bytes", f"{SAID}: {quantity.text}")
-
-
-def contradictions(gpu: Gpu) -> Iterator[str]:
-    """Each contradiction in a sentence, with both figures; none where the layers agree."""
-    pools = _by_layer(gpu)
-    for pool in gpu.pools:
-        total = pool.total
-        source = pool.total.source
-        for what, part in (("used", pool.used), ("free", pool.free)):
-            if part.ok and total.ok and part.bytes > total.bytes:
-                words = {"layer": pool.layer, "what": what, "part": part.show()}
-                yield _say("above total", **words, total=total.show(), source=source)
-    for says, layer, beside, least, most in table("ledger")["totals"]:
-        one, other = (pools[name].total if name in pools else None for name in (layer, beside))
-        if one and other and one.ok and other.ok:
-            if not least <= one.bytes - other.bytes <= most:
-                names = {"layer": layer, "beside": beside}
-                yield _say(says, **names, one=one.show(), other=other.show())
-    torch, nvidia, sysfs = (pools.get(name) for name in ("torch", "nvidia-smi", "sysfs VRAM"))
-    if torch and sysfs and not gpu.integrated and torch.free.ok and sysfs.free.ok:
-        if torch.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
-            yield _say("hip and sysfs", hip=torch.free.show(), sysfs=sysfs.free.show())
-    if nvidia and all(r.ok for r in (nvidia.total, nvidia.used, nvidia.free)):
-        kept = pools[RESERVED].total.bytes if RESERVED in pools else 0
-        rest = nvidia.total.bytes - nvidia.used.bytes - nvidia.free.bytes
-        gap = min(abs(rest), abs(rest - kept))
-        if gap > 3 * MIB:
-            yield _say("unexplained", gap=show_bytes(gap), total=nvidia.total.show())

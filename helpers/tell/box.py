@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
-from helpers.judge.box import obstacles
 from helpers.judge.ledger import MESSAGE, GpuLedger
+from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle, is_this_box

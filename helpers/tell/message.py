@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import Quantity
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
-from helpers.judge.owner import account
 from helpers.look.bundle import open_box
 from helpers.look.kernel_log import not_whole
 from helpers.look.message import Message
@@ -46,10 +45,9 @@ def evidence_of(box: str) -> CaseEvidence:
 
 def books(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
     """The ledgers of the box, and of the first message that refuses memory of the device."""
-    refused = (m for m in evidence.messages if m.event == "refused" and m.side == "device")
-    from helpers.judge.ledger import ledger
+    from helpers.judge.ledger import ledgers_of  # reads every layer of a box
 
-    return ledger(evidence.bundle, next(refused, None))
+    return ledgers_of(evidence)
 
 
 def _kind(message: Message) -> str:
@@ -88,8 +86,9 @@ def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
 
 def sums(evidence: CaseEvidence) -> Shown:
     """The arithmetic of each message with numbers, line by line."""
-    numbered = enumerate(evidence.messages, 1)
-    rows: list[Any] = [[number, line] for number, one in numbered for line in account(one).lines]
+    rows: list[list[object]] = []
+    for number, account in enumerate(evidence.accounts, 1):
+        rows += [[number, line] for line in account.lines]
     none = "No message here has numbers to add up."
     heads = ["message", "its numbers, added up"]
     return Shown("The sums", heads, rows, none=none, widest=None, again=True)

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from helpers.ground import child
 from helpers.ground.units import show_bytes
-from helpers.judge.owner import IN_USE_BYTES
+from helpers.judge.holders import IN_USE_BYTES
 from helpers.look.bundle import Bundle
 from helpers.look.framework import recorded_python
 from helpers.look.gpus import Gpu, holding, one_each

@@ -41,7 +41,7 @@ from helpers.ground.child import (
 from helpers.ground.child.bounded import LAST_BYTES
 from helpers.ground.child.sampler import SAMPLE_S
 from helpers.ground.shapes import Evidence, Outcome, Reading, not_available, one_line, seen
-from helpers.judge.owner import SLACK_BYTES
+from helpers.judge.holders import SLACK_BYTES
 from helpers.look import files
 from helpers.look.files import whole, write_atomic
 from helpers.look.message import of_device

@@ -1,0 +1,211 @@
+"""The sums of one message in sentences: what was asked for, whose the memory in use is, what
+stands against a limit, and what in the message cannot be together.
+
+Segment sizes and the order of the allocator's last resorts are those of
+c10/cuda/CUDACachingAllocator.cpp, torch 1.2 to 2.15: before the error every whole cached
+segment was released, so what is still reserved and unallocated is a free part of a segment in
+use, waits for an event, or belongs to another stream or a private pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from helpers.ground.units import MIB, show_bytes
+from helpers.judge.fragmentation import KEPT_BACK_BYTES
+from helpers.judge.message_sums import MessageSums, above, plus
+from helpers.look.message import Message
+
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
+
+
+def account_lines(sums: MessageSums) -> Iterator[str]:
+    """Every sum that the message allows, a sentence each."""
+    if sums.message.requested:
+        yield request_line(sums.message)
+    yield from _shares(sums)
+    yield from _limits(sums)
+
+
+def request_line(message: Message) -> str:
+    """What the size that was asked for shows of the tensor."""
+    size = message.requested
+    assert size is not None
+    asked = f"asked for {size.text}"
+    if message.program != "torch" or message.event != "refused" or message.side != "device":
+        return asked
+    if "cuda_malloc_async" in message.hints:
+        return f"{asked}: cudaMallocAsync has no segments, this is the request itself"
+    margin = size.precision_bytes + 1
+    if abs(size.bytes - SMALL_SEGMENT_BYTES) <= margin:
+        return f"{asked}: torch takes 2 MiB for any tensor of up to 1 MiB"
+    if abs(size.bytes - LARGE_SEGMENT_BYTES) <= margin:
+        return (
+            f"{asked}: torch takes 20 MiB for a tensor of 1 to 10 MiB, and for one of 18 to 20 MiB"
+        )
+    if margin > MIB:
+        digits = show_bytes(size.precision_bytes)
+        return (
+            f"{asked}: torch rounds up to 2 MiB, so the tensor may be up to 2 MiB smaller; "
+            f"the printed digits leave {digits} open"
+        )
+    remainder = size.bytes % SMALL_SEGMENT_BYTES
+    is_multiple = min(remainder, SMALL_SEGMENT_BYTES - remainder) <= margin
+    if is_multiple and size.bytes >= 10 * MIB - margin:
+        below = show_bytes(size.bytes - SMALL_SEGMENT_BYTES)
+        return f"{asked}: torch rounds up to 2 MiB, so the tensor is over {below} and at most {size.text}"
+    return (
+        f"{asked}: not a segment size of torch 1.2 to 2.15 (2 MiB, 20 MiB, multiples of 2 MiB from 10), "
+        "so an older torch, another segment setting, no caching, or a retyped number"
+    )
+
+
+def contradictions(sums: MessageSums) -> Iterator[str]:
+    """What in the message cannot be together."""
+    message = sums.message
+    capacity = message.capacity
+    held = sums.held
+    rest = sums.unaccounted
+    if message.free and capacity and above(message.free, capacity):
+        yield (
+            f"contradiction: free {message.free.text} is above capacity {capacity.text}: "
+            "two layers gave them"
+        )
+    if sums.own and held and above(held, sums.own):
+        yield (
+            f"contradiction: PyTorch holds {held.text}, above the {sums.own.text} "
+            "that the driver gives this process"
+        )
+    torch_above_capacity = held and capacity and above(held, capacity)
+    if held and capacity and torch_above_capacity:
+        yield (
+            f"contradiction: PyTorch holds {held.text}, above capacity {capacity.text}: part of it is not "
+            "in this memory, or capacity is not what the process can have"
+        )
+    if sums.stranded and sums.stranded.bytes < -sums.stranded.precision_bytes:
+        gap = show_bytes(-sums.stranded.bytes)
+        yield f"contradiction: reserved is below allocated by {gap}"
+    if rest and rest.bytes < -rest.precision_bytes and not torch_above_capacity:
+        yield f"contradiction: the shares are {show_bytes(-rest.bytes)} more than is in use"
+    if sums.impossible_process and capacity:
+        yield (
+            f"contradiction: this process has {sums.impossible_process.text} "
+            f"on a device of {capacity.text}"
+        )
+
+
+def _shares(sums: MessageSums) -> Iterator[str]:
+    """Whose the memory in use is, as sums."""
+    message = sums.message
+    if sums.used and sums.used.bytes >= 0 and message.capacity and message.free:
+        in_use = f"capacity {message.capacity.text} - free {message.free.text} = {sums.used.text} in use on the device"
+        says_by_whom = sums.own or sums.held or sums.others
+        yield in_use if says_by_whom else f"{in_use}: the message does not say by whom"
+    if sums.held and message.allocated and sums.stranded:
+        yield _torch_parts(sums)
+    if message.private_pools:
+        yield (
+            f"of the allocated, {message.private_pools.text} is idle in private pools (CUDA or HIP graphs); "
+            "PyTorch prints it as allocated, and only those pools can use it"
+        )
+    sizes = [size for _, size in sums.others]
+    if sums.own_pid is not None and sums.own and sums.held:
+        yield (
+            f"process {sums.own_pid} with {sums.own.text} is this process: {sums.held.text} of PyTorch "
+            "does not fit beside it (in a container the driver names host numbers)"
+        )
+    elif sums.own is None and sums.held and any(not above(sums.held, size) for size in sizes):
+        yield (
+            "one of the named processes may be this one: "
+            "in a container the driver names host numbers"
+        )
+    if sums.context and sums.context.bytes >= 0 and sums.own and sums.held:
+        yield (
+            f"this process {sums.own.text} - PyTorch {sums.held.text} = {sums.context.text} "
+            "of context, libraries and raw allocations"
+        )
+    for pid, size in sums.others:
+        number = "" if pid is None else f" {pid}"
+        yield f"process{number} has {size.text}"
+    if sums.unaccounted and sums.unaccounted.bytes >= -sums.unaccounted.precision_bytes:
+        yield _unaccounted(sums)
+
+
+def _torch_parts(sums: MessageSums) -> str:
+    """What PyTorch holds, as the sum that the message allows."""
+    message = sums.message
+    assert message.allocated and sums.stranded and sums.held
+    allocated = message.allocated.text
+    stranded = sums.stranded.text
+    if message.reserved_total:
+        reserved = message.reserved_total.text
+        return f"PyTorch: reserved {reserved} - allocated {allocated} = {stranded} unallocated"
+    return (
+        f"PyTorch: allocated {allocated} + reserved but unallocated {stranded} = {sums.held.text}"
+    )
+
+
+def _unaccounted(sums: MessageSums) -> str:
+    """What nobody accounts for, as a sum."""
+    rest = sums.unaccounted
+    assert rest and sums.used
+    others = "".join(f" - {size.text}" for _, size in sums.others)
+    result = f"{rest.text} not accounted for (+- {show_bytes(rest.precision_bytes)})"
+    used = f"in use {sums.used.text}"
+    if sums.own:
+        return f"{used} - this process {sums.own.text}{others} = {result}: other processes, the driver, the display"
+    held = sums.held.text if sums.held else ""
+    return (
+        f"{used} - PyTorch {held}{others} = {result}: "
+        "this process's context, other processes, the driver"
+    )
+
+
+def _limits(sums: MessageSums) -> Iterator[str]:
+    """What was asked for against what there is, what is allowed, and what was free."""
+    message = sums.message
+    requested = message.requested
+    if requested and sums.limit and (message.allocated or sums.beyond_limit):
+        yield _against_the_limit(sums)
+    if requested:
+        yield from _why_refused(sums)
+    if sums.stranded:
+        yield (
+            f"the most that the allocator could still have released is {sums.stranded.text}; "
+            "whole cached segments had been released before the error"
+        )
+
+
+def _against_the_limit(sums: MessageSums) -> str:
+    message = sums.message
+    assert message.requested and sums.limit
+    allocated = f"allocated {message.allocated.text} + " if message.allocated else ""
+    need = plus(message.allocated, message.requested)
+    comparison = "as much, to the printed digits, as"
+    if sums.beyond_limit is not None:
+        comparison = "more than" if sums.beyond_limit else "within"
+    name = "allowed" if sums.limit is message.allowed else "capacity"
+    return f"{allocated}requested {message.requested.text} = {need.text}: {comparison} {name} {sums.limit.text}"
+
+
+def _why_refused(sums: MessageSums) -> Iterator[str]:
+    """Whether a limit refused the request, or a driver that reported room for it."""
+    message = sums.message
+    requested = message.requested
+    free = message.free
+    assert requested
+    if message.allowed and sums.held and not above(message.allowed, plus(sums.held, requested)):
+        yield (
+            f"held {sums.held.text} + requested {requested.text} reaches the {message.allowed.text} "
+            "allowed to this process: the limit refused it, not the device"
+        )
+    elif free and message.event == "refused" and not above(requested, free):
+        enough = f"free {free.text} looks enough for {requested.text}"
+        if free.bytes - requested.bytes <= KEPT_BACK_BYTES:
+            yield f"{enough}: drivers keep some back, so near the end this says little"
+        else:
+            yield (
+                f"{enough}: the driver refused although it reports room, "
+                "or what it reports is not what it can give"
+            )

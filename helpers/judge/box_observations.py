@@ -1,0 +1,187 @@
+"""What a captured box shows: access, the build, holders and the kernel's log; not ceilings, not
+settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from helpers.ground.shapes import Reading, seen
+from helpers.judge import holders as whose
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.observation import Observation, observation_name
+from helpers.judge.obstacles import obstacles
+from helpers.look import framework, kernel_log
+from helpers.look.access import identity
+from helpers.look.bundle import Bundle
+from helpers.look.gpus import Gpu, Holder, gpus, numbered_by_host
+from helpers.look.machine import machine
+from helpers.look.processes import processes
+
+OBSERVATION_OF_OBSTACLE = {
+    "no_gpu": "no-gpu",
+    "no_driver": "no-driver",
+    "no_device": "no-driver",
+    "variable": "gpus-hidden",
+}
+TOTALS = ("sysfs VRAM", "nvidia-smi")
+"""The layers whose total is the card's own."""
+
+
+def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation]:
+    """Every observation of a box; the messages show which holder is the failing program itself."""
+    cards = gpus(bundle)
+    observations = [
+        *_access(bundle, cards, evidence.vendor),
+        *_build(bundle, cards),
+        *_holders(bundle, cards, evidence),
+        *_kernel(bundle),
+    ]
+    constructed = {item.id for item in bundle.items if item.constructed}
+    constructed |= {item.source for item in bundle.items if item.constructed}
+    return [
+        replace(o, filled=o.reading.item in constructed or o.reading.source in constructed)
+        for o in observations
+    ]
+
+
+def _observed(name: str, reading: Reading, says: str, proof: bool = False) -> Observation:
+    return Observation(name, reading, says, "bundle", hard=True, proof=proof)
+
+
+def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Observation]:
+    for obstacle in obstacles(bundle, vendor):
+        if obstacle.cause == "no_gpu" and cards:
+            continue  # the bus list is incomplete: another layer sees a GPU
+        reading = seen(
+            obstacle.path or "none", "text", obstacle.path or "pci_devices", obstacle.item
+        )
+        name = OBSERVATION_OF_OBSTACLE.get(obstacle.cause, "access-refused")
+        says = obstacle.says[:1].upper() + obstacle.says[1:]
+        yield _observed(name, reading, says, proof=name in ("no-gpu", "no-driver"))
+    who = identity(bundle)
+    if who is not None and who.container not in ("", "none"):
+        reading = seen(who.container, "text", "identity", who.item)
+        yield _observed("in-container", reading, "The look was taken inside a container")
+
+
+def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
+    build = framework.framework(bundle)
+    vendors = {card.vendor for card in cards} - {"Intel"}
+    vendor = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build)
+    if build.build and vendors and vendor not in vendors:
+        present = " and ".join(sorted(vendors))
+        says = f"torch is built for {vendor or 'the CPU alone'}; {present} is here"
+        yield _observed("build-without-this-gpu", build.version, says, proof=True)
+    targets = {arch.split(":")[0] for arch in build.archs}
+    if build.build != "rocm" or not targets:
+        return
+    for card in cards:
+        gfx = card.indices.get("gfx", "")
+        if gfx and not targets & _targets_that_run(gfx):
+            says = f"torch is built for {', '.join(sorted(targets))}"[:179]
+            reading = seen(gfx, "text", "torch", build.version.item)
+            yield _observed("gfx-not-in-targets", reading, says)
+
+
+def _targets_that_run(gfx: str) -> set[str]:
+    """The targets whose code runs on a chip: its own and LLVM's generic ones.
+
+    gfx11-generic, gfx10-3-generic; gfx950 is of gfx9-4-generic (LLVM's AMDGPUUsage page).
+    """
+    family = gfx[:-2]
+    minor = "4" if gfx == "gfx950" else gfx[-2:-1]
+    return {gfx, f"{family}-generic", f"{family}-{minor}-generic"}
+
+
+def _holders(
+    bundle: Bundle, cards: tuple[Gpu, ...], evidence: CaseEvidence
+) -> Iterator[Observation]:
+    """What is free, who holds the rest, and what nobody holds."""
+    failing: list[tuple[int, int]] = []
+    for account in evidence.accounts:
+        if account.own or account.message.allocated:
+            expected = whose.expected_range(account.own, account.held)
+            failing += [expected] if expected else []
+    for card in cards:
+        yield from _of_pools(card)
+        for holder in card.holders:
+            yield from _of_holder(card, holder, failing)
+    numbers = {holder.pid for card in cards for holder in card.holders}
+    for process in processes(bundle):
+        if process.state == "Z" and process.pid in numbers:
+            says = f"{process.name} is a zombie with the device open"
+            reading = seen(process.pid, "count", "processes")
+            yield _observed("zombie-listed", reading, says)
+
+
+def _of_pools(card: Gpu) -> Iterator[Observation]:
+    """What is free of the largest pool, and what no process holds."""
+    totals = [pool for pool in card.pools if pool.layer in TOTALS]
+    with_free = [pool for pool in (card.pools if card.integrated else totals) if pool.free.ok]
+    largest = max(with_free, key=lambda pool: pool.total.bytes, default=None)
+    if largest is not None:
+        says = f"Free on {card.pci}, of {largest.total.show()}, says {largest.layer}"
+        yield _observed("free:" + card.pci, largest.free, says)
+    used = next((pool.used for pool in totals if pool.used.ok), None)
+    if used is not None and card.unattributed.ok and not card.integrated:
+        yield from _unattributed(card, used.bytes)
+
+
+def _of_holder(card: Gpu, holder: Holder, failing: list[tuple[int, int]]) -> Iterator[Observation]:
+    """A zombie that holds memory, or a process that is not the failing program and holds most."""
+    size = holder.memory.bytes
+    if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
+        says = f"pid {holder.pid} is a zombie and holds this much"
+        yield _observed("zombie-holder", holder.memory, says, proof=True)
+        return
+    totals = (pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok)
+    total = next(totals, None)
+    if total is None or numbered_by_host(holder):
+        return
+    if whose.is_another(size, total.bytes, failing):
+        says = f"pid {holder.pid} ({holder.name}) holds this much of {total.show()}"
+        yield _observed("other-holder-measured", holder.memory, says, proof=True)
+
+
+def _unattributed(card: Gpu, in_use: int) -> Iterator[Observation]:
+    """What is in use and held by no process that is seen, and whether one may be hidden."""
+    rest = card.unattributed
+    place = "identity, device_files"
+    says = f"In use on {card.pci}, and held by no process that is seen here"
+    if not whose.is_unexplained(rest.bytes, in_use):
+        yield _observed("explained", rest, f"{says}: too little to matter")
+        return
+    yield _observed("unattributed", rest, says)
+    for spot in card.blind_spots:
+        reading = seen(spot, "text", place)
+        yield _observed("blind-spot", reading, "The holder may be hidden from here")
+    if not card.blind_spots:
+        reading = seen("all", "text", place)
+        yield _observed("all-processes-seen", reading, "Every process was looked at")
+
+
+def _kernel(bundle: Bundle) -> Iterator[Observation]:
+    """One row for each kind of line since the last boot, with how often it stands there; the
+    last line is shown.
+    """
+    kinds: dict[str, list[kernel_log.Event]] = {}
+    for event in kernel_log.events(bundle):
+        if event.boot == 0:
+            kinds.setdefault(event.row, []).append(event)
+    for kind, events in kinds.items():
+        rule = kernel_log.rule(kind)
+        name = observation_name(rule.side, rule.event)
+        if not name:
+            continue
+        last = events[-1]
+        times = sum(event.count for event in events)
+        often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
+        reading = seen(last.text[:400] or last.kind, "text", last.source)
+        proof = name in ("killed", "kernel-leak")
+        yield _observed(name, reading, f"The kernel log holds {often}", proof=proof)
+    kills = machine(bundle).cgroup_oom_kills
+    if kills.bytes > 0:
+        says = "The control group's limit killed this many processes"
+        yield _observed("killed", kills, says, proof=True)

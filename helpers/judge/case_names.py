@@ -1,0 +1,155 @@
+"""The numbers and names of a case that a remedy may speak of: who holds the memory, what is
+missing, which limit binds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from helpers.ground.units import GIB, show_bytes
+from helpers.judge import form, table
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.fragmentation import POSSIBLE
+from helpers.judge.message_account import Account
+from helpers.judge.observation import Observation
+from helpers.judge.posted_processes import processes
+
+HOST_SIDES = ("host", "pinned", "shm", "cgroup", "commit")
+UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
+"""What stands in a command where the evidence has no such number or name; in a sentence its
+[part] is left out.
+"""
+
+
+def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dict[str, str]:
+    """The words for the placeholders of a remedy, by their names; the first that gives a name
+    counts.
+    """
+    observations = tuple(observations)
+    rows: list[tuple[str, str]] = []
+    for account in evidence.accounts:
+        rows += _of_account(account)
+    rows += _of_holders(evidence)
+    for observation in observations:
+        rows += _of_observation(observation)
+    rows.append(("chip", evidence.fact("gfx")))
+    rows += _of_servers(evidence)
+    seen = {observation.name for observation in observations}
+    if "two-kinds-of-gpu" in seen:
+        rows.append(("visible", _visible_devices(evidence)))
+    names: dict[str, str] = {}
+    for name, words in rows:
+        if words:
+            names.setdefault(name, words)
+    if "expandable-on" in seen:
+        names.pop("preset", None)
+    return names
+
+
+def fill(text: str, names: Mapping[str, str]) -> str:
+    """The text with its placeholders filled in, without the [parts] whose number or name is not
+    known.
+    """
+    part = r"\[([^\[\]]*\{([a-z]+)\}[^\[\]]*)\]"
+    text = re.sub(part, lambda match: match[1] if match[2] in names else "", text)
+    words = {**UNKNOWN, **names}
+    return re.sub(r"\{([a-z]+)\}", lambda match: words.get(match[1], match[0]), text)
+
+
+def _of_account(account: Account) -> Iterator[tuple[str, str]]:
+    """What the numbers of a message give."""
+    message = account.message
+    requested = message.requested
+    if message.device is not None:
+        yield "device", str(message.device)
+    if message.capacity:
+        yield "capacity", message.capacity.text.replace(" ", "")
+    if message.free:
+        yield "free", f"{message.free.text} were free"
+    if requested and message.capacity:
+        yield "missing", _missing(account)
+        if message.program == "torch" and message.backend == "cuda":
+            if account.fragmentation == POSSIBLE:
+                yield "preset", "cuda-expandable"
+    if message.tokens and message.fits_tokens:
+        yield "context", f"{message.tokens} tokens were asked for, {message.fits_tokens} fit"
+    elif requested and message.cache:
+        yield "context", f"{requested.text} are needed, {message.cache.text} are there"
+    for pid, size in account.others[:1]:
+        if pid is not None:
+            yield "holder", f"process {pid} with {size.text}"
+            yield "pid", str(pid)
+
+
+def _missing(account: Account) -> str:
+    """How much is missing at least; where what is free and cached would have met the request,
+    that is said instead, in numbers.
+    """
+    message = account.message
+    requested = message.requested
+    assert requested
+    free = message.free.bytes if message.free else 0
+    cached = max(0, account.stranded.bytes) if account.stranded else 0
+    lacking = requested.bytes - free - cached
+    if account.beyond_limit and message.allocated and account.limit:
+        need = message.allocated.bytes + requested.bytes
+        lacking = max(lacking, need - account.limit.bytes)
+    if lacking > 0:
+        return f"at least {show_bytes(lacking)} are missing"
+    sizes = (("free", message.free), ("cached", account.stranded))
+    parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
+    return f"{requested.text} failed beside {' and '.join(parts)}" if parts else ""
+
+
+def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
+    """The process that holds most, as a tool or the captured box lists it; one below 256 MiB is
+    none.
+    """
+    rows = [(row.bytes or 0, row.pid, row.name) for row in processes(evidence) if row.pid]
+    if evidence.bundle is not None:
+        from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
+
+        for gpu in gpus(evidence.bundle):
+            rows += [(h.memory.bytes, h.pid, h.name) for h in gpu.holders if h.memory.ok]
+    rows = [row for row in rows if row[0] > GIB // 4 or row[0] == 0]
+    if rows:
+        size, pid, name = max(rows)
+        with_size = f" with {show_bytes(size)}" if size else ""
+        name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
+        yield "holder", f"process {pid} {name}{with_size}".replace("  ", " ")
+        yield "pid", str(pid)
+
+
+def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
+    words = observation.reading.show()
+    kind = observation.name.split("-")[0]
+    if kind == "ceiling":
+        yield "binding", f"{words} ({observation.says.rstrip('.')})"
+    if kind == "setting" and "=" in str(observation.reading.value):
+        yield "setting", str(observation.reading.value)
+        yield "unset", "unset " + str(observation.reading.value).split("=")[0]
+    if observation.name in ("limit-binds", "limit-refused"):
+        yield "limit", words
+    if observation.name.endswith("-refused") and kind in HOST_SIDES:
+        yield "side", f"{kind}: {words}"[:160]
+
+
+def _of_servers(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
+    """The inference server that the text is of."""
+    for match in form("server").finditer(evidence.error_text):
+        yield "server", match[0]
+    for message in evidence.messages:
+        if message.program in table("diagnosis")["servers"]:
+            yield "server", message.program
+
+
+def _visible_devices(evidence: CaseEvidence) -> str:
+    """The line that leaves the program the card alone, by the first list that allows one."""
+    from helpers.judge.visible_devices import visible_devices  # reads the layers of a box
+
+    for _, _, text in evidence.texts:
+        line = visible_devices(evidence.bundle, text)
+        if line:
+            return line
+    return ""

@@ -1,0 +1,105 @@
+"""The catalogue of known failures: what must be seen, what speaks for and against each, what to
+do.
+
+To add one, copy an entry of failures.json: its keys are explained in ``Failure``. A test walks
+every entry and every name in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from helpers.ground.shapes import CAUSES, Cause
+from helpers.judge import table
+
+KINDS = ("contrast", "symptom", "oddity")
+BASES = ("plain", "hint")
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to do: commands with placeholders in braces, if there are any, what must hold before
+    it, and what it may harm.
+    """
+
+    what: str
+    command: str
+    precondition: str
+    harm: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One known failure.
+
+    ``kind``: symptom (it is what fails), oddity (something odd that may stand beside another
+    failure), contrast (fails with X, works without X). ``needs``: groups of observations, of
+    each group one must be there. ``sufficient``: of these one alone makes it likely, since it
+    is an exclusion by arithmetic or the program's own statement of the cause. ``proof``: of
+    these one that is a proof makes it confirmed. ``strong`` and ``weak`` support it;
+    ``refuted_by`` ends it where measured, ``strong_against`` and ``weak_against`` speak against
+    it. ``base`` hint: even measured it is only a hint. ``decides`` is the reading that would
+    decide: its name, what it is, and how it is taken; ``source`` where the mechanism can be
+    read.
+    """
+
+    id: str
+    cause: Cause
+    title: str
+    mechanism: str
+    needs: tuple[tuple[str, ...], ...]
+    decides: tuple[str, str, str]
+    remedy: Remedy
+    source: str
+    kind: str = "symptom"
+    base: str = "plain"
+    sufficient: tuple[str, ...] = ()
+    proof: tuple[str, ...] = ()
+    strong: tuple[str, ...] = ()
+    weak: tuple[str, ...] = ()
+    refuted_by: tuple[str, ...] = ()
+    strong_against: tuple[str, ...] = ()
+    weak_against: tuple[str, ...] = ()
+
+
+NAMES_OF_KEYS = {field.name for field in fields(Failure)}
+
+
+@lru_cache(1)
+def failures() -> tuple[Failure, ...]:
+    """Every entry, in the order of the file, which decides nothing.
+
+    Raises ValueError or KeyError, with the word, for a slip in an entry.
+    """
+    data = table("failures")
+    return tuple(_failure(row, data) for row in data["failures"])
+
+
+def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
+    odd = sorted(set(row) - NAMES_OF_KEYS)
+    if odd:
+        raise ValueError(f"failures.json, {row.get('id')}: unknown key {odd[0]}")
+    groups = data.get("groups", {})
+    entry: dict[str, Any] = dict(row)
+    for key, value in row.items():
+        if isinstance(value, list) and key != "needs":
+            entry[key] = _members(value, groups)
+    entry["needs"] = tuple(_members(group, groups) for group in row["needs"])
+    entry["decides"] = (row["decides"], *data["readings"][row["decides"]])
+    entry["remedy"] = Remedy(**data["remedies"][row["remedy"]])
+    failure = Failure(**entry)
+    if failure.cause not in CAUSES or failure.kind not in KINDS or failure.base not in BASES:
+        slip = f"{failure.cause}, {failure.kind}, {failure.base}"
+        raise ValueError(f"failures.json, {failure.id}: {slip}")
+    return failure
+
+
+def _members(names: list[str], groups: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """The names with each group (written in capitals) in its members."""
+    members: dict[str, None] = {}
+    for name in names:
+        members.update(dict.fromkeys(groups.get(name, [name])))
+    return tuple(members)

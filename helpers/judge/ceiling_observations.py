@@ -1,0 +1,91 @@
+"""The one decision about ceilings as an observation, with the layers that it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from helpers.judge import table
+from helpers.judge.binding import decide
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.hardware import is_hip, total_of_message
+from helpers.judge.numbers import Decision, numbers_of
+from helpers.judge.observation import Observation, make_observation
+from helpers.look.bundle import Bundle
+from helpers.look.figures import Figure
+
+LAYER_OF_CAUSE = {
+    "ttm-gtt-cap": "ttm",
+    "carveout-only": "carveout",
+    "hsa-pool-cap": "hsa",
+    "metric-misreport": "metric",
+}
+
+
+def ceiling_observations(
+    evidence: CaseEvidence, figures: list[Figure], kind: str
+) -> Iterator[Observation]:
+    """The decision about the ceilings of the box, or of the figures that were posted."""
+    if evidence.bundle is not None:
+        from helpers.judge.ceilings import ceiling_answer  # reads every layer of a box
+
+        for decision in ceiling_answer(evidence.bundle, total_of_message(evidence)):
+            observation = _of_decision(decision, (), "bundle")
+            if observation is not None:
+                yield observation
+                yield from layer_observations(evidence.bundle, observation.name)
+        return
+    numbers = numbers_of(
+        figures,
+        kind=kind,
+        kernel=evidence.fact("kernel"),
+        hip=is_hip(evidence),
+        failed=bool(evidence.messages),
+    )
+    observation = _of_decision(decide(numbers), numbers.hearsay, "tool")
+    if observation is not None:
+        yield observation
+
+
+def _of_decision(decision: Decision, hearsay: tuple[str, ...], origin: str) -> Observation | None:
+    """A decision as an observation; None where its cause is no ceiling."""
+    layer = LAYER_OF_CAUSE.get(decision.cause)
+    if layer is None:
+        return None
+    name = f"ceiling-{layer}"
+    if decision.confidence == "weak":
+        name = f"ceiling-{layer}-hint"
+    value = decision.pattern if decision.binding_bytes is None else decision.binding_bytes
+    observation = make_observation(
+        name,
+        value,
+        "the layers' totals",
+        origin,
+        decision.says,
+        hard=not set(decision.rests) & set(hearsay),
+        proof=decision.confidence == "confirmed",
+    )
+    return replace(observation, filled=decision.filled)
+
+
+def layer_observations(bundle: Bundle, name: str) -> Iterator[Observation]:
+    """The layers that the decision about a box's ceilings was made from, each with its reading,
+    under the decision's name.
+    """
+    from helpers.judge.ceilings import ceilings  # reads every layer of a box
+
+    filled = {item.id for item in bundle.items if item.constructed}
+    stack = ceilings(bundle)[0]
+    for row in stack.rows:
+        if not row.layer or not row.value.ok:
+            continue
+        words = table("ceilings")["layers"][row.layer]["says"]
+        if not words:
+            continue
+        says = f"{row.name}, {words}"
+        if row.layer == stack.decision.binding:
+            says += ": this one binds"
+        elif row.layer == "gtt" and stack.decision.pattern == "gttsize_only":
+            says += "; compute programs do not follow it"
+        is_filled = row.value.item in filled
+        yield Observation(name, row.value, says, "bundle", filled=is_filled)

@@ -1,0 +1,91 @@
+"""Where the layers that report one GPU's memory disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from helpers.ground.units import MIB, show_bytes
+from helpers.look.gpus import Gpu, Pool
+
+TOTALS_AGREE = 4 * MIB
+# KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
+KFD_BLOCK = 2 * MIB
+RESERVED = "of it reserved by the driver"
+SAME_FIGURE = (
+    ("sysfs VRAM", "rocm-smi VRAM"),
+    ("sysfs GTT", "rocm-smi GTT"),
+    ("sysfs VRAM", "amd-smi VRAM"),
+    ("sysfs GTT", "amd-smi GTT"),
+)
+"""A tool's total that is read from sysfs, so that both agree to the MiB that the tool prints."""
+
+
+def pools_by_layer(gpu: Gpu) -> dict[str, Pool]:
+    """The pools of a GPU by the layer that reports each."""
+    return {pool.layer: pool for pool in gpu.pools}
+
+
+def contradictions(gpu: Gpu) -> Iterator[str]:
+    """Each contradiction in a sentence, with both figures; none where the layers agree."""
+    for pool in gpu.pools:
+        yield from _above_total(pool)
+    pools = pools_by_layer(gpu)
+    yield from _between_totals(pools)
+    torch = pools.get("torch")
+    sysfs = pools.get("sysfs VRAM")
+    if torch and sysfs and not gpu.integrated and torch.free.ok and sysfs.free.ok:
+        if torch.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
+            yield (
+                f"HIP calls {torch.free.show()} free, sysfs {sysfs.free.show()}: "
+                "HIP leaves out what clients other than compute hold (ROCm/amdgpu#223)"
+            )
+    nvidia = pools.get("nvidia-smi")
+    if nvidia and nvidia.total.ok and nvidia.used.ok and nvidia.free.ok:
+        reserved = pools[RESERVED].total.bytes if RESERVED in pools else 0
+        rest = nvidia.total.bytes - nvidia.used.bytes - nvidia.free.bytes
+        gap = min(abs(rest), abs(rest - reserved))
+        if gap > 3 * MIB:
+            total = nvidia.total.show()
+            yield f"nvidia-smi: used, free and reserved leave {show_bytes(gap)} of {total} unexplained"
+
+
+def _above_total(pool: Pool) -> Iterator[str]:
+    """What a pool calls used or free, where it is more than its total."""
+    for figure, part in (("used", pool.used), ("free", pool.free)):
+        if part.ok and pool.total.ok and part.bytes > pool.total.bytes:
+            yield (
+                f"{pool.layer}: {figure} {part.show()} is more than the total "
+                f"{pool.total.show()} ({pool.total.source})"
+            )
+
+
+def _between_totals(pools: dict[str, Pool]) -> Iterator[str]:
+    """Totals of two layers that ought to be one figure."""
+    for layer in ("torch", "HSA pool"):
+        gap = _gap(pools, layer, "KFD bank")
+        if gap is not None and abs(gap) > TOTALS_AGREE:
+            yield (
+                f"{layer} has {pools[layer].total.show()} in all, KFD's bank "
+                f"{pools['KFD bank'].total.show()}: the kernel and the runtime above it disagree"
+            )
+    gap = _gap(pools, "torch", "nvidia-smi")
+    if gap is not None and gap > TOTALS_AGREE:
+        total = pools["nvidia-smi"].total.show()
+        yield f"torch has {pools['torch'].total.show()} in all, nvidia-smi only {total}"
+    for layer, tool in SAME_FIGURE:
+        gap = _gap(pools, layer, tool)
+        if gap is not None and abs(gap) > MIB:
+            yield (
+                f"{layer} has {pools[layer].total.show()} in all, {tool} {pools[tool].total.show()}"
+            )
+
+
+def _gap(pools: dict[str, Pool], layer: str, other: str) -> int | None:
+    """By how many bytes a layer's total is above another's; None where one was not read."""
+    if layer not in pools or other not in pools:
+        return None
+    total = pools[layer].total
+    compared = pools[other].total
+    if not total.ok or not compared.ok:
+        return None
+    return total.bytes - compared.bytes

@@ -1,0 +1,163 @@
+"""Figures of memory that tools print: what they say of each other, torch's statistics, and one
+figure that grows from reading to reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from helpers.ground.units import GIB, printed_size, show_bytes
+from helpers.judge import form
+from helpers.judge.evidence import CaseEvidence, is_described
+from helpers.judge.hardware import device_names, is_hip
+from helpers.judge.observation import Observation, make_observation
+from helpers.look.figures import Figure, figures_of, figures_of_message
+from helpers.look.parts import APU, CARD, UNIFIED, card_sizes
+from helpers.look.relations import Relation, relations
+
+OBSERVATION_OF_KIND = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
+
+
+def figures_in(evidence: CaseEvidence) -> list[Figure]:
+    """Every figure of memory that the texts and the messages print."""
+    figures = list(figures_of(evidence.texts))
+    for message in evidence.messages:
+        figures += figures_of_message(message)
+    return figures
+
+
+def size_observations(
+    evidence: CaseEvidence, figures: list[Figure], kind: str
+) -> Iterator[Observation]:
+    """What the figures say of each other, what kind of GPU it is, and what does not fit.
+
+    ``kind``: hardware.kind_of.
+    """
+    if kind in OBSERVATION_OF_KIND:
+        name = OBSERVATION_OF_KIND[kind]
+        yield make_observation(name, kind, "the GPU's own name", "environment")
+    names = device_names(evidence)
+    for relation in relations(figures, kind, card_sizes(names), is_hip(evidence)):
+        yield from _of_relation(relation, figures, kind)
+    if not evidence.messages:
+        yield from _in_use(figures, kind)
+    yield from _above_the_ram(figures)
+    # Where RAM is shared, a total may be a limit.
+    totals = [] if kind in (APU, UNIFIED) else figures
+    yield from _above_the_named_card(evidence, names, totals)
+
+
+def _of_relation(relation: Relation, figures: list[Figure], kind: str) -> Iterator[Observation]:
+    """A relation as an observation; what kind of GPU it is decides what it is called."""
+    name = relation.name
+    if name == "above-hardware" and kind == CARD:
+        totals = {f.bytes for f in figures if f.what == "total" and f.pool == "vram"}
+        if len(totals) > 1:
+            return  # which of several cards it is, is not known
+    if name == "runtime-below-driver" and kind == CARD:
+        name = "runtime-below-card"
+    if name == "totals-differ" and all(figure.pool == "runtime" for figure in relation.figures):
+        name = "runtime-totals-differ"
+    first = relation.figures[0]
+    value = first.text if first.bytes is None else first.bytes
+    yield make_observation(
+        name, value, first.source, first.origin, relation.says, hard=relation.hard
+    )
+
+
+def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
+    """The most that a tool shows in use of a card."""
+    pools = ("vram", "runtime", "gtt") if kind == APU else ("vram", "runtime")
+    used = [f for f in figures if f.what == "used" and f.pool in pools]
+    most = max(used, key=lambda figure: figure.bytes or 0, default=None)
+    if most is not None and (most.bytes or 0) > GIB // 2:
+        yield make_observation(
+            "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
+        )
+
+
+def _above_the_ram(figures: list[Figure]) -> Iterator[Observation]:
+    """What is to be loaded, where it is more than the RAM."""
+    ram = max((f.bytes or 0 for f in figures if f.what == "total" and f.pool == "ram"), default=0)
+    if not ram:
+        return
+    for figure in figures:
+        if figure.what != "wanted" or figure.pool not in ("runtime", "weights"):
+            continue
+        if (figure.bytes or 0) > ram:
+            says = f"To be loaded; the RAM is {show_bytes(ram)}"
+            yield make_observation(
+                "needs-more-than-ram",
+                figure.bytes,
+                figure.source,
+                figure.origin,
+                says,
+                hard=not figure.hearsay,
+            )
+            return
+
+
+def _above_the_named_card(
+    evidence: CaseEvidence, names: list[str], figures: list[Figure]
+) -> Iterator[Observation]:
+    """A request without a total beside it that is larger than the card which is named, or than
+    every total posted.
+    """
+    sizes = [size * GIB for size in card_sizes(names)]
+    for name in names:
+        sizes += [printed_size(size) for size in form("named size").findall(name)]
+    sizes += [f.bytes or 0 for f in figures if f.what == "total" and f.pool in ("vram", "runtime")]
+    largest = max(sizes, default=0)
+    for message in evidence.messages:
+        requested = message.requested
+        if not largest or not requested or message.capacity or message.side != "device":
+            continue
+        if requested.bytes > largest:
+            says = f"One request, above all of {show_bytes(largest)}"
+            yield make_observation(
+                "request-above-card", requested.text, "error text", "message", says
+            )
+            return
+
+
+def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
+    """That there is a figure at all, torch's statistics, and series of one figure over time."""
+    statistics: dict[str, int] = {}
+    for source, text in evidence.tools:
+        for name, number, unit in form("statistic").findall(text):
+            statistics.setdefault(name.lower(), printed_size(number, unit))
+        names_a_tool = form("tool").search(f"{source} {text[:300]}")
+        if names_a_tool and form("figure").search(text) and not is_described(text):
+            yield make_observation("tool-figure", text[:80], source, "tool")
+        yield from _series(source, text)
+    if "reserved" in statistics and "allocated" in statistics:
+        yield from _of_statistics(statistics)
+
+
+def _of_statistics(statistics: dict[str, int]) -> Iterator[Observation]:
+    if statistics["reserved"] <= 1.5 * statistics["allocated"]:
+        return
+    name = "reserved-far-above-allocated"
+    if statistics["allocated"] == 0:
+        name = "reserved-and-nothing-live"
+    words = ", ".join(f"{figure} {show_bytes(size)}" for figure, size in statistics.items())
+    yield make_observation(name, words, "torch's statistics", "tool")
+
+
+def _series(source: str, text: str) -> Iterator[Observation]:
+    """At least three readings of one figure that only rise, a line each or in one line."""
+    kinds = form("series").findall(source) or form("series").findall(text[:80])
+    if not kinds or is_described(text) or len(text) > 4000:
+        return
+    lines = [form("counter").sub("", line) for line in text.splitlines()]
+    sizes: list[float] = []
+    for line in lines:
+        sizes += [float(number) for number in form("number").findall(line)]
+    if len(sizes) < 3 or (len(lines) > 1 and len(sizes) != len(lines)):
+        return
+    rises = all(earlier < later for earlier, later in zip(sizes, sizes[1:]))
+    if rises and sizes[-1] > 1.2 * sizes[0]:
+        words = ", ".join(f"{size:g}" for size in sizes[:8])
+        is_reserved = "reserved" in [kind.lower() for kind in kinds]
+        name = "reserved-series-grows" if is_reserved else "series-grows"
+        yield make_observation(name, words, source, "tool")

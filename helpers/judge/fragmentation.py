@@ -1,0 +1,107 @@
+"""Whether a message alone makes fragmentation likely, possible or excluded.
+
+A message never proves it: that takes the blocks of a memory snapshot (snapshot_evidence).
+"""
+
+from __future__ import annotations
+
+from helpers.ground.units import MIB
+from helpers.judge.message_sums import MessageSums, above, is_beyond, minus, plus
+
+EXCLUDED = "excluded"
+POSSIBLE = "possible"
+LIKELY = "likely"
+UNKNOWN = "unknown"
+KEPT_BACK_BYTES = 64 * MIB
+"""Free memory that a driver near its end reports and still does not give (page tables,
+granules): an estimate.
+"""
+NEAR_FULL = 0.1
+"""Share of what PyTorch may have that any busy program strands (remainders up to 1 MiB,
+half-used segments): an estimate.
+"""
+
+
+def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
+    """Whether fragmentation can be the sole cause (DESIGN rule 6), and why, in sentences.
+
+    UNKNOWN where a number is missing. A driver that refused although it reported room is no
+    matter of split blocks.
+    """
+    message = sums.message
+    stranded = sums.stranded
+    requested = message.requested
+    if not requested or stranded is None:
+        return UNKNOWN, []
+    if above(requested, stranded):
+        return EXCLUDED, _why_too_little_is_stranded(sums)
+    if sums.beyond_limit:
+        return _beyond_the_limit(sums)
+    if not message.allocated or sums.limit is None:
+        return UNKNOWN, []
+    if sums.beyond_limit is None or not sums.held:
+        return POSSIBLE, []
+    reaches_allowed = message.allowed is not None and not above(
+        message.allowed, plus(sums.held, requested)
+    )
+    if not reaches_allowed and message.free is None:
+        return POSSIBLE, []
+    if sums.outside and above(sums.outside, sums.held):
+        why = (
+            f"others have {sums.outside.text}, more than this process's {sums.held.text}: "
+            "what is stranded in so small a share is no reason by itself"
+        )
+        return POSSIBLE, [why]
+    if not reaches_allowed and message.free:
+        if message.free.bytes - requested.bytes > KEPT_BACK_BYTES:
+            why = (
+                f"{message.free.text} was free, enough for {requested.text}: "
+                "split blocks do not explain why the driver refused a new segment"
+            )
+            return POSSIBLE, [why]
+    available = plus(sums.held, message.free)
+    if message.allowed and reaches_allowed:
+        available = message.allowed
+    left = available.bytes - message.allocated.bytes - requested.bytes
+    not_released = f"unallocated {stranded.text} is at least the {requested.text} asked for and was not released"
+    if left < NEAR_FULL * available.bytes:
+        why = (
+            f"{not_released}; yet even with all of it, allocated + requested takes over "
+            f"{1 - NEAR_FULL:.0%} of the {available.text} that this process can have: near its end "
+            "and stranded at once; a memory snapshot would decide"
+        )
+        return POSSIBLE, [why]
+    why = (
+        f"{not_released}, so it was split, pending, or another stream's or pool's; "
+        "only a memory snapshot proves which"
+    )
+    return LIKELY, [why]
+
+
+def _why_too_little_is_stranded(sums: MessageSums) -> list[str]:
+    requested = sums.message.requested
+    stranded = sums.stranded
+    free = sums.message.free
+    assert requested and stranded
+    why = [
+        f"reserved but unallocated {stranded.text} is less than the {requested.text} asked for: no arrangement "
+        "of it would have held the request, so fragmentation is not the sole cause"
+    ]
+    if free and not above(requested, plus(free, stranded)):
+        why.append(
+            f"free {free.text} and unallocated {stranded.text} together would have been enough"
+        )
+    return why
+
+
+def _beyond_the_limit(sums: MessageSums) -> tuple[str, list[str]]:
+    """Allocated + requested is more than there is, unless what is idle in private pools counts
+    as free.
+    """
+    message = sums.message
+    if message.private_pools and message.allocated:
+        needed = minus(message.allocated, message.private_pools)
+        if is_beyond(sums.limit, needed, message.requested) is not True:
+            why = f"without the {message.private_pools.text} idle in private pools the request would fit"
+            return POSSIBLE, [why]
+    return EXCLUDED, ["even without any fragmentation allocated + requested is more than there is"]

@@ -1,0 +1,46 @@
+"""What kind of GPU a report is about, and whether the program runs on ROCm."""
+
+from __future__ import annotations
+
+import re
+
+from helpers.judge.evidence import CaseEvidence
+from helpers.look.parts import UNIFIED, UNKNOWN, gpu_kind, is_unified_size
+
+NAME_FACTS = ("gpu", "gfx", "card", "device", "chip")
+
+
+def device_names(evidence: CaseEvidence) -> list[str]:
+    """What the facts of the environment call the GPU."""
+    return [value for name, value in evidence.facts if name in NAME_FACTS]
+
+
+def total_of_message(evidence: CaseEvidence) -> int | None:
+    """The capacity that the first message with one prints, in bytes."""
+    return next((m.capacity.bytes for m in evidence.messages if m.capacity), None)
+
+
+def is_hip(evidence: CaseEvidence) -> bool:
+    """Whether the program runs on ROCm: by its message, or by what is said of the stack."""
+    if any(message.backend == "hip" for message in evidence.messages):
+        return True
+    said = " ".join(evidence.fact(name) for name in ("torch", "rocm", "gpu", "gfx"))
+    return bool(re.search(r"rocm|hip|amd|radeon|instinct|gfx\d", said, re.IGNORECASE))
+
+
+def kind_of(evidence: CaseEvidence) -> str:
+    """apu, card, nvidia-unified or unknown: by the GPU's own names first, then by what the
+    texts name.
+    """
+    total = total_of_message(evidence)
+    names = device_names(evidence)
+    # "gfx1035 as gfx1030": the chip is the first, the second is what it is passed off as.
+    chips = [re.split(r" (?:as|presented|seen)\b", name)[0] for name in names]
+    kind = gpu_kind(chips, (), evidence.bundle, total)
+    if kind != UNKNOWN:
+        return kind
+    texts = [text for _, text in evidence.tools]
+    kind = gpu_kind([*names, *texts, evidence.error_text], (), evidence.bundle, total)
+    if kind == UNKNOWN and total and evidence.vendor == "NVIDIA" and is_unified_size(total):
+        return UNIFIED
+    return kind

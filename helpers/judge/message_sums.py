@@ -1,0 +1,198 @@
+"""The numbers of one message, added up: what is in use, what of it this process has, and what
+others have.
+
+Every size carries what the printed digits leave open, so that a comparison never decides by
+digits that were not printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from helpers.ground.units import Quantity, show_bytes
+from helpers.judge.holders import context_bytes
+from helpers.look.message import Message
+
+
+@dataclass(frozen=True)
+class MessageSums:
+    """The sums of one message.
+
+    Sizes are bytes with the precision of all that went into them; None is not known.
+
+    ``own``: this process as the driver counts it (printed, or found among the named ones:
+    ``own_pid``). ``held``: what PyTorch has of the device, ``stranded`` the part of it that no
+    tensor uses, ``context`` the rest of this process. ``others``: the named processes that are
+    not this one. ``unaccounted``: in use, less this process, less the others; where the message
+    does not give the process, ``held`` stands for it and the rest includes this process's
+    context. ``outside``: the others, and what surely belongs to nobody here. ``beyond_limit``:
+    allocated + requested against the card or against what the process is allowed.
+    ``fits_alone``: the request would have fitted if nobody else held memory.
+    ``impossible_process``: a figure of this process above the capacity, which is not believed.
+    """
+
+    message: Message
+    used: Quantity | None
+    own: Quantity | None
+    held: Quantity | None
+    stranded: Quantity | None
+    context: Quantity | None
+    others: tuple[tuple[int | None, Quantity], ...]
+    own_pid: int | None
+    unaccounted: Quantity | None
+    outside: Quantity | None
+    limit: Quantity | None
+    beyond_limit: bool | None
+    fits_alone: bool | None
+    impossible_process: Quantity | None = None
+
+    @property
+    def tolerance_bytes(self) -> int:
+        """What the printed digits leave open over all the figures of the message."""
+        return sum(quantity.precision_bytes for quantity in self.message.numbers)
+
+
+def sums_of(message: Message) -> MessageSums:
+    """The sums of a message. Pure; every message is accepted, also one without numbers."""
+    stranded = message.reserved_unallocated
+    if stranded is None and message.reserved_total and message.allocated:
+        stranded = minus(message.reserved_total, message.allocated)
+    held = message.reserved_total or message.allocated
+    if message.allocated and stranded:
+        held = plus(message.allocated, stranded)
+    process, own_pid, others = _own_process(message, held)
+    impossible = None
+    if process and message.capacity and above(process, message.capacity):
+        impossible = process  # such as NVML's "not available" printed as a size
+        process = None
+    used = None
+    if message.capacity and message.free:
+        used = minus(message.capacity, message.free)
+    sizes = [size for _, size in others]
+    unaccounted = None
+    counted = process or held
+    if used and counted and used.bytes >= -used.precision_bytes:
+        unaccounted = minus(used, plus(counted, *sizes))
+    outside = _outside(message, process, sizes, unaccounted)
+    fits_alone = None
+    if message.requested and message.free and outside:
+        fits_alone = not above(message.requested, plus(message.free, outside))
+    context = None
+    if process and held:
+        context = minus(process, held)
+    limit = limit_of(message)
+    return MessageSums(
+        message=message,
+        used=used,
+        own=process,
+        held=held,
+        stranded=stranded,
+        context=context,
+        others=tuple(others),
+        own_pid=own_pid,
+        unaccounted=unaccounted,
+        outside=outside,
+        limit=limit,
+        beyond_limit=is_beyond(limit, message.allocated, message.requested),
+        fits_alone=fits_alone,
+        impossible_process=impossible,
+    )
+
+
+def plus(*sizes: Quantity | None) -> Quantity:
+    """The sum, with the precision of its parts; None counts nothing."""
+    known = [size for size in sizes if size]
+    total = sum(size.bytes for size in known)
+    return Quantity(total, sum(size.precision_bytes for size in known), show_bytes(total))
+
+
+def minus(size: Quantity, other: Quantity) -> Quantity:
+    """The difference, with the precision of both."""
+    rest = size.bytes - other.bytes
+    return Quantity(rest, size.precision_bytes + other.precision_bytes, show_bytes(rest))
+
+
+def above(size: Quantity, other: Quantity) -> bool:
+    """Whether ``size`` is the larger one whatever the digits that were not printed."""
+    return size.bytes - other.bytes > size.precision_bytes + other.precision_bytes
+
+
+def limit_of(message: Message) -> Quantity | None:
+    """The lower of the card's capacity and what the process is allowed."""
+    limits = [size for size in (message.allowed, message.capacity) if size]
+    return min(limits, key=lambda size: size.bytes, default=None)
+
+
+def is_beyond(
+    limit: Quantity | None, allocated: Quantity | None, requested: Quantity | None
+) -> bool | None:
+    """Whether allocated + requested is more than the limit; None where the digits or a missing
+    number leave it open.
+    """
+    if limit is None or requested is None:
+        return None
+    need = plus(allocated, requested)
+    if above(need, limit):
+        return True
+    if allocated and above(limit, need):
+        return False
+    return None
+
+
+def _own_process(
+    message: Message, held: Quantity | None
+) -> tuple[Quantity | None, int | None, list[tuple[int | None, Quantity]]]:
+    """The driver's figure of this process, its number where it was named, and the others."""
+    pids = [*message.pids, *[None] * (len(message.others) - len(message.pids))]
+    others: list[tuple[int | None, Quantity]] = list(zip(pids, message.others))
+    process = message.process
+    own_pid = None
+    if process is None:
+        position = _position_of_itself(message, others, None, held)
+        if position is not None:
+            own_pid, process = others.pop(position)
+        elif held and message.non_torch:
+            process = plus(held, message.non_torch)
+    if process is not None:
+        position = _position_of_itself(message, others, process, held)
+        if position is not None:
+            others.pop(position)
+    return process, own_pid, others
+
+
+def _position_of_itself(
+    message: Message,
+    others: list[tuple[int | None, Quantity]],
+    process: Quantity | None,
+    held: Quantity | None,
+) -> int | None:
+    """The named process that must be this one: what it holds does not fit beside all of them.
+
+    NVML names host numbers, so in a container torch does not know its own and lists itself
+    among the others, where the driver's figure of this process is printed a second time;
+    without that figure it is the smallest that can hold ``held``.
+    """
+    counted = process or held
+    if not (counted and message.capacity and message.free and others):
+        return None
+    sizes = [size for _, size in others]
+    if not above(plus(counted, *sizes), minus(message.capacity, message.free)):
+        return None
+    if process:
+        texts = [size.text for size in sizes]
+        return texts.index(process.text) if process.text in texts else None
+    fitting = [position for position, size in enumerate(sizes) if not above(counted, size)]
+    return min(fitting, key=lambda position: sizes[position].bytes, default=None)
+
+
+def _outside(
+    message: Message,
+    process: Quantity | None,
+    sizes: list[Quantity],
+    unaccounted: Quantity | None,
+) -> Quantity | None:
+    if unaccounted is None:
+        return plus(*sizes) if sizes else None
+    context = context_bytes(process is not None, message.capacity)
+    rest = max(0, unaccounted.bytes - context - unaccounted.precision_bytes)
+    return plus(*sizes, Quantity(rest, unaccounted.precision_bytes, show_bytes(rest)))

@@ -1,0 +1,175 @@
+"""The readings that the decision about ceilings rests on, and the decision itself as a shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from helpers.ground.units import NOT_MEASURED_BYTES
+from helpers.judge import table
+from helpers.look.figures import Figure, beside, lone_free
+from helpers.look.parts import UNKNOWN
+
+if TYPE_CHECKING:
+    from helpers.ground.shapes import Cause, Confidence, Layer
+
+KFD_RESERVE_BYTES = 3 << 29
+NEW_KFD_LIMIT = (6, 7)
+GTT_AS_VRAM = (6, 10)
+GTT_IF_LARGER = (6, 15)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The readings of the decision table, in bytes; None is not known.
+
+    ``ram`` is what the carve-out left to Linux.
+
+    ``wanted`` is the pages_limit that is configured, ``free`` what HIP or CUDA says is free,
+    ``installed`` the RAM as bought; ``bare_free`` and ``available`` are MemFree and
+    MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer or empty.
+    ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold;
+    ``precision`` is how exact ``torch`` was printed. ``other_total`` is what another program or
+    build sees, ``vulkan`` the largest heap, ``failed`` whether an allocation failed.
+    """
+
+    pages_limit: int | None = None
+    gtt: int | None = None
+    vram: int | None = None
+    kfd: int | None = None
+    hsa: int | None = None
+    torch: int | None = None
+    free: int | None = None
+    ram: int | None = None
+    wanted: int | None = None
+    kernel: tuple[int, int] | None = None
+    out_of_tree: bool = False
+    installed: int | None = None
+    gtt_wanted: int | None = None
+    bare_free: int | None = None
+    available: int | None = None
+    kind: str = ""
+    filled: tuple[str, ...] = ()
+    hearsay: tuple[str, ...] = ()
+    precision: int = 0
+    hip: bool = True
+    other_total: int | None = None
+    vulkan: int | None = None
+    failed: bool = True
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which layer binds and why.
+
+    ``pattern`` names the row of the decision table; ``step`` is the one next thing to do.
+
+    ``rests`` names the fields of Numbers that the answer rests on; ``filled``: one of them was
+    filled in for a recorded box.
+    """
+
+    pattern: str
+    binding: Layer | None
+    binding_bytes: int | None
+    cause: Cause
+    confidence: Confidence
+    says: str
+    step: str
+    missing: tuple[str, ...] = ()
+    rests: tuple[str, ...] = ()
+    filled: bool = False
+
+
+def kernel_release(text: str) -> tuple[int, int] | None:
+    """The first two numbers of a kernel release: (6, 17) of "6.17.4-200.fc42"."""
+    match = re.match(r"([0-9]{1,3})\.([0-9]{1,3})", text)
+    if match is None:
+        return None
+    return int(match.group(1)), int(match.group(2))
+
+
+def kfd_limit(ram_bytes: int, kernel: tuple[int, int] | None) -> int:
+    """Bytes of system memory that KFD lets compute programs take together
+    (amdgpu_amdkfd_gpuvm_init_mem_limits).
+
+    Since October 2023 RAM less a 64th less 1.5 GiB, or half where that leaves under 1.5 GiB;
+    before, 15/16 of what was free at load, of which 15/16 of the RAM is an upper bound. With an
+    unknown kernel the lower of both.
+    """
+    left = ram_bytes - (ram_bytes >> 6)
+    since_6_7 = left - KFD_RESERVE_BYTES
+    if left < 2 * KFD_RESERVE_BYTES:
+        since_6_7 = left >> 1
+    before_6_7 = ram_bytes - (ram_bytes >> 4)
+    if kernel is None:
+        return min(since_6_7, before_6_7)
+    return since_6_7 if kernel >= NEW_KFD_LIMIT else before_6_7
+
+
+def numbers_of(
+    figures: Iterable[Figure],
+    kind: str = UNKNOWN,
+    kernel: str = "",
+    hip: bool = True,
+    failed: bool | None = None,
+) -> Numbers:
+    """Posted figures as the decision takes them.
+
+    What the failing message says comes first, then what a machine printed.
+
+    ``kind`` is gpu_kind's answer, ``kernel`` the release as posted, ``hip`` whether the runtime
+    is ROCm's, ``failed`` whether an allocation failed (by default: whether a message gives a
+    total).
+    """
+    readable = [f for f in figures if f.bytes is not None and 0 < f.bytes < NOT_MEASURED_BYTES]
+    readable.sort(key=lambda figure: (figure.origin != "message", figure.hearsay))
+    totals = [f for f in readable if (f.what, f.pool) == ("total", "runtime")]
+    printed_by_message = any(figure.origin == "message" for figure in totals)
+    chosen = _chosen(readable)
+    if totals and not printed_by_message:
+        chosen["torch"] = min(totals, key=lambda figure: (figure.hearsay, figure.bytes or 0))
+    total = chosen.get("torch")
+    if total is not None and "free" in chosen:
+        # Free and total are compared, so they must be of one program.
+        frees = beside(total, readable, "free") or lone_free(readable)
+        chosen.pop("free")
+        if frees:
+            chosen["free"] = frees[0]
+    readings: dict[str, Any] = {field: figure.bytes for field, figure in chosen.items()}
+    return Numbers(
+        **readings,
+        kernel=kernel_release(kernel),
+        kind=kind,
+        hearsay=tuple(field for field, figure in chosen.items() if figure.hearsay),
+        precision=total.precision_bytes if total else 0,
+        hip=hip,
+        other_total=_other_total(total, totals),
+        failed=printed_by_message if failed is None else failed,
+    )
+
+
+def _chosen(figures: list[Figure]) -> dict[str, Figure]:
+    """The figure that stands for each reading (ceilings.json, ``numbers``)."""
+    chosen: dict[str, Figure] = {}
+    for field, data in table("ceilings")["numbers"].items():
+        for place in data["posted"]:
+            fitting = [figure for figure in figures if f"{figure.what}@{figure.pool}" == place]
+            if not fitting or field in chosen:
+                continue
+            chosen[field] = fitting[0]
+            if field == "hsa":
+                chosen[field] = fitting[-1]  # without its agents rocminfo's first are the CPU's
+            if field == "vulkan":
+                chosen[field] = max(fitting, key=lambda figure: figure.bytes or 0)
+    return chosen
+
+
+def _other_total(total: Figure | None, totals: list[Figure]) -> int | None:
+    """The largest total that another program or build prints, in bytes."""
+    if total is None:
+        return None
+    place = (total.source, total.line)
+    others = [f.bytes for f in totals if not f.hearsay and (f.source, f.line) != place]
+    return max((size for size in others if size), default=None)

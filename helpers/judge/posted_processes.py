@@ -1,0 +1,132 @@
+"""The processes that posted tools list, and what they say of who holds the memory.
+
+Of a tool's list of processes (nvidia-smi's table and CSV, gpustat, rocm-smi --showpids, ps,
+fuser, lsof) only rows in the tool's own form are read; a description of an output gives none.
+The forms are data: posted.json (``of``: what their text or its source must have).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from helpers.ground.units import GIB, MIB
+from helpers.judge import form, table
+from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
+from helpers.judge.observation import Observation, make_observation
+from helpers.look.bundle import Text
+
+STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed": ("orphan",)}
+
+
+@dataclass(frozen=True)
+class PostedProcess:
+    """One process as a tool listed it; ``state`` is ps's letter, ``gpu`` the tool's index
+    (None: it names none).
+    """
+
+    pid: int | None
+    name: str
+    bytes: int | None
+    gpu: int | None
+    state: str
+    source: str
+
+
+def processes(evidence: CaseEvidence) -> tuple[PostedProcess, ...]:
+    """Every process row of the posted tools."""
+    rows: list[PostedProcess] = []
+    for source, text in evidence.tools:
+        rows += _rows(source, text[:LONGEST_TEXT])
+    return tuple(rows)
+
+
+def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
+    """What the rows say of who holds the memory."""
+    rows = processes(evidence)
+    holders = [row for row in rows if row.bytes is not None]
+    yield from _of_holders(holders)
+    yield from _of_states(rows)
+
+
+def _rows(source: str, text: str) -> Iterator[PostedProcess]:
+    for data in table("posted")["lists"].values():
+        if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):
+            continue
+        for match in re.finditer(data["form"], text):
+            yield from _of_match(match, data.get("state", ""), source)
+    if ("PID" in text and "KFD" in text) or "showpids" in source:
+        from helpers.look import rocm  # its tables are for ROCm's tools alone
+
+        for row in rocm.parse_pids(Text(text, "ok", "", source, "")):
+            size = row.vram.bytes if row.vram.ok else None
+            yield PostedProcess(row.pid, row.name, size, None, "", source)
+
+
+def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedProcess]:
+    """The processes of one matched row; fuser lists several in a line."""
+    groups = match.groupdict("")
+    pids = [groups.get("pid", "")]
+    if "pids" in groups:
+        pids = re.findall(r"\d{2,9}", groups["pids"])
+    mib = groups.get("mib", "")
+    gpu = groups.get("gpu", "")
+    for pid in pids:
+        yield PostedProcess(
+            pid=int(pid) if pid else None,
+            name=groups.get("name", "").strip(),
+            bytes=int(mib) * MIB if mib else None,
+            gpu=int(gpu) if gpu else None,
+            state=state or groups.get("state", "")[:1],
+            source=source,
+        )
+
+
+def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
+    """The largest holder, holders without a name, ranks of one job, and rows of nothing."""
+    large = [row for row in holders if row.bytes and row.bytes > GIB]
+    if large:
+        most = max(large, key=lambda row: row.bytes or 0)
+        says = f"A process is listed that holds this much: {most.name or most.pid}"
+        yield make_observation("process-listed", most.bytes, most.source, "tool", says)
+    for row in holders:
+        if form("nameless").search(row.name):
+            yield make_observation("nameless-listed", f"{row.pid} {row.name}", row.source, "tool")
+            break
+    pids = sorted({row.pid for row in large if row.pid})
+    sizes = [row.bytes for row in large if row.bytes]
+    if len(pids) >= 3 and max(sizes) <= 1.1 * min(sizes):
+        yield make_observation("equal-processes", str(pids[:8]), large[0].source, "tool")
+    spread = _on_several_gpus(holders)
+    if spread:
+        yield make_observation("rank-on-two-gpus", str(spread[:8]), holders[0].source, "tool")
+    if holders and not any(row.bytes for row in holders):
+        words = holders[0].name or str(holders[0].pid)
+        yield make_observation("listed-with-nothing", words, holders[0].source, "tool")
+
+
+def _on_several_gpus(holders: list[PostedProcess]) -> list[int]:
+    """The processes on several GPUs that share one of them: ranks that also hold memory on GPU 0."""
+    gpus_of: dict[int, set[int]] = {}
+    for row in holders:
+        if row.gpu is not None and row.pid:
+            gpus_of.setdefault(row.pid, set()).add(row.gpu)
+    spread = [pid for pid, gpus in gpus_of.items() if len(gpus) > 1]
+    if not spread:
+        return []
+    shared = set.intersection(*(gpus_of[pid] for pid in spread))
+    if 0 in shared or (shared and len(spread) > 1):
+        return spread
+    return []
+
+
+def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
+    for name, states in STATES.items():
+        row = next((row for row in rows if row.state in states), None)
+        if row is not None:
+            yield make_observation(name, f"{row.pid} {row.name}", row.source, "tool")
+    opened = [row for row in rows if row.state == "open"]
+    if opened:
+        pids = ", ".join(str(row.pid) for row in opened[:8])
+        yield make_observation("device-open", pids, opened[0].source, "tool")

@@ -1,0 +1,96 @@
+"""Settings of the environment and of the kernel that have a verdict of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from helpers.judge import form
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.hardware import is_hip
+from helpers.judge.observation import Observation, make_observation
+from helpers.look.access import variables
+
+if TYPE_CHECKING:
+    from helpers.settings.table import Finding
+
+OBSERVATION_OF = {
+    "misspelt": "setting-misspelt",
+    "too_late": "setting-late",
+    "ineffective": "setting-inert",
+    "shadowed": "setting-inert",
+    "unsupported": "setting-inert",
+    "contradictory": "setting-cause",
+    "dangerous": "setting-cause",
+}
+"""The observation that a verdict of the settings' audit is."""
+EXPANDABLE = "expandable-segments-unsupported"
+
+
+def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
+    """Variables and kernel parameters that are misspelt, inert, too late or dangerous, and two
+    that other causes ask for.
+    """
+    origin = "environment"
+    pairs = evidence.variables
+    if evidence.bundle is not None:
+        origin = "bundle"
+        pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
+    code = [text for _, _, text in evidence.texts if form("in code").search(text)]
+    if evidence.bundle is not None or evidence.variables or code:
+        for finding in _of_environment(evidence, code):
+            yield from _of_finding(finding, origin)
+    posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
+    if evidence.bundle is not None or posted:
+        yield from _of_kernel_parameters(evidence, posted)
+    for name, value in pairs:
+        if "ALLOC_CONF" in name and re.search(r"expandable_segments:\s?True", value):
+            yield make_observation("expandable-on", f"{name}={value}", "variables", origin)
+        if name == "HSA_OVERRIDE_GFX_VERSION":
+            yield make_observation("gfx-override", value, name, origin)
+
+
+def _of_environment(evidence: CaseEvidence, code: list[str]) -> Iterator[Finding]:
+    """What the audit finds in the variables, and in code that sets them."""
+    from helpers.settings import assignments, audit  # their tables are for settings alone
+
+    if evidence.bundle is not None:
+        yield from audit.audit_box(evidence.bundle)
+    else:
+        # "True (second attempt)" is a person's words, and those are not read.
+        environ = {name: value for name, value in evidence.variables if "(" not in value}
+        yield from audit.audit(
+            environ=environ,
+            torch=evidence.fact("torch"),
+            build="rocm" if is_hip(evidence) else "cuda",  # where nothing of AMD's is spoken of
+            gfx=evidence.fact("gfx"),
+        )
+    for text in code:
+        yield from assignments.late_assignments(text)
+
+
+def _of_kernel_parameters(evidence: CaseEvidence, posted: list[str]) -> Iterator[Observation]:
+    """What the audit finds in the parameters of the box's kernel, and in posted ones."""
+    from helpers.settings import kernel_parameters  # its tables are for settings alone
+
+    if evidence.bundle is not None:
+        for finding in kernel_parameters.audit_kernel(evidence.bundle):
+            yield from _of_finding(finding, "bundle")
+    for text in posted:
+        for finding in kernel_parameters.audit_cmdline(text):
+            yield from _of_finding(finding, "tool")
+
+
+def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
+    name = OBSERVATION_OF.get(finding.verdict)
+    if name is None or not finding.carries_cause:
+        return
+    if finding.cause == EXPANDABLE:
+        name = "setting-expandable"
+        if finding.verdict == "dangerous":
+            name = "setting-expandable-danger"
+    words = f"{finding.name}={finding.value}" if finding.value else finding.name
+    says = f"{finding.says} ({finding.why})" if finding.why else finding.says
+    source = finding.source or "the table of settings"
+    yield make_observation(name, words, source, origin, says)

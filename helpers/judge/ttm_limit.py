@@ -1,0 +1,203 @@
+"""How far the TTM limit may safely be raised, or why it is left alone, by the RAM, the page size
+and the kernel.
+
+Pure. The default reserve is the larger of 8 GiB and 6 % of the RAM left to Linux. A desktop, its
+browser and the page cache that a model is read through need some 8 GiB whatever the size of the
+box; 6 % is what page tables, slab and KFD's own reserve (a 64th and 1.5 GiB) grow by on large
+ones. TTM pages cannot be taken back while a program uses them, so what is missing is swapped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from helpers.ground.shapes import TtmPlan
+from helpers.ground.units import GIB, KIB, MIB, parse_size, show_bytes
+from helpers.judge.ceilings import Stack
+from helpers.judge.numbers import GTT_AS_VRAM, GTT_IF_LARGER, kernel_release, kfd_limit
+from helpers.look.bundle import Bundle
+from helpers.look.machine import machine, page_size
+
+RESERVE_BYTES = 8 * GIB
+RESERVE_SHARE = 0.06
+SMALLEST_BYTES = 64 * MIB
+"""A reserve or target below this was meant in another unit: the smallest APU's limit is far above."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a plan depends on.
+
+    ``kernel`` (6, 17) or None; ``live_pages`` None where the limit was not read.
+
+    ``ram_bytes`` is what the firmware's carve-out left to Linux.
+    """
+
+    ram_bytes: int
+    page_bytes: int = 4 * KIB
+    kernel: tuple[int, int] | None = None
+    live_pages: int | None = None
+    carveout_bytes: int = 0
+
+    @property
+    def default_pages(self) -> int:
+        """What the kernel takes by itself: half the RAM (ttm_device.c, ttm_global_init)."""
+        return self.ram_bytes // self.page_bytes // 2
+
+    @property
+    def kfd_bytes(self) -> int:
+        """What KFD lets compute programs take of the RAM together."""
+        return kfd_limit(self.ram_bytes, self.kernel)
+
+
+def room(bundle: Bundle, stack: Stack) -> Room | None:
+    """The room on a box, or None where RAM or page size were not captured."""
+    box = machine(bundle)
+    size = page_size(bundle)
+    if not box.ram_total.ok or not size.ok:
+        return None
+    live = stack.numbers.pages_limit
+    return Room(
+        ram_bytes=box.ram_total.bytes,
+        page_bytes=size.bytes,
+        kernel=kernel_release(str(box.kernel.value or "")),
+        live_pages=None if live is None else live // size.bytes,
+        carveout_bytes=stack.numbers.vram or 0,
+    )
+
+
+def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None = None) -> TtmPlan:
+    """A limit above the kernel's default and within the RAM, KFD's limit and the target, or
+    ``leave`` with the reason.
+
+    ``reserve_bytes`` is what stays for the rest of the box, ``target_bytes`` the limit itself;
+    with both, the reserve only says what the target eats. Raises ValueError, in one line, for
+    what the box cannot give or what was meant in another unit.
+    """
+    check_wish(space, reserve_bytes, target_bytes)
+    reserve = reserve_bytes
+    if reserve is None:
+        reserve = max(RESERVE_BYTES, int(space.ram_bytes * RESERVE_SHARE))
+    wanted = space.ram_bytes - reserve if target_bytes is None else target_bytes
+    limit = min(wanted, space.kfd_bytes)
+    page = space.page_bytes
+    pages = limit // page
+    default = space.default_pages
+    live = default if space.live_pages is None else space.live_pages
+    live_bytes = live * page
+    kernel = space.kernel
+    leave = TtmPlan("leave", live, live_bytes, reserve, "")
+    if kernel is not None and kernel < GTT_AS_VRAM:
+        release = ".".join(map(str, kernel))
+        return replace(
+            leave,
+            why=f"before Linux 6.10 compute programs get the carve-out alone (this is {release}), "
+            "and TTM's limit does nothing for them",
+        )
+    if pages <= default:
+        if live < default or live_bytes > max(space.kfd_bytes, default * page):
+            why = (
+                f"a setting holds the limit at {show_bytes(live_bytes)}; "
+                f"better here is the kernel's default, {in_units(default, page)}"
+            )
+            return TtmPlan("remove", default, default * page, reserve, why)
+        return replace(leave, why=_not_above_default(space, reserve, limit, target_bytes))
+    takes_larger = kernel is None or kernel >= GTT_IF_LARGER
+    if takes_larger and space.carveout_bytes >= pages * page:
+        return replace(
+            leave,
+            why=f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than what TTM could give "
+            f"({show_bytes(pages * page)}): make it smaller in the firmware first",
+        )
+    if pages == live:
+        return replace(
+            leave, why=f"the limit is what was asked for already: {in_units(live, page)}"
+        )
+    has_no_wish = target_bytes is None and reserve_bytes is None
+    if has_no_wish and pages < live and live_bytes <= space.kfd_bytes:
+        return replace(
+            leave,
+            why=f"the limit was raised already, to {in_units(live, page)}, which KFD can still give",
+        )
+    why = "the target that was given"
+    if target_bytes is None:
+        why = f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of {show_bytes(reserve)}"
+    if limit < wanted:
+        why += " as far as KFD's own limit allows"
+    return TtmPlan("set", pages, pages * page, reserve, why)
+
+
+def _not_above_default(space: Room, reserve: int, limit: int, target_bytes: int | None) -> str:
+    """Why a limit that is not above the kernel's default is not set."""
+    shown = show_bytes(max(limit, 0))
+    default = f"half the RAM ({show_bytes(space.default_pages * space.page_bytes)})"
+    if target_bytes is not None:
+        return f"the target ({shown}) is not above the kernel's default, {default}"
+    return (
+        f"what a reserve of {show_bytes(reserve)} leaves ({shown}) "
+        f"is not above the kernel's default, {default}"
+    )
+
+
+def check_wish(space: Room, reserve_bytes: int | None, target_bytes: int | None) -> None:
+    """Refuse a reserve or a target that the box cannot give, or that was meant in another unit.
+
+    Raises ValueError.
+    """
+    if reserve_bytes:
+        _check_unit("reserve", reserve_bytes, space)
+    if target_bytes is not None:
+        _check_unit("target", target_bytes, space)
+    ram = show_bytes(space.ram_bytes)
+    kfd = show_bytes(space.kfd_bytes)
+    if reserve_bytes is not None and reserve_bytes >= space.ram_bytes:
+        reserve = show_bytes(reserve_bytes)
+        raise ValueError(f"reserve {reserve}: the box has {ram} of RAM; give less")
+    if target_bytes is None or target_bytes <= min(space.ram_bytes, space.kfd_bytes):
+        return
+    target = show_bytes(target_bytes)
+    if target_bytes > space.ram_bytes:
+        raise ValueError(
+            f"target {target}: Linux has {ram} of RAM here; expected at most KFD's limit, {kfd}"
+        )
+    raise ValueError(
+        f"target {target}: KFD lets programs take {kfd} of the {ram} here; expected at most that"
+    )
+
+
+def _check_unit(name: str, size: int, space: Room) -> None:
+    """Refuse a size that is none, or too small to be meant in bytes. Raises ValueError."""
+    if size <= 0:
+        raise ValueError(f"{name} {size} bytes: expected a size above 0, such as 8GiB")
+    if size < SMALLEST_BYTES:
+        meant = _units_that_fit(size, space)
+        raise ValueError(
+            f"{name} {size} bytes: too small to be meant{meant}; give a unit, such as 8GiB"
+        )
+
+
+def _units_that_fit(size: int, space: Room) -> str:
+    """Units in which a number would make sense on this box."""
+    units = ((space.page_bytes, "pages"), (MIB, "MiB"), (GIB, "GiB"))
+    sizes = [(name, size * unit) for unit, name in units]
+    fitting = [f"{name} ({show_bytes(n)})" for name, n in sizes if GIB <= n <= 2 * space.ram_bytes]
+    return f", probably {' or '.join(fitting)}" if fitting else ""
+
+
+def wanted_bytes(text: str) -> int | None:
+    """Bytes of a reserve or target as typed: a number with a unit, or plain bytes; empty is None.
+
+    Raises ValueError.
+    """
+    if text.strip().startswith("-"):
+        raise ValueError(f"size {text!r}: expected a size above 0, such as 8GiB")
+    return parse_size(text) if text.strip() else None
+
+
+def in_units(pages: int, page_bytes: int) -> str:
+    """One size in every unit that a tool or file wants it in, and decimal GB, which are smaller
+    by 7 %.
+    """
+    size = pages * page_bytes
+    units = f"{pages} pages of {page_bytes // KIB} KiB = {size} bytes = {size // MIB} MiB"
+    return f"{units} = {size / GIB:.2f} GiB ({size / 1e9:.2f} GB of 10^9 bytes)"
