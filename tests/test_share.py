@@ -130,7 +130,7 @@ def test_no_text_of_a_notebook_leaves_and_its_number_does(tmp_path):
 @pytest.mark.parametrize("tracker", share.TRACKERS)
 def test_no_text_of_a_notebook_leaves_in_a_report(tmp_path, tracker):
     about = share.subject_of(loud_notebook(tmp_path / "own.ipynb"))
-    text = share.issue_text(tracker, share.Case(about.verdict, None, "none", about.steps))
+    text = share.issue_text(tracker, share.Case(about.verdict, None, about.steps))
     assert leaked(text) == []
     assert "7.00 GiB" in text
 
@@ -195,6 +195,16 @@ def test_no_text_passes_that_no_list_or_pattern_knows(text):
         (public.source, "/proc/meminfo", "/proc/meminfo"),
         (public.source, "rocm-smi --eagle", "rocm-smi"),
         (public.source, "/home/eagle", ""),
+        (
+            public.source,
+            "/sys/module/ttm/parameters/pages_limit",
+            "/sys/module/ttm/parameters/pages_limit",
+        ),
+        (public.source, "/sys/module/ttm/parameters/eagle", ""),
+        (public.source, "/sys/class/drm/card0/device/mem_info_eagle", ""),
+        (public.source, "/sys/fs/cgroup/memory.eagle", ""),
+        (public.kernel_parameters, "ttm.pages_limit=eagle ttm.eagle=1", ""),
+        (public.allocator_settings, "max_split_size_mb:eagle", ""),
         (public.source, "/proc/meminfo; /home/eagle", "/proc/meminfo"),
         (public.parameter, 20, "20"),
         (public.parameter, True, "True"),
@@ -202,7 +212,10 @@ def test_no_text_passes_that_no_list_or_pattern_knows(text):
         (public.parameter, "cuda-healthy", "cuda-healthy"),
         (public.parameter, "0000:c5:00.0", "0000:c5:00.0"),
         (public.parameter, "eagle", ""),
+        (public.parameter, [1, "8GiB"], "[1, 8GiB]"),
         (public.parameter, [1, "eagle"], ""),
+        (public.parameter, [[1]], ""),
+        (public.parameter, float("nan"), ""),
         (public.parameter, {"eagle": 1}, ""),
         (public.batch_name, "20261121T210000Z-eagle", "20261121T210000Z"),
         (public.batch_name, "eagle", "batch"),
@@ -409,7 +422,8 @@ def test_the_command_writes_the_page_says_what_it_left_out_and_never_overwrites(
     status, said, told = run(example_batch / "01-probe", "--out", out)
     assert status == 0
     assert said == f"Open: {out}\n"
-    assert told.startswith("Left out, because they may hold a person's words: ")
+    assert told.startswith("Without a box: no evidence bundle of this box lies beside it\n")
+    assert told.splitlines()[1].startswith("Left out, because they may hold a person's words: ")
     before = out.read_bytes()
     with pytest.raises(ValueError, match="already there; choose another --out or add --force"):
         run(FOLDER / "raises.ipynb", "--out", out)

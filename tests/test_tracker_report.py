@@ -52,7 +52,7 @@ def report(tracker, box="strix-halo-1-found", verdict=VERDICT):
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_the_fields_stand_in_the_order_of_the_trackers_form_and_none_is_empty(tracker):
-    for text in (report(tracker), issue_text(tracker, Case(None, None, "nothing lies beside it"))):
+    for text in (report(tracker), issue_text(tracker, Case(None, None))):
         lines = text.split("\n")
         starts = [[line.startswith(field) for line in lines] for field in FIELDS[tracker]]
         places = [at.index(True) for at in starts]
@@ -106,7 +106,7 @@ def test_kinds_of_the_kernel_log_are_counted_without_their_lines():
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_without_a_bundle_and_a_verdict_every_field_says_why_it_is_empty(tracker):
-    text = issue_text(tracker, Case(None, None, "no bundle lies beside it"))
+    text = issue_text(tracker, Case(None, None))
     assert text.count("not available because") >= 3
     assert "no run came to a verdict" in text
     assert "None" not in text

@@ -60,6 +60,8 @@ def share(arguments: argparse.Namespace) -> int:
     if tracker:
         write_atomic(report, _issue(about, tracker))
         answer["issue"] = str(report)
+    if about.no_bundle:
+        print(f"Without a box: {about.no_bundle}", file=sys.stderr)
     print(shared.left_out, file=sys.stderr)
     if arguments.json:
         print_json(answer)
@@ -88,8 +90,7 @@ def _issue(about: Subject, tracker: str) -> str:
     """The report for a tracker."""
     from helpers.share import Case, issue_text
 
-    case = Case(about.verdict, about.evidence(), no_bundle=about.no_bundle, steps=about.steps)
-    return issue_text(tracker, case)
+    return issue_text(tracker, Case(about.verdict, about.evidence(), about.steps))
 
 
 VERBS = (share,)

@@ -14,6 +14,7 @@ from pathlib import Path
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import Reading
 from helpers.look.bundle import recorded_names
+from helpers.settings.table import OPTIONS, PARAMETERS
 
 LARGEST = 1 << 60
 MOST_SOURCES = 4
@@ -31,22 +32,18 @@ DISTRIBUTION = re.compile(
 VERSION = re.compile(
     r"\d+(?:\.\d+)+(?:-\d+)?(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:rocm|cu)\d+(?:\.\d+)*|\+cpu)?"
 )
-KERNEL_PARAMETER = re.compile(
-    r"(?:(?:amdgpu|ttm|amdttm|amd_ttm)\.[a-z_]+=-?\d+|(?:amd_)?iommu=(?:pt|on|off))(?!\S)"
-)
-ALLOCATOR_SETTING = re.compile(
-    r"(?:expandable_segments|max_split_size_mb|garbage_collection_threshold|backend"
-    r"|roundup_power2_divisions|per_process_memory_fraction|pinned_use_cuda_host_register"
-    r"|pinned_num_register_threads|max_non_split_rounding_mb)"
-    r":(?:True|False|native|cudaMallocAsync|\d+(?:\.\d+)?)(?=,|\s|$)"
-)
+PARAMETER_NAMES = frozenset(f"{row.module}.{row.name}" for row in PARAMETERS)
+IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})
+SWITCHES = frozenset({"True", "False", "native", "cudaMallocAsync"})
+WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
+NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,18})?")
 KERNEL_FILE = re.compile(
     r"/proc/(?:meminfo|cpuinfo|modules|swaps|version|driver/nvidia/version)"
-    r"|/sys/class/drm/card\d+/device/mem_info_[a-z_]+"
+    r"|/sys/class/drm/card\d+/device/mem_info_(?:vram|vis_vram|gtt|preempt)_(?:total|used)"
     r"|/sys/class/kfd/kfd/topology/nodes/\d+/(?:properties|mem_banks/\d+/properties)"
-    r"|/sys/module/(?:ttm|amdttm|amd_ttm|amdgpu)/parameters/[a-z_]+"
-    r"|/sys/fs/cgroup/memory\.[a-z.]+"
+    r"|/sys/fs/cgroup/memory\.(?:max|high|current|peak)"
 )
+MODULE_FILE = re.compile(r"/sys/module/([a-z_]+)/parameters/([a-z0-9_]+)")
 TOOLS = ("rocminfo", "rocm-smi", "amd-smi", "amd-ttm", "nvidia-smi", "torch")
 OUR_SOURCES = ("error text", "the numbers of the error text", "the layers' totals", "snapshot")
 SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
@@ -82,13 +79,27 @@ def _start(pattern: re.Pattern[str], text: str) -> str:
 
 
 def kernel_parameters(command_line: str) -> str:
-    """The parameters of a kernel command line that limit memory of a GPU or move its addresses."""
-    return " ".join(match[0] for match in KERNEL_PARAMETER.finditer(command_line))
+    """The parameters of a kernel command line that concern a GPU's memory, with their numbers."""
+    return " ".join(word for word in command_line.split() if _is_kernel_parameter(word))
+
+
+def _is_kernel_parameter(word: str) -> bool:
+    if word in IOMMU:
+        return True
+    name, _, value = word.partition("=")
+    return name in PARAMETER_NAMES and WHOLE_NUMBER.fullmatch(value) is not None
 
 
 def allocator_settings(value: str) -> str:
     """The settings of torch's allocator with their numbers and switches."""
-    return ",".join(match[0] for match in ALLOCATOR_SETTING.finditer(value))
+    return ",".join(part for part in value.split(",") if _is_allocator_setting(part))
+
+
+def _is_allocator_setting(part: str) -> bool:
+    name, _, value = part.partition(":")
+    if name not in OPTIONS:
+        return False
+    return value in SWITCHES or NUMBER.fullmatch(value) is not None
 
 
 def source(text: str) -> str:
@@ -100,6 +111,9 @@ def source(text: str) -> str:
 
 def _one_source(text: str) -> str:
     if text in OUR_SOURCES or KERNEL_FILE.fullmatch(text):
+        return text
+    module_file = MODULE_FILE.fullmatch(text)
+    if module_file and ".".join(module_file.groups()) in PARAMETER_NAMES:
         return text
     program = text.partition(" ")[0]
     if program in TOOLS:
@@ -163,7 +177,7 @@ def parameter(value: object) -> str:
         return str(value)
     if isinstance(value, (int, float)) and abs(value) < LARGEST:
         return str(value)
-    if isinstance(value, list):
+    if isinstance(value, list) and not any(isinstance(item, list) for item in value):
         values = [parameter(item) for item in value]
         if all(values):
             return f"[{', '.join(values)}]"

@@ -34,17 +34,16 @@ MOST_STEPS = 3
 UNTOLD = "Out of GPU memory, cause not told by the evidence"
 NO_STEPS = "No program was recorded, so put the smallest one that shows it here"
 PASTE = "[paste the error text here, after you have read it: it may name people and paths]"
-NO_BUNDLE = "not available because {}"
+NO_BUNDLE = "not available because no evidence bundle of the box lies beside the verdict"
 KEPT = "The evidence bundle stays with its owner, who can read single values from it on request."
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a report is about: a verdict, the box's bundle or why there is none, and its steps."""
+    """What a report is about: a verdict, the box's bundle, and where the verdict was seen."""
 
     verdict: Verdict | None
     bundle: Bundle | None
-    no_bundle: str = ""
     steps: tuple[str, ...] = ()
 
 
@@ -59,7 +58,7 @@ def issue_text(tracker: str, case: Case) -> str:
     if case.bundle:
         box_fields = _box_fields(case.bundle)
     else:
-        box_fields = _no_box_fields(case.no_bundle)
+        box_fields = _no_box_fields()
     fields = {**_verdict_fields(case), **box_fields, "error": _error(tracker, case)}
     body = TABLE["forms"][row["form"]].format_map(fields)
     head = f"<!-- For {row['where']}. Title: {title}\nRead it before you send it. -->"
@@ -81,7 +80,7 @@ def _error(tracker: str, case: Case) -> str:
     if case.bundle:
         names = "; ".join(map(code, gpu_names(case.bundle))) or "the bundle shows none"
     else:
-        names = NO_BUNDLE.format(case.no_bundle)
+        names = NO_BUNDLE
     parts = [f"**Error:** {PASTE}", f"**GPU:** {names}"]
     if tracker not in cause["to"]:
         parts.append(f"**Not a fault of this tracker's project:** ask {cause['instead']}.")
@@ -130,12 +129,12 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
     return lines or ["- no number"]
 
 
-def _no_box_fields(why: str) -> dict[str, str]:
+def _no_box_fields() -> dict[str, str]:
     """The fields of a box that nothing tells of."""
     names = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions"
-    fields = dict.fromkeys(names.split(), NO_BUNDLE.format(why))
-    fields["gpu_items"] = f" - GPU: {fields['gpus']}"
-    return {**fields, "memory": "", "log": "", "no_log": fields["gpus"], "attached": ""}
+    fields = dict.fromkeys(names.split(), NO_BUNDLE)
+    fields["gpu_items"] = f" - GPU: {NO_BUNDLE}"
+    return {**fields, "memory": "", "log": "", "no_log": NO_BUNDLE, "attached": ""}
 
 
 def _box_fields(bundle: Bundle) -> dict[str, str]:
