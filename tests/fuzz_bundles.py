@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from helpers.ground.shapes import to_json  # noqa: E402
+from helpers.ground.contract import to_json  # noqa: E402
 from helpers.judge.diagnosis import diagnose  # noqa: E402
 from helpers.judge.evidence import evidence_from_bundle  # noqa: E402
 from helpers.judge.next_step import recovery  # noqa: E402

@@ -11,15 +11,8 @@ import nbformat
 
 from helpers.batch.notebook import VERDICT as VERDICT_MIME
 from helpers.batch.shapes import Run
-from helpers.ground.shapes import (
-    Reading,
-    Verdict,
-    as_dict,
-    from_json,
-    not_allowed,
-    not_available,
-    seen,
-)
+from helpers.ground.contract import as_dict, from_json
+from helpers.ground.shapes import Reading, Verdict, not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event

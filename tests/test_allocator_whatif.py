@@ -24,7 +24,8 @@ from helpers.allocator.engine import replay
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
 from helpers.allocator.views.replays import league
 from helpers.allocator.whatif import whatif
-from helpers.ground.shapes import FirstOom, Replay, WhatIf, to_json
+from helpers.ground.contract import to_json
+from helpers.ground.replays import FirstOom, Replay, WhatIf
 from helpers.settings.text import SettingsError
 
 GRANULE = 2 * MIB

@@ -22,7 +22,7 @@ from trees import link, make_tree, write
 
 from helpers.ground import child
 from helpers.ground.child.bounded import LAST_BYTES
-from helpers.look import access, capture, files, guard, kernel_log
+from helpers.look import access, capture, files, guard, kernel_log_capture
 from helpers.look.archive import MEMBER_LIMIT_BYTES
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.look.capture import Options, main, measure
@@ -464,7 +464,7 @@ def test_a_fault_in_one_reader_is_named_and_costs_no_other(monkeypatch, tmp_path
     def broken(limit):
         raise TypeError("odd log")
 
-    monkeypatch.setattr(kernel_log, "collect", broken)
+    monkeypatch.setattr(kernel_log_capture, "collect", broken)
     assert main(["--no-torch", "--out", str(tmp_path / "b")]) == 0
     assert "kernel log: TypeError: odd log" in capsys.readouterr().out
     bundle = open_bundle(tmp_path / "b")

@@ -21,7 +21,8 @@ from helpers.batch import batch
 from helpers.batch.runner import Local
 from helpers.cli import main, parsers
 from helpers.commands import workbook
-from helpers.ground.shapes import Verdict, from_json
+from helpers.ground.contract import from_json
+from helpers.ground.shapes import Verdict
 from helpers.ground.units import columns_of
 from helpers.look.bundle import RECORDED, BundleWriter, open_box, open_bundle, recorded_names
 

@@ -13,8 +13,9 @@ from fuzz_messages import mutated as mutated_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.ground.contract import from_json, to_json
 from helpers.ground.shapes import Verdict as Verdicts
-from helpers.ground.shapes import from_json, seen, to_json
+from helpers.ground.shapes import seen
 from helpers.judge.catalogue import failures
 from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import (

@@ -18,7 +18,8 @@ from helpers.batch import report
 from helpers.batch.batch import run_plan
 from helpers.batch.record import read_batch
 from helpers.cli import main
-from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verdict, from_json
+from helpers.ground.contract import from_json
+from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verdict
 from helpers.judge import diagnosis
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.bundle import open_box, recorded_names

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.ground.tables import data
-from helpers.look import guard, kernel_log, wordings
+from helpers.look import guard, kernel_log, kernel_log_capture, wordings
+from helpers.look.earlier_boot import last_lines
+from helpers.look.kernel_line import LINE_LIMIT
 from helpers.look.kernel_log import parse
 from helpers.look.wordings import lines
 
@@ -34,7 +36,7 @@ def test_every_rule_has_a_line_here():
 
 
 def test_every_word_the_rules_wait_for_gets_through_the_sieve():
-    sieve = kernel_log.Sieve(1 << 20)
+    sieve = kernel_log_capture.Sieve(1 << 20)
     sieve.feed("".join(LINES).encode())
     assert sieve.text().decode() == "".join(LINES)
 
@@ -78,13 +80,13 @@ def test_a_single_line_of_ten_megabytes_is_read_to_its_cut(hostile):
     line = hostile * (10_000_000 // len(hostile))
     last = "\n[ 1.0] amdgpu: VRAM is lost due to GPU reset!\n"
     assert len(parse(f"amdgpu reset {line}{last}")) in (1, 2)
-    sieve = kernel_log.Sieve(1 << 20)
+    sieve = kernel_log_capture.Sieve(1 << 20)
     sieve.feed(b"amdgpu " + line.encode() + b"\n")
-    assert len(sieve.text()) == kernel_log.LINE_LIMIT + 1
+    assert len(sieve.text()) == LINE_LIMIT + 1
 
 
 def test_the_sieve_keeps_the_start_and_the_end_and_says_how_much_is_missing():
-    sieve = kernel_log.Sieve(4000)
+    sieve = kernel_log_capture.Sieve(4000)
     for n in range(1000):
         sieve.feed(b"[%5d.0] amdgpu: line\nusb noise\n" % n)
     kept = sieve.text().decode().splitlines()
@@ -101,8 +103,8 @@ PARTS = b"amdgpu x\n|noise\n|\n|-- No entries --\n|NVRM: y|\n\n|\xff\xfe".split(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.sampled_from(PARTS)).map(b"".join), st.integers(1, 9))
 def test_the_sieve_keeps_the_same_whatever_pieces_the_stream_comes_in(data, size):
-    whole = kernel_log.Sieve(1 << 16)
-    pieces = kernel_log.Sieve(1 << 16)
+    whole = kernel_log_capture.Sieve(1 << 16)
+    pieces = kernel_log_capture.Sieve(1 << 16)
     whole.feed(data)
     for at in range(0, len(data), size):
         pieces.feed(data[at : at + size])
@@ -114,13 +116,13 @@ def test_the_sieve_keeps_the_same_whatever_pieces_the_stream_comes_in(data, size
 def programs(tmp_path, monkeypatch):
     """Stands programs of one's own in for journalctl and dmesg, and nothing for /dev/kmsg."""
     monkeypatch.setattr(guard, "search_path", lambda: str(tmp_path))
-    monkeypatch.setattr(kernel_log, "LIMIT_S", 5.0)
+    monkeypatch.setattr(kernel_log_capture, "LIMIT_S", 5.0)
 
     def collect(**scripts):
         for name, script in scripts.items():
             (tmp_path / name).write_text("#!/bin/sh\nPATH=/bin:/usr/bin\n" + script)
             (tmp_path / name).chmod(stat.S_IRWXU)
-        items = [Tried(*one) for one in kernel_log.collect(1 << 20)]
+        items = [Tried(*one) for one in kernel_log_capture.collect(1 << 20)]
         found = [(item.source.split(), item) for item in items]
         return {" ".join(dict.fromkeys((words[0], words[-1]))): item for words, item in found}
 
@@ -156,7 +158,7 @@ def test_a_restricted_kernel_log_is_not_allowed_everywhere(programs, monkeypatch
             raise PermissionError(1, "Operation not permitted")
         return real(path, *args, **kwargs)
 
-    monkeypatch.setattr(kernel_log.os, "open", refuse)
+    monkeypatch.setattr(kernel_log_capture.os, "open", refuse)
     got = programs(
         dmesg="echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2\nexit 1\n"
     )
@@ -167,7 +169,7 @@ def test_a_restricted_kernel_log_is_not_allowed_everywhere(programs, monkeypatch
 
 
 def test_a_program_that_hangs_costs_its_limit_and_what_it_said_is_kept(programs, monkeypatch):
-    monkeypatch.setattr(kernel_log, "LIMIT_S", 0.4)
+    monkeypatch.setattr(kernel_log_capture, "LIMIT_S", 0.4)
     got = programs(journalctl="echo '[ 1.0] amdgpu: seen'\nexec sleep 60\n")
     now = got["journalctl 0"]
     assert (now.status, now.content) == ("truncated", b"[ 1.0] amdgpu: seen\n")
@@ -199,7 +201,7 @@ def test_a_log_without_a_line_of_interest_is_an_empty_text_and_not_a_missing_one
     ],
 )
 def test_a_record_of_dev_kmsg_becomes_a_line_as_dmesg_prints_it(record, line):
-    assert kernel_log.kmsg_line(record) == line
+    assert kernel_log_capture.kmsg_line(record) == line
 
 
 KERN = """2026-11-22T03:10:00Z box kernel: [    0.000000] Linux version 6.8.0
@@ -238,10 +240,10 @@ def test_what_the_kernel_of_an_earlier_boot_said_last_is_found_or_it_says_where_
     for name, text in planted.items():
         (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name[1:]).write_text(text)
-    said = kernel_log.last_lines("5" * 32, 1.0, str(tmp_path))
+    said = last_lines("5" * 32, 1.0, str(tmp_path))
     assert said[0].startswith(first) and said[-1].endswith(last) and "192.0.2.1" not in str(said)
     if "pstore" in str(planted):  # of an earlier fault
-        (old,) = kernel_log.last_lines("5" * 32, 9e9, str(tmp_path))
+        (old,) = last_lines("5" * 32, 9e9, str(tmp_path))
         assert old.startswith("not available because pstore")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from command_line import verb as run
 
-from helpers.ground.shapes import Replay, WhatIf, from_json
+from helpers.ground.contract import from_json
+from helpers.ground.replays import Replay, WhatIf
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT / "env" / "traces"

@@ -21,7 +21,8 @@ from helpers.batch.gate import before_the_end, keep
 from helpers.batch.notebook import VERDICT as MIME
 from helpers.batch.record import boot_id
 from helpers.batch.shapes import STATES
-from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, as_dict, seen
+from helpers.ground.contract import as_dict
+from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import GIB
 from helpers.look.bundle import BundleWriter, open_box
 from helpers.tell import box as words_of_box

@@ -12,22 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from helpers.batch.shapes import STATES, Run
 from helpers.commands.workbook import SHAPES, schema_text
-from helpers.ground.shapes import (
-    CAUSES,
-    Evidence,
-    FirstOom,
-    NextStep,
-    Reading,
-    Replay,
-    Verdict,
-    WhatIf,
-    as_dict,
-    from_json,
-    not_available,
-    one_line,
-    seen,
-    to_json,
-)
+from helpers.ground.contract import as_dict, from_json, one_line, to_json
+from helpers.ground.replays import FirstOom, Replay, WhatIf
+from helpers.ground.shapes import CAUSES, Evidence, NextStep, Reading, Verdict, not_available, seen
 from helpers.look.bundle import Manifest, open_bundle
 
 BOXES = Path(__file__).resolve().parents[1] / "env" / "boxes"

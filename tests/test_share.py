@@ -19,7 +19,8 @@ from tell_boxes import VERDICT, code, data, markdown, printed
 from helpers import cli, share
 from helpers.batch.notebook import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
-from helpers.ground.shapes import Alternative, Evidence, NextStep, as_dict, seen
+from helpers.ground.contract import as_dict
+from helpers.ground.shapes import Alternative, Evidence, NextStep, seen
 from helpers.look.bundle import RECORDED
 from helpers.share import public, verdict_facts
 from helpers.share.verdict_facts import TABLE

@@ -15,7 +15,8 @@ from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.snapshot_facts import evidence_from_snapshot, refusal, snapshot_facts
 from helpers.allocator.trace import TraceError
-from helpers.ground.shapes import Verdict, from_json
+from helpers.ground.contract import from_json
+from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.snapshot_evidence import snapshot_observations

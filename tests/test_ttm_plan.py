@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttm_boxes import DKMS, GIB, MIB, apu
 
-from helpers.ground.shapes import Ttm, from_json, to_json
+from helpers.ground.contract import from_json, to_json
+from helpers.ground.shapes import Ttm
 from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle

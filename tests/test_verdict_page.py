@@ -8,16 +8,8 @@ import pytest
 from tell_boxes import HOSTILE, VERDICT
 
 from helpers.batch.notebook import VERDICT as MIME
-from helpers.ground.shapes import (
-    Confidence,
-    Evidence,
-    NextStep,
-    Verdict,
-    from_json,
-    not_allowed,
-    seen,
-    to_json,
-)
+from helpers.ground.contract import from_json, to_json
+from helpers.ground.shapes import Confidence, Evidence, NextStep, Verdict, not_allowed, seen
 from helpers.tell import verdict as words
 from helpers.tell.markdown_html import Prose
 from helpers.tell.prose import WIDE

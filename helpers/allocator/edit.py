@@ -24,7 +24,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.lines import Requests, with_lines
 from helpers.allocator.trace import Op, Trace, own_line
-from helpers.ground.shapes import LineEdit
+from helpers.ground.replays import LineEdit
 
 VERBS = {
     "/": "in {n} chunks, one at a time: what is computed from it with as many values and its gradients are as small, and what the "

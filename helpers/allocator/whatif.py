@@ -17,7 +17,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.growth import grows
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
-from helpers.ground.shapes import FirstOom, LiveBytes, Replay, WhatIf
+from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.table import OPTIONS

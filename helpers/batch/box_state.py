@@ -26,14 +26,15 @@ from typing import Any, Optional, Tuple
 from helpers import __version__
 from helpers.ground.child import field as status_field
 from helpers.ground.child import process_of
-from helpers.ground.shapes import from_json
+from helpers.ground.contract import from_json
 from helpers.ground.units import now, pci_address, show_bytes
 from helpers.judge.holders import SLACK_BYTES, newcomers
 from helpers.look import access, drm, files, guard, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.gpus import Gpu, numbered_by_host, one_each
 from helpers.look.gpus import gpus as gpus_of
-from helpers.look.kernel_log import JOURNAL, LOG_LIMIT, Event, kmsg_line, kmsg_records, parse
+from helpers.look.kernel_log import LOG_LIMIT, Event, parse
+from helpers.look.kernel_log_capture import JOURNAL, kmsg_line, kmsg_records
 from helpers.trials.targets import FAULTS
 
 # A driver that does not answer a read so long is sick; NVML alone may have to start its driver.

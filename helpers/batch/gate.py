@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.ground.shapes import to_json
+from helpers.ground.contract import to_json
 from helpers.ground.units import pci_address, show_bytes
+from helpers.look.earlier_boot import last_lines
 from helpers.look.files import whole, write_atomic
-from helpers.look.kernel_log import last_lines
 
 from .box_state import BoxState, Gates, Trouble, measure, read_state, settle
 from .record import boot_id, in_words, now, seconds_since

@@ -15,8 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
+from helpers.ground.contract import from_json
 from helpers.ground.shapes import VERDICT_MIME as VERDICT
-from helpers.ground.shapes import Verdict, from_json
+from helpers.ground.shapes import Verdict
 from helpers.look.files import whole
 
 from .shapes import Figure

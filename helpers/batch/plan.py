@@ -25,7 +25,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from helpers.ground.child import CHECKOUT, OUTPUTS
-from helpers.ground.shapes import one_line
+from helpers.ground.contract import one_line
 from helpers.ground.units import pci_address, show_bytes
 from helpers.look.archive import BundleError
 from helpers.look.bundle import open_bundle, recorded_names

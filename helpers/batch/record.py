@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from helpers.ground.child import process_of
-from helpers.ground.shapes import one_line
+from helpers.ground.contract import one_line
 from helpers.ground.units import TIME, plain
 from helpers.ground.units import now as now
 from helpers.look.files import boot_id as boot_id

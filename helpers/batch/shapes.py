@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
-from helpers.ground.shapes import Verdict, as_dict
+from helpers.ground.contract import as_dict
+from helpers.ground.shapes import Verdict
 
 from .box_state import Gates
 

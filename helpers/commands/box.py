@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.use import WrongUse, listed, print_json, say, show, waits_for
-from helpers.ground.shapes import to_json
+from helpers.ground.contract import to_json
 from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.bundle import RECORDED, open_box, recorded_names

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.commands.use import OUTPUTS, WrongUse, print_json, say, show, waits_for
-from helpers.ground import shapes
+from helpers.ground.contract import as_dict
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
@@ -148,7 +148,7 @@ def replay(arguments: argparse.Namespace) -> int:
     shape = row_of(settings, [outcome], rules, subject.fraction)
     shape = replace(shape, proved_on=rules.proved_on)
     agreed = {"agreement": check._asdict()} if check else {}
-    told = {**shapes.as_dict(shape), **agreed, "notes": subject.notes}
+    told = {**as_dict(shape), **agreed, "notes": subject.notes}
     text = replays.replay_text(outcome, shape, subject.card, check, subject.notes)
     return say(arguments, told, text)
 
@@ -190,7 +190,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         answers = [replace(answers[0], lines=edits.least(*of, answers[0], subject.fraction))]
     smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
     if arguments.json:
-        found = [shapes.as_dict(replace(answer, notes=subject.notes)) for answer in answers]
+        found = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
         print_json(smallest or (found if len(found) > 1 else found[0]))
     elif smallest:
         show(replays.smallest_table(smallest))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.face.box import Box, as_box
-from helpers.ground.shapes import VERDICT_MIME, Verdict, as_dict
+from helpers.ground.contract import as_dict
+from helpers.ground.shapes import VERDICT_MIME, Verdict
 from helpers.judge import diagnosis
 from helpers.tell import message, verdict
 from helpers.tell.shown import Shown

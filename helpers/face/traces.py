@@ -12,7 +12,7 @@ from helpers.allocator.views import edits as edit_views
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.ground import shapes
+from helpers.ground import replays as contracts
 from helpers.tell.shown import Shown
 from helpers.trials import stress
 
@@ -92,7 +92,7 @@ class WhatIf(Result):
     ``league`` holds the rows as data.
     """
 
-    def __init__(self, trace: Trace, league: shapes.WhatIf) -> None:
+    def __init__(self, trace: Trace, league: contracts.WhatIf) -> None:
         self.trace = trace
         self.league = league
 
@@ -114,7 +114,7 @@ class WhatIf(Result):
         return ReplayView(best)
 
     @cached_property
-    def _line_edits(self) -> list[shapes.LineEdit]:
+    def _line_edits(self) -> list[contracts.LineEdit]:
         case = self.trace.study
         return edit_views.least(case.trace, case.card, self.league, case.fraction)
 

@@ -51,7 +51,7 @@ class Choice(NamedTuple):
     optional: bool
 
 
-Node = Union[str, Field, Gap, Choice]  # noqa: UP007 - evaluated on Python 3.8 too
+Node = Union[str, Field, Gap, Choice]
 """A part of a form; plain words are text."""
 
 

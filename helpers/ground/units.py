@@ -32,7 +32,7 @@ NOT_MEASURED_BYTES = 1 << 62
 number wraps to.
 """
 _NUMBER = r"[0-9][0-9.,']{0,30}"
-_LETTERS = {letter: power % 4 + 1 for power, letter in enumerate("kmgtкмгт")}
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "к": 1, "м": 2, "г": 3, "т": 4}
 _TYPED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*", re.IGNORECASE)
 _PRINTED = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]*)\s*")
 _UNIT = re.compile(
@@ -58,7 +58,8 @@ def parse_size(text: str) -> int:
         expected = "expected bytes or a number with a unit such as 8GiB or 20GB"
         raise ValueError(f"size {text!r}: {expected}")
     number, letter, binary, byte = match.groups()
-    base = 1000 if letter and byte and not binary else 1024
+    is_decimal = letter and byte and not binary
+    base = 1000 if is_decimal else 1024
     exact = float(number) if "." in number else int(number)
     return int(exact * base ** _power(letter))
 
@@ -91,42 +92,58 @@ def quantity(
     ``retyped``: the program never prints them, so a person did, and the decimal meaning lies
     within the precision too.
     """
-    match = _PRINTED.fullmatch(words.replace(",", "") if commas else words)
-    named = _UNIT.fullmatch(match.group(2) or unit) if match else None
+    if commas:
+        words = words.replace(",", "")
+    match = _PRINTED.fullmatch(words)
+    named = _UNIT.fullmatch(match[2] or unit) if match else None
     if not match or not named:
         return None
-    number = match.group(1).rstrip(".,'")
-    name = (named.group() or "bytes").lower()
-    power = _power(named.group(1) or "")
-    binary = bool(named.group(2))
-    scale = 1000**power if decimal and not binary else 1024**power
-    parts = _digits(number.replace("'", ""), scale == 1)
-    if parts is None:
+    number = match[1].rstrip(".,'")
+    power = _power(named[1] or "")
+    is_binary = bool(named[2])
+    scale = 1000**power if decimal and not is_binary else 1024**power
+    digits = _digits(number.replace("'", ""), is_whole=scale == 1)
+    if digits is None:
         return None
-    divisor = 10 ** len(parts[1])
-    size = int(parts[0] + parts[1]) * scale // divisor
+    before, behind = digits
+    divisor = 10 ** len(behind)
+    size = int(before + behind) * scale // divisor
     precision = 0 if scale == 1 else scale // (2 * divisor) + 1
-    if retyped and not binary:
+    if retyped and not is_binary:
         precision += size - size * 1000**power // scale
-    if power and len(name) < 4:
-        name = name[0].upper() + name[1:-1] + name[-1:].upper()
-    return Quantity(size, precision, f"{number} {name}")
+    return Quantity(size, precision, f"{number} {_shown_unit(named)}")
 
 
-def _digits(number: str, whole: bool) -> tuple[str, str] | None:
+def _shown_unit(named: re.Match[str]) -> str:
+    """A unit as it is shown: ``GiB`` of gib, ``bytes`` where none is named."""
+    unit = (named.group() or "bytes").lower()
+    if named[1] and len(unit) < 4:
+        return unit[0].upper() + unit[1:-1] + unit[-1:].upper()
+    return unit
+
+
+def _digits(number: str, is_whole: bool) -> tuple[str, str] | None:
     """Digits before and after the decimal sign, or None where the sign may as well part thousands."""
     signs = sorted(set(number) & set(".,"), key=number.rindex)
     if not signs:
         return number, ""
-    last = signs[-1]
-    *head, tail = number.split(last)
-    groups = head[0].split(signs[0]) if len(signs) == 2 else [*head, tail]
-    thousands = 1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
+    decimal_sign = signs[-1]
+    *head, tail = number.split(decimal_sign)
     if len(signs) == 2:
-        return ("".join(groups), tail) if thousands and len(head) == 1 and not whole else None
-    if len(head) > 1 or whole:
-        return ("".join(groups), "") if thousands else None
-    return None if (last == "," and thousands) or not tail else (head[0], tail)
+        groups = head[0].split(signs[0])
+        if len(head) == 1 and not is_whole and _are_thousands(groups):
+            return "".join(groups), tail
+        return None
+    if is_whole or len(head) > 1:
+        groups = [*head, tail]
+        return ("".join(groups), "") if _are_thousands(groups) else None
+    if not tail or (decimal_sign == "," and _are_thousands([*head, tail])):
+        return None
+    return head[0], tail
+
+
+def _are_thousands(groups: list[str]) -> bool:
+    return 1 <= len(groups[0]) <= 3 and all(len(group) == 3 for group in groups[1:])
 
 
 @lru_cache(maxsize=1 << 12)
@@ -138,12 +155,13 @@ def printed_size(words: str, unit: str = "") -> int:
     """
     size = quantity(words, unit, commas=True)
     if size is None:
-        raise ValueError(f"{words[:60]!r} is no size" + (f" in {unit[:20]!r}" if unit else ""))
+        in_unit = f" in {unit[:20]!r}" if unit else ""
+        raise ValueError(f"{words[:60]!r} is no size{in_unit}")
     return size.bytes
 
 
 def _power(letter: str) -> int:
-    return _LETTERS.get(letter.lower(), 0)
+    return _POWERS.get(letter.lower(), 0)
 
 
 def show_bytes(count: int | None) -> str:
@@ -152,11 +170,10 @@ def show_bytes(count: int | None) -> str:
     """
     if count is None:
         return "unknown"
-    sign, size = ("-", -count) if count < 0 else ("", count)
     for unit, name in ((TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if size >= unit:
-            return f"{sign}{size / unit:.2f} {name}"
-    return f"{sign}{size} B"
+        if abs(count) >= unit:
+            return f"{count / unit:.2f} {name}"
+    return f"{count} B"
 
 
 def pci_address(text: object) -> str:
@@ -180,12 +197,13 @@ def near(left: Any, right: Any, share: float = ROUNDED) -> bool:
     They may differ by what their last printed digits hide (``precision_bytes`` of a printed
     size) or by ``share`` of the larger one, whichever is more. ``share=0``: as printed.
     """
-    one = getattr(left, "bytes", left)
-    other = getattr(right, "bytes", right)
-    if one is None or other is None:
+    left_bytes = getattr(left, "bytes", left)
+    right_bytes = getattr(right, "bytes", right)
+    if left_bytes is None or right_bytes is None:
         return False
     hidden = getattr(left, "precision_bytes", 0) + getattr(right, "precision_bytes", 0)
-    return bool(abs(one - other) <= max(hidden, share * max(abs(one), abs(other))))
+    largest = max(abs(left_bytes), abs(right_bytes))
+    return bool(abs(left_bytes - right_bytes) <= max(hidden, share * largest))
 
 
 def halved(works: Callable[[int], bool], passes: int, fails: int, step: int = 1) -> tuple[int, int]:
@@ -212,14 +230,19 @@ def plain(text: object, keep: str = "") -> str:
     stay.
     """
     text = str(text)
-    odd = {ord(c): _spelt(c) for c in set(text) if not (c.isprintable() or c in keep)}
-    return text.translate(odd) if odd else text
+    spelt = {
+        ord(char): _spelt(char) for char in set(text) if not char.isprintable() and char not in keep
+    }
+    return text.translate(spelt)
 
 
 def _spelt(char: str) -> str:
+    if unicodedata.category(char) == "Zs":
+        return " "
     code = ord(char)
-    form = "\\x{:02x}" if code < 0x100 else "\\u{:04x}" if code < 0x10000 else "\\U{:08x}"
-    return " " if unicodedata.category(char) == "Zs" else form.format(code)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def columns_of(text: str) -> int:
@@ -228,8 +251,11 @@ def columns_of(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    kinds = ((unicodedata.combining(c), unicodedata.east_asian_width(c)) for c in text)
-    return sum(0 if combines else 1 + (wide in "WF") for combines, wide in kinds)
+    columns = 0
+    for char in text:
+        if not unicodedata.combining(char):
+            columns += 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return columns
 
 
 def cut(text: str, columns: int) -> str:

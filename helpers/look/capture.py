@@ -29,7 +29,18 @@ from helpers.ground.child import CHECKOUT, OUTPUTS
 from helpers.ground.tables import data
 from helpers.ground.units import now, plain, show_bytes
 
-from . import access, files, framework, guard, kernel_log, machine, nvidia, pci, processes, ttm
+from . import (
+    access,
+    files,
+    framework,
+    guard,
+    kernel_log_capture,
+    machine,
+    nvidia,
+    pci,
+    processes,
+    ttm,
+)
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
 from .bundle import Bundle, BundleWriter, Item
 
@@ -327,7 +338,7 @@ def _kernel_log(collection: Collection, options: Options) -> None:
     if options.no_commands:
         collection.add("dmesg", None, "not_available", options.no_commands, kind="command")
         return
-    for source, content, status, why in kernel_log.collect(KERNEL_LOG_LIMIT_BYTES):
+    for source, content, status, why in kernel_log_capture.collect(KERNEL_LOG_LIMIT_BYTES):
         kind = "file" if source.startswith("/") else "command"
         collection.add(source, content, status, why, kind=kind)
 

@@ -48,8 +48,11 @@ def sources(kind: str, reader: str = "") -> tuple[str, ...]:
 
     ``reader``: those that one module of this folder reads. ``{a,b}`` in a row stands for either.
     """
-    rows = (row for row in data("look/sources") if reader in ("", row["reader"]))
-    return tuple(one for row in rows if kind in row for one in _expanded(row[kind]))
+    patterns: list[str] = []
+    for row in data("look/sources"):
+        if kind in row and reader in ("", row["reader"]):
+            patterns += _expanded(row[kind])
+    return tuple(patterns)
 
 
 def _expanded(pattern: str) -> list[str]:
@@ -57,7 +60,8 @@ def _expanded(pattern: str) -> list[str]:
     if not brace:
         return [head]
     names, _, tail = rest.partition("}")
-    return [head + name + end for name in names.split(",") for end in _expanded(tail)]
+    ends = _expanded(tail)
+    return [head + name + end for name in names.split(",") for end in ends]
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
@@ -82,8 +86,12 @@ def fault(error: OSError) -> tuple[str, str]:
     """
     number = error.errno or 0
     status = "not_allowed" if number in (errno.EACCES, errno.EPERM) else "not_available"
-    name = errno.errorcode.get(number, "")
-    return status, _WORDS.get(number) or f"{error.strerror or error}{f' ({name})' * bool(name)}"
+    if number in _WORDS:
+        return status, _WORDS[number]
+    words = error.strerror or str(error)
+    if number in errno.errorcode:
+        words = f"{words} ({errno.errorcode[number]})"
+    return status, words
 
 
 def find(root: str, pattern: str) -> Iterator[Found]:
@@ -93,22 +101,28 @@ def find(root: str, pattern: str) -> Iterator[Found]:
     A pattern that matches nothing is itself found as not available; one that meets a folder it
     may not list, as not allowed.
     """
-    parts = pattern.strip("/").split("/")
-    found = [Found("", "ok", "")]
-    if not _WILD.search(pattern):
-        parts = []
-        found = [Found(pattern, "ok", "")]
-    for number, part in enumerate(parts):
-        rest = "".join("/" + more for more in parts[number:])
-        below = (_below(root.rstrip("/"), one, part, rest) for one in found)
-        found = [one for some in below for one in some]
-    if not found:
-        found.append(Found(pattern, "not_available", "no such path"))
-    found.sort(key=lambda item: natural(item.source))
-    yield from found[:MATCH_LIMIT]
-    if len(found) > MATCH_LIMIT:
-        why = f"{len(found) - MATCH_LIMIT} further matches left out"
+    matches = [Found(pattern, "ok", "")]
+    if _WILD.search(pattern):
+        matches = _matches(root.rstrip("/"), pattern)
+    if not matches:
+        matches = [Found(pattern, "not_available", "no such path")]
+    matches.sort(key=lambda match: natural(match.source))
+    yield from matches[:MATCH_LIMIT]
+    if len(matches) > MATCH_LIMIT:
+        why = f"{len(matches) - MATCH_LIMIT} further matches left out"
         yield Found(pattern, "not_available", why)
+
+
+def _matches(top: str, pattern: str) -> list[Found]:
+    matches = [Found("", "ok", "")]
+    parts = pattern.strip("/").split("/")
+    for number, part in enumerate(parts):
+        rest = "".join("/" + later for later in parts[number:])
+        below: list[Found] = []
+        for match in matches:
+            below += _below(top, match, part, rest)
+        matches = below
+    return matches
 
 
 def _below(top: str, folder: Found, part: str, rest: str) -> list[Found]:
@@ -128,11 +142,12 @@ def _below(top: str, folder: Found, part: str, rest: str) -> list[Found]:
         with os.scandir(top + base or "/") as entries:
             names = [entry.name for entry in entries if fnmatch.fnmatchcase(entry.name, part)]
     except OSError as error:
-        status, why = fault(error)
-        gone = status != "not_allowed" and error.errno in (errno.ENOENT, errno.ENOTDIR)
-        return [] if gone else [Found(base + rest, status, why)]
-    seen = (name for name in names if part.startswith(".") or not name.startswith("."))
-    return [Found(f"{base}/{name}", "ok", "") for name in seen]
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return []
+        return [Found(base + rest, *fault(error))]
+    if not part.startswith("."):
+        names = [name for name in names if not name.startswith(".")]
+    return [Found(f"{base}/{name}", "ok", "") for name in names]
 
 
 def _inside(top: str, source: str) -> bool:
@@ -169,8 +184,8 @@ def opened(path: str | Path) -> BinaryIO:
     if not stat.S_ISREG(mode):
         kind = _SPECIAL.get(stat.S_IFMT(mode), "no file")
         raise OSError(0, f"{kind}, not a regular file", str(path))
-    here = os.O_NONBLOCK | os.O_NOCTTY
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | here))
+    without_waiting = os.O_NONBLOCK | os.O_NOCTTY
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | without_waiting))
 
 
 def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
@@ -187,8 +202,10 @@ def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
 def _start(path: str | Path, most: int) -> bytes:
     content = bytearray()
     with opened(path) as file:
-        while more := file.read(min(1 << 16, most - len(content))):
-            content += more
+        block = file.read(min(1 << 16, most))
+        while block:
+            content += block
+            block = file.read(min(1 << 16, most - len(content)))
     return bytes(content)
 
 
@@ -199,7 +216,8 @@ def boot_id(root: str = "") -> str:
 
 def text(root: str, source: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
     """The text of one small file without the white space around it; empty where there is none."""
-    return (read(root, source, limit_bytes)[0] or b"").decode("utf-8", "replace").strip()
+    content, _, _ = read(root, source, limit_bytes)
+    return content.decode("utf-8", "replace").strip() if content else ""
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -210,9 +228,10 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        whole = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogatepass")
         with open(temporary, "wb") as file:
-            file.write(whole)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -65,34 +65,32 @@ def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[s
     using.
     """
     source = pkgutil.get_data("helpers.look.under_torch", "facts.py") or b""
-    rows = guard.ask(python, source, ("--devices",) if devices else (), timeout_s)
-    return [{"python": python, **rows[0]}]
+    arguments = ("--devices",) if devices else ()
+    answers = guard.ask(python, source, arguments, timeout_s)
+    return [{"python": python, **answers[0]}]
 
 
 def framework(bundle: Bundle) -> Framework:
     """The torch that the table holds; without one, every field says why."""
-    text, row, failed = _answer(bundle)
-
-    def reading(name: str) -> Reading:
-        if failed:
-            return text.refused(row.get("status"), failed)
-        if row.get(name) is None:
-            why = "not part of this build" if name in ("cuda", "hip") else "no such field"
-            return text.missing(str(row.inner("unread").get(name) or why))
-        # An empty text is an answer here: the allocator runs with its defaults.
-        default = name == "allocator_settings" and row[name] == ""
-        return text.seen("defaults") if default else word(row[name], text)
-
-    listed = [] if failed else rows(row.get("devices"))
+    answer = _Answer(bundle)
+    row = answer.row
+    python = answer.reading("python_version")
+    if row:
+        python = word(row.get("python_version"), answer.text)
+    devices = []
+    if not answer.why_none:
+        for device in rows(row.get("devices")):
+            if device.number("index") is not None:
+                devices.append(_device(device, answer.text))
     return Framework(
-        word(row.get("python_version"), text) if row else reading("python_version"),
-        reading("torch"),
-        "" if failed else "rocm" if row.get("hip") else "cuda" if row.get("cuda") else "cpu",
-        reading("cuda"),
-        reading("hip"),
-        tuple(map(str, row.many("archs"))),
-        reading("allocator_settings"),
-        tuple(_device(one, text) for one in listed if one.number("index") is not None),
+        python=python,
+        version=answer.reading("torch"),
+        build=answer.build(),
+        cuda=answer.reading("cuda"),
+        hip=answer.reading("hip"),
+        archs=tuple(map(str, row.many("archs"))),
+        settings=answer.settings(),
+        devices=tuple(devices),
     )
 
 
@@ -100,33 +98,68 @@ def devices_reading(bundle: Bundle) -> Reading:
     """How many devices torch could start on, or why they were not looked at or none could be
     started.
     """
-    text, row, failed = _answer(bundle)
-    why = failed or row.inner("unread").get("devices")
-    if not failed and row.get("devices_taken") is not True:
+    answer = _Answer(bundle)
+    why = answer.why_none
+    if not why and answer.row.get("devices_taken") is not True:
         why = "not asked for: it would take a context on the GPU"
-    found = framework(bundle).devices
-    return text.refused("", str(why), "count") if why else text.seen(len(found), "count")
+    why = why or str(answer.row.inner("unread").get("devices") or "")
+    if why:
+        return answer.text.refused("", why, "count")
+    return answer.text.seen(len(framework(bundle).devices), "count")
 
 
-def _answer(bundle: Bundle) -> tuple[Text, Row, str]:
-    """The table's text and row, and why there is no torch that imports, or empty."""
-    text = bundle.read(TABLE)
-    row = next(iter(bundle.table(TABLE)), Row())
-    if row.get("status") == OK:
-        return text, row, ""
-    return text, row, str(row.get("why") or text.why or text.status)
+class _Answer:
+    """The table's text and row; ``why_none`` says why there is no torch that imports."""
+
+    def __init__(self, bundle: Bundle):
+        self.text = bundle.read(TABLE)
+        self.row = next(iter(bundle.table(TABLE)), Row())
+        self.why_none = ""
+        if self.row.get("status") != OK:
+            self.why_none = str(self.row.get("why") or self.text.why or self.text.status)
+
+    def build(self) -> str:
+        if self.why_none:
+            return ""
+        if self.row.get("hip"):
+            return "rocm"
+        return "cuda" if self.row.get("cuda") else "cpu"
+
+    def reading(self, name: str) -> Reading:
+        if self.why_none:
+            return self.text.refused(self.row.get("status"), self.why_none)
+        if self.row.get(name) is None:
+            usual = "not part of this build" if name in ("cuda", "hip") else "no such field"
+            return self.text.missing(str(self.row.inner("unread").get(name) or usual))
+        return word(self.row[name], self.text)
+
+    def settings(self) -> Reading:
+        """The allocator's settings; an empty text is an answer: it runs with its defaults."""
+        if not self.why_none and self.row.get("allocator_settings") == "":
+            return self.text.seen("defaults")
+        return self.reading("allocator_settings")
 
 
 def _device(row: Row, text: Text) -> TorchDevice:
-    def memory(name: str, asked: str) -> Reading:
-        why = row.inner("unread").get(asked) if row.get(name) is None else None
-        return text.missing(str(why), "bytes") if why else size(row.get(name), text, "B")
-
-    whole, driver = memory("total_bytes", "properties"), memory("driver_total_bytes", "memory")
     integrated = row.get("integrated")
-    shared = None if integrated is None else str(integrated) in ("1", "True")
-    names = row["index"], pci_address(row.get("pci")), word(row.get("name"), text)
-    return TorchDevice(*names, shared, whole, driver, memory("free_bytes", "memory"))
+    return TorchDevice(
+        index=row["index"],
+        pci=pci_address(row.get("pci")),
+        name=word(row.get("name"), text),
+        integrated=None if integrated is None else str(integrated) in ("1", "True"),
+        total=_memory(row, "total_bytes", "properties", text),
+        driver_total=_memory(row, "driver_total_bytes", "memory", text),
+        free=_memory(row, "free_bytes", "memory", text),
+    )
+
+
+def _memory(row: Row, name: str, question: str, text: Text) -> Reading:
+    """A size of a device, or why the question that gives it was not answered."""
+    if row.get(name) is None:
+        why = row.inner("unread").get(question)
+        if why:
+            return text.missing(str(why), "bytes")
+    return size(row.get(name), text, "B")
 
 
 def recorded_python() -> str:

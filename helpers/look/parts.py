@@ -22,7 +22,13 @@ LONGEST = 60_000
 # Torch and drivers show a little less than the size on the box: firmware and, on NVIDIA's GDDR
 # cards, ECC take a share.
 LEAST_SHARE = {"AMD": 0.985, "NVIDIA": 0.905}
-PREFIXES = "(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan)"
+_BRAND = lazy("^(?:(?:radeon|instinct|geforce|tesla|rtx|gtx|rx|pro|titan) )+", re.IGNORECASE)
+_MODEL = lazy(r"\d ?[A-Za-z]|[A-Za-z]\d{2}")
+_INDEX = lazy(
+    r"(?:\b(?:device|gpu|rocm|hip|cuda|vulkan|index)[ #:\[(=]{0,3}|^[ \t]{0,8})"
+    r"(\d{1,2})(?=[\]):=, ]|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
@@ -64,26 +70,31 @@ class Listed:
 @lru_cache(maxsize=1)
 def parts() -> tuple[Part, ...]:
     """Every known part, in the file's order."""
-
-    found = []
-    for row in data("look/parts"):
-        lists = {name: tuple(row[name]) for name in ("names", "gfx", "gib") if name in row}
-        found.append(Part(**{**row, **lists}))
-    return tuple(found)
+    return tuple(
+        Part(
+            kind=row["kind"],
+            vendor=row["vendor"],
+            names=tuple(row["names"]),
+            gfx=tuple(row["gfx"]),
+            source=row["source"],
+            gib=tuple(row.get("gib", ())),
+        )
+        for row in data("look/parts")
+    )
 
 
 @lru_cache(maxsize=1)
 def _names() -> dict[str, tuple[str, Part]]:
     """The name of each part under its squeezed form, the longest first."""
-    known: dict[str, tuple[str, Part]] = {}
+    names: dict[str, tuple[str, Part]] = {}
     for part in parts():
         for name in (*part.names, *part.gfx):
-            known.setdefault(_squeezed(name), (name, part))
+            names.setdefault(_squeezed(name), (name, part))
             # "7900 XTX" alone is that card; a bare number such as 580 may be a driver's version.
-            bare = re.sub(rf"^(?:{PREFIXES} )+", "", name, flags=re.IGNORECASE)
-            if bare != name and re.search(r"\d ?[A-Za-z]|[A-Za-z]\d{2}", bare):
-                known.setdefault(_squeezed(bare), (bare, part))
-    return dict(sorted(known.items(), key=lambda item: -len(item[1][0])))
+            bare = _BRAND.sub("", name)
+            if bare != name and _MODEL.search(bare):
+                names.setdefault(_squeezed(bare), (bare, part))
+    return dict(sorted(names.items(), key=lambda entry: -len(entry[1][0])))
 
 
 @lru_cache(maxsize=64)
@@ -99,13 +110,14 @@ def _squeezed(words: str) -> str:
 def mentions(text: str) -> list[Mention]:
     """Every known part that a text names, in its order. Only the first 60,000 characters are read."""
     text = text[:LONGEST]
-    known = _names()
     flat = _squeezed(text)
-    names = tuple(name for squeezed, (name, _) in known.items() if squeezed in flat)
+    names = tuple(name for squeezed, (name, _) in _names().items() if squeezed in flat)
+    if not names:
+        return []
     found = []
-    for match in _pattern(names).finditer(text) if names else ():
-        part = known[_squeezed(match.group())][1]
-        found.append(Mention(*match.span(), match.group(), part))
+    for match in _pattern(names).finditer(text):
+        _, part = _names()[_squeezed(match.group())]
+        found.append(Mention(start=match.start(), end=match.end(), words=match.group(), part=part))
     return found
 
 
@@ -120,25 +132,35 @@ def gpu_kind(
     Where both a card and an APU are named, ``total_bytes`` (what the failing program sees)
     decides; else the card, because a processor's small GPU stands beside it.
     """
-    found = [m for text in (*names, *gfx) for m in mentions(text)]
+    mentioned = [mention for text in (*names, *gfx) for mention in mentions(text)]
     # HSA_OVERRIDE_GFX_VERSION lends a chip another's number; a name is its own.
-    named = [m for m in found if not m.words.lower().startswith("gfx")]
-    own = [m.part for m in named or found]
-    kinds = {part.kind for part in own}
+    by_name = [mention for mention in mentioned if not mention.words.lower().startswith("gfx")]
+    mentioned_parts = [mention.part for mention in by_name or mentioned]
+    kinds = {part.kind for part in mentioned_parts}
     if bundle is not None:
-        from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
-
-        for gpu in gpus(bundle):
-            known = {mention.part.kind for mention in mentions(gpu.name.show())}
-            unified = gpu.vendor == "NVIDIA" and (gpu.integrated or UNIFIED in known)
-            if unified or gpu.integrated is not None:
-                kinds.add(UNIFIED if unified else APU if gpu.integrated else CARD)
+        kinds |= _kinds_of_box(bundle)
     if UNIFIED in kinds:
         return UNIFIED
-    if {APU, CARD} <= kinds and total_bytes:
-        sizes = [size for part in own if part.kind == CARD for size in part.gib]
-        return CARD if is_card_size(total_bytes, "", sizes) or not sizes else APU
-    return CARD if CARD in kinds else APU if APU in kinds else UNKNOWN
+    if APU in kinds and CARD in kinds and total_bytes:
+        sizes = [size for part in mentioned_parts if part.kind == CARD for size in part.gib]
+        return CARD if not sizes or is_card_size(total_bytes, "", sizes) else APU
+    for kind in (CARD, APU):
+        if kind in kinds:
+            return kind
+    return UNKNOWN
+
+
+def _kinds_of_box(bundle: Bundle) -> set[str]:
+    from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
+
+    kinds = set()
+    for gpu in gpus(bundle):
+        named = {mention.part.kind for mention in mentions(gpu.name.show())}
+        if gpu.vendor == "NVIDIA" and (gpu.integrated or UNIFIED in named):
+            kinds.add(UNIFIED)
+        elif gpu.integrated is not None:
+            kinds.add(APU if gpu.integrated else CARD)
+    return kinds
 
 
 def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | None = None) -> bool:
@@ -146,49 +168,59 @@ def is_card_size(total_bytes: int, vendor: str = "AMD", gib: Iterable[int] | Non
     sizes in ``gib``, if given).
     """
     least = LEAST_SHARE.get(vendor, min(LEAST_SHARE.values()))
-    if gib is None:
-        gib = {s for p in parts() if (p.kind, p.vendor) == (CARD, vendor) for s in p.gib}
-    return any(least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in set(gib))
+    sizes = _sizes_of(CARD, vendor) if gib is None else set(gib)
+    return any(least * size * GIB <= total_bytes <= size * GIB * 1.001 for size in sizes)
 
 
 def is_unified_size(total_bytes: int) -> bool:
     """Whether a CUDA total is that of a part which shares the RAM, and of no card: the kernel
     keeps up to a tenth.
     """
-    sizes = {size for part in parts() if part.kind == UNIFIED for size in part.gib}
-    shared = any(0.9 * size * GIB <= total_bytes <= size * GIB for size in sizes)
-    return shared and not is_card_size(total_bytes, "NVIDIA")
+    sizes = _sizes_of(UNIFIED, "NVIDIA")
+    is_shared = any(0.9 * size * GIB <= total_bytes <= size * GIB for size in sizes)
+    return is_shared and not is_card_size(total_bytes, "NVIDIA")
+
+
+def _sizes_of(kind: str, vendor: str) -> set[int]:
+    sizes: set[int] = set()
+    for part in parts():
+        if part.kind == kind and part.vendor == vendor:
+            sizes.update(part.gib)
+    return sizes
 
 
 def card_sizes(names: Iterable[str]) -> tuple[int, ...]:
     """The memory sizes, in GiB, that the cards named can have; empty where none is known."""
-    known = {m.part for text in names for m in mentions(text) if m.part.kind == CARD}
-    return tuple(sorted({size for part in known for size in part.gib}))
-
-
-_INDEX = lazy(
-    r"(?:\b(?:device|gpu|rocm|hip|cuda|vulkan|index)[ #:\[(=]{0,3}|^[ \t]{0,8})(\d{1,2})(?=[\]):=, ]|$)",
-    re.IGNORECASE | re.MULTILINE,
-)
+    sizes: set[int] = set()
+    for text in names:
+        for mention in mentions(text):
+            if mention.part.kind == CARD:
+                sizes.update(mention.part.gib)
+    return tuple(sorted(sizes))
 
 
 def device_list(text: str) -> tuple[Listed, ...]:
     """The GPUs that a text lists with an index: "Device 0: NAME, gfx1036" as well as "NAME at
     device 1".
     """
-    found: dict[int, Listed] = {}
+    listed: dict[int, Listed] = {}
     for line in re.split(r"[\n;]", text[:LONGEST]):
         line = line[:400]
-        numbers = [(m.start(), int(m.group(1))) for m in _INDEX.finditer(line)]
-        named = mentions(line)
-        if not numbers or not named:
+        numbers = [(match.start(), int(match[1])) for match in _INDEX.finditer(line)]
+        mentioned = mentions(line)
+        if not numbers or not mentioned:
             continue
-        leads = numbers[0][0] < named[0].start
-        for mention in named:
-            before = [n for at, n in numbers if at < mention.start]
-            after = [n for at, n in numbers if at >= mention.end]
-            index = (before[-1:] if leads else after[:1]) or [-1]
-            if index[0] >= 0:
-                row = Listed(index[0], mention.words, mention.part.kind, mention.part.vendor)
-                found.setdefault(index[0], row)
-    return tuple(found[index] for index in sorted(found))
+        index_leads = numbers[0][0] < mentioned[0].start
+        for mention in mentioned:
+            before = [number for at, number in numbers if at < mention.start]
+            behind = [number for at, number in numbers if at >= mention.end]
+            candidates = before[-1:] if index_leads else behind[:1]
+            if candidates:
+                gpu = Listed(
+                    index=candidates[0],
+                    name=mention.words,
+                    kind=mention.part.kind,
+                    vendor=mention.part.vendor,
+                )
+                listed.setdefault(gpu.index, gpu)
+    return tuple(listed[index] for index in sorted(listed))

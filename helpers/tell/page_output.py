@@ -12,7 +12,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from helpers.ground.shapes import VERDICT_MIME, Verdict, as_dict, from_json
+from helpers.ground.contract import as_dict, from_json
+from helpers.ground.shapes import VERDICT_MIME, Verdict
 from helpers.ground.units import plain
 
 from .box import ELSEWHERE

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from helpers.ground.shapes import VERDICT_MIME, Evidence, Verdict, as_dict, causes
+from helpers.ground.contract import as_dict
+from helpers.ground.shapes import VERDICT_MIME, Evidence, Verdict, causes
 from helpers.ground.units import plain
 from helpers.tell.display import display
 from helpers.tell.html_table import text_html

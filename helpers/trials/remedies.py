@@ -23,7 +23,7 @@ from helpers.allocator.study import study
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
 from helpers.ground.child import CHECKOUT, OUTPUTS
-from helpers.ground.shapes import Replay
+from helpers.ground.replays import Replay
 from helpers.ground.units import parse_size, show_bytes
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.cards import GpuCard, largest_pool

@@ -22,7 +22,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.load import read
 from helpers.allocator.whatif import whatif
 from helpers.ground.child import OUTPUTS, Transcript, program, transcript
-from helpers.ground.shapes import WhatIf
+from helpers.ground.replays import WhatIf
 from helpers.ground.units import parse_size
 from helpers.trials.targets import environment, torch_interpreter
 

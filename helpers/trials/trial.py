@@ -40,7 +40,8 @@ from helpers.ground.child import (
 )
 from helpers.ground.child.bounded import LAST_BYTES
 from helpers.ground.child.sampler import SAMPLE_S
-from helpers.ground.shapes import Evidence, Outcome, Reading, not_available, one_line, seen
+from helpers.ground.contract import one_line
+from helpers.ground.shapes import Evidence, Outcome, Reading, not_available, seen
 from helpers.judge.holders import SLACK_BYTES
 from helpers.look import files
 from helpers.look.files import whole, write_atomic

@@ -15,8 +15,8 @@ from helpers.allocator.edit import Edit, Edited, edited, ranked
 from helpers.allocator.lines import LinesError
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
-from helpers.ground import shapes
-from helpers.ground.shapes import LineEdit, WhatIf
+from helpers.ground import contract
+from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Column, Shown
 
@@ -63,7 +63,7 @@ def as_dict(one: Study) -> dict[str, Any]:
         rows.append({"edit": edit.words, "assumes": edit.assumes, "requests": made.changed})
         rows[-1] |= {"bytes": made.taken, "added_bytes": made.added}
     both = {"before": one.before, "after": one.after}
-    return {"edits": rows, **{name: shapes.as_dict(answer) for name, answer in both.items()}}
+    return {"edits": rows, **{name: contract.as_dict(answer) for name, answer in both.items()}}
 
 
 def table(one: Study) -> Shown:

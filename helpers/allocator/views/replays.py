@@ -14,7 +14,8 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.recorded import AMPLE_BYTES, Agreement
 from helpers.allocator.whatif import TOP
 from helpers.ground import shapes
-from helpers.ground.shapes import Replay, Verdict, WhatIf, seen
+from helpers.ground.replays import Replay, WhatIf
+from helpers.ground.shapes import Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.settings.releases import behaviour
 from helpers.tell.shown import Column, Shown

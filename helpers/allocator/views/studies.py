@@ -23,7 +23,7 @@ from helpers.allocator.engine import replay
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
-from helpers.ground.shapes import Replay, WhatIf
+from helpers.ground.replays import Replay, WhatIf
 from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
