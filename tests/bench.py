@@ -219,12 +219,12 @@ def replay() -> list[dict]:
 
 
 def vpoc() -> list[dict]:
-    """Volume profiles: the fused pass beside the read limit and the usual ways; needs 1.6 GB of disk for a while."""
+    """Volume profiles: the fused pass beside the read limit and the usual ways."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from vpoc_figures import in_memory, stream
+    from vpoc_figures import in_memory
 
     with tempfile.TemporaryDirectory(prefix="casebook-bench-") as folder:
-        return [*in_memory(Path(folder, "small")), *stream(Path(folder, "long"))]
+        return [*in_memory(Path(folder))]
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -125,18 +125,18 @@ def vpoc_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> d
 
     import numpy as np
 
-    from helpers.vpoc import reading as sample
-    from helpers.vpoc.histogram import TORCH, profiles
+    from helpers.vpoc.counting import STRATEGIES, profiles
+    from helpers.vpoc.measure import measure
     from helpers.vpoc.planner import predicted_bytes, shape_of
-    from helpers.vpoc.study import measure
-    from helpers.vpoc.trades import write_store
+    from helpers.vpoc.store import write_store
+    from helpers.vpoc.trades import generated
 
     rows: list[dict] = []
     with TemporaryDirectory(prefix="casebook-proof-") as folder:
-        store = write_store(Path(folder, "store"), [sample.generated(1014, 20_000)], 1000)
+        store = write_store(Path(folder, "store"), generated(1014, 20_000), 1000)
         want = profiles(store.trades, store.layout)
         shape = shape_of(store.trades, store.layout)
-        for name in TORCH:
+        for name in (name for name, way in STRATEGIES.items() if way.torch):
             if time.monotonic() > ends:
                 rows.append({"strategy": name, **SKIPPED})
                 continue

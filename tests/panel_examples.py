@@ -18,7 +18,7 @@ CELLS = {
     "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
     "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
     "What fits": ("07_what_fits", "fits_panel.show(given)"),
-    "Chunk planner": ("04_vpoc_chunking", "chunks_panel.show(shape, free)"),
+    "Chunk planner": ("04_vpoc_chunking", "profiles.panel()"),
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
 
@@ -28,12 +28,14 @@ import panel_examples
 from helpers.allocator.engine import replay
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_limit
-from helpers.vpoc.planner import Free, Shape
+from helpers.vpoc.free import Free
+from helpers.vpoc.panel import PANEL as chunks_panel
+from helpers.vpoc.planner import Shape
 from helpers.look.bundle import open_box
 from helpers.tell import ttm
 from helpers.allocator import panel as allocator
 from helpers.tell.panels import monitor
-from helpers.tell.panels.questions import ceilings as ceilings_panel, chunks as chunks_panel, fits_panel, reader as reader_panel
+from helpers.tell.panels.questions import ceilings as ceilings_panel, fits_panel, reader as reader_panel
 from helpers.tell.shown import Column, Shown
 monitor.is_this_box = lambda bundle: True
 allocator.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin

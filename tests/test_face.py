@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_IMPORTS = 6
 NOT_YET = {
-    "04_vpoc_chunking",
     "05_fix_validation",
     "06_training_paths",
     "07_what_fits",

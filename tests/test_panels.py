@@ -31,12 +31,13 @@ from helpers.tell.panels.questions import (
     Reserve,
     Wish,
     ceilings,
-    chunks,
     fits_panel,
     reader,
 )
 from helpers.tell.svg import clean_svg
-from helpers.vpoc.planner import Free, Shape
+from helpers.vpoc.free import Free
+from helpers.vpoc.panel import PANEL as chunks
+from helpers.vpoc.planner import Shape
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
 SMALL = {"n_layer": 16, "n_head_kv": 4, "head_dim_k": 128, "n_ctx": 8192, "n_ctx_train": 65536}

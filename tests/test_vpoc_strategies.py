@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 from vpoc_trades import VOLUMES, case_histogram, parquet_of, ragged, slow_profiles, with_volumes
 
 from helpers.ground.units import MIB
-from helpers.vpoc import kernels, study
-from helpers.vpoc import reading as sample
-from helpers.vpoc.answer import case_arithmetic
-from helpers.vpoc.histogram import NUMPY, TORCH, profiles, run, stream_parquet, stream_read
+from helpers.vpoc import kernels
+from helpers.vpoc.counting import STRATEGIES, chunked, profiles, run
+from helpers.vpoc.files import profiles_of, write
+from helpers.vpoc.layout import survey
+from helpers.vpoc.measure import measure
 from helpers.vpoc.planner import predicted_bytes, shape_of
-from helpers.vpoc.study import ALL, measure
-from helpers.vpoc.trades import TradesError, from_sessions, survey, write_store
+from helpers.vpoc.reading import read_trades
+from helpers.vpoc.store import open_store, write_store
+from helpers.vpoc.trades import TradesError, from_sessions, generated
 
 SOME = ragged(12, 3000, 5)
+NUMPY = [name for name, way in STRATEGIES.items() if not way.torch]
+TORCH = [name for name, way in STRATEGIES.items() if way.torch]
 
 
 def one_session(price, volume, tick=0.25):
@@ -39,16 +43,13 @@ def some_trades(draw):
 
 @settings(max_examples=40)
 @given(some_trades(), st.integers(1, 5), st.integers(1, 50))
-def test_all_numpy_strategies_and_streams_equal_the_slow_twin(trades, workers, chunk):
+def test_the_fused_and_the_chunked_way_equal_the_slow_twin(trades, workers, chunk):
     layout = survey(trades)
     want = slow_profiles(trades, layout)
     assert np.array_equal(profiles(trades, layout, workers), want)
-    for name in NUMPY:
-        got = run(name, trades, layout, chunk)
-        assert got.dtype == layout.counts and np.array_equal(got, want), name
-    with tempfile.TemporaryDirectory() as folder:
-        store = write_store(Path(folder, "s"), [trades])
-        assert np.array_equal(stream_read(store, chunk, workers), want)
+    counts = chunked(trades, layout, chunk)
+    assert counts.dtype == layout.counts
+    assert np.array_equal(counts, want)
 
 
 def test_one_long_session_is_shared_by_the_threads_and_a_wide_one_needs_no_private_rows():
@@ -95,37 +96,28 @@ def test_the_cases_histogram_answers_the_left_edge_of_a_bin():
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stores")
-    return {kind: write_store(folder / kind, [with_volumes(SOME, kind)], 256) for kind in VOLUMES}
+    return {kind: write_store(folder / kind, with_volumes(SOME, kind), 256) for kind in VOLUMES}
 
 
 @pytest.mark.parametrize("kind", VOLUMES)
-def test_streams_equal_what_is_in_memory(stores, kind):
-    store = stores[kind]
-    want = profiles(store.trades, store.layout)
-    for block in (97, 1000, 1 << 16):
-        assert np.array_equal(stream_read(store, block, 3), want)
+def test_a_store_opens_as_it_was_written(stores, kind):
+    store = open_store(stores[kind].folder)
+    assert np.array_equal(store.trades.price, SOME.price)
+    want = profiles(stores[kind].trades, stores[kind].layout)
+    assert np.array_equal(profiles(store.trades, store.layout), want)
 
 
-def test_a_store_written_in_parts_is_the_store_of_the_whole(tmp_path):
-    parts = write_store(tmp_path / "parts", [SOME.take(0, 5), SOME.take(5, 12)])
-    assert np.array_equal(parts.trades.price, SOME.price) and parts.trades.labels == SOME.labels
-    whole = profiles(SOME, survey(SOME, parts.layout.bins))
-    assert np.array_equal(profiles(parts.trades, parts.layout), whole)
-
-
-@pytest.mark.parametrize("points", [False, True])
-def test_duckdb_counts_the_same_over_parquet(tmp_path, points):
+def test_duckdb_counts_the_same_over_parquet(tmp_path):
     import duckdb
 
-    path = parquet_of(SOME, tmp_path / "trades.parquet", points)
-    labels, layout, counts = stream_parquet(path, 0.25, 777)
-    assert np.array_equal(counts, profiles(SOME, survey(SOME, layout.bins)))
-    tick = "CAST(round(price / 0.25) AS INT)" if points else "price"
-    asked = f"SELECT session, {tick} AS tick, sum(volume) AS v FROM '{path}' GROUP BY ALL"
-    rows = duckdb.sql(asked).fetchall()
-    assert len(rows) == np.count_nonzero(counts)
-    place = {label: s for s, label in enumerate(labels)}
-    assert all(counts[place[s], tick - layout.lows[place[s]]] == volume for s, tick, volume in rows)
+    path = parquet_of(SOME, tmp_path / "trades.parquet", points=True)
+    written, _ = write(profiles_of(read_trades(path, 0.25)), tmp_path / "out")
+    asked = (
+        f"SELECT session, price, sum(volume)::BIGINT AS v FROM '{path}' GROUP BY ALL ORDER BY ALL"
+    )
+    counted = duckdb.sql(asked).fetchall()
+    ours = duckdb.sql(f"SELECT session, price, volume::BIGINT FROM '{written}' ORDER BY ALL")
+    assert counted == ours.fetchall()
 
 
 def here(name, store, **more):
@@ -168,12 +160,10 @@ def test_a_gpu_that_is_not_there_is_said(stores):
     [
         ("fused", 1),
         ("preallocated", 300_000),
-        pytest.param("arena", 300_000, marks=pytest.mark.slow),
-        pytest.param("fused_one_thread", 1, marks=pytest.mark.slow),
     ],
 )
 def test_the_memory_model_is_exact_to_a_mebibyte(tmp_path, name, chunk):
-    store = write_store(tmp_path / "s", [sample.generated(1014, 500)], 1000)
+    store = write_store(tmp_path / "s", generated(1014, 500), 1000)
     got = measure(name, store, chunk_trades=chunk)
     if got.status == "not_available":
         pytest.skip(got.why)
@@ -184,22 +174,8 @@ def test_the_memory_model_is_exact_to_a_mebibyte(tmp_path, name, chunk):
 
 def test_every_strategy_has_a_model_and_no_other_name_is_one():
     shape = shape_of(SOME, survey(SOME))
-    assert all(predicted_bytes(name, shape, 1000) > 0 for name in ALL)
-    for refuse in (lambda: measure("nothing", None), lambda: run("flat", SOME, survey(SOME))):
-        with pytest.raises(ValueError, match="expected one of"):
-            refuse()
-
-
-def test_contention_has_a_row_for_each_order_and_strategy():
-    rows = study.contention(SOME, ("session_bincount",), repeats=1)
-    assert len(rows) == 3 and all(row["seconds"] > 0 for row in rows)
-
-
-def test_each_order_has_the_same_volume_in_each_session():
-    layouts = [survey(trades) for _, trades in study.orders(SOME)]
-    totals = [layout.totals.tolist() for layout in layouts]
-    assert totals[0] == totals[1] == totals[2] and layouts[2].widths.max() == 1
-
-
-def test_the_cases_numbers_come_to_other_ones():
-    assert [round(row["value"], 2) for row in case_arithmetic()] == [4.06, 0.04, 4.93, 16.79, 22.39]
+    assert min(predicted_bytes(name, shape, 1000) for name in STRATEGIES) > 0
+    with pytest.raises(TradesError, match="expected one of"):
+        measure("nothing", None)
+    with pytest.raises(TradesError, match="needs torch"):
+        run("flat", SOME, survey(SOME))

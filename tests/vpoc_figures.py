@@ -13,14 +13,16 @@ from bench import row
 from vpoc_trades import case_histogram
 
 from helpers.ground.units import MIB
-from helpers.vpoc import reading as sample
-from helpers.vpoc.histogram import levels, profiles, run, stream_read, together
-from helpers.vpoc.study import measure, read_jobs
-from helpers.vpoc.trades import Array, Trades, survey, write_store
+from helpers.vpoc.counting import profiles, run, together
+from helpers.vpoc.layout import survey
+from helpers.vpoc.levels import levels
+from helpers.vpoc.measure import measure
+from helpers.vpoc.store import write_store
+from helpers.vpoc.study import read_jobs
+from helpers.vpoc.trades import Array, generated
 
 SESSIONS = 1014
 TRADES = 20_000
-LONG = 200_000
 BINS = 1000
 RESULT_MIB = SESSIONS * BINS * 4 / MIB
 
@@ -36,25 +38,19 @@ def rounds(count: int, *jobs: Callable[[], Any]) -> Array:
     return np.array(found).reshape(count, len(jobs)).T
 
 
-def _long(sessions: int, trades: int) -> Iterator[Trades]:
-    short = sample.generated(8, trades, 1)
-    for first in range(0, sessions, 8):
-        yield short.take(0, min(8, sessions - first))
-
-
 def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows for trades in memory; ``folder`` takes a copy for a child."""
-    some = sample.generated(SESSIONS, TRADES)
+    some = generated(SESSIONS, TRADES)
     layout = survey(some, max(BINS, survey(some).bins))
     counts = profiles(some, layout)
     read = read_jobs(some)
     limit, fused, level = rounds(
         30, lambda: together(read), lambda: profiles(some, layout), lambda: levels(counts, layout)
     )
-    bincount, case = rounds(
-        3, lambda: run("session_bincount", some, layout), lambda: case_histogram(some)
+    chunked, case = rounds(
+        3, lambda: run("chunked", some, layout), lambda: case_histogram(some)
     ).min(axis=1)
-    peak = measure("fused", write_store(folder, [some], BINS)).peak_bytes or math.nan
+    peak = measure("fused", write_store(folder / "store", some, BINS)).peak_bytes or math.nan
     best = fused.min()
     middle = float(np.median(fused))
     paired = middle / float(np.median(fused / limit))
@@ -65,19 +61,6 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
     yield row(name, middle, "ms", f"{once} in the same round", paired, "<= 2.0 x")
     name = "POC and value area of all sessions"
     yield row(name, level.min(), "ms", "fused", best, "< 5 ms")
-    yield row("np.bincount a session", bincount, "ms", "fused", best, ">= 5 x")
+    yield row("np.add.at by chunks", chunked, "ms", "fused", best, ">= 5 x")
     yield row("the case's np.histogram", case, "ms", "fused", best, ">= 30 x")
     yield row("its peak beyond inputs", peak / MIB, "MiB", "the result", RESULT_MIB, "<= 6 MiB")
-
-
-def stream(folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows for files: trades written to ``folder`` (8 bytes each), streamed, and beside them the same trades in memory."""
-    store = write_store(folder, _long(SESSIONS, LONG), BINS)
-    inside = store.trades.in_memory()
-    jobs = (lambda: profiles(inside, store.layout), lambda: stream_read(store))
-    base, streamed = rounds(10, *jobs).min(axis=1)
-    name = f"stream_read, {SESSIONS} x {LONG}, {len(inside) * 8 / 1e9:.2f} GB"
-    yield row(name, streamed, "ms", "the same in memory", base, "<= 8 x")
-    peak = measure("stream_read", store, limit_bytes=64 * MIB).peak_bytes or math.nan
-    name = "stream_read, private memory at its peak"
-    yield row(name, peak / MIB, "MiB", "its result", RESULT_MIB, "<= 20 MiB")

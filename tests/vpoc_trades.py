@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.vpoc import reading as sample
-from helpers.vpoc.trades import from_sessions
+from helpers.vpoc.trades import from_sessions, generated
 
 VOLUMES = ("int32", "int64", "float64")
 CHICAGO = "America/Chicago"
@@ -54,7 +53,7 @@ def minutes(count=20, day="2024-07-10 ", price=5000.0, zone=""):
 
 def ragged(sessions, trades, seed=0):
     """Generated sessions whose lengths differ up to 8 to 1, as neighbouring real ones do."""
-    whole = sample.generated(sessions, trades, seed)
+    whole = generated(sessions, trades, seed)
     lengths = np.random.default_rng(seed)
     ends = lengths.integers(trades // 8, trades + 1, sessions)
     parts = [whole.session(s) for s in range(sessions)]

@@ -213,9 +213,9 @@ def _range(text: str) -> tuple[str, Any]:
 def vpoc(arguments: argparse.Namespace) -> int:
     """Volume profiles, POC and value area of files of trades, within the memory that is there.
 
-    file ...: CSV, Parquet or npz; columns are guessed and said
+    file ...: CSV or Parquet with columns for price, volume, and time or session
     --tick SIZE = None: the tick size, or a product: 0.25, ES (default: guessed)
-    --strategy S = fused: how to count (default: fused; stream_parquet streams)
+    --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated (default: fused)
     --device D = cpu: cpu or cuda:0, for the strategies that torch runs
     --zone ZONE: the zone of times without one, such as America/Chicago
     --cut HH:MM = 17:00: when a session begins in Chicago (default: 17:00)
@@ -225,43 +225,70 @@ def vpoc(arguments: argparse.Namespace) -> int:
     --force: write over files that are there
     Example: vpoc ticks.parquet --tick ES
     """
-    from helpers.vpoc.answer import profile_file, write
-    from helpers.vpoc.histogram import USUAL, level_rows, levels
-    from helpers.vpoc.view import levels_text
+    from helpers.vpoc.files import check_strategy, profiles_of, write
+    from helpers.vpoc.levels import USUAL
+    from helpers.vpoc.reading import read_trades
+    from helpers.vpoc.view import levels_table, usual_levels
 
     answers = []
-    how = (arguments.tick, arguments.strategy, arguments.device)
-    reading = _reading(arguments)
+    views = []
+    check_strategy(arguments.strategy, arguments.device)
+    columns = _columns(arguments.column)
+    window = _window(arguments.window)
     for name in arguments.file:
         path = Path(name)
         out = Path(arguments.out) if arguments.out else OUTPUTS / path.stem
         if len(arguments.file) > 1 and arguments.out:
             out = out.with_name(f"{out.name}-{path.stem}")
-        aside = out.with_name(f"{path.name}.aside.csv")
+        trades = read_trades(
+            path,
+            arguments.tick,
+            zone=arguments.zone,
+            cut=arguments.cut,
+            window=window,
+            columns=columns,
+        )
+        profiles = profiles_of(trades, arguments.strategy, arguments.device)
         try:
-            result = profile_file(path, *how, aside=aside, **reading)
-            written = write(result, out, arguments.force)
+            written = [str(file) for file in write(profiles, out, arguments.force)]
         except FileExistsError as error:
             raise WrongUse(str(error)) from error
-        rows = level_rows(result.trades, levels(result.counts, result.layout))
-        about: dict[str, Any] = {"file": name, "rule": str(USUAL), "sessions": rows}
-        paths = [str(path) for path in written]
-        answers.append({**about, "notes": list(result.notes), "written": paths})
-    return say(arguments, answers, *map(levels_text, answers))
+        sessions = [
+            {"session": row.session, "poc": row.poc, "val": row.val, "vah": row.vah}
+            for row in usual_levels(profiles)
+        ]
+        answers.append(
+            {
+                "file": name,
+                "rule": str(USUAL),
+                "sessions": sessions,
+                "notes": list(profiles.notes),
+                "written": written,
+            }
+        )
+        views.append(levels_table(profiles, name, written))
+    return say(arguments, answers, *views)
 
 
-def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What reading.read_trades is asked beside the file and the tick."""
+def _columns(roles: Sequence[str]) -> dict[str, str]:
+    """Which column has which role, of words such as price=bid."""
     from helpers.vpoc.reading import COLUMNS
 
-    columns = dict(text.partition("=")[::2] for text in arguments.column)
+    columns = dict(text.partition("=")[::2] for text in roles)
     for role in columns:
         if role not in COLUMNS:
             raise WrongUse(f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}")
-    window = tuple(arguments.window.split("-")) if arguments.window else None
-    if window and len(window) != 2:
-        raise WrongUse(f"--window {arguments.window}: expected FROM-TO, such as 08:30-15:00")
-    return {"zone": arguments.zone, "cut": arguments.cut, "window": window, "columns": columns}
+    return columns
+
+
+def _window(text: str) -> tuple[str, str] | None:
+    """The part of the day of words such as 08:30-15:00; None where none is asked for."""
+    if not text:
+        return None
+    begin, dash, end = text.partition("-")
+    if not dash or "-" in end:
+        raise WrongUse(f"--window {text}: expected FROM-TO, such as 08:30-15:00")
+    return begin, end
 
 
 VERBS = (trial, tune, vpoc)

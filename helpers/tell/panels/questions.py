@@ -1,6 +1,4 @@
-"""Panels that answer a question: what an error text says, what a reserve leaves, how large a
-chunk may be.
-"""
+"""Panels that answer a question: what an error text says, what a reserve leaves."""
 
 from __future__ import annotations
 
@@ -11,16 +9,11 @@ from typing import Any
 from helpers.fits import view as fits
 from helpers.fits.answer import answer as fits_answer
 from helpers.fits.sheet import Given
-from helpers.ground.units import GIB, parse_size, show_bytes
+from helpers.ground.units import GIB, show_bytes
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
 from helpers.look.bundle import recorded_names
 from helpers.tell import figures, message, ttm, verdict
-from helpers.tell.html_table import text_html
-from helpers.vpoc import answer
-from helpers.vpoc import view as vpoc
-from helpers.vpoc.histogram import STRATEGIES
-from helpers.vpoc.planner import Free, NoRoomError, Shape, plan
 
 from .frame import Frame, Panel, Part, parts_html
 
@@ -122,76 +115,6 @@ def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
 
 
 @dataclass(frozen=True)
-class Planner:
-    """What is counted, the memory it may take, and the way of counting.
-
-    Inputs lie there already, or are loaded too.
-    """
-
-    shape: Shape
-    free: Free
-    strategy: str = "preallocated"
-    resident: bool = True
-
-    def asked(self, trades: int, sessions: int, bins: int, free: str, gpu: bool) -> Planner:
-        """The same with other sizes; free is a size such as 8GiB.
-
-        The longest session grows with the mean one. ValueError.
-        """
-        if min(trades, sessions, bins) < 1:
-            raise ValueError(
-                f"{trades} trades, {sessions} sessions, {bins} prices: expected each above 0"
-            )
-        size = parse_size(free)
-        old = self.shape
-        mean = max(1, old.trades / max(1, old.sessions))
-        longest = min(trades, max(1, round(old.longest * (trades / sessions) / mean)))
-        counts: Any = {"trades": trades, "sessions": sessions, "bins": bins, "longest": longest}
-        same = (size, gpu) == (self.free.bytes, self.free.gpu)
-        memory = self.free if same else Free(size, "as given", gpu=gpu)
-        return replace(self, shape=replace(old, **counts), free=memory)
-
-    def says(self) -> str:
-        """The plan in a sentence, or why there is none."""
-        try:
-            made = plan(self.strategy, self.shape, self.free, self.resident)
-        except NoRoomError as error:
-            return f"Does not fit: {error}"
-        return f"{made.says}\nThe profiles themselves take {show_bytes(self.shape.result_bytes)}."
-
-    def parts(self) -> list[Part]:
-        """The plan of the way chosen."""
-        return [self.says()]
-
-
-def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
-    """The sizes, the memory, the way of counting, and the plans."""
-    shape = planner.shape
-    given = show_bytes(planner.free.bytes)
-    trades = frame.field("IntText", "Trades", shape.trades)
-    sessions = frame.field("IntText", "Sessions", shape.sessions)
-    bins = frame.field("IntText", "Prices a session", shape.bins)
-    free = frame.field("Text", "Free memory", given, tooltip="such as 8GiB or 900MiB")
-    gpu = frame.field("Checkbox", "on a GPU", planner.free.gpu)
-    ways = list(STRATEGIES)
-    strategy = frame.field("Dropdown", "Way of counting", planner.strategy, options=ways)
-    resident = frame.field("Checkbox", "inputs are there already", planner.resident)
-    controls = [trades, sessions, bins, free, gpu, strategy, resident]
-    answers = frame.widgets.HTML()
-
-    def look() -> None:
-        size = str(planner.free.bytes) if free.value == given else free.value
-        now = replace(planner, strategy=strategy.value, resident=resident.value)
-        now = now.asked(trades.value, sessions.value, bins.value, size, gpu.value)
-        way = f"{now.strategy}: {STRATEGIES[now.strategy].shows}"
-        every = vpoc.plans_table(answer.plans(now.shape, now.free), now.shape)
-        answers.value = text_html(way) + parts_html([*now.parts(), every])
-
-    frame.changed(look, *controls)()
-    return [*controls, answers]
-
-
-@dataclass(frozen=True)
 class Wish:
     """A server, its model and a card, and what is asked of them."""
 
@@ -222,5 +145,4 @@ def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
 ASK = "In JupyterLab this is a field: paste an error text, and its numbers are added up while you look."
 reader = Panel("Message reader", Reader, build_reader, ASK)
 ceilings = Panel("Ceilings and the reserve", Reserve, build_ceilings)
-chunks = Panel("Chunk planner", Planner, build_chunks)
 fits_panel = Panel("What fits", Wish, build_fits)

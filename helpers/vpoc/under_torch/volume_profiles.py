@@ -1,7 +1,7 @@
 """Volume profiles by torch, by the strategies under study, on a CPU, a CUDA or a ROCm device:
 what each needs at its peak.
 
-A program; its options: ``folder`` (raw numbers and layout.json, as helpers/vpoc/trades.py
+A program; its options: ``folder`` (raw numbers and layout.json, as helpers/vpoc/store.py
 writes them), ``strategy``, ``device`` (cpu, cuda:1), ``chunk_trades``, ``sessions`` (the first
 so many; null: all), ``repeats``, ``limit_bytes`` (RLIMIT_DATA beyond what is held before the
 inputs are loaded; null: none) and ``out`` (a file for the raw result, or empty). Its one row:
@@ -18,17 +18,13 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Peak, gpu_trouble
 from helpers.trials.under_torch.frame import Row, is_oom, one_line
-
-ALIGN = 512
-"""Bytes: the granule of torch's own allocator on a GPU, and enough for any vector load."""
-EVERY = 4
-"""Chunks between two cleanups."""
 
 
 class Work:
@@ -41,120 +37,94 @@ class Work:
         self.folder = Path(spec["folder"])
         self.device = spec["device"]
         self.about = json.loads((self.folder / "layout.json").read_text())
-        self.tick, self.bins = float(self.about["tick"]), int(self.about["bins"])
+        self.bins = int(self.about["bins"])
         self.kind = getattr(torch, self.about["counts"])
-        self.sessions = min(spec["sessions"] or 1 << 62, len(self.about["labels"]))
+        self.sessions = self.about["sessions"]
+        if spec["sessions"]:
+            self.sessions = min(spec["sessions"], self.sessions)
         starts = self._read("starts", "int64", self.sessions + 1)
-        self.starts: list[int] = starts.clamp(max=most_trades or 1 << 62).tolist()
+        if most_trades is not None:
+            starts = starts.clamp(max=most_trades)
+        self.starts: list[int] = starts.tolist()
         self.lows: list[int] = self._read("lows", "int32", self.sessions).tolist()
-        self.chunk = max(1, int(spec["chunk_trades"]))
         self.trades = self.starts[-1]
+        self.chunk = max(1, int(spec["chunk_trades"]))
 
     def load(self) -> None:
-        self.price, self.volume = (
-            self._read(name, self.about[name], self.trades).to(self.device)
-            for name in ("price", "volume")
-        )
-        whole = self.volume.dtype == self.kind
-        points = self.torch.float64 if self.price.dtype.is_floating_point else None
-        self.kinds = [self.torch.int64, points, None if whole else self.kind]
+        """Read the prices and volumes to the device."""
+        self.price = self._read("price", "int32", self.trades).to(self.device)
+        self.volume = self._read("volume", self.about["volume"], self.trades).to(self.device)
 
     def _read(self, name: str, kind: str, count: int) -> Any:
         """The first ``count`` numbers of a file, read into a tensor: a mapping would count as
         private memory a second time.
         """
         tensor = self.torch.empty(count, dtype=getattr(self.torch, kind))
-        path = self.folder / name
         size = count * tensor.element_size()
         at = 0
         view = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
-        with path.with_suffix(".bin").open("rb", buffering=0) as file:
+        with (self.folder / f"{name}.bin").open("rb", buffering=0) as file:
             while at < size:
                 got = file.readinto(view[at:])
                 if not got:
-                    raise OSError(f"{path} ends after {at} of {size} bytes")
+                    raise OSError(f"{file.name} ends after {at} of {size} bytes")
                 at += got
         return tensor
 
     def result(self) -> Any:
         return self.torch.zeros(self.sessions * self.bins, dtype=self.kind, device=self.device)
 
-    def buffers(self, size: int) -> list[Any]:
-        """Of ``size`` trades: index, points (float64 to divide in, of float prices alone),
-        volumes (where they are converted).
-        """
-        return [k and self.torch.empty(size, dtype=k, device=self.device) for k in self.kinds]
-
     def chunks(self, size: int) -> list[tuple[int, int]]:
+        """The first and the end of each chunk of ``size`` trades."""
         return [(a, min(self.trades, a + size)) for a in range(0, self.trades, size)]
 
     def segments(self, a: int, b: int) -> list[tuple[int, int, int]]:
         """The sessions of trades ``a`` to ``b``: (session, first, last)."""
         first = bisect.bisect_right(self.starts, a) - 1
         last = bisect.bisect_left(self.starts, b)
-        cuts = [(max(a, self.starts[s]), min(b, self.starts[s + 1])) for s in range(first, last)]
-        return [(first + at, i, e) for at, (i, e) in enumerate(cuts) if i < e]
+        cuts = [(s, max(a, self.starts[s]), min(b, self.starts[s + 1])) for s in range(first, last)]
+        return [(s, i, e) for s, i, e in cuts if i < e]
 
-    def index(self, a: int, b: int, buffers: list[Any], row_bins: int) -> Any:
+    def index(self, a: int, b: int, into: Any, row_bins: int) -> Any:
         """Where each trade counts, in a table whose rows are ``row_bins`` wide; 0: in the row
         of its own session.
 
         A launch for each session: 1014 take a GPU a few ms (computed), and no second index is
         needed.
         """
-        price = self.price[a:b]
-        into = buffers[0][: b - a]
-        if price.dtype.is_floating_point:
-            price = buffers[1][: b - a].copy_(price).div_(self.tick).round_()
-        into.copy_(price)
+        into.copy_(self.price[a:b])
         for s, i, e in self.segments(a, b):
             into[i - a : e - a].add_(s * row_bins - self.lows[s])
         return into
 
-    def volumes(self, a: int, b: int, into: Any = None) -> Any:
-        """The volumes in the type of the result; ``into`` is where they are converted."""
-        part = self.volume[a:b]
-        if part.dtype == self.kind:
-            return part
-        return part.to(self.kind) if into is None else into[: b - a].copy_(part)
+    def volumes(self, a: int, b: int) -> Any:
+        """The volumes in the type of the result."""
+        return self.volume[a:b].to(self.kind)
 
-    def counted(self, out: Any, buffers: list[Any]) -> Any:
-        """Every trade counted in ``out``, as many at a time as the buffers hold."""
-        for a, b in self.chunks(len(buffers[0])):
-            index = self.index(a, b, buffers, self.bins)
-            out.scatter_add_(0, index, self.volumes(a, b, buffers[2]))
+    def counted(self, size: int) -> Any:
+        """Every trade counted, ``size`` at a time, by buffers that are made once."""
+        out = self.result()
+        index = self.torch.empty(size, dtype=self.torch.int64, device=self.device)
+        converted = None
+        if self.volume.dtype != self.kind:
+            converted = self.torch.empty(size, dtype=self.kind, device=self.device)
+        for a, b in self.chunks(size):
+            volume = self.volume[a:b]
+            if converted is not None:
+                volume = converted[: b - a].copy_(volume)
+            out.scatter_add_(0, self.index(a, b, index[: b - a], self.bins), volume)
         return out
 
 
 def preallocated(work: Work) -> Any:
-    out = work.result()
-    return work.counted(out, work.buffers(max(1, min(work.chunk, work.trades))))
+    return work.counted(max(1, min(work.chunk, work.trades)))
 
 
 def flat(work: Work) -> Any:
-    out = work.result()
-    return work.counted(out, work.buffers(max(1, work.trades)))
+    return work.counted(max(1, work.trades))
 
 
-def arena(work: Work) -> Any:
-    """The same buffers, cut one after the other from one slab of bytes, each aligned."""
-    torch = work.torch
-    size = max(1, min(work.chunk, work.trades))
-    out = work.result()
-    kinds = [kind for kind in work.kinds if kind]
-    widths = [size * torch.empty(0, dtype=kind).element_size() for kind in kinds]
-    rooms = [-(-width // ALIGN) * ALIGN for width in widths]
-    slab = torch.empty(sum(rooms), dtype=torch.uint8, device=work.device)
-    parts = iter(zip(slab.split(rooms), widths))  # noqa: B905 -- Python 3.9 has no strict
-    return work.counted(out, [kind and _cut(*next(parts), kind) for kind in work.kinds])
-
-
-def _cut(part: Any, width: int, kind: Any) -> Any:
-    """The first ``width`` bytes of a part of the slab, as numbers of a kind."""
-    return part[:width].view(kind)
-
-
-def list_cat(work: Work, tidy: Callable[[], None] | None = None) -> Any:
+def list_cat(work: Work) -> Any:
     """Each chunk of whole sessions makes temporaries and a result; the results wait in a list
     for one cat.
     """
@@ -167,38 +137,24 @@ def list_cat(work: Work, tidy: Callable[[], None] | None = None) -> Any:
             last += 1
         a = work.starts[s]
         b = work.starts[last]
-        price = work.price[a:b]
-        ticks = (price.double() / work.tick).round() if price.dtype.is_floating_point else price
+        ticks = work.price[a:b]
         index = torch.empty(b - a, dtype=torch.int64, device=work.device)
-        for one, i, e in work.segments(a, b):
-            index[i - a : e - a] = ticks[i - a : e - a] - (work.lows[one] - (one - s) * work.bins)
+        for session, i, e in work.segments(a, b):
+            row_start = (session - s) * work.bins - work.lows[session]
+            index[i - a : e - a] = ticks[i - a : e - a] + row_start
         row = torch.zeros((last - s) * work.bins, dtype=work.kind, device=work.device)
         kept.append(row.scatter_add_(0, index, work.volumes(a, b)))
         s = last
-        if tidy is not None and len(kept) % EVERY == 0:
-            del price, ticks, index, row
-            tidy()
     return torch.cat(kept) if kept else work.result()
 
 
-def cleanup(work: Work) -> Any:
-    def tidy() -> None:
-        gc.collect()
-        if work.device != "cpu":
-            work.torch.cuda.empty_cache()
-
-    return list_cat(work, tidy)
-
-
 def one_hot(work: Work) -> Any:
-    """A row of ``bins`` numbers for every trade: 1 where it traded.
-
-    Times its volume, summed over the trades.
-    """
+    """A row of ``bins`` numbers for every trade: 1 where it traded, times its volume, summed."""
     out = work.result()
     table = out.view(-1, work.bins)
     for a, b in work.chunks(work.chunk):
-        index = work.index(a, b, [*work.buffers(b - a)[:2], None], 0)
+        empty = work.torch.empty(b - a, dtype=work.torch.int64, device=work.device)
+        index = work.index(a, b, empty, 0)
         spread = work.torch.nn.functional.one_hot(index, work.bins) * work.volumes(a, b)[:, None]
         for s, i, e in work.segments(a, b):
             table[s] += spread[i - a : e - a].sum(0).to(work.kind)
@@ -206,50 +162,31 @@ def one_hot(work: Work) -> Any:
     return out
 
 
-def dataloader(work: Work) -> Any:
-    """Every session's profile computed first and kept on the host, then loaded in batches of 64."""
-    from torch.utils.data import DataLoader
-
-    rows = []
-    for a, b in zip(work.starts, work.starts[1:]):  # noqa: B905 -- Python 3.9 has no strict
-        row = work.torch.zeros(work.bins, dtype=work.kind, device=work.device)
-        index = work.index(a, b, work.buffers(b - a), 0)
-        rows.append(row.scatter_add_(0, index, work.volumes(a, b)).cpu())
-    out = work.result().view(-1, work.bins)
-    at = 0
-    for batch in DataLoader(rows, batch_size=64):  # type: ignore[arg-type]
-        out[at : at + len(batch)] = batch.to(work.device)
-        at += len(batch)
-    return out
+STRATEGIES = {way.__name__: way for way in (one_hot, flat, list_cat, preallocated)}
 
 
-STRATEGIES = {
-    one.__name__: one for one in (one_hot, flat, list_cat, preallocated, arena, cleanup, dataloader)
-}
-
-
-def measured(work: Work, strategy: Callable[[Work], Any], repeats: int) -> Row:
-    """The result, the seconds of each repeat, and the peak of the first one beyond what was
-    held before it.
+def measured(count: Callable[[], Any], torch: Any, device: str, repeats: int) -> Row:
+    """What ``count`` returns (``out``), the seconds of each repeat, and the peak of the first one
+    beyond what was held before it. ``torch`` is asked only of a GPU.
     """
-    cuda = work.torch.cuda if work.device != "cpu" else None
-    found: Row = {"seconds": []}
+    cuda = torch.cuda if device != "cpu" else None
+    answer: Row = {"seconds": []}
     for repeat in range(repeats):
-        found["out"] = None  # the result of the repeat before does not count
+        answer["out"] = None  # the result of the repeat before does not count
         gc.collect()
         if cuda:
             cuda.synchronize()
             cuda.empty_cache()
-        peak = Peak(work.torch, work.device)
+        peak = Peak(torch, device)
         began = time.perf_counter()
-        found["out"] = strategy(work)
+        answer["out"] = count()
         if cuda:
             cuda.synchronize()
-        found["seconds"].append(time.perf_counter() - began)
-        if not repeat:
+        answer["seconds"].append(time.perf_counter() - began)
+        if repeat == 0:
             most = peak.figures()
-            found["peak_bytes"] = most["peak_bytes"] - most["start_bytes"]
-    return found
+            answer["peak_bytes"] = most["peak_bytes"] - most["start_bytes"]
+    return answer
 
 
 def work(spec: Row) -> Iterator[Row]:
@@ -279,7 +216,7 @@ def work(spec: Row) -> Iterator[Row]:
         if spec["limit_bytes"]:
             frame.limit_host(spec["limit_bytes"])
         whole.load()
-        answer = measured(whole, strategy, max(1, spec["repeats"]))
+        answer = measured(partial(strategy, whole), torch, whole.device, max(1, spec["repeats"]))
         out = answer.pop("out")
         if spec["out"]:
             kept = torch.from_file(spec["out"], shared=True, size=out.numel(), dtype=out.dtype)

@@ -1,0 +1,125 @@
+"""Profiles and levels of a file of trades as Parquet.
+
+The tables are ``session, tick, price, volume`` and ``session, poc, val, vah, rule``.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from helpers.look.files import write_atomic
+from helpers.vpoc.counting import STRATEGIES, run, strategy_of
+from helpers.vpoc.free import free_here
+from helpers.vpoc.layout import Layout, survey
+from helpers.vpoc.levels import RULES, level_rows, levels
+from helpers.vpoc.measure import measure
+from helpers.vpoc.planner import Plan, plan, shape_of
+from helpers.vpoc.store import write_store
+from helpers.vpoc.ticks import to_price
+from helpers.vpoc.trades import Array, Trades, TradesError
+
+CHILD_S = 3600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Profiles:
+    """Counted trades; ``notes`` are what a reader must know: guesses, rows left out, the plan."""
+
+    trades: Trades
+    layout: Layout
+    counts: Array
+    notes: tuple[str, ...]
+
+
+def profiles_of(trades: Trades, strategy: str = "fused", device: str = "cpu") -> Profiles:
+    """Count trades by a strategy, torch's included, with the chunk that fits here.
+
+    Raises TradesError for a strategy that does not go, planner.NoRoomError where it would not
+    fit.
+    """
+    check_strategy(strategy, device)
+    layout = survey(trades)
+    chosen = plan(strategy, shape_of(trades, layout), free_here())
+    if strategy_of(strategy).torch:
+        counts = _in_a_child(trades, device, chosen)
+    else:
+        counts = run(strategy, trades, layout, chosen.chunk_trades)
+    return Profiles(trades, layout, counts, (*trades.notes, *layout.notes, chosen.says))
+
+
+def check_strategy(strategy: str, device: str) -> None:
+    """Raises TradesError for a strategy that is not there, or not on that device."""
+    if not strategy_of(strategy).torch and device != "cpu":
+        others = [name for name, way in STRATEGIES.items() if way.torch]
+        raise TradesError(
+            f"{strategy} runs on the CPU: for {device} give one of {', '.join(others)}"
+        )
+
+
+def _in_a_child(trades: Trades, device: str, chosen: Plan) -> Array:
+    with tempfile.TemporaryDirectory(prefix="casebook-trades-") as folder:
+        measured = measure(
+            chosen.strategy,
+            write_store(Path(folder, "store"), trades),
+            chunk_trades=chosen.chunk_trades,
+            device=device,
+            counts=True,
+            limit_s=CHILD_S,
+        )
+    if measured.counts is None:
+        why = f"{measured.status.replace('_', ' ')}: {measured.why}"
+        raise TradesError(f"{chosen.strategy} on {device}: {why}")
+    return measured.counts
+
+
+def write(profiles: Profiles, out: Path, force: bool = False) -> tuple[Path, Path]:
+    """Write OUT.profiles.parquet (occupied ticks alone) and OUT.levels.parquet, every rule a
+    row for each session.
+
+    Raises FileExistsError unless ``force``.
+    """
+    tables = {
+        out.with_name(f"{out.name}.profiles.parquet"): _profile_table(profiles),
+        out.with_name(f"{out.name}.levels.parquet"): _level_table(profiles),
+    }
+    for path in tables:
+        if path.exists() and not force:
+            raise FileExistsError(f"{path} exists: give another name or force it")
+    notes = {"notes": "\n".join(profiles.notes)}
+    for path, table in tables.items():
+        content = io.BytesIO()
+        parquet.write_table(table.replace_schema_metadata(notes), content, compression="zstd")
+        write_atomic(path, content.getvalue())
+    first, second = tables
+    return first, second
+
+
+def _profile_table(profiles: Profiles) -> pa.Table:
+    sessions, bins = np.nonzero(profiles.counts)
+    ticks = (bins + profiles.layout.lows[sessions]).astype(np.int32)
+    return pa.table(
+        {
+            "session": pa.array(profiles.trades.labels, pa.string()).take(pa.array(sessions)),
+            "tick": ticks,
+            "price": to_price(ticks, profiles.trades.tick),
+            "volume": profiles.counts[sessions, bins],
+        }
+    )
+
+
+def _level_table(profiles: Profiles) -> pa.Table:
+    rows = []
+    for rule in RULES:
+        session_levels = levels(profiles.counts, profiles.layout, rule)
+        rows += level_rows(profiles.trades, session_levels)
+    kinds = [("session", pa.string()), *((name, pa.float64()) for name in ("poc", "val", "vah"))]
+    schema = pa.schema([*kinds, ("rule", pa.string())])
+    cells = [{**asdict(row), "rule": str(row.rule)} for row in rows]
+    return pa.Table.from_pylist(cells, schema)

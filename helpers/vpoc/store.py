@@ -1,0 +1,68 @@
+"""Trades as plain files of numbers, so that a child of any Python counts the same ones."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from helpers.vpoc.layout import Layout, survey
+from helpers.vpoc.trades import Trades
+
+LEAST_BINS = 1000
+"""Prices a row at least: as many as the case study's."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the files are; ``trades`` maps them, ``layout`` is that of all sessions."""
+
+    folder: Path
+    trades: Trades
+    layout: Layout
+
+
+def write_store(folder: Path, trades: Trades, bins: int | None = None) -> Store:
+    """Write the trades to a new folder and open it. ``bins`` as of ``survey``."""
+    folder.mkdir(parents=True)
+    layout = survey(trades, bins)
+    trades.price.tofile(folder / "price.bin")
+    trades.volume.tofile(folder / "volume.bin")
+    trades.starts.tofile(folder / "starts.bin")
+    layout.lows.tofile(folder / "lows.bin")
+    about = {
+        "sessions": trades.sessions,
+        "volume": trades.volume.dtype.name,
+        "tick": trades.tick,
+        "counts": layout.counts,
+        "bins": layout.bins,
+    }
+    (folder / "layout.json").write_text(json.dumps(about))
+    return Store(folder, trades, layout)
+
+
+def open_store(folder: Path) -> Store:
+    """The store that ``write_store`` wrote, its prices and volumes mapped, its sessions numbered."""
+    about = json.loads((folder / "layout.json").read_text())
+    starts = np.fromfile(folder / "starts.bin", np.int64)
+    trades = Trades(
+        price=np.memmap(folder / "price.bin", np.int32, "r"),
+        volume=np.memmap(folder / "volume.bin", about["volume"], "r"),
+        starts=starts,
+        tick=about["tick"],
+        labels=tuple(str(number) for number in range(about["sessions"])),
+    )
+    return Store(folder, trades, survey(trades, about["bins"]))
+
+
+def stored(trades: Trades) -> Store:
+    """The trades in a temporary folder, which goes with the store; at least 1000 prices a row."""
+    folder = tempfile.TemporaryDirectory(prefix="casebook-trades-")
+    bins = max(LEAST_BINS, survey(trades).bins)
+    store = write_store(Path(folder.name, "store"), trades, bins)
+    weakref.finalize(store, folder.cleanup)
+    return store
