@@ -26,6 +26,7 @@ _HOMES = {
     "replay": "face.traces",
     "what_if": "face.traces",
     "leaks": "face.traces",
+    "volume_profiles": "face.profiles",
     "check_torch": "face.checks",
     "message_reader": "face.reader",
     "show_bytes": "ground.units",

@@ -152,6 +152,7 @@ def chunked(trades: Trades, layout: Layout, chunk_trades: int) -> Array:
         index += trades.price[first:end]
         volume = trades.volume[first:end].astype(out.dtype, copy=False)
         np.add.at(out.reshape(-1), index, volume)
+        del index, volume  # else they live on while the next chunk's are made
     return out
 
 

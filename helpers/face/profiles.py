@@ -1,0 +1,151 @@
+"""Volume profiles of trades, what each way of counting them costs, and the chunk that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from helpers.face.box import Box, as_box
+from helpers.face.diagnosis import Answer
+from helpers.face.result import Result
+from helpers.ground.units import MIB, parse_size, show_bytes
+from helpers.tell.shown import Shown
+from helpers.vpoc import answer, case, counting, figures, panel, study, view
+from helpers.vpoc.files import Profiles
+from helpers.vpoc.free import Free, free_of, free_on
+from helpers.vpoc.levels import by_rule
+from helpers.vpoc.planner import plans, shape_of
+from helpers.vpoc.reading import read_trades
+from helpers.vpoc.store import stored
+from helpers.vpoc.trades import Trades, generated
+
+CHUNK_TRADES = 1 << 18
+
+
+class CountingCosts(Result):
+    """What each way of counting took on this machine, a process each.
+
+    ``rows`` hold the seconds, the peaks in bytes and whether the counts are those of the fused
+    pass.
+    """
+
+    def __init__(self, rows: Sequence[study.Row], limit_s: float, free: Free) -> None:
+        self.rows = rows
+        self.limit_s = limit_s
+        self.free = free
+
+    @property
+    def view(self) -> Shown:
+        return figures.strategies(self.rows, self.limit_s, self.free.bytes)
+
+    @property
+    def details(self) -> Shown:
+        """The peak in closed form beside the measured one, and whether the counts are the same."""
+        return view.strategies_table(self.rows)
+
+
+class VolumeProfiles(Result):
+    """The profile of each session, and the memory that a box has free for counting it.
+
+    ``profiles`` holds the trades and the table of counts; ``free`` the memory.
+    """
+
+    def __init__(self, trades: Trades, free: Free, name: str) -> None:
+        self.store = stored(trades)
+        counts = counting.profiles(trades, self.store.layout)
+        notes = (*trades.notes, *self.store.layout.notes)
+        self.profiles = Profiles(trades, self.store.layout, counts, notes)
+        self.free = free
+        self.shape = shape_of(trades, self.store.layout)
+        self.name = name
+
+    @property
+    def view(self) -> Shown:
+        return view.levels_table(self.profiles, self.name)
+
+    @property
+    def words(self) -> str:
+        """The trades and the free memory, a line each, and what is to be said of the trades."""
+        room = f"{show_bytes(self.free.bytes)} free: {self.free.says}"
+        return f"{room}\n{view.trades_words(self.profiles)}"
+
+    def chart(self, session: int = 0) -> Shown:
+        """One session's volume at each price, with its point of control and value area."""
+        return figures.profile(self.profiles, session)
+
+    def rules(self, session: int = 0) -> Shown:
+        """One session's levels under each rule: why another program gives others."""
+        return view.rules_table(by_rule(self.profiles.trades.take(session, session + 1)))
+
+    @property
+    def case_sums(self) -> Shown:
+        """What the case study's explanations come to in its own numbers."""
+        return view.case_table()
+
+    @property
+    def plans(self) -> Shown:
+        """The chunk for each way of counting on the memory that is free, in closed form."""
+        return view.plans_table(plans(self.shape, self.free), self.shape)
+
+    @property
+    def expectations(self) -> Shown:
+        """What the case study expects beside what comes of it; measures one way of counting."""
+        return view.expectations_table(case.expectations(self.store, self.free))
+
+    def panel(self) -> None:
+        """Show the chunk planner for other sizes and memory, or its static twin."""
+        panel.PANEL.show(self.shape, self.free)
+
+    def measure(self, strategies: Sequence[str], repeats: int = 3) -> CountingCosts:
+        """Count by each of the ways in a process of its own on this machine."""
+        rows = study.strategies(self.store, strategies, CHUNK_TRADES, repeats)
+        return CountingCosts(rows, study.limit_s(self.profiles.trades), self.free)
+
+    def chunk_curve(self, chunks: Sequence[int], strategies: Sequence[str]) -> Shown:
+        """Time and peak on this machine for each number of trades a chunk."""
+        return figures.curve(study.chunk_curve(self.store, chunks, strategies))
+
+    def under_limit(self, strategies: Sequence[str], beyond_mib: int = 16) -> Shown:
+        """Which ways pass with so many MiB of private memory beyond the trades themselves."""
+        inputs_mib = -(-self.shape.trades * self.shape.bytes_a_trade // MIB)
+        rows = study.refusals(self.store, strategies, [inputs_mib + beyond_mib])
+        return view.refusals_table(rows)
+
+    def verdict(self, costs: CountingCosts | None = None, sessions: int = 0) -> Answer:
+        """What blows up and which chunk to take, for as many ``sessions`` like these (0: these)."""
+        shape = self.shape
+        if sessions:
+            trades = shape.trades * sessions // shape.sessions
+            shape = replace(shape, trades=trades, sessions=sessions)
+        rows = costs.rows if costs else ()
+        return Answer(answer.verdict(shape, self.free, rows), sources=False)
+
+
+def volume_profiles(
+    trades: str = "generated",
+    *,
+    box: Box | str = "live",
+    free: str = "",
+    tick: float | str | None = None,
+    zone: str = "",
+    columns: Mapping[str, str] | None = None,
+    sessions: int = 1014,
+    per_session: int = 20_000,
+    seed: int = 0,
+) -> VolumeProfiles:
+    """Volume profiles of a file of trades, or of generated ones, and the chunk that fits a box.
+
+    ``trades`` is a CSV or Parquet file, or ``generated``: so many ``sessions`` of ``per_session``
+    trades from ``seed``. ``tick``, ``zone`` and ``columns`` as the command vpoc takes them.
+    ``free`` is the memory of a card in place of what the box has free, such as ``20GiB``. Raises
+    ValueError in one line.
+    """
+    if trades == "generated":
+        ticks = generated(sessions, per_session, seed)
+    else:
+        ticks = read_trades(Path(trades), tick, zone=zone, columns=columns)
+    if free:
+        size = parse_size(free)
+        return VolumeProfiles(ticks, free_on(size, f"a card of {free}", size), trades)
+    return VolumeProfiles(ticks, free_of(as_box(box).facts), trades)
