@@ -18,7 +18,7 @@ CELLS = {
     "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
     "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
     "What fits": ("07_what_fits", "fits_panel.show(given)"),
-    "Chunk planner": ("04_vpoc_chunking", "profiles.panel()"),
+    "Chunk planner": ("04_vpoc_chunking", "chunks_panel.show(shape, free)"),
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
 

@@ -26,7 +26,6 @@ from helpers.tell import ttm
 from helpers.tell.figure_style import DARK
 from helpers.tell.panels import frame, monitor
 from helpers.tell.panels.questions import (
-    Planner,
     Reader,
     Reserve,
     Wish,
@@ -37,6 +36,7 @@ from helpers.tell.panels.questions import (
 from helpers.tell.svg import clean_svg
 from helpers.vpoc.free import Free
 from helpers.vpoc.panel import PANEL as chunks
+from helpers.vpoc.panel import Planner
 from helpers.vpoc.planner import Shape
 
 PLANNER = Planner(Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True))
