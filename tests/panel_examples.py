@@ -18,11 +18,11 @@ CELLS = {
     "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
     "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
     "What fits": ("07_what_fits", "fits_panel.show(given)"),
-    "Chunk planner": ("04_vpoc_chunking", "chunks_panel.show(shape, free)"),
+    "Chunk planner": ("04_vpoc_chunking", "profiles.panel()"),
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
 
-PRELUDE = """import functools, os, sys
+PRELUDE = """import functools, os, sys, types
 sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
 from helpers.allocator.engine import replay
@@ -45,6 +45,7 @@ what_if = ttm.what_if(stacks[0], ttm_limit.room(bundle, stacks[0]))
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 shape, free = Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
+profiles = types.SimpleNamespace(panel=functools.partial(chunks_panel.show, shape, free))
 """
 """What a notebook holds before its panel, made small. It runs in a kernel of its own, in a folder of its own."""
 

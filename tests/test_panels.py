@@ -153,15 +153,16 @@ def test_the_allocator_panel_replays_a_changed_line():
 )
 @settings(max_examples=50)
 def test_every_chunk_plan_is_a_sentence(counts, free, gpu):
-    asked = PLANNER.asked(*counts, str(free), gpu)
-    assert 1 <= asked.shape.longest <= counts[0] and asked.free.bytes == free
-    assert asked.says().startswith(("preallocated: ", "Does not fit: "))
+    planner = PLANNER.resized(*counts, str(free), gpu)
+    assert 1 <= planner.shape.longest <= counts[0]
+    assert planner.free.bytes == free
+    assert planner.says().startswith(("preallocated: ", "Does not fit: "))
 
 
 def test_the_longest_session_grows_with_the_mean_one():
-    shape = PLANNER.asked(2 * 2_560_000, 128, 1000, "20GiB", True).shape
+    shape = PLANNER.resized(2 * 2_560_000, 128, 1000, "20GiB", True).shape
     assert shape.longest == 2 * PLANNER.shape.longest
-    assert PLANNER.asked(2_560_000, 128, 1000, "20GiB", True).free is PLANNER.free
+    assert PLANNER.resized(2_560_000, 128, 1000, "20GiB", True).free is PLANNER.free
 
 
 def test_a_reserve_says_how_much_more_torch_would_get_than_now(reserve):
@@ -172,7 +173,7 @@ def test_a_reserve_says_how_much_more_torch_would_get_than_now(reserve):
 
 
 def test_trades_that_lie_there_take_nothing_of_what_a_plan_may_take():
-    small = PLANNER.asked(2_560_000, 128, 1000, "64MiB", True).says()
+    small = PLANNER.resized(2_560_000, 128, 1000, "64MiB", True).says()
     assert "51.2 MiB may be taken" in small
 
 
