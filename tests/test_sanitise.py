@@ -169,7 +169,7 @@ def test_of_outputs_that_are_too_large_or_of_no_kind_that_is_shown_words_stand()
     cell = nbformat.v4.new_code_cell("x", outputs=outputs)
     (piece,) = cells(nbformat.v4.new_notebook(cells=[cell]), Room(10**6))
     text, html, data, error = piece.outputs
-    assert "of 2000000 bytes are shown" in text.text
+    assert "of 1999999 bytes are shown" in text.text
     assert html.text == "twin"
     assert data.text == "[application/json is not shown here: 100004 bytes]"
     assert error.text.endswith("E: the end")

@@ -19,8 +19,8 @@ from helpers.settings.table import OPTIONS, PARAMETERS
 LARGEST = 1 << 60
 MOST_SOURCES = 4
 CHIP_WORDS = re.compile(
-    r"AMD|NVIDIA|Intel|Ryzen|EPYC|Threadripper|Xeon|Core|Radeon|Instinct|GeForce|Quadro|Tesla|Platinum"
-    r"|Gold|Silver|Graphics|Processor|CPU|GPU|GB|MI|RTX|GTX|RX|PRO|XTX?|Ti|SUPER|AI|MAX|Laptop"
+    r"AMD|NVIDIA|Intel|Ryzen|EPYC|Threadripper|Xeon|Core|Radeon|Instinct|GeForce|Quadro|Tesla"
+    r"|Platinum|Gold|Silver|Graphics|Processor|CPU|GPU|GB|MI|RTX|GTX|RX|PRO|XTX?|Ti|SUPER|AI|MAX|Laptop"
     r"|SXM\d?|PCIe|NVL|HBM\d\w?|OAM|w|R|TM",
     re.IGNORECASE,
 )

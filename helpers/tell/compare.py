@@ -43,6 +43,8 @@ GONE = "batches and runs are compared no more; report says what is new since the
 MOST_SAME = 8
 MOST_NAME = 30
 """Of what did not move so many names are listed, none longer."""
+LEAST_ALIKE = 40
+"""Letters that two texts have in common before they are left out."""
 ONE_LINE = 70
 """Columns of two texts that are shown; of longer ones the lines are counted."""
 
@@ -95,10 +97,11 @@ class Comparison:
     @property
     def summary(self) -> str:
         """The comparison in one line."""
-        moved = 1 if self.changes(*TITLES) else 0
-        verdicts = len(self.changes("verdict"))
-        plural = "" if verdicts == 1 else "s"
-        return f"{moved} of 1 bundles moved, {verdicts} verdict{plural} changed"
+        moved = int(bool(self.changes(*TITLES)))
+        verdicts = "1 verdict"
+        if not self.changes("verdict"):
+            verdicts = "0 verdicts"
+        return f"{moved} of 1 bundles moved, {verdicts} changed"
 
 
 def compare(a: Path, b: Path) -> Comparison:
@@ -133,7 +136,9 @@ def _kind(path: Path) -> str:
     if is_trace(path):
         return "trace"
     is_archive = path.name.endswith(".tar.gz") and path.exists()
-    return "bundle" if is_archive or (path / "manifest.json").is_file() else ""
+    if is_archive or (path / "manifest.json").is_file():
+        return "bundle"
+    return ""
 
 
 def _check(path: Path, other_kind: str) -> None:
@@ -144,8 +149,12 @@ def _check(path: Path, other_kind: str) -> None:
     is_batch = (path / "plan.yaml").is_file() or any(path.glob("*/run.json"))
     if is_run or is_batch:
         raise CompareError(f"{path}: {GONE}")
-    lacks = "of no kind that can be compared" if path.exists() else "no such file or folder"
-    expected = KINDS.get(other_kind) or ", ".join(KINDS.values())
+    lacks = "no such file or folder"
+    if path.exists():
+        lacks = "of no kind that can be compared"
+    expected = ", ".join(KINDS.values())
+    if other_kind:
+        expected = KINDS[other_kind]
     raise CompareError(f"{path}: {lacks}; expected {expected}")
 
 
@@ -189,13 +198,10 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
         {names[at]: new[at].reading for at in both},
     )
     # What only one of them stands on is no reading that moved: the other side may read the same.
-    only_old = {_said(row) for at, row in old.items() if at not in both}
-    only_new = {_said(row) for at, row in new.items() if at not in both}
-    rest = [_said(row) for row in (*old.values(), *new.values()) if row.id not in both]
-    for text in dict.fromkeys(rest):
-        before_words = "there" if text in only_old else None
-        after_words = "there" if text in only_new else None
-        yield Change("evidence", text, before_words, after_words)
+    only_old = {_said(row): "there" for at, row in old.items() if at not in both}
+    only_new = {_said(row): "there" for at, row in new.items() if at not in both}
+    for text in {**only_old, **only_new}:
+        yield Change("evidence", text, only_old.get(text), only_new.get(text))
 
 
 def _coded(verdict: Verdict) -> str:
@@ -208,23 +214,29 @@ def _coded(verdict: Verdict) -> str:
 def _said(row: Evidence) -> str:
     """A piece of evidence with what was read; of a sum that is the message, which every sum has."""
     says = (row.says or row.id).rstrip(".")
-    value = "" if row.id.startswith(SUM) else quoted(row)
-    return f"{says}: {value}" if value else says
+    if row.id.startswith(SUM):
+        return says
+    value = quoted(row)
+    if not value:
+        return says
+    return f"{says}: {value}"
 
 
 def _readings(kind: str, before: dict[str, Reading], after: dict[str, Reading]) -> Iterator[Change]:
     """Readings by name, and by how much each number moved."""
-    absent = "not read" if kind == "reading" else ""
     for name in dict.fromkeys([*before, *after]):
         old = before.get(name)
         new = after.get(name)
-        yield Change(
-            kind,
-            name,
-            before=old.show() if old else absent,
-            after=new.show() if new else absent,
-            by=_moved_by(old, new),
-        )
+        shown_old, shown_new = (_reading_words(kind, reading) for reading in (old, new))
+        yield Change(kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new))
+
+
+def _reading_words(kind: str, reading: Reading | None) -> str:
+    if reading is not None:
+        return reading.show()
+    if kind == "reading":
+        return "not read"
+    return ""
 
 
 def _moved_by(old: Reading | None, new: Reading | None) -> str:
@@ -234,8 +246,12 @@ def _moved_by(old: Reading | None, new: Reading | None) -> str:
     if not (_is_number(old.value) and _is_number(new.value)):
         return ""
     step = new.value - old.value  # type: ignore[operator]  # both are numbers
-    sign = "+" if step > 0 else ""
-    return sign + (show_bytes(int(step)) if new.unit == "bytes" else f"{step:g}")
+    words = f"{step:g}"
+    if new.unit == "bytes":
+        words = show_bytes(int(step))
+    if step > 0:
+        return f"+{words}"
+    return words
 
 
 def _is_number(value: Any) -> bool:
@@ -265,14 +281,18 @@ def _lines_moved(old: str, new: str) -> str:
 
 
 def _whether_read(text: Text | None) -> str:
-    return "read" if text and text.ok else _content(text)
+    if text and text.ok:
+        return "read"
+    return _content(text)
 
 
 def _content(text: Text | None) -> str:
     """What a bundle has of a source, or why it has nothing."""
     if not text:
         return "not looked at"
-    return text.text.strip() if text.ok else f"{text.status.replace('_', ' ')}: {text.why}"
+    if text.ok:
+        return text.text.strip()
+    return f"{text.status.replace('_', ' ')}: {text.why}"
 
 
 def _builds(bundle: Bundle) -> dict[str, Reading]:
@@ -324,22 +344,29 @@ def _line(change: Change) -> str:
     if change.kind == "text" and len(change.before + change.after) > ONE_LINE:
         return f"{change.what}: {change.by}"
     line = f"{change.what}: {cut(in_words(change.before), 80)} -> {cut(in_words(change.after), 80)}"
-    return f"{line} ({change.by})" if change.by else line
+    if change.by:
+        line += f" ({change.by})"
+    return line
 
 
 def _still(same: tuple[str, ...]) -> str:
     """The names of what did not move, the long ones and those above the limit counted."""
     named = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]
     rest = len(same) - len(named)
+    if not same:
+        return "nothing"
     if not named:
-        return f"{rest} more" if rest else "nothing"
-    more = f" and {rest} more" if rest else ""
-    return ", ".join(named) + more
+        return f"{rest} more"
+    if not rest:
+        return ", ".join(named)
+    return f"{', '.join(named)} and {rest} more"
 
 
 def shown(value: Any) -> str:
     """A value in at most 200 columns; ``none`` for nothing."""
-    return "none" if value is None or value == "" else plain(cut(str(value)[:999], 200))
+    if value is None or value == "":
+        return "none"
+    return plain(cut(str(value)[:999], 200))
 
 
 def apart(before: Any, after: Any) -> tuple[str, str]:
@@ -347,8 +374,7 @@ def apart(before: Any, after: Any) -> tuple[str, str]:
     if not (isinstance(before, str) and isinstance(after, str)):
         return shown(before), shown(after)
     same = len(os.path.commonprefix([before, after]))
-    if same <= 40:
-        return shown(before), shown(after)
     start = before.rfind(" ", 0, same - 10) + 1
-    dots = "…" if start else ""
-    return dots + shown(before[start:]), dots + shown(after[start:])
+    if same <= LEAST_ALIKE or not start:
+        return shown(before), shown(after)
+    return "…" + shown(before[start:]), "…" + shown(after[start:])

@@ -55,5 +55,5 @@ def write_pdf(html: Path, out: Path, limit_s: float = PRINT_S) -> str:
 
 
 def _blanked(match: re.Match[bytes]) -> bytes:
-    """The time and the browser of a print, left empty at their length: they are nobody's business."""
+    """The time and the browser of a print, blank at their length: nobody's business."""
     return match[1] + b" " * len(match[2]) + b")"

@@ -14,13 +14,14 @@ import nh3
 HTML_LIMIT_BYTES = 60_000
 """Above it the text twin of an output is shown: a page has room for many outputs."""
 TAGS = set(
-    """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li mark ol p pre s samp
-    small span strong sub summary sup table tbody td tfoot th thead tr u ul var wbr""".split()
+    """b blockquote br caption code col colgroup dd del details div dl dt em hr i ins kbd li
+    mark ol p pre s samp small span strong sub summary sup table tbody td tfoot th thead tr
+    u ul var wbr""".split()
 )
 DROPPED = set(
-    """applet area audio base button canvas embed form frame frameset head iframe input link map math meta
-    noembed noframes noscript object option param plaintext portal script select source style svg template
-    textarea title track video xmp""".split()
+    """applet area audio base button canvas embed form frame frameset head iframe input link
+    map math meta noembed noframes noscript object option param plaintext portal script
+    select source style svg template textarea title track video xmp""".split()
 )
 """What goes with everything inside it; other unknown tags leave their words."""
 _SPAN = re.compile(r"[1-9][0-9]{0,2}")
