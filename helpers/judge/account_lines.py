@@ -54,9 +54,13 @@ def request_line(message: Message) -> str:
     is_multiple = min(remainder, SMALL_SEGMENT_BYTES - remainder) <= margin
     if is_multiple and size.bytes >= 10 * MIB - margin:
         below = show_bytes(size.bytes - SMALL_SEGMENT_BYTES)
-        return f"{asked}: torch rounds up to 2 MiB, so the tensor is over {below} and at most {size.text}"
+        return (
+            f"{asked}: torch rounds up to 2 MiB, so the tensor is over {below} and at most "
+            f"{size.text}"
+        )
     return (
-        f"{asked}: not a segment size of torch 1.2 to 2.15 (2 MiB, 20 MiB, multiples of 2 MiB from 10), "
+        f"{asked}: not a segment size of torch 1.2 to 2.15 (2 MiB, 20 MiB, multiples of 2 MiB "
+        "from 10), "
         "so an older torch, another segment setting, no caching, or a retyped number"
     )
 
@@ -80,7 +84,8 @@ def contradictions(sums: MessageSums) -> Iterator[str]:
     torch_above_capacity = held and capacity and above(held, capacity)
     if held and capacity and torch_above_capacity:
         yield (
-            f"contradiction: PyTorch holds {held.text}, above capacity {capacity.text}: part of it is not "
+            f"contradiction: PyTorch holds {held.text}, above capacity {capacity.text}: part of "
+            "it is not "
             "in this memory, or capacity is not what the process can have"
         )
     if sums.stranded and sums.stranded.bytes < -sums.stranded.precision_bytes:
@@ -99,20 +104,25 @@ def _shares(sums: MessageSums) -> Iterator[str]:
     """Whose the memory in use is, as sums."""
     message = sums.message
     if sums.used and sums.used.bytes >= 0 and message.capacity and message.free:
-        in_use = f"capacity {message.capacity.text} - free {message.free.text} = {sums.used.text} in use on the device"
+        in_use = (
+            f"capacity {message.capacity.text} - free {message.free.text} = {sums.used.text} in "
+            "use on the device"
+        )
         says_by_whom = sums.own or sums.held or sums.others
         yield in_use if says_by_whom else f"{in_use}: the message does not say by whom"
     if sums.held and message.allocated and sums.stranded:
         yield _torch_parts(sums)
     if message.private_pools:
         yield (
-            f"of the allocated, {message.private_pools.text} is idle in private pools (CUDA or HIP graphs); "
+            f"of the allocated, {message.private_pools.text} is idle in private pools (CUDA or "
+            "HIP graphs); "
             "PyTorch prints it as allocated, and only those pools can use it"
         )
     sizes = [size for _, size in sums.others]
     if sums.own_pid is not None and sums.own and sums.held:
         yield (
-            f"process {sums.own_pid} with {sums.own.text} is this process: {sums.held.text} of PyTorch "
+            f"process {sums.own_pid} with {sums.own.text} is this process: {sums.held.text} of "
+            "PyTorch "
             "does not fit beside it (in a container the driver names host numbers)"
         )
     elif sums.own is None and sums.held and any(not above(sums.held, size) for size in sizes):
@@ -154,7 +164,10 @@ def _unaccounted(sums: MessageSums) -> str:
     result = f"{rest.text} not accounted for (+- {show_bytes(rest.precision_bytes)})"
     used = f"in use {sums.used.text}"
     if sums.own:
-        return f"{used} - this process {sums.own.text}{others} = {result}: other processes, the driver, the display"
+        return (
+            f"{used} - this process {sums.own.text}{others} = {result}: other processes, the "
+            "driver, the display"
+        )
     held = sums.held.text if sums.held else ""
     return (
         f"{used} - PyTorch {held}{others} = {result}: "
@@ -186,7 +199,10 @@ def _against_the_limit(sums: MessageSums) -> str:
     if sums.beyond_limit is not None:
         comparison = "more than" if sums.beyond_limit else "within"
     name = "allowed" if sums.limit is message.allowed else "capacity"
-    return f"{allocated}requested {message.requested.text} = {need.text}: {comparison} {name} {sums.limit.text}"
+    return (
+        f"{allocated}requested {message.requested.text} = {need.text}: {comparison} {name} "
+        f"{sums.limit.text}"
+    )
 
 
 def _why_refused(sums: MessageSums) -> Iterator[str]:
@@ -197,7 +213,8 @@ def _why_refused(sums: MessageSums) -> Iterator[str]:
     assert requested
     if message.allowed and sums.held and not above(message.allowed, plus(sums.held, requested)):
         yield (
-            f"held {sums.held.text} + requested {requested.text} reaches the {message.allowed.text} "
+            f"held {sums.held.text} + requested {requested.text} reaches the "
+            f"{message.allowed.text} "
             "allowed to this process: the limit refused it, not the device"
         )
     elif free and message.event == "refused" and not above(requested, free):

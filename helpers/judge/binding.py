@@ -316,7 +316,7 @@ def _carve_out_by_its_size(numbers: Numbers, torch: int) -> Decision | None:
 
 
 def _beside_a_carve_out(numbers: Numbers, torch: int) -> Decision | None:
-    """A total far below the carve-out: the rule before Linux 6.15 (89773b85599a), or another limit."""
+    """A total far below the carve-out: the rule before Linux 6.15, or another limit."""
     if not _far(numbers.vram, torch):
         return None
     is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
@@ -475,7 +475,10 @@ def _undecided(numbers: Numbers) -> Decision:
     says = "Too few layers were read to say which one binds."
     if numbers.torch is not None and numbers.ram is not None and _is_half(numbers, numbers.torch):
         total = show_bytes(numbers.torch)
-        says = f"torch's total of {total} is half the RAM, which TTM's default and a HIP build both give."
+        says = (
+            f"torch's total of {total} is half the RAM, which TTM's default and a HIP build "
+            "both give."
+        )
     elif not missing:
         says = "The readings match none of the known patterns."
     decision = answer("undecided", numbers, None, "weak", {"undecided": says})

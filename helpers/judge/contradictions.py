@@ -46,7 +46,10 @@ def contradictions(gpu: Gpu) -> Iterator[str]:
         gap = min(abs(rest), abs(rest - reserved))
         if gap > 3 * MIB:
             total = nvidia.total.show()
-            yield f"nvidia-smi: used, free and reserved leave {show_bytes(gap)} of {total} unexplained"
+            yield (
+                f"nvidia-smi: used, free and reserved leave {show_bytes(gap)} of {total} "
+                "unexplained"
+            )
 
 
 def _above_total(pool: Pool) -> Iterator[str]:

@@ -215,7 +215,8 @@ def _summary_of_open(
         summary = f"The evidence leaves open: {causes}."
     elif _is_prose_alone(evidence, observations):
         summary = (
-            "No line in it is known as one that a program prints when it fails, and a description in words "
+            "No line in it is known as one that a program prints when it fails, and a "
+            "description in words "
             "is not read. Paste the output itself, from the first error on."
         )
     elif observations:

@@ -63,7 +63,10 @@ def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
     if message.allowed and reaches_allowed:
         available = message.allowed
     left = available.bytes - message.allocated.bytes - requested.bytes
-    not_released = f"unallocated {stranded.text} is at least the {requested.text} asked for and was not released"
+    not_released = (
+        f"unallocated {stranded.text} is at least the {requested.text} asked for and was not "
+        "released"
+    )
     if left < NEAR_FULL * available.bytes:
         why = (
             f"{not_released}; yet even with all of it, allocated + requested takes over "
@@ -84,7 +87,8 @@ def _why_too_little_is_stranded(sums: MessageSums) -> list[str]:
     free = sums.message.free
     assert requested and stranded
     why = [
-        f"reserved but unallocated {stranded.text} is less than the {requested.text} asked for: no arrangement "
+        f"reserved but unallocated {stranded.text} is less than the {requested.text} asked for: "
+        "no arrangement "
         "of it would have held the request, so fragmentation is not the sole cause"
     ]
     if free and not above(requested, plus(free, stranded)):
@@ -102,6 +106,9 @@ def _beyond_the_limit(sums: MessageSums) -> tuple[str, list[str]]:
     if message.private_pools and message.allocated:
         needed = minus(message.allocated, message.private_pools)
         if is_beyond(sums.limit, needed, message.requested) is not True:
-            why = f"without the {message.private_pools.text} idle in private pools the request would fit"
+            why = (
+                f"without the {message.private_pools.text} idle in private pools the request "
+                "would fit"
+            )
             return POSSIBLE, [why]
     return EXCLUDED, ["even without any fragmentation allocated + requested is more than there is"]

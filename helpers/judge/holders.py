@@ -18,7 +18,7 @@ CONTEXT_BYTES = 1200 * MIB
 allocator (0.3 to 1 GiB).
 """
 CONTEXT_SHARE = 0.3
-"""The most of a small card that is taken for a context; a larger rest is somebody's. An estimate."""
+"""The most of a small card that is taken for a context: an estimate."""
 UNEXPLAINED_SHARE = 0.02
 UNEXPLAINED_BYTES = 512 * MIB
 """Firmware, page tables and a console's framebuffer belong to no process: below both of these

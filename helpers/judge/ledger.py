@@ -103,7 +103,10 @@ def with_rest(book: GpuLedger, words: str) -> GpuLedger:
         return book
     against = book.contradictions
     if rest < 0:
-        more = f"the parts make {show_bytes(held)}, more than the {show_bytes(used.bytes)} in use ({used.source})"
+        more = (
+            f"the parts make {show_bytes(held)}, more than the {show_bytes(used.bytes)} in use "
+            f"({used.source})"
+        )
         against = (*against, more)
         words = "counted more than once, or at another moment"
     left = seen(rest, "bytes", f"{used.source} less the rows above", used.item)
@@ -252,7 +255,8 @@ def _in_two_places(gpu: Gpu, carveout: Reading, gtt: Reading, grain: int) -> _In
     no_pool = not_available("the compute driver's pool was not captured", "bytes", "KFD bank")
     total = next(totals, no_pool)
     note = (
-        "An APU: the total is the pool that compute may use; carve-out and GTT are in use side by side, "
+        "An APU: the total is the pool that compute may use; carve-out and GTT are in use side "
+        "by side, "
         "and their totals are alternatives."
     )
     if not gtt.ok:
@@ -288,7 +292,10 @@ def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     beyond = _bytes_of(by_host) - _bytes_of(inside)
     if beyond > spread:
         source = " + ".join(dict.fromkeys(holder.source for holder in by_host))
-        words = f"what {source} counts beyond this container's processes; it lists {len(by_host)} in all, by host PID"
+        words = (
+            f"what {source} counts beyond this container's processes; it lists {len(by_host)} "
+            "in all, by host PID"
+        )
         reading = seen(beyond, "bytes", source, by_host[0].memory.item)
         rows.append(LedgerRow("outside", words, reading, source))
     unmeasured = [holder for holder in by_host if not holder.memory.ok]
@@ -422,7 +429,10 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
     apart = [pool for pool in pools if abs(pool.total.bytes - total.bytes) > margin]
     if total.ok and pools and apart == pools:
         totals = " and ".join(f"{pool.layer} {pool.total.show()}" for pool in pools)
-        odd = f"the message's capacity is {total.show()}; the capture has {totals}: another GPU or another boot"
+        odd = (
+            f"the message's capacity is {total.show()}; the capture has {totals}: another GPU "
+            "or another boot"
+        )
         of_message = replace(of_message, contradictions=(*of_message.contradictions, odd))
     then = of_message.used
     now = of_driver.used
@@ -430,7 +440,10 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
     # HIP's free leaves out graphics memory, so there the message may well have less in use.
     is_another_use = more > margin or (gpu.vendor == "NVIDIA" and more < -margin)
     if then.ok and now.ok and is_another_use:
-        note = f"In use at the failure, by the message: {then.show()}; at the capture, by the driver: {now.show()}."
+        note = (
+            f"In use at the failure, by the message: {then.show()}; at the capture, by the "
+            f"driver: {now.show()}."
+        )
         of_message = replace(of_message, notes=(*of_message.notes, note))
     return of_message
 

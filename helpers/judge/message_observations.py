@@ -175,7 +175,10 @@ class _AccountObservations:
                 says = f"Said to be free, and {requested.text} was refused"
                 yield self.observed("refused-with-room", free.bytes, says)
         if total and self.account.held and above(self.account.held, total):
-            says = f"torch holds more than the {total.text} of the card: the driver spills to host memory"
+            says = (
+                f"torch holds more than the {total.text} of the card: the driver spills to host "
+                "memory"
+            )
             yield self.observed("spilled", self.held, says)
         elif total and free:
             yield from self.of_shares()
@@ -203,10 +206,16 @@ class _AccountObservations:
             says = f"{unused} {requested.text} asked for, and the sum would fit"
             yield self.observed("stranded-decides", stranded.bytes, says)
         elif self.account.fragmentation == POSSIBLE:
-            says = f"{unused} {requested.text} asked for: whether one piece of it was large enough only a memory snapshot tells"
+            says = (
+                f"{unused} {requested.text} asked for: whether one piece of it was large enough "
+                "only a memory snapshot tells"
+            )
             yield self.observed("stranded-possible", stranded.bytes, says)
         elif self.together_enough(stranded, requested) and self.message.free:
-            says = f"With the {self.message.free.text} free it would hold {requested.text}; neither does alone"
+            says = (
+                f"With the {self.message.free.text} free it would hold {requested.text}; "
+                "neither does alone"
+            )
             yield self.observed("free-and-stranded", stranded.bytes, says)
         held = self.account.held
         if held and stranded.bytes > max(held.bytes // 4, GIB // 2):
@@ -235,7 +244,10 @@ class _AccountObservations:
             return
         outside = _bytes(account.outside)
         process = self.process_bytes(outside)
-        says = f"Of {total.text} this process has {show_bytes(process)}, {free.text} is free, the rest is outside it"
+        says = (
+            f"Of {total.text} this process has {show_bytes(process)}, {free.text} is free, the "
+            "rest is outside it"
+        )
         if outside > max(self.capacity // 2, process):
             yield self.observed("outside-most", outside, says)
         others_are_small = (

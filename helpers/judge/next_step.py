@@ -55,7 +55,9 @@ def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep 
                 what=obstacle.says[:1].upper() + obstacle.says[1:],
                 command=obstacle.fix,
                 precondition="read what it changes; it is printed here and never run",
-                blast_radius="the user's access rights, the container's start, or this shell's variables",
+                blast_radius=(
+                    "the user's access rights, the container's start, or this shell's variables"
+                ),
             )
     return None
 
@@ -68,7 +70,8 @@ def with_log_of_server(step: NextStep, names: Mapping[str, str]) -> NextStep:
     if READ_A_LOG not in lines:
         lines.append(READ_A_LOG)
     what = (
-        f"{step.what}; {names['server']} is a server's: its whole LOG says which context, layers and "
+        f"{step.what}; {names['server']} is a server's: its whole LOG says which context, "
+        "layers and "
         "share fit, and one that fails at work needs a lower share"
     )
     return replace(step, what=what, command="\n".join(dict.fromkeys(lines)))

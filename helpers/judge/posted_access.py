@@ -50,7 +50,7 @@ def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """How a container was started: devices passed without the group that owns them, or not passed."""
+    """How a container was started: devices passed without their group, or not passed."""
     for origin, source, text in evidence.texts:
         if origin in ("tool", "message") and form("container").search(f"{source} {text}"):
             yield from _of_start(origin, source, text)

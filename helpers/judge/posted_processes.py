@@ -107,7 +107,7 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
 
 
 def _on_several_gpus(holders: list[PostedProcess]) -> list[int]:
-    """The processes on several GPUs that share one of them: ranks that also hold memory on GPU 0."""
+    """The processes on several GPUs that share one of them: ranks that also use GPU 0."""
     gpus_of: dict[int, set[int]] = {}
     for row in holders:
         if row.gpu is not None and row.pid:

@@ -12,7 +12,7 @@ from helpers.judge.observation import Observation, make_observation
 
 
 def version_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Wheels of another torch, a chip that no code was built for, a CUDA release before the chip."""
+    """Wheels of another torch, a chip without code for it, a CUDA release before the chip."""
     yield from _wheels(evidence)
     yield from _targets(evidence)
     yield from _toolkit(evidence)

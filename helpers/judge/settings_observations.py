@@ -10,7 +10,6 @@ from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip
 from helpers.judge.observation import Observation, make_observation
-from helpers.look.access import variables
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding
@@ -35,6 +34,8 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     origin = "environment"
     pairs = evidence.variables
     if evidence.bundle is not None:
+        from helpers.look.access import variables  # reads the environment of a box
+
         origin = "bundle"
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
     code = [text for _, _, text in evidence.texts if form("in code").search(text)]

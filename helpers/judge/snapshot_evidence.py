@@ -59,7 +59,10 @@ def snapshot_observations(facts: SnapshotFacts) -> Iterator[Observation]:
         yield from _of_refusal(facts.refusal)
     for site in facts.growing[:3]:
         if site.bytes >= MIB:
-            says = f"Kept by {site.where}, more with each step: so much over {site.steps} steps of the recording"
+            says = (
+                f"Kept by {site.where}, more with each step: so much over {site.steps} steps of "
+                "the recording"
+            )
             yield _observed("snapshot-grows", site.bytes, says)
 
 
@@ -75,12 +78,18 @@ def _of_refusal(refusal: Refusal) -> Iterator[Observation]:
     can_have = refusal.reserved_bytes + refusal.device_free_bytes
     lacking = refusal.allocated_bytes + refusal.request_bytes - can_have
     if lacking > 0:
-        says = f"Live at the failure; with {request} that is {show_bytes(lacking)} more than this process can have"
+        says = (
+            f"Live at the failure; with {request} that is {show_bytes(lacking)} more than this "
+            "process can have"
+        )
         yield _observed("blocks-full", refusal.allocated_bytes, says)
     elif stranded >= refusal.request_bytes > refusal.device_free_bytes:
         largest = refusal.largest_bytes
         if largest is None or largest < refusal.request_bytes:
-            says = f"In unused blocks, the largest of them {show_bytes(largest)}: {request} fits in their sum and in none"
+            says = (
+                f"In unused blocks, the largest of them {show_bytes(largest)}: {request} fits "
+                "in their sum and in none"
+            )
             yield _observed("blocks-stranded", stranded, says, proof=largest is not None)
 
 

@@ -262,7 +262,10 @@ def _systemd_boot(change: Change) -> Lines:
         edits += f"; s/$/ {' '.join(change.arguments)}/"
     run = [
         *_clean_files(change),
-        "# where the entries in loader/entries on the boot partition were written by hand, change their options line instead",
+        (
+            "# where the entries in loader/entries on the boot partition were written by hand, "
+            "change their options line instead"
+        ),
         _keep_copy(KERNEL_CMDLINE),
         f"sudo sed -i -E '1{{{edits}}}' {KERNEL_CMDLINE}",
         KERNEL_INSTALL,
@@ -357,8 +360,14 @@ def _amd_ttm(change: Change) -> Lines:
     if change.arguments:
         run = [
             "# it says GB and means GiB; it overwrites /etc/modprobe.d/ttm.conf",
-            "# it knows the module ttm only, not amdttm, and not the kernel command line (ROCm#5562)",
-            "# off Debian and Ubuntu it does not rebuild the initramfs: do that yourself, as for modprobe.d",
+            (
+                "# it knows the module ttm only, not amdttm, and not the kernel command line "
+                "(ROCm#5562)"
+            ),
+            (
+                "# off Debian and Ubuntu it does not rebuild the initramfs: do that yourself, "
+                "as for modprobe.d"
+            ),
             f"amd-ttm --set {change.gib}",
         ]
         return run, [clear]

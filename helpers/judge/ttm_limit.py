@@ -21,7 +21,7 @@ from helpers.look.machine import machine, page_size
 RESERVE_BYTES = 8 * GIB
 RESERVE_SHARE = 0.06
 SMALLEST_BYTES = 64 * MIB
-"""A reserve or target below this was meant in another unit: the smallest APU's limit is far above."""
+"""A reserve or target below this was meant in another unit."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,11 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     if takes_larger and space.carveout_bytes >= pages * page:
         return replace(
             leave,
-            why=f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than what TTM could give "
-            f"({show_bytes(pages * page)}): make it smaller in the firmware first",
+            why=(
+                f"the firmware's carve-out ({show_bytes(space.carveout_bytes)}) is larger than "
+                "what TTM could give "
+                f"({show_bytes(pages * page)}): make it smaller in the firmware first"
+            ),
         )
     if pages == live:
         return replace(
@@ -117,11 +120,16 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     if has_no_wish and pages < live and live_bytes <= space.kfd_bytes:
         return replace(
             leave,
-            why=f"the limit was raised already, to {in_units(live, page)}, which KFD can still give",
+            why=(
+                f"the limit was raised already, to {in_units(live, page)}, which KFD can still give"
+            ),
         )
     why = "the target that was given"
     if target_bytes is None:
-        why = f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of {show_bytes(reserve)}"
+        why = (
+            f"the RAM left to Linux ({show_bytes(space.ram_bytes)}) less a reserve of "
+            f"{show_bytes(reserve)}"
+        )
     if limit < wanted:
         why += " as far as KFD's own limit allows"
     return TtmPlan("set", pages, pages * page, reserve, why)

@@ -122,7 +122,10 @@ def _warnings(
     yield from _of_settings(bundle, stack)
     switch = [row for row in stack.rows if row.name.endswith("no_system_mem_limit")]
     if any(row.native.upper() in ("Y", "1") for row in switch):
-        yield "amdgpu.no_system_mem_limit is set: a box that runs full can livelock instead of failing"
+        yield (
+            "amdgpu.no_system_mem_limit is set: a box that runs full can livelock instead of "
+            "failing"
+        )
     yield from _neighbours(bundle)
 
 

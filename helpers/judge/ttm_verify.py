@@ -243,15 +243,30 @@ def _why_not_read(now: Bundle, setting: Setting, live: int) -> str:
     on_command_line = source == "/proc/cmdline"
     if int(value) * page == live:
         if on_command_line:
-            return f"the kernel command line says {value}, and it wins over modprobe.d and over what was intended"
+            return (
+                f"the kernel command line says {value}, and it wins over modprobe.d and over "
+                "what was intended"
+            )
         return f"{source}:{setting.line} says {value} and is read last"
     if on_command_line:
-        return f"the command line says {value} and the module took {live // page}: the driver refused or capped it"
+        return (
+            f"the command line says {value} and the module took {live // page}: the driver "
+            "refused or capped it"
+        )
     if is_built_in(now, setting.module):
-        return f"{setting.module} is built into this kernel, which does not read {source}: use the kernel command line"
+        return (
+            f"{setting.module} is built into this kernel, which does not read {source}: use the "
+            "kernel command line"
+        )
     if _image_is_older(now, source):
-        return f"the initramfs is older than {source}: it was not rebuilt, and the module is loaded from it"
-    return f"{source} is right and was not read when the module was loaded: most likely the initramfs was not rebuilt"
+        return (
+            f"the initramfs is older than {source}: it was not rebuilt, and the module is "
+            "loaded from it"
+        )
+    return (
+        f"{source} is right and was not read when the module was loaded: most likely the "
+        "initramfs was not rebuilt"
+    )
 
 
 def _image_is_older(now: Bundle, source: str) -> bool:

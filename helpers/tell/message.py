@@ -10,7 +10,6 @@ from helpers.ground.units import Quantity
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.bundle import open_box
-from helpers.look.kernel_log import not_whole
 from helpers.look.message import Message
 from helpers.look.messages import NOTHING_KNOWN
 from helpers.tell.shown import Shown
@@ -80,8 +79,11 @@ def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
     from_text = any(r.reading.source in TEXT_SOURCES for r in (*verdict.evidence, *verdict.against))
     parts = evidence.unused.split("; ") if evidence.unused else []
     parts = [part for part in parts if part != NOTHING_KNOWN or not from_text]
-    cut = not_whole(evidence.bundle) if evidence.bundle is not None else ""
-    return "; ".join([*parts, *([cut] if cut else [])])
+    if evidence.bundle is not None:
+        from helpers.look.kernel_log import not_whole  # only a captured box has a log
+
+        parts += filter(None, [not_whole(evidence.bundle)])
+    return "; ".join(parts)
 
 
 def sums(evidence: CaseEvidence) -> Shown:
