@@ -32,6 +32,7 @@ FAR = 1.3
 MENU = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)
 CARVE_OUTS = tuple(512 * MIB * size for size in MENU)
 """Sizes that firmware menus offer for the frame buffer of an APU (AMD, Ryzen AI system guides)."""
+NO_WORDS: Mapping[str, str] = {}
 SMALL_CARVE_OUTS = (256 * MIB, 512 * MIB, GIB, 2 * GIB)
 """Sizes of a frame buffer that no system with a desktop has as its whole RAM (firmware menus of
 APUs).
@@ -74,7 +75,7 @@ def answer(
     numbers: Numbers,
     size: int | None,
     confidence: Confidence,
-    words: Mapping[str, str] | None = None,
+    words: Mapping[str, str] = NO_WORDS,
 ) -> Decision:
     """The decision that a row of the table words, with the readings put in.
 
@@ -84,7 +85,7 @@ def answer(
     sizes = {name: value for name, value in vars(numbers).items() if type(value) is int}
     shown = {name: show_bytes(value) for name, value in sizes.items()}
     shown["ram_any"] = show_bytes(_ram(numbers))
-    shown.update(words or {})
+    shown.update(words)
     return Decision(
         pattern=pattern,
         binding=row["layer"],
@@ -160,14 +161,14 @@ class _Pool:
             return None
         if numbers.kernel < GTT_AS_VRAM:
             return False
-        return numbers.kernel < GTT_IF_LARGER or (numbers.vram or 0) < numbers.gtt
+        return numbers.kernel < GTT_IF_LARGER or _or_zero(numbers.vram) < numbers.gtt
 
 
 def _one_memory(numbers: Numbers, pool: _Pool) -> Decision | None:
     """One memory of CPU and GPU."""
     if numbers.kind != UNIFIED:
         return None
-    available = numbers.available or 0
+    available = _or_zero(numbers.available)
     free = numbers.bare_free if numbers.free is None else numbers.free
     unused = available if free is None else free
     # NVIDIA DGX Spark known issues: cudaMemGetInfo on unified memory is MemFree.
@@ -223,8 +224,8 @@ def _ttm_limit(numbers: Numbers, pool: _Pool) -> Decision | None:
     words = dict(pool.words)
     if _below(low, numbers.vram):
         # 759e764f7d58 (Linux 6.15): GTT for VRAM only where GTT is larger; before, always.
-        is_older_rule = numbers.out_of_tree or (numbers.kernel or (0, 0)) < GTT_IF_LARGER
-        if is_older_rule:
+        is_old = numbers.kernel is None or numbers.kernel < GTT_IF_LARGER
+        if numbers.out_of_tree or is_old:
             return answer("old_kernel_half", numbers, low, pool.sure, words)
         if _less(numbers.vram, numbers.gtt):
             return answer("gtt_flip", numbers, low, pool.sure, words)
@@ -288,8 +289,8 @@ def _posted_total(numbers: Numbers, pool: _Pool) -> Decision | None:
 
 def _impossible_total(numbers: Numbers, torch: int) -> Decision | None:
     """A total that adds two alternatives, or that is above the RAM."""
-    gtt = numbers.gtt or 0
-    vram = numbers.vram or 0
+    gtt = _or_zero(numbers.gtt)
+    vram = _or_zero(numbers.vram)
     # ROCm#6004: the carve-out and GTT are alternatives, not a sum.
     if vram > 0.01 * gtt > 0 and near(torch, vram + gtt, 0.005):
         return answer("sum_of_both", numbers, torch, "likely")
@@ -352,8 +353,13 @@ def _vulkan_heap(numbers: Numbers, pool: _Pool) -> Decision | None:
     if not heap or pool.low is not None:
         return None
     # Mesa radv_physical_device.c, radv_physical_device_init_mem_types: two thirds are called VRAM.
-    gtt = numbers.gtt or 0
-    candidates = (gtt, numbers.gtt_wanted or 0, numbers.wanted or 0, gtt + (numbers.vram or 0))
+    gtt = _or_zero(numbers.gtt)
+    candidates = (
+        gtt,
+        _or_zero(numbers.gtt_wanted),
+        _or_zero(numbers.wanted),
+        gtt + _or_zero(numbers.vram),
+    )
     if any(near(heap, 2 * size // 3, 0.02) for size in candidates):
         return answer("two_thirds", numbers, heap, "weak")
     # Windows gives Vulkan half of the RAM that the carve-out leaves.
@@ -367,9 +373,9 @@ def _shown_by_a_tool(numbers: Numbers, pool: _Pool) -> Decision | None:
     if numbers.kind != APU:
         return None
     total = pool.total
-    gtt = numbers.gtt or 0
-    largest = max(gtt, total or 0, _ram(numbers) or 0)
-    is_small_carve_out = 0 < 4 * (numbers.vram or 0) < largest and not near(total, numbers.vram)
+    gtt = _or_zero(numbers.gtt)
+    largest = max(gtt, _or_zero(total), _or_zero(_ram(numbers)))
+    is_small_carve_out = 0 < 4 * _or_zero(numbers.vram) < largest and not near(total, numbers.vram)
     # amdgpu sysfs: mem_info_vram_total of an APU is the carve-out.
     if is_small_carve_out and not numbers.failed:
         if total is None:
@@ -399,6 +405,11 @@ def _less(size: int | None, other: int | None) -> bool:
     return size is not None and other is not None and size < other
 
 
+def _or_zero(size: int | None) -> int:
+    """A size, of which nothing is there where it is not known."""
+    return 0 if size is None else size
+
+
 def _in_brackets(size: int | None) -> str:
     return "" if size is None else f" ({show_bytes(size)})"
 
@@ -418,7 +429,7 @@ def _is_small(numbers: Numbers, size: int) -> bool:
 
 def _beside(numbers: Numbers) -> str:
     """What a total stands far below, in words; empty where nothing is known to be far above it."""
-    torch = numbers.torch or 0
+    torch = _or_zero(numbers.torch)
     ram = _ram(numbers)
     if _far(ram, 3 * torch):
         return f"the RAM of {show_bytes(ram)}"
@@ -435,13 +446,13 @@ def _is_half(numbers: Numbers, size: int) -> bool:
     """
     if numbers.ram is not None:
         return near(size, numbers.ram // 2, HALF_SHARE)
-    half = (numbers.installed or 0) // 2
+    half = _or_zero(numbers.installed) // 2
     return half > 0 and (1 - INSTALLED_SHARE) * half <= size <= half
 
 
 def _is_half_of_rest(numbers: Numbers, size: int) -> bool:
     """Whether a size is half of what a larger carve-out leaves of the RAM."""
-    rest = ((numbers.installed or 0) - (numbers.vram or 0)) // 2
+    rest = (_or_zero(numbers.installed) - _or_zero(numbers.vram)) // 2
     return rest > 0 and (1 - 2 * INSTALLED_SHARE) * rest <= size <= rest
 
 

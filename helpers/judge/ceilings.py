@@ -227,12 +227,17 @@ def _with_layer(row: Ceiling, module: str, used: Reading) -> Ceiling:
     return replace(row, note=f"amdgpu uses {used.value}: this module's value does not count")
 
 
+def kernel_of(bundle: Bundle) -> str:
+    """The release of the kernel that runs; empty where it was not captured."""
+    return str(machine(bundle).kernel.value or "")
+
+
 def _kfd_limit(bundle: Bundle) -> Reading:
     """What KFD lets compute programs take of the RAM together, computed from the RAM."""
     box = machine(bundle)
     if not box.ram_total.ok:
         return not_available("the RAM is not known", "bytes", "computed")
-    release = kernel_release(str(box.kernel.value or ""))
+    release = kernel_release(kernel_of(bundle))
     rule = "computed: RAM less RAM/64 and less 1.5 GiB"
     if release is not None and release < NEW_KFD_LIMIT:
         rule = "computed: 15/16 of the RAM, at most"
@@ -314,7 +319,7 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
     free = {f.pool: f.bytes for f in figures_of([("bundle", "/proc/meminfo", memory.text)])}
     numbers = Numbers(
         wanted=_wanted(bundle, module),
-        kernel=kernel_release(str(machine(bundle).kernel.value or "")),
+        kernel=kernel_release(kernel_of(bundle)),
         out_of_tree=kfd.driver_version(bundle).ok,
         bare_free=free.get("hostfree"),
         available=free.get("available"),

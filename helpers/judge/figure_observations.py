@@ -68,9 +68,8 @@ def _of_relation(relation: Relation, figures: list[Figure], kind: str) -> Iterat
 def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
     """The most that a tool shows in use of a card."""
     pools = ("vram", "runtime", "gtt") if kind == APU else ("vram", "runtime")
-    used = [f for f in figures if f.what == "used" and f.pool in pools]
-    most = max(used, key=lambda figure: figure.bytes or 0, default=None)
-    if most is not None and (most.bytes or 0) > GIB // 2:
+    most = _largest(figures, "used", pools)
+    if most is not None and _bytes(most) > GIB // 2:
         yield make_observation(
             "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
         )
@@ -78,14 +77,13 @@ def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
 
 def _above_the_ram(figures: list[Figure]) -> Iterator[Observation]:
     """What is to be loaded, where it is more than the RAM."""
-    ram = max((f.bytes or 0 for f in figures if f.what == "total" and f.pool == "ram"), default=0)
-    if not ram:
+    ram = _largest(figures, "total", ("ram",))
+    if ram is None or not _bytes(ram):
         return
     for figure in figures:
-        if figure.what != "wanted" or figure.pool not in ("runtime", "weights"):
-            continue
-        if (figure.bytes or 0) > ram:
-            says = f"To be loaded; the RAM is {show_bytes(ram)}"
+        is_wanted = figure.what == "wanted" and figure.pool in ("runtime", "weights")
+        if is_wanted and _bytes(figure) > _bytes(ram):
+            says = f"To be loaded; the RAM is {show_bytes(ram.bytes)}"
             yield make_observation(
                 "needs-more-than-ram",
                 figure.bytes,
@@ -97,6 +95,16 @@ def _above_the_ram(figures: list[Figure]) -> Iterator[Observation]:
             return
 
 
+def _largest(figures: list[Figure], kind: str, pools: tuple[str, ...]) -> Figure | None:
+    """The largest figure of a kind (total, used) in one of these pools."""
+    fitting = [figure for figure in figures if figure.what == kind and figure.pool in pools]
+    return max(fitting, key=_bytes, default=None)
+
+
+def _bytes(figure: Figure) -> int:
+    return 0 if figure.bytes is None else figure.bytes
+
+
 def _above_the_named_card(
     evidence: CaseEvidence, names: list[str], figures: list[Figure]
 ) -> Iterator[Observation]:
@@ -106,7 +114,9 @@ def _above_the_named_card(
     sizes = [size * GIB for size in card_sizes(names)]
     for name in names:
         sizes += [printed_size(size) for size in form("named size").findall(name)]
-    sizes += [f.bytes or 0 for f in figures if f.what == "total" and f.pool in ("vram", "runtime")]
+    total = _largest(figures, "total", ("vram", "runtime"))
+    if total is not None:
+        sizes.append(_bytes(total))
     largest = max(sizes, default=0)
     for message in evidence.messages:
         requested = message.requested

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from helpers.ground.shapes import TtmPlan
 from helpers.ground.units import GIB, KIB, MIB, parse_size, show_bytes
-from helpers.judge.ceilings import Stack
+from helpers.judge.ceilings import Stack, kernel_of
 from helpers.judge.numbers import GTT_AS_VRAM, GTT_IF_LARGER, kernel_release, kfd_limit
 from helpers.look.bundle import Bundle
 from helpers.look.machine import machine, page_size
@@ -60,7 +60,7 @@ def room(bundle: Bundle, stack: Stack) -> Room | None:
     return Room(
         ram_bytes=box.ram_total.bytes,
         page_bytes=size.bytes,
-        kernel=kernel_release(str(box.kernel.value or "")),
+        kernel=kernel_release(kernel_of(bundle)),
         live_pages=None if live is None else live // size.bytes,
         carveout_bytes=stack.numbers.vram or 0,
     )

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import near, show_bytes
-from helpers.judge.ceilings import Stack, ceilings
+from helpers.judge.ceilings import Stack, ceilings, kernel_of
 from helpers.judge.ttm_commands import is_built_in
 from helpers.judge.ttm_plan import ttm
 from helpers.look import ttm as parameters
 from helpers.look.bundle import Bundle
-from helpers.look.machine import machine, page_size
+from helpers.look.machine import page_size
 from helpers.look.ttm import Setting
 
 LAYERS = ("ttm", "gtt", "kfd_bank", "hsa_pool", "hip_total")
@@ -222,8 +222,8 @@ def _why_not_written(earlier: Bundle, now: Bundle) -> str:
             return f"{odd.module}.{odd.name} in {odd.source} is no parameter: pages_limit was meant"
     if any(setting.name == "gttsize" for setting in sum(parameters.settings(now), ())):
         return "only amdgpu.gttsize was set, and it does not move TTM's limit: set pages_limit"
-    before = str(machine(earlier).kernel.value or "")
-    kernel = str(machine(now).kernel.value or "")
+    before = kernel_of(earlier)
+    kernel = kernel_of(now)
     why = (
         "this boot has the setting neither on its command line nor in modprobe.d: "
         "an older boot entry, or it was not written"
@@ -272,7 +272,7 @@ def _why_not_read(now: Bundle, setting: Setting, live: int) -> str:
 def _image_is_older(now: Bundle, source: str) -> bool:
     """Whether the booted kernel's initramfs was made before a file was last written."""
     times = parameters.file_times(now)
-    kernel = str(machine(now).kernel.value or "")
+    kernel = kernel_of(now)
     written = [time.mtime_s for time in times if time.path == source]
     images = [time.mtime_s for time in times if time.is_image and kernel in time.path]
     return bool(written and images) and max(images) < written[0]
