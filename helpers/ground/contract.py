@@ -30,7 +30,8 @@ class Shape:
     __pydantic_config__ = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
-        for name, kind in _kinds(type(self)).items():
+        cls: Any = type(self)
+        for name, kind in _kinds(cls).items():
             object.__setattr__(self, name, _read(kind, getattr(self, name), name))
         version = getattr(self, "schema_version", SCHEMA_VERSION)
         if version != SCHEMA_VERSION:

@@ -27,6 +27,7 @@ _UNIT_BEHIND = re.compile(r"\s*(bytes?|[KMGTkmgt]i?[Bb]|B)(?![a-zA-Z])")
 _MARKS = re.compile("[>#]")
 _INNERMOST_CHOICE = re.compile("<[^<>]*>")
 _FIELD = re.compile(r"\{[^{}]*\}|\0")
+_FIELD_OR_CHOICE = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 
 
 class Field(NamedTuple):
@@ -187,8 +188,14 @@ def outer_text(form: str) -> list[str]:
 
 def outer_anchor(form: str) -> str:
     """The longest words outside of every choice, found without parsing: most forms never need
-    more. Empty where there are none of six letters or more.
+    more. Empty where only parsing tells.
     """
-    longest = max(outer_text(form), key=len, default="")
-    words = max(_MARKS.split(_SQUEEZED_OUT.sub("", longest).lower()), key=len)
-    return words if len(words) > 5 else ""
+    if "\\" in form:
+        return ""
+    pieces = _FIELD_OR_CHOICE.split(form)
+    if "<" in "".join(pieces):
+        pieces = outer_text(form)
+    words = _SQUEEZED_OUT.sub("", max(pieces, key=len, default="")).lower()
+    if ">" in words or "#" in words:
+        words = max(_MARKS.split(words), key=len)
+    return words

@@ -8,7 +8,6 @@ are those of helpers.look.archive.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import json
 import re
 import subprocess
@@ -150,6 +149,12 @@ class Row(dict):
         return value if isinstance(value, Row) else Row()
 
 
+def _sha256(content: bytes) -> str:
+    import hashlib  # OpenSSL takes a while to load, and a text needs none of it
+
+    return hashlib.sha256(content).hexdigest()
+
+
 def rows(values: Any) -> list[Row]:
     """The objects in a list; none where it is no list."""
     return [value for value in values if isinstance(value, Row)] if isinstance(values, list) else []
@@ -275,7 +280,7 @@ class BundleWriter:
         if raw is not None:
             self._contents[path] = raw
             size = len(raw)
-            digest = hashlib.sha256(raw).hexdigest()
+            digest = _sha256(raw)
         about: Any = {"kind": kind, "status": status, "exit": exit, "why": why}
         about.update(seconds=round(seconds, 3), bytes=size, sha256=digest, constructed=constructed)
         item = Item(id=name, source=source, path=path, **about)
@@ -347,7 +352,7 @@ def open_bundle(path: str | Path) -> Bundle:
             why = "is not named in the manifest; expected only captured files"
         elif name not in files:
             why = "is named in the manifest and missing; copy the whole bundle again"
-        elif hashlib.sha256(files[name]).hexdigest() != digests[name]:
+        elif _sha256(files[name]) != digests[name]:
             why = "is not what was captured (sha256 differs); copy the bundle again"
         else:
             continue

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from re import Pattern
 from typing import Any, NamedTuple
 
-from helpers.ground.grammar import Choice, Field, Gap, Node, outer_text, parsed
+from helpers.ground.grammar import Choice, Field, Gap, Node, anchors, outer_text, parsed
 from helpers.ground.tables import data
 
 SIZES = ("total", "used", "free", "limit", "wanted", "reserved")
@@ -62,19 +62,27 @@ class FigureForm:
         self.column: str = row.get("column", "").lower()
         self.what: str = row.get("what", "")
         self.sizes: list[Size] = []
-        self._words = self.column.split("\n") if self.column else self._plain_words()
+        self._words = [self.column] if self.column else self._plain_words()
+        self._alternatives: tuple[str, ...] = ()
+        if not self._words:
+            self._alternatives = anchors(self._nodes(), _longest_word)
+
+    def _nodes(self) -> list[Node]:
+        return parsed(self.form, FIELDS)
 
     def _plain_words(self) -> list[str]:
         """The words that stand in every text that fits, in their order."""
         pieces = outer_text(self.form)
         if not pieces:
-            pieces = [node for node in parsed(self.form, FIELDS) if isinstance(node, str)]
+            pieces = [node for node in self._nodes() if isinstance(node, str)]
         return " ".join(pieces).lower().split()
 
     def among(self, lower: str) -> bool:
         """Whether a text in lower case can hold the form at all: its words stand there in their
-        order.
+        order, or one of its alternatives does.
         """
+        if self._alternatives and not any(map(lower.__contains__, self._alternatives)):
+            return False
         at = 0
         for word in self._words:
             at = lower.find(word, at)
@@ -100,7 +108,7 @@ class FigureForm:
             before = r"(?<![\w.-])"
         elif self.form[0] == "{":
             before = r"(?<![\w.,-])"
-        return re.compile(before + self._sequence(parsed(self.form, FIELDS)), re.IGNORECASE)
+        return re.compile(before + self._sequence(self._nodes()), re.IGNORECASE)
 
     def _sequence(self, nodes: list[Node]) -> str:
         return "".join(map(self._expression, nodes))
@@ -120,6 +128,10 @@ class FigureForm:
         size = Size(f"size{len(self.sizes)}", field.name, field.pool or self.pool)
         self.sizes.append(size)
         return _NUMBER.replace("@", size.group)
+
+
+def _longest_word(text: str) -> str:
+    return max(text.lower().split(), key=len, default="")
 
 
 def rows() -> tuple[dict[str, Any], ...]:

@@ -45,6 +45,9 @@ UNIT = (
     r"|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
 )
 NUMBER = r"[0-9][0-9.,']{0,30}"
+TELLING = 6
+SHORTEST = 3
+"""Letters of words that few texts hold, and of the fewest that a form may be looked for by."""
 _WHOLE_NUMBER = "[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,12}"
 _NUMBERS = {
     **dict.fromkeys(WHOLE, _WHOLE_NUMBER),
@@ -73,14 +76,14 @@ class Template:
     def anchors(self) -> tuple[str, ...]:
         """Squeezed words of which one stands in every text that fits."""
         outer = outer_anchor(self.text)
-        return (outer,) if outer else anchors(self.nodes)
+        return (outer,) if len(outer) >= TELLING else anchors(self.nodes)
 
     @cached_property
     def pattern(self) -> Pattern[str]:
         """Raises ValueError for a text that is no form, or has no words that every such message
         has.
         """
-        if max(map(len, self.anchors), default=0) < 3:
+        if max(map(len, self.anchors), default=0) < SHORTEST:
             raise ValueError(f"form {self.text!r}: no words that every such message has")
         return re.compile(self._whole(self.nodes), re.DOTALL)
 
@@ -228,7 +231,10 @@ def _anchors_of_rows() -> list[tuple[int, list[str]]]:
             words: list[str] = []
             for form in _forms(columns):
                 outer = outer_anchor(form)
-                words += (outer,) if outer else anchors(parsed(form, FIELDS))
+                if len(outer) >= SHORTEST:
+                    words.append(outer)
+                else:
+                    words += anchors(parsed(form, FIELDS))
             anchors_of_rows.append((number, words))
     return anchors_of_rows
 
