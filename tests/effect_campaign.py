@@ -24,9 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers.settings.presets import Preset
 from helpers.trials.effect import compare, effect
 from helpers.trials.fixplan import Arm, Pair, plan, run
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.record import Limits
 from helpers.trials.remedies import arm_of
-from helpers.trials.targets import torch_interpreter
-from helpers.trials.trial import Limits, workload
+from helpers.trials.workload import workload
 
 WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}
 

@@ -23,8 +23,8 @@ from helpers.ground.child import transcript
 from helpers.settings.table import CONF_NAMES
 from helpers.trials import targets
 from helpers.trials.targets import Target
-from helpers.trials.trial import Workload, argv, workload
 from helpers.trials.tuning import outcome_of, worker
+from helpers.trials.workload import Workload, argv, workload
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFS = ("", "expandable_segments:True")

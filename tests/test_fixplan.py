@@ -5,8 +5,9 @@ from trial_records import record
 
 from helpers.settings.presets import NONE
 from helpers.trials.fixplan import Arm, BudgetError, Pair, Ran, plan, run, within
+from helpers.trials.record import RecordNotKept, TrialError, TrialRefused
 from helpers.trials.targets import Target
-from helpers.trials.trial import RecordNotKept, TrialError, TrialRefused, workload
+from helpers.trials.workload import workload
 
 BASE = Arm("base", workload("churn"), seconds=4)
 OTHER = Arm("other base", workload("churn"), seconds=4)

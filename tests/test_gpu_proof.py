@@ -13,7 +13,7 @@ from helpers.allocator.engine import replay
 from helpers.allocator.patterns import generate
 from helpers.trials.stress import StressResult
 from helpers.trials.targets import Target
-from helpers.trials.trial import workload
+from helpers.trials.workload import workload
 
 GIB = 1 << 30
 

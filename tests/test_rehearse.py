@@ -24,7 +24,7 @@ from helpers.rehearse import build, rehearse, study
 from helpers.rehearse.rehearse import Oom, Rehearsal, environment
 from helpers.settings.presets import Preset
 from helpers.trials.remedies import FixRow, Remedy
-from helpers.trials.trial import workload
+from helpers.trials.workload import workload
 
 MIB = 1 << 20
 GIB = 1 << 30

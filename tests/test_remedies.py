@@ -23,7 +23,7 @@ from helpers.trials.remedies import (
     recorded_path,
     remedies,
 )
-from helpers.trials.trial import workload
+from helpers.trials.workload import workload
 
 CARD_BYTES = 20 << 30
 KNOWN = {one.id: one for one in remedies()}

@@ -16,19 +16,12 @@ from helpers.ground.child import Ended, Group, cgroup
 from helpers.ground.units import MIB
 from helpers.settings.presets import NONE, Preset, parse
 from helpers.trials import trial as trials
-from helpers.trials.targets import Target, environment, torch_files
-from helpers.trials.trial import (
-    BUILT_IN,
-    Limits,
-    RecordNotKept,
-    TrialError,
-    TrialRefused,
-    WorkloadError,
-    command,
-    driver_used,
-    trial,
-    workload,
-)
+from helpers.trials.interpreter import torch_files
+from helpers.trials.leftovers import driver_used
+from helpers.trials.record import Limits, RecordNotKept, TrialError, TrialRefused
+from helpers.trials.targets import Target, environment
+from helpers.trials.trial import trial
+from helpers.trials.workload import BUILT_IN, WorkloadError, command, workload
 
 QUICK = Limits(seconds=20, silent_s=5)
 SLOW = Limits(seconds=100)

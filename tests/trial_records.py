@@ -1,6 +1,6 @@
 """Records of trials as they would be kept, without making any."""
 
-from helpers.trials.trial import TrialRecord
+from helpers.trials.record import TrialRecord
 
 NOT_ON_A_CPU = ("peak_allocated_bytes", "peak_reserved_bytes", "driver_used_bytes")
 PLAIN = {

@@ -16,7 +16,7 @@ from helpers.commands.use import OUTPUTS, WrongUse, may_write, say
 if TYPE_CHECKING:
     from helpers.settings.presets import Preset
     from helpers.trials.targets import Target
-    from helpers.trials.trial import Workload
+    from helpers.trials.workload import Workload
 
 THERE = "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that is not there"
 
@@ -41,9 +41,9 @@ def trial(arguments: argparse.Namespace) -> int:
     from helpers.ground.units import parse_size
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown
+    from helpers.trials.interpreter import torch_interpreter
+    from helpers.trials.record import Limits
     from helpers.trials.remedies import preset_trials
-    from helpers.trials.targets import torch_interpreter
-    from helpers.trials.trial import Limits
 
     def on_trial(planned: Any, record: Any) -> None:
         outcome = record.outcome if record else "refused"
@@ -126,7 +126,7 @@ def _rehearsed(given: argparse.Namespace) -> int:
 
 def _workload(arguments: argparse.Namespace) -> Workload:
     """The workload that the words name: a built-in and its parameters, or the user's command."""
-    from helpers.trials.trial import BUILT_IN, command, workload
+    from helpers.trials.workload import BUILT_IN, command, workload
 
     words = arguments.workload
     name, _, rest = (words[0] if words else "").partition(":")
@@ -165,7 +165,8 @@ def tune(arguments: argparse.Namespace) -> int:
     Example: tune fit.py:loss --study s.db --param lr=1e-5..0.1
     """
     from helpers.tell.shown import Shown
-    from helpers.trials.targets import environment, torch_interpreter
+    from helpers.trials.interpreter import torch_interpreter
+    from helpers.trials.targets import environment
     from helpers.trials.tuning import Settings, worker
     from helpers.trials.tuning import tune as study
 

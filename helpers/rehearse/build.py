@@ -22,7 +22,7 @@ from typing import Any
 
 from helpers.ground.child import watch
 from helpers.look import files
-from helpers.trials.targets import torch_files, torch_interpreter
+from helpers.trials.interpreter import torch_files, torch_interpreter
 
 HERE = Path(__file__).resolve().parent
 DEFAULT_TORCH = "2.14.1"

@@ -33,9 +33,10 @@ from helpers.rehearse.rehearse import STOPPED, UNLIMITED, Limits, Rehearsal, reh
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
 from helpers.trials.fixplan import Arm
+from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.remedies import FixRow, Remedy, beside_control
-from helpers.trials.targets import Target, torch_interpreter
-from helpers.trials.trial import Workload, argv
+from helpers.trials.targets import Target
+from helpers.trials.workload import Workload, argv
 
 LARGEST = 1 << 20  # of an argument; beyond it nothing is proved by more doubling
 ALLOCATOR = {*CONF_NAMES, *build.WORDS["decides"]}

@@ -24,7 +24,8 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.settings.table import NO_CACHE
-from helpers.trials.targets import Target, environment, targets_of, torch_interpreter
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.targets import Target, environment, targets_of
 
 PROGRAM = "helpers.trials.under_torch.checks"
 

@@ -15,16 +15,10 @@ from typing import Any
 
 from helpers.settings.presets import NONE, Preset
 from helpers.trials.effect import FEWEST_PAIRS
+from helpers.trials.record import Limits, RecordNotKept, TrialError, TrialRecord, TrialRefused
 from helpers.trials.targets import CPU, Target
-from helpers.trials.trial import (
-    Limits,
-    RecordNotKept,
-    TrialError,
-    TrialRecord,
-    TrialRefused,
-    Workload,
-    trial,
-)
+from helpers.trials.trial import trial
+from helpers.trials.workload import Workload
 
 DEFAULT_REPEATS = 5
 

@@ -37,8 +37,10 @@ from helpers.tell.claims import claims
 from helpers.trials import effect, fixplan
 from helpers.trials.effect import LEAST, Comparison, Effect, compare
 from helpers.trials.fixplan import Arm, FixPlan, Pair, Ran
-from helpers.trials.targets import CPU, free_targets, torch_interpreter
-from helpers.trials.trial import SECONDS, TrialRecord, Workload, workload
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.record import TrialRecord
+from helpers.trials.targets import CPU, free_targets
+from helpers.trials.workload import SECONDS, Workload, workload
 
 PATH = CHECKOUT / "env" / "remedies.yaml"
 OUT = OUTPUTS / "trials"

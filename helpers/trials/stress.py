@@ -22,7 +22,8 @@ from helpers.ground.child import Transcript, program, transcript
 from helpers.ground.units import parse_size
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.settings.table import CONF_NAMES
-from helpers.trials.targets import CPU, Target, environment, free_targets, torch_interpreter
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.targets import CPU, Target, environment, free_targets
 
 LIVE_SECONDS = 60.0
 PROGRAM = "helpers.trials.under_torch.stress"

@@ -1,22 +1,18 @@
-"""What is loaded: which GPU of this machine, how a child comes to see it alone, why it is left
-alone, and which Python has torch.
+"""What is loaded: which GPU of this machine, how a child comes to see it alone, and why it is
+left alone.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from helpers.ground import child
 from helpers.ground.units import show_bytes
 from helpers.judge.holders import IN_USE_BYTES
 from helpers.look.bundle import Bundle
-from helpers.look.framework import recorded_python
 from helpers.look.gpus import Gpu, holding, one_each
 from helpers.look.gpus import gpus as gpus_of
 from helpers.look.kernel_log import Event, events
@@ -29,42 +25,6 @@ UNBOUND = (*CONF_NAMES, *NO_CACHE)
 memory is taken from the driver past every limit, and a setting may name another allocator or
 another fraction.
 """
-
-
-# This machine.
-
-
-def torch_interpreter() -> str:
-    """The interpreter that owns torch, as set-up recorded it; without a record the one that
-    runs now.
-    """
-    return recorded_python() or sys.executable
-
-
-ASK_TORCH = """import importlib.util, sys
-spec = importlib.util.find_spec("torch")
-print("torch:", spec.origin if spec and spec.origin else "")
-print("cp%d%d" % sys.version_info[:2])
-"""
-
-
-@lru_cache(maxsize=8)
-def torch_files(python: str) -> tuple[str, str]:
-    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch
-    itself is not imported.
-
-    Empty where there is none, and both where there is no such interpreter.
-    """
-    argv = [python, "-c", ASK_TORCH]
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
-    except (OSError, subprocess.SubprocessError):
-        return "", ""
-    origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
-    return origin.strip(), tag
-
-
-# What is loaded there.
 
 
 @dataclass(frozen=True)

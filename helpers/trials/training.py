@@ -24,7 +24,8 @@ from helpers.allocator.whatif import whatif
 from helpers.ground.child import OUTPUTS, Transcript, program, transcript
 from helpers.ground.replays import WhatIf
 from helpers.ground.units import parse_size
-from helpers.trials.targets import environment, torch_interpreter
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.targets import environment
 
 PROGRAM = "helpers.trials.under_torch.training"
 START_S = 120.0

@@ -17,7 +17,8 @@ from typing import TypedDict, cast
 import numpy as np
 
 from helpers.ground.child import json_row, program, watch
-from helpers.trials.targets import environment, torch_interpreter
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.targets import environment
 from helpers.trials.under_torch import frame
 from helpers.vpoc.counting import profiles, run, strategy_of, threads
 from helpers.vpoc.store import Store, open_store

@@ -1,0 +1,38 @@
+"""Which Python of this machine owns torch, and where that torch stands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import lru_cache
+
+from helpers.look.framework import recorded_python
+
+ASK_TORCH = """import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+print("torch:", spec.origin if spec and spec.origin else "")
+print("cp%d%d" % sys.version_info[:2])
+"""
+
+
+def torch_interpreter() -> str:
+    """The interpreter that owns torch, as set-up recorded it; without a record the one that
+    runs now.
+    """
+    return recorded_python() or sys.executable
+
+
+@lru_cache(maxsize=8)
+def torch_files(python: str) -> tuple[str, str]:
+    """Where ``python`` would import torch from, and its version of Python, such as cp311; torch
+    itself is not imported.
+
+    Empty where there is none, and both where there is no such interpreter.
+    """
+    argv = [python, "-c", ASK_TORCH]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return "", ""
+    origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
+    return origin.strip(), tag

@@ -1,0 +1,66 @@
+"""What a trial leaves behind: memory that the driver still counts, and processes that live on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from helpers.ground import child
+from helpers.ground.child.sampler import SAMPLE_S
+from helpers.ground.shapes import Reading, not_available, seen
+from helpers.judge.holders import SLACK_BYTES
+from helpers.look import files
+from helpers.trials.targets import CPU
+
+
+def driver_used(pci: str, root: str = "") -> Reading:
+    """Memory that the driver counts as used on a card, VRAM and GTT together, read in sysfs:
+    outside of any process.
+    """
+    source = f"/sys/bus/pci/devices/{pci}/mem_info_{{vram,gtt}}_used"
+    if pci in ("", CPU.pci):
+        return not_available("this trial ran on the CPU", "bytes", source)
+    sizes = {}
+    for pool in ("vram", "gtt"):
+        text = files.text(str(root), f"/sys/bus/pci/devices/{pci}/mem_info_{pool}_used")
+        if text.isdigit():
+            sizes[pool] = int(text)
+    if "vram" not in sizes:
+        return not_available("this driver has no such file in sysfs", "bytes", source)
+    return seen(sum(sizes.values()), "bytes", source)
+
+
+def driver_used_bytes(pci: str) -> int | None:
+    """``driver_used`` as a number; None where the driver does not say."""
+    used = driver_used(pci).value
+    return None if used is None else int(used)
+
+
+def why_not_clean(pids: Sequence[int], before: int | None, pci: str, clean_s: float) -> str:
+    """Why the box is not clean after a trial, or empty: its processes live on, or the driver
+    still counts its memory, ``clean_s`` seconds after its end.
+
+    Shared memory that its processes left (torch names it torch_PID_...) is removed.
+    """
+    deadline = time.monotonic() + clean_s
+    while why := _why_held(pids, before, pci):
+        if time.monotonic() >= deadline:
+            return why
+        time.sleep(SAMPLE_S)
+    for pid in pids:
+        for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+            path.unlink(missing_ok=True)
+    return ""
+
+
+def _why_held(pids: Sequence[int], before: int | None, pci: str) -> str:
+    """Which of the processes live, or how much more the driver counts than ``before``; or empty."""
+    alive = [str(pid) for pid in pids if child.process_of(pid).running]
+    if alive:
+        return f"processes {', '.join(alive)} live on"
+    now = driver_used_bytes(pci)
+    if now is None or before is None or now - before <= SLACK_BYTES:
+        return ""
+    more = f"{now - before} bytes more as used than before the trial"
+    return f"the driver counts {more}, and no process of it is left"

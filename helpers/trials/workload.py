@@ -1,0 +1,150 @@
+"""What is tried: a built-in workload by its name, in a variant, or the user's own command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from helpers.ground.child import program
+from helpers.trials.targets import Target
+
+PROGRAM = "helpers.trials.under_torch.workloads"
+
+
+class WorkloadError(ValueError):
+    """No such workload or parameter: one line with what was seen, what was expected and what to
+    do.
+    """
+
+
+@dataclass(frozen=True)
+class BuiltIn:
+    """A workload of helpers/trials/under_torch.
+
+    ``measure``: whose memory is compared, the process's (``work``) or its session's.
+
+    ``seconds``: of a trial, about. ``ballast_mib`` and ``slow`` (a factor) plant a known effect
+    in any of them.
+    """
+
+    name: str
+    shows: str
+    seconds: float
+    parameters: Mapping[str, int | float | str]
+    measure: str
+
+
+def _built_in() -> dict[str, BuiltIn]:
+    content = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
+    workloads = {}
+    for row in content["workloads"]:
+        parameters = {**row["parameters"]}
+        if row.get("keeping"):
+            parameters |= content["keeping"]
+        workloads[row["name"]] = BuiltIn(
+            name=row["name"],
+            shows=row["shows"],
+            seconds=row["seconds"],
+            parameters=parameters | content["planted"],
+            measure=row["measure"],
+        )
+    return workloads
+
+
+BUILT_IN = _built_in()
+SECONDS = {name: built_in.seconds for name, built_in in BUILT_IN.items()}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing to run: ``command`` of the user, or a built-in with what differs from its
+    ``parameters``.
+
+    ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is
+    the step's loss. ``measure``: work or session, as in BuiltIn.
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    step: str = ""
+    measure: str = "session"
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Every parameter of a built-in, with what is changed of it."""
+        if self.name not in BUILT_IN:
+            return {**self.parameters}
+        return {**BUILT_IN[self.name].parameters, **self.parameters}
+
+    @property
+    def words(self) -> str:
+        """The workload in one line."""
+        if self.command:
+            return shlex.join(self.command)
+        changed = (f"{name}={value}" for name, value in sorted(self.parameters.items()))
+        return " ".join([self.name, *changed])
+
+
+def workload(name: str, **parameters: Any) -> Workload:
+    """The built-in of that name with these parameters in place of its own. Raises WorkloadError."""
+    if name not in BUILT_IN:
+        names = ", ".join(BUILT_IN)
+        raise WorkloadError(f"workload {name!r}: expected one of {names}, or -- and a command")
+    built_in = BUILT_IN[name]
+    for key, value in parameters.items():
+        if key not in built_in.parameters:
+            names = ", ".join(built_in.parameters)
+            raise WorkloadError(f"{name}: parameter {key!r} is not known; expected one of {names}")
+        default = built_in.parameters[key]
+        if not _fits(value, default):
+            raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {default!r}")
+    defaults = built_in.parameters
+    changed = {key: value for key, value in parameters.items() if value != defaults[key]}
+    return Workload(name, changed, measure=built_in.measure)
+
+
+def _fits(value: Any, default: int | float | str) -> bool:
+    """Whether a value is of the default's kind: a text, or a number of 0 or more."""
+    if isinstance(default, str) or isinstance(value, (str, bool)):
+        return isinstance(default, str) and isinstance(value, str)
+    return value >= 0 and (isinstance(default, float) or isinstance(value, int))
+
+
+def command(argv: Sequence[str], step: str = "") -> Workload:
+    """The user's own command.
+
+    Raises WorkloadError where there is none, or where ``step`` is no regular expression.
+    """
+    if not argv:
+        raise WorkloadError("no command; expected one after --, such as: -- python train.py")
+    try:
+        re.compile(step)
+    except re.error as error:
+        such = "expected a regular expression such as 'loss=([0-9.]+)'"
+        raise WorkloadError(f"step marker {step!r}: {error}; {such}") from error
+    return Workload("command", command=tuple(argv), step=step)
+
+
+def argv(
+    wanted: Workload, python: str, seed: int, target: Target, device_bytes: int | None
+) -> list[str]:
+    """The command line that runs it. A command of the user runs as it stands."""
+    if wanted.command:
+        return list(wanted.command)
+    spec = {
+        "workload": wanted.name,
+        "parameters": wanted.given,
+        "seed": seed,
+        "device": target.device,
+        "pci": "" if target.pci == "cpu" else target.pci,
+        "several": target.several,
+        "threads": 1,
+        "device_bytes": device_bytes,
+    }
+    return program(python, PROGRAM, json.dumps(spec))
