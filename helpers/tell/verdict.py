@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from html import escape
-from typing import Any
+from typing import NamedTuple
 
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import VERDICT_MIME, Evidence, Verdict, causes
@@ -48,7 +48,9 @@ def summary(verdict: Verdict) -> str:
     """The summary without the title that it may begin with: the headline has said that."""
     title = _flat(verdict.title).rstrip(".")
     text = _flat(verdict.summary)
-    return text[len(title) :].lstrip(". ") if title and text.startswith(title + ".") else text
+    if title and text.startswith(title + "."):
+        return text[len(title) :].lstrip(". ")
+    return text
 
 
 def rows(verdict: Verdict) -> list[Evidence]:
@@ -73,16 +75,25 @@ def quoted(row: Evidence) -> str:
     return value if row.reading.unit != "text" or " " in value and value not in row.says else ""
 
 
-def steps(verdict: Verdict) -> list[tuple[str, str, str]]:
-    """The next step as what a person does one after the other: title, words, and what is typed
-    there.
-    """
+class Step(NamedTuple):
+    """One thing that a person does: its title, what it is in words, and what is typed."""
+
+    title: str
+    says: str
+    command: str
+
+
+def steps(verdict: Verdict) -> list[Step]:
+    """The next step as what a person does one after the other."""
     step = verdict.next_step
-    listed = [("Do", _flat(step.what), step.command)]
+    listed = [Step("Do", _flat(step.what), step.command)]
     if step.reboot:
-        listed.append(("Reboot", "it takes effect at the next boot", ""))
-    listed += [("Check", "", step.check)] if step.check else []
-    return listed + ([("Undo", "if it did not help", step.undo)] if step.undo else [])
+        listed.append(Step("Reboot", "it takes effect at the next boot", ""))
+    if step.check:
+        listed.append(Step("Check", "", step.check))
+    if step.undo:
+        listed.append(Step("Undo", "if it did not help", step.undo))
+    return listed
 
 
 def sums(verdict: Verdict) -> list[Evidence]:
@@ -97,68 +108,102 @@ def brief(verdict: Verdict) -> str:
     Commands are never cut. Where they take too much room, how to check and undo, then reasons,
     are left to ``as_text``.
     """
-    head = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
-    head += wrapped(f"({label(verdict)})", columns=SCREEN)
-    first = why(verdict)
+    reasons = why(verdict)
     listed = steps(verdict)
+    lines = _screen(verdict, reasons, listed)
+    while len(lines) > LINES:
+        if len(listed) > 1:
+            listed.pop()
+        elif len(reasons) > 1:
+            reasons.pop()
+        else:
+            break
+        lines = _screen(verdict, reasons, listed)
+    return "\n".join(lines)
+
+
+def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step]) -> list[str]:
+    """The lines of ``brief`` with these reasons and these steps."""
+    lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
+    lines += wrapped(f"({label(verdict)})", columns=SCREEN)
+    lines.append("")
+    if reasons:
+        lines.append(bold("Why"))
+    else:
+        lines += wrapped(summary(verdict), columns=SCREEN)
+    for row in reasons:
+        lines += _reason(row)
+    lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
+    return lines + wrapped(_more(verdict, len(listed) < len(steps(verdict))), columns=SCREEN)
+
+
+def _more(verdict: Verdict, some_steps_are_left_out: bool) -> str:
+    """What ``--wide`` shows beyond one screen."""
     counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
-    counts += [f"{len(verdict.missing)} missing"] * bool(verdict.missing)
-    counts += [f"{len(verdict.alternatives)} still open"] * bool(verdict.alternatives)
+    if verdict.missing:
+        counts.append(f"{len(verdict.missing)} missing")
+    if verdict.alternatives:
+        counts.append(f"{len(verdict.alternatives)} still open")
     more = f"All evidence ({', '.join(counts)}), tables"
-    while True:
-        reasons = [bold("Why")] if first else wrapped(summary(verdict), columns=SCREEN)
-        reasons += [line for row in first for line in _reason(row)]
-        undo = ", check, undo" * (len(listed) < len(steps(verdict)))
-        end = ["", *wrapped(f"{more}{undo}: --wide", columns=SCREEN)]
-        out = [*head, "", *reasons, "", bold("Next step"), *_typed(verdict, listed), *end]
-        longer: Any = next((rows for rows in (listed, first) if len(rows) > 1), None)
-        if len(out) <= LINES or longer is None:
-            return "\n".join(out)
-        longer.pop()
+    if some_steps_are_left_out:
+        more += ", check, undo"
+    return f"{more}: --wide"
 
 
 def _reason(row: Evidence) -> list[str]:
     """A piece of evidence in lines of a terminal."""
     value = quoted(row)
     says = _flat(row.says)
-    sized = row.reading.unit != "text"
-    words = wrapped(value, "    ", columns=SCREEN)[:MOST_WHY] if value and not sized else []
-    return wrapped(f"{value}: {says}" if sized else says, "  ", "    ", SCREEN) + words
+    if row.reading.unit != "text":
+        return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
+    lines = wrapped(says, "  ", "    ", SCREEN)
+    if value:
+        lines += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
+    return lines
 
 
-def _typed(verdict: Verdict, listed: list[tuple[str, str, str]]) -> list[str]:
+def _typed(verdict: Verdict, listed: list[Step]) -> list[str]:
     """Steps by number, each with its commands as they are typed, then what they need first and
     may harm.
     """
-    out = []
-    for number, (title, says, command) in enumerate(listed, 1):
-        words = f"{number}. {title}: {says}" if says else f"{number}. {title}:"
-        out += wrapped(words, "  ", "     ", SCREEN)
-        out += typed(command, "     ")
-    return out + [one for text in _limits(verdict) for one in wrapped(text, "  ", "    ", SCREEN)]
+    lines = []
+    for number, step in enumerate(listed, 1):
+        words = f"{number}. {step.title}: {step.says}".rstrip()
+        lines += wrapped(words, "  ", "     ", SCREEN)
+        lines += typed(step.command, "     ")
+    for text in _limits(verdict):
+        lines += wrapped(text, "  ", "    ", SCREEN)
+    return lines
 
 
 def _limits(verdict: Verdict) -> list[str]:
     """What the next step needs first, and what it may harm."""
     step = verdict.next_step
-    first = [f"Before it: {step.precondition}"] if step.precondition else []
-    return [_flat(text) for text in (*first, f"What it may harm: {step.blast_radius}")]
+    limits = []
+    if step.precondition:
+        limits.append(_flat(f"Before it: {step.precondition}"))
+    return [*limits, _flat(f"What it may harm: {step.blast_radius}")]
 
 
 def as_text(verdict: Verdict) -> str:
     """The verdict with all its evidence."""
-    out = [verdict.headline, f"({label(verdict)})"]
+    lines = [verdict.headline, f"({label(verdict)})"]
     if summary(verdict):
-        out += ["", *_prose(summary(verdict), "")]
-    out += ["", "Evidence", *_items(rows(verdict), "None.")]
+        lines += ["", *_prose(summary(verdict), "")]
+    lines += ["", "Evidence", *_items(rows(verdict), "None.")]
     if sums(verdict):
-        out += ["", SUMS, *(line for row in sums(verdict) for line in _prose(row.says))]
-    out += ["", "Against", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
-    missing = [line for m in verdict.missing for line in _prose(f"{m.reading}: {m.how}")]
-    out += missing or ["  " + NOTHING_MISSING]
+        lines += ["", SUMS]
+        for row in sums(verdict):
+            lines += _prose(row.says)
+    lines += ["", "Against", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
+    for missing in verdict.missing:
+        lines += _prose(f"{missing.reading}: {missing.how}")
+    if not verdict.missing:
+        lines.append(f"  {NOTHING_MISSING}")
     if verdict.alternatives:
-        out += ["", "Still open", *("  " + line for line in alternatives(verdict))]
-    return "\n".join([*out, "", "Next step", *_typed(verdict, steps(verdict))])
+        lines += ["", "Still open"]
+        lines += [f"  {line}" for line in alternatives(verdict)]
+    return "\n".join([*lines, "", "Next step", *_typed(verdict, steps(verdict))])
 
 
 def as_markdown(verdict: Verdict) -> str:
@@ -182,20 +227,28 @@ def steps_html(verdict: Verdict) -> str:
     """The next step as a numbered list, what is typed as lines to copy, and below it what it
     needs and may harm.
     """
-    listed = "".join(
-        f"<li><b>{title}</b>{escape(': ' * bool(says) + says)}{text_html(typed) if typed else ''}</li>"
-        for title, says, typed in steps(verdict)
-    )
+    listed = "".join(_step_html(step) for step in steps(verdict))
     limits = "".join(f"<p>{escape(line)}</p>" for line in _limits(verdict))
     return f"<div class=casebook><ol>{listed}</ol>{limits}</div>"
 
 
+def _step_html(step: Step) -> str:
+    words = escape(f": {step.says}") if step.says else ""
+    lines = text_html(step.command) if step.command else ""
+    return f"<li><b>{step.title}</b>{words}{lines}</li>"
+
+
 def against(verdict: Verdict, sources: bool = True) -> Shown:
     """What speaks against the verdict, and which causes stay open."""
-    head = ["against", "value", "source"][: 2 + sources]
-    cells = [[e.says, e.reading, e.reading.source][: len(head)] for e in verdict.against]
-    left = [f"Still open: {line}" for line in alternatives(verdict)]
-    return Shown("What speaks against it", head, cells, left, none=NOTHING_AGAINST, widest=None)
+    head = ["against", "value"]
+    cells: list[list[object]] = [[row.says, row.reading] for row in verdict.against]
+    if sources:
+        head.append("source")
+        cells = [[row.says, row.reading, row.reading.source] for row in verdict.against]
+    still_open = [f"Still open: {line}" for line in alternatives(verdict)]
+    return Shown(
+        "What speaks against it", head, cells, still_open, none=NOTHING_AGAINST, widest=None
+    )
 
 
 def show(verdict: Verdict) -> None:
@@ -221,12 +274,13 @@ def alternatives(verdict: Verdict) -> list[str]:
 
 def _items(items: list[Evidence], none: str) -> list[str]:
     """Each piece of evidence, its value under what it says."""
-    out = []
-    for e in items:
-        value = plain(e.reading.show())
-        source = one_source([e.reading])
-        out += [*_prose(e.says), f"      {value}   from {source}"]
-    return out or ["  " + none]
+    if not items:
+        return [f"  {none}"]
+    lines = []
+    for row in items:
+        value = plain(row.reading.show())
+        lines += [*_prose(row.says), f"      {value}   from {one_source([row.reading])}"]
+    return lines
 
 
 def _prose(text: str, indent: str = "  ") -> list[str]:
@@ -241,7 +295,8 @@ def _item(e: Evidence) -> str:
 
 def _listed(title: str, lines: Iterable[str], none: str = "") -> str:
     """A title with a list below it, or what an empty one says."""
-    return f"**{title}**\n\n" + ("\n".join("- " + line for line in lines) or none)
+    items = "\n".join(f"- {line}" for line in lines)
+    return f"**{title}**\n\n{items or none}"
 
 
 def _flat(text: str) -> str:
@@ -255,8 +310,12 @@ def _escaped(text: str) -> str:
 def code(text: str, none: str = "an unnamed source") -> str:
     """A code span that holds any text: its fence is longer than any run of backticks inside."""
     text = _flat(text)
+    if not text:
+        return none
+    if "`" not in text:
+        return f"`{text}`"
     fence = "`" * (1 + backticks(text))
-    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`" if text else none
+    return f"{fence} {text} {fence}"
 
 
 def backticks(text: str) -> int:
