@@ -151,8 +151,6 @@ def test_a_page_shows_each_thing_once(whole):
         and "And why." in html
     )
     assert notebook_html(notebook, Room(ROOM), known=known).strip() == ""
-    everything = str(notebook_html(notebook, Room(ROOM)))
-    assert "One moment" in everything and "the verdict in words" in everything
 
 
 def test_a_figure_and_the_table_that_says_the_same_are_two_views_of_one_section():
@@ -226,7 +224,8 @@ def test_the_failing_cell_is_found_by_its_number_where_papermill_marked_none():
 
 def test_no_fold_for_code_is_empty():
     """An empty cell has nothing to fold away, and what the kernel wrote after the last cell is not of a cell. Since 2026-11-27."""
-    notebook = new_notebook(cells=[code("a = 1"), code(" "), code("", printed("said\n"))])
+    died = [code("a = 1", status="failed"), code(" ", status="pending")]
+    notebook = new_notebook(cells=[*died, code("", printed("said\n"))])
     shown = str(notebook_html(notebook, Room(ROOM), "last words of nobody"))
     folded = re.findall('<details class="code">(.*?)</details>', shown, re.DOTALL)
     assert [re.sub("<[^>]*>", " ", one).split() for one in folded] == [["Code", "a", "=", "1"]]
@@ -300,7 +299,7 @@ def test_markdown_cannot_lead_away_or_point_at_files_beside_it():
     shown = str(Prose().html("[x](javascript:alert(7)) <https://example.org> [r]\n\n[r]: //e 't'"))
     assert "<a" not in shown and "href" not in shown
     lure = "{% include '/etc/passwd' %} {{ 7 * 6 }} ![x](file:///etc/passwd) [a](../../x)"
-    html = notebook_html(new_notebook(cells=[markdown(lure)]), Room(ROOM))
+    html = notebook_html(new_notebook(cells=[markdown(lure), code("", printed("x"))]), Room(ROOM))
     assert not [words for words in ("root:", "42", "<img", "href") if words in html]
 
 

@@ -62,55 +62,61 @@ class Fold:
         return next(filter(None, map(_says, self.outputs)), "")
 
 
-def folds(pieces: Iterable[ProseCell | CodeCell], known: set[str] | None) -> list[Fold]:
+def folds(pieces: Iterable[ProseCell | CodeCell], known: set[str]) -> list[Fold]:
     """The cells of a notebook under the lines that go before them.
 
     ``known`` are digests of outputs that the page around them shows already; they are not shown
     again, and what is shown is added. Neither are code that ran well, and the parts that the
-    head of that page holds. None shows everything.
+    head of that page holds.
     """
-    folding = _ShowAll() if known is None else _ShowNew(known)
+    folding = _Folding(known)
     for piece in pieces:
         if isinstance(piece, ProseCell):
             folding.add_prose(piece)
         else:
             folding.add_code(piece)
-    return folding.folds()
+    return [fold for fold in (*folding.closed, folding.fold) if fold.outputs or fold.cells]
 
 
 class _Folding:
     """Folds that are closed, and the one to which cells are added."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: set[str]) -> None:
+        self.known = known
         self.closed: list[Fold] = []
         self.fold = Fold()
+        self.part = ""
+        """The last heading."""
         self.code_passed = False
         """Whether code went by since the last prose, also such that had nothing to show."""
 
     def add_prose(self, piece: ProseCell) -> None:
-        raise NotImplementedError
-
-    def add_code(self, piece: CodeCell) -> None:
-        raise NotImplementedError
-
-    def is_shown(self, fold: Fold) -> bool:
-        return bool(fold.outputs or fold.cells)
-
-    def folds(self) -> list[Fold]:
-        return [fold for fold in (*self.closed, self.fold) if self.is_shown(fold)]
-
-    def begin_where(self, begins: bool) -> None:
-        """Close the fold where another begins, or where cells stand in it."""
-        if begins or self.fold.outputs or self.fold.cells or self.code_passed:
+        """Add words to the fold, or begin another where cells stand in it."""
+        if self.fold.outputs or self.fold.cells or self.code_passed:
             self.closed.append(self.fold)
             self.fold = Fold()
         self.code_passed = False
+        if piece.heading:
+            self.part = piece.heading
+        if self.fold.title:
+            self.fold.prose += piece.whole
+            return
+        self.fold.prose += piece.rest
+        self.fold.title = piece.lead
+        if not piece.lead:
+            self.fold.title = PARTS.get(piece.heading, piece.heading)
 
-    def add(self, piece: CodeCell, outputs: list[PageOutput], is_wanted: bool) -> None:
-        """Add outputs of a cell, and the cell itself where that is wanted."""
+    def add_code(self, piece: CodeCell) -> None:
+        """Add the outputs of a cell that are new, and the cell where it did not run well."""
         self.code_passed = True
-        is_twin = self.closed and not is_wanted and not self.fold.outputs
-        if is_twin and _are_twins(self.closed[-1].outputs, outputs):
+        outputs = piece.outputs
+        if not piece.state:
+            outputs = self._new(piece)
+            if piece.outputs and not outputs and not self.fold.outputs:
+                self.fold = Fold()
+        is_wanted = bool(piece.state or piece.last_words)
+        may_be_twin = self.closed and not is_wanted and not self.fold.outputs
+        if may_be_twin and _are_twins(self.closed[-1].outputs, outputs):
             self.closed[-1].outputs += outputs
             self.fold = Fold()
             return
@@ -119,51 +125,6 @@ class _Folding:
         self.fold.outputs += outputs
         if is_wanted:
             self.fold.cells.append(piece)
-
-
-class _ShowAll(_Folding):
-    """Every cell with its code, under its own heading."""
-
-    def add_prose(self, piece: ProseCell) -> None:
-        self.begin_where(bool(piece.heading))
-        if self.fold.title or piece.heading:
-            self.fold.prose += piece.whole
-        else:
-            self.fold.prose += piece.rest
-        if not self.fold.title:
-            self.fold.title = piece.heading or piece.lead
-
-    def add_code(self, piece: CodeCell) -> None:
-        is_wanted = bool(piece.code or piece.state or piece.last_words)
-        self.add(piece, piece.outputs, is_wanted)
-
-    def is_shown(self, fold: Fold) -> bool:
-        return bool(fold.title) or super().is_shown(fold)
-
-
-class _ShowNew(_Folding):
-    """What the page around it does not show yet, and cells that did not run well."""
-
-    def __init__(self, known: set[str]) -> None:
-        super().__init__()
-        self.known = known
-        self.part = ""
-
-    def add_prose(self, piece: ProseCell) -> None:
-        self.begin_where(False)
-        if piece.heading:
-            self.part = piece.heading
-        self.fold.prose += piece.whole if self.fold.title else piece.rest
-        if not self.fold.title:
-            self.fold.title = piece.lead or PARTS.get(piece.heading, piece.heading)
-
-    def add_code(self, piece: CodeCell) -> None:
-        outputs = piece.outputs
-        if not piece.state:
-            outputs = self._new(piece)
-            if piece.outputs and not outputs and not self.fold.outputs:
-                self.fold = Fold()
-        self.add(piece, outputs, is_wanted=bool(piece.state or piece.last_words))
 
     def _new(self, piece: CodeCell) -> list[PageOutput]:
         """The outputs of a cell that the page does not show; it does from now on."""

@@ -29,6 +29,8 @@ def notebook_html(
     ``known`` is what the page around it shows already, as of ``folds``; ``last_words`` and
     ``failing_cell`` are as of ``cells``.
     """
-    mark = len(known) if known else 0
+    if known is None:
+        known = set()
+    mark = len(known)
     pieces = cells(notebook, room, last_words, failing_cell)
     return render("folds.html.j2", folds=folds(pieces, known), mark=mark)
