@@ -23,7 +23,7 @@ from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.load import read, to_parquet  # noqa: E402
 from helpers.allocator.recorded import with_record  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
-from helpers.rehearse import build, study  # noqa: E402
+from helpers.rehearse import remedies, torches  # noqa: E402
 from helpers.trials.remedies import chosen, recorded_path  # noqa: E402
 
 CARD = find_card("a100-80")
@@ -36,9 +36,9 @@ def main() -> int:
     arguments = given.parse_args()
     place = Path(arguments.cache).absolute()
     wrong = 0
-    build.cache = lambda folder="": place
-    wanted = study.arms([one for one in chosen(arguments.only) if not one.preset])
-    for name, *both in study.rehearsed_arms(wanted, CARD):
+    torches.cache_folder = lambda folder="": place
+    wanted = remedies.arms([one for one in chosen(arguments.only) if not one.preset])
+    for name, *both in remedies.rehearsed_arms(wanted, CARD):
         for arm, done in zip(wanted[name], both, strict=True):
             path = recorded_path(arm.workload)
             if not done.fits or done.trace is None:

@@ -32,8 +32,7 @@ from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances, with_record  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
-from helpers.rehearse import build  # noqa: E402
-from helpers.rehearse.rehearse import Rehearsal, rehearse  # noqa: E402
+from helpers.rehearse import Rehearsal, build, rehearse, torches  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "programs" / "rehearse" / "steps.py"
 MODELS = ("mlp", "transformer", "convnet", "lstm")
@@ -84,7 +83,7 @@ def exact(done: Rehearsal) -> tuple[str, str]:
 
 def one(
     row: tuple[str, str, str, str],
-    torch: build.Torch,
+    torch: torches.Torch,
     python: str,
     place: Path,
     work: Path,
@@ -145,10 +144,10 @@ def main() -> int:
     for version in given.torch or ["2.14.1", "2.6.0"]:
         try:
             build.tools()
-            torch, where = build.find(given.python, version, place)
-            torch = torch or build.install(given.python, version, where)
+            torch, where = torches.find_torch(given.python, version, place)
+            torch = torch or torches.install(given.python, version, where)
             build.build(torch, place)
-        except build.NotReady as error:
+        except torches.NotReady as error:
             missing = True
             print(f"torch {version} not run because {error}", flush=True)
             continue

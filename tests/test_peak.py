@@ -14,7 +14,7 @@ from toy_allocator import MIB, Toy
 
 from helpers.allocator.lines import requests
 from helpers.allocator.peak import by_kind, compare
-from helpers.rehearse import build, commits
+from helpers.rehearse import build, commits, torches
 
 
 def program(shift=0, *, forward=4, extra=0, function="step"):
@@ -131,12 +131,13 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
         toy.alloc(int(place.read_text().split()[-1]) * MIB, frames(1))
         assert not out.exists() and not how["log"].exists()
         how["log"].write_text(str(out.write_bytes(pickle.dumps(toy.snapshot()))))
-        return SimpleNamespace(trace=out, fits=True, ooms=0, exit_code=0)
+        return SimpleNamespace(trace=out, failed_otherwise=False, exit_code=0)
 
-    given = build.Torch(Path("/t"), "2", True)
-    for name, answer in (("tools", None), ("find", (given, Path("/t"))), ("build", None)):
-        monkeypatch.setattr(build, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr("helpers.rehearse.rehearse.rehearse", rehearsed)
+    given = torches.Torch(Path("/t"), "2", True)
+    monkeypatch.setattr(torches, "find_torch", lambda *_: (given, Path("/t")))
+    for name in ("tools", "build"):
+        monkeypatch.setattr(build, name, lambda *_: None)
+    monkeypatch.setattr("helpers.rehearse.run.rehearse", rehearsed)
     monkeypatch.setattr("helpers.commands.rehearse.OUTPUTS", tmp_path / "outputs")
     monkeypatch.chdir(tmp_path)
     commit_of(tmp_path, "size = 100")

@@ -20,15 +20,27 @@ from helpers import cli
 from helpers.allocator.record import INJECT
 from helpers.commands import rehearse as command
 from helpers.look import cards
-from helpers.rehearse import build, rehearse, study
-from helpers.rehearse.rehearse import Oom, Rehearsal, environment
+from helpers.rehearse import (
+    build,
+    fault,
+    remedies,
+    search,
+    torches,
+    view,
+    words,
+    workloads,
+)
+from helpers.rehearse import run as run_module
+from helpers.rehearse import trust as trust_module
+from helpers.rehearse.rehearsal import Oom, Rehearsal
+from helpers.rehearse.run import environment
 from helpers.settings.presets import Preset
 from helpers.trials.remedies import FixRow, Remedy
 from helpers.trials.workload import workload
 
 MIB = 1 << 20
 GIB = 1 << 30
-DEVICE_ROWS = (build.HERE / "properties.def").read_text()
+DEVICE_ROWS = (words.HERE / "properties.def").read_text()
 CARD = cards.find_card("4090")
 QUIET = {"pid": 1, "forks": 0, "error": "", "message": "", "frames": [], "missing": []}
 QUIET |= {"counts": {"launches": 5, "cudnn": 0}, "reads": []}
@@ -64,7 +76,7 @@ def refused(kind, says):
 
 def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
     lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
-    line = command.told(lost)[0]
+    line = view.in_lines(lost)[0]
     assert "peak allocated unknown, reserved unknown, unknown retries" in line and "0 B" not in line
 
 
@@ -83,9 +95,9 @@ def test_an_argument_is_found_read_and_changed_and_nothing_else_is(
     before, value, new, joined, dashes
 ):
     words = [*before, *([f"--batch={value}"] if joined else ["--batch", str(value)]), "--last"]
-    assert study.start_of(words, dashes + "batch") == value
-    changed = study.with_argument(words, dashes + "batch", new)
-    assert study.start_of(changed, "batch") == new and len(changed) == len(words)
+    assert search.start_of(words, dashes + "batch") == value
+    changed = search.with_argument(words, dashes + "batch", new)
+    assert search.start_of(changed, "batch") == new and len(changed) == len(words)
     assert sum(old != now for old, now in zip(words, changed, strict=True)) == int(new != value)
 
 
@@ -93,8 +105,8 @@ def test_an_argument_is_found_read_and_changed_and_nothing_else_is(
     "words", ["train.py", "--batch", "train.py --batch eight", "train.py --batch 0", "batch 8"]
 )
 def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
-    with refused(study.SearchError, "--find-batch batch"):
-        study.start_of(words.split(), "batch")
+    with refused(search.SearchError, "--find-batch batch"):
+        search.start_of(words.split(), "batch")
 
 
 # Searches.
@@ -103,39 +115,39 @@ def test_an_argument_that_is_not_there_or_no_number_is_refused(words):
 @given(limit=st.integers(1, 5000), start=st.integers(1, 300))
 @settings(max_examples=50, deadline=None)
 def test_the_largest_batch_is_the_last_that_fits(limit, start):
-    found = study.find_batch(lambda batch: ran(fits=batch <= limit), start)
+    found = search.find_batch(lambda batch: ran(fits=batch <= limit), start)
     assert (found.best, found.beyond) == (limit, limit + 1) and len(found.done) < 30
 
 
 def test_no_batch_fits_or_every_one_that_is_tried():
-    assert study.find_batch(lambda batch: ran(fits=False), 8).best is None
-    assert study.find_batch(lambda batch: ran(), 8).beyond is None
+    assert search.find_batch(lambda batch: ran(fits=False), 8).best is None
+    assert search.find_batch(lambda batch: ran(), 8).beyond is None
 
 
 @given(needs=st.integers(1, 4000), peak=st.integers(0, 3000), held=st.integers(0, 50))
 @settings(max_examples=50, deadline=None)
 def test_the_smallest_card_finishes_and_one_granule_less_does_not(needs, peak, held):
     needs, peak, held = 2 * MIB * (needs + held), 2 * MIB * (needs + peak), 2 * MIB * held
-    found = study.find_capacity(
+    found = search.find_capacity(
         lambda size: ran(size, size >= needs, peak_reserved_bytes=peak), held
     )
     assert found.best == needs and found.beyond == needs - 2 * MIB
 
 
 def test_a_program_that_fails_for_another_reason_is_no_out_of_memory():
-    with refused(study.SearchError, "without running out of memory: NameError"):
-        study.find_batch(lambda batch: ran(exit_code=1, error="NameError: x"), 4)
-    with refused(study.SearchError, "reserved nothing"):
-        study.find_capacity(lambda size: ran(peak_reserved_bytes=0))
+    with refused(search.SearchError, "without running out of memory: NameError"):
+        search.find_batch(lambda batch: ran(exit_code=1, error="NameError: x"), 4)
+    with refused(search.SearchError, "reserved nothing"):
+        search.find_capacity(lambda size: ran(peak_reserved_bytes=0))
 
 
 HIP = {"PYTORCH_HIP_ALLOC_CONF": "expandable_segments:True", "OMP_NUM_THREADS": "1"}
 
 
 def test_presets_are_given_as_settings_of_the_cuda_build():
-    found = study.settings_of(Preset("a", HIP, {}, ()))
+    found = remedies.settings_of(Preset("a", HIP, {}, ()))
     assert found == ("expandable_segments:True", {"OMP_NUM_THREADS": "1"})
-    assert study.settings_of(Preset("b", {}, {}, ())) == ("", {})
+    assert remedies.settings_of(Preset("b", {}, {}, ())) == ("", {})
 
 
 def fix_row(name, memory=None, predicted="predicted"):
@@ -148,14 +160,16 @@ def measured(rows, preset="cuda-expandable", seconds=60.0):
         Remedy(row.remedy, "says", "predicted", "training", preset=others.get(row.remedy, preset))
         for row in rows
     ]
-    found = study.measured_rows(rows, wanted, CARD, seconds)
+    found = remedies.measured_rows(rows, wanted, CARD, seconds)
     return [row.measured for row in found]
 
 
 def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
-    monkeypatch.setattr(build, "find", lambda *_: (build.Torch(Path("/t"), "2", True), Path("/t")))
+    monkeypatch.setattr(
+        torches, "find_torch", lambda *_: (torches.Torch(Path("/t"), "2", True), Path("/t"))
+    )
     monkeypatch.setattr(build, "tools", lambda: None)
-    monkeypatch.setattr(study, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
+    monkeypatch.setattr(run_module, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
     open_row = fix_row("one")
     other = fix_row("other", predicted="not for this box")
     words = measured([open_row, other, fix_row("the host's"), fix_row("tried", memory=object())])
@@ -164,14 +178,14 @@ def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
     late = measured([fix_row("one")], seconds=-1.0)[0]
     assert late == "not rehearsed because its -1 s were over"
     refuses = {"exit_code": 1, "error": "needs bitsandbytes"}
-    monkeypatch.setattr(study, "rehearse", lambda *_, conf, **__: ran(**refuses))
+    monkeypatch.setattr(run_module, "rehearse", lambda *_, conf, **__: ran(**refuses))
     assert measured([fix_row("one")])[0].startswith("ended with 1: needs bitsandbytes; default")
 
 
 def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "own_torch", lambda python: (None, "cp311"))
-    header, row = study.on_cards({"training": workload("training")}, ["t4"])
+    monkeypatch.setattr(torches, "own_torch", lambda python: (None, "cp311"))
+    header, row = workloads.on_cards({"training": workload("training")}, ["t4"])
     assert len(header) == len(row) and row[2].startswith("not run because")
     assert measured([fix_row("one")])[0].startswith("not rehearsed because")
 
@@ -180,7 +194,7 @@ def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_pa
 
 
 def trust(*told, card=CARD, streams=1):
-    return "\n".join(rehearse.trust([{**QUIET, **one} for one in told], card, streams))
+    return "\n".join(trust_module.trust([{**QUIET, **one} for one in told], card, streams))
 
 
 def read(op, sizes=False, inside="", where="train.py:3 step", times=1):
@@ -226,12 +240,12 @@ SIZE = read("nonzero", True)
 def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
     ended = SimpleNamespace(exit_code=code, signal="")
     told = {**QUIET, "error": error, "message": message}
-    assert re.match(says, rehearse.whose(ended, [told]))
+    assert re.match(says, fault.whose(ended, [told]))
     if error == "ValueError":
-        assert "perhaps" in rehearse.whose(ended, [{**told, **SIZE}])
+        assert "perhaps" in fault.whose(ended, [{**told, **SIZE}])
     asked = {**told, "missing": ["cuGraphicsMapResources"]}
-    assert ("cuGraphicsMap" in rehearse.whose(ended, [asked])) == (code in (3, 255))
-    assert re.match(says.partition(", without")[0], rehearse.whose(ended, [asked]))
+    assert ("cuGraphicsMap" in fault.whose(ended, [asked])) == (code in (3, 255))
+    assert re.match(says.partition(", without")[0], fault.whose(ended, [asked]))
 
 
 def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it():
@@ -246,25 +260,25 @@ def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it()
     ):
         told = {**asked, "error": message and "RuntimeError", "message": message}
         ended = SimpleNamespace(exit_code=1, signal="")
-        assert re.match(says, rehearse.whose(ended, [told])), message
+        assert re.match(says, fault.whose(ended, [told])), message
 
 
 def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
-    lost = command.told(ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y"))
+    lost = view.in_lines(ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y"))
     assert (
         "peak allocated unknown, reserved at least 20.00 MiB" in lost[0]
         and "unknown retries" in lost[0]
     )
     assert "whose fault: x: y" in lost
-    ended = command.told(ran(stopped="--steps", steps=5))[0]
+    ended = view.in_lines(ran(stopped="--steps", steps=5))[0]
     assert "fits so far: ended by --steps after 5 steps" in ended
 
 
 def test_two_ends_of_what_hangs_on_values_are_one_line():
     low = ran()
     high = ran(fits=False, peak_reserved_bytes=40 * MIB)
-    assert command.between([low]) == []
-    [line] = command.between([low, high])
+    assert view.between([low]) == []
+    [line] = view.between([low, high])
     assert "between 20.00 MiB (fits) and 40.00 MiB (runs out)" in line
 
 
@@ -290,18 +304,21 @@ def test_what_a_rehearsal_cannot_know_is_named(more, says):
 
 def test_workspaces_of_which_only_a_range_is_known_make_a_tight_fit_neither_yes_nor_no(monkeypatch):
     told = [{**QUIET, "counts": {"cudnn": 3}}]
-    assert rehearse.workspaces(told, 0)[0] == 512 * MIB and not rehearse.workspaces(told, MIB)[0]
+    assert (
+        trust_module.workspaces(told, 0)[0] == 512 * MIB
+        and not trust_module.workspaces(told, MIB)[0]
+    )
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "64")
-    assert rehearse.workspaces(told, 0)[0] == 64 * MIB
+    assert trust_module.workspaces(told, 0)[0] == 64 * MIB
     tight = ran(size=80 * MIB, more_bytes=64 * MIB)
-    assert tight.between and "between fits and runs out" in command.told(tight)[0]
+    assert tight.between and "between fits and runs out" in view.in_lines(tight)[0]
     assert not ran(size=84 * MIB, more_bytes=64 * MIB).between
     assert not ran(size=80 * MIB, fits=False, more_bytes=64 * MIB).between
 
 
 def test_a_quiet_program_leaves_only_what_is_always_so():
     assert "\n" not in trust({}) and "outside of torch's allocator" in trust({})
-    assert rehearse.exact([QUIET]) and not rehearse.exact([QUIET, {**QUIET, **SIZE}])
+    assert trust_module.exact([QUIET]) and not trust_module.exact([QUIET, {**QUIET, **SIZE}])
     harmless = ["cuptiGetVersion", "cudaGetDriverEntryPoint"]
     assert trust({"missing": harmless}) == trust({})
 
@@ -320,11 +337,11 @@ def test_the_answer_names_card_torch_failure_and_trust():
         "unallocated."
     )
     out = Oom(256 * MIB, 10 * MIB, ("train.py:3 step",), words)
-    lines = "\n".join(command.told(ran(fits=False, oom=out, trust=("trust me",))))
+    lines = "\n".join(view.in_lines(ran(fits=False, oom=out, trust=("trust me",))))
     assert "rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1: does not fit" in lines
     assert "train.py:3 step" in lines and "read as:" in lines and "trust me" in lines
-    assert "caught it" in "\n".join(command.told(ran(fits=False, oom=replace(out, message=""))))
-    assert "as far as that can be told" in command.told(ran(exact=False))[0]
+    assert "caught it" in "\n".join(view.in_lines(ran(fits=False, oom=replace(out, message=""))))
+    assert "as far as that can be told" in view.in_lines(ran(exact=False))[0]
 
 
 # The set-up, and the environment.
@@ -385,10 +402,10 @@ def wheel(folder, version="2.14.1+cu130", cuda="'13.0'"):
 
 
 def test_only_a_cuda_build_is_one_to_rehearse_under(tmp_path):
-    found = build.read(wheel(tmp_path / "a"))
+    found = torches.read_torch(wheel(tmp_path / "a"))
     assert found and (found.version, found.own) == ("2.14.1+cu130", False)
-    assert build.read(wheel(tmp_path / "b", "2.14.1+cpu", "None")) is None
-    assert build.read(tmp_path / "nothing") is None
+    assert torches.read_torch(wheel(tmp_path / "b", "2.14.1+cpu", "None")) is None
+    assert torches.read_torch(tmp_path / "nothing") is None
 
 
 def test_the_program_keeps_its_environment_and_this_one_is_not_touched(tmp_path, monkeypatch):
@@ -396,7 +413,7 @@ def test_the_program_keeps_its_environment_and_this_one_is_not_touched(tmp_path,
     for name, value in {**theirs, "CUDA_VISIBLE_DEVICES": "3"}.items():
         monkeypatch.setenv(name, value)
     before = dict(os.environ)
-    torch = build.Torch(tmp_path, "2.14.1", own=False)
+    torch = torches.Torch(tmp_path, "2.14.1", own=False)
     made = environment(torch, [tmp_path / "libdevice.so"], CARD, tmp_path, None)
     assert made["LD_PRELOAD"].endswith("libdevice.so /usr/lib/theirs.so")
     assert made["PYTHONPATH"] == f"{INJECT}:{tmp_path}:/theirs"
@@ -408,7 +425,7 @@ def test_the_program_keeps_its_environment_and_this_one_is_not_touched(tmp_path,
 
 def test_no_compiler_is_one_line(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda tool, **_: None)
-    with refused(build.NotReady, "gcc is missing"):
+    with refused(torches.NotReady, "gcc is missing"):
         build.tools()
 
 
@@ -416,10 +433,10 @@ def test_too_little_room_and_a_pip_that_fails_are_one_line(tmp_path, monkeypatch
     place = tmp_path / "torch-2.14.1-cp311"
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
-        with refused(build.NotReady, "5 MiB free"):
-            build.install(sys.executable, "2.14.1", place)
-    with refused(build.NotReady, "pip did not install torch===2.14.1 for .*ended with code 1"):
-        build.install("false", "2.14.1", place)
+        with refused(torches.NotReady, "5 MiB free"):
+            torches.install(sys.executable, "2.14.1", place)
+    with refused(torches.NotReady, "pip did not install torch===2.14.1 for .*ended with code 1"):
+        torches.install("false", "2.14.1", place)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -430,14 +447,14 @@ def test_too_little_room_and_a_pip_that_fails_are_one_line(tmp_path, monkeypatch
 def library(tmp_path_factory):
     try:
         build.tools()
-    except build.NotReady as error:
+    except torches.NotReady as error:
         pytest.skip(f"not run because {error}")
     return build.device(tmp_path_factory.mktemp("device"))
 
 
 def started(*argv, **environ):
     """A Python with more in its environment, ended."""
-    more = {"CASEBOOK_PROGRAMS": rehearse.PROGRAMS, **environ}
+    more = {"CASEBOOK_PROGRAMS": run_module.PROGRAMS, **environ}
     env = {**os.environ, **{name: str(value) for name, value in more.items()}}
     argv = [sys.executable, *map(str, argv)]
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
@@ -662,13 +679,20 @@ def test_what_nobody_wrote_by_hand_answers_by_name_and_fills_what_it_must():
         "cuptiGetResultString": "*(const char * *)a1 =",
     }.items():
         assert written in build._stand_in(name) and "return 0" in build._stand_in(name)
-    listed = (build.HERE / "symbols.txt").read_text().split()
+    listed = (words.HERE / "symbols.txt").read_text().split()
     assert {"cudaMemPrefetchAsync", "cuMemPrefetchAsync", "nvmlDeviceGetPowerUsage"} <= {*listed}
 
 
 def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_given():
     box = SimpleNamespace(conf=None, box="rx7900xt-container")
-    conf, extra, [line] = command._settings(box)
+    settings = command._settings(box)
+    conf = settings.conf
+    extra = settings.extra
+    [line] = settings.taken
     assert "expandable_segments:True" in conf and "PYTORCH_HIP_ALLOC_CONF" in line
-    assert not extra and command._settings(SimpleNamespace(conf="", box=box.box)) == ("", {}, [])
-    assert command._settings(SimpleNamespace(conf=None, box="cuda-healthy")) == (None, {}, [])
+    assert not extra and command._settings(
+        SimpleNamespace(conf="", box=box.box)
+    ) == command.Settings("", {})
+    assert command._settings(SimpleNamespace(conf=None, box="cuda-healthy")) == command.Settings(
+        None, {}
+    )

@@ -13,10 +13,20 @@ from helpers.allocator.record import RecordError, record
 from helpers.commands import rehearse as command
 from helpers.commands import trial as commands
 from helpers.look.bundle import open_box
-from helpers.rehearse import build, rehearse, study
+from helpers.rehearse import (
+    build,
+    torches,
+)
+from helpers.rehearse import run as run_module
 from helpers.settings.presets import load
 from helpers.trials import targets
 from helpers.trials.remedies import fix_study
+
+
+def answer_of(arguments, folder):
+    """The exit code of the command for these arguments, without a torch."""
+    bench = command.Bench(arguments, command._card(arguments), SimpleNamespace(), folder)
+    return command._answer(arguments, arguments.command[1:], bench)
 
 
 def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypatch, tmp_path):
@@ -26,12 +36,12 @@ def test_searches_and_presets_hold_the_card_and_the_settings_of_the_box(monkeypa
         seen.append((card.held_bytes, conf))
         return ran(card.total_bytes)
 
-    monkeypatch.setattr(rehearse, "rehearse", rehearsed)
+    monkeypatch.setattr(run_module, "rehearse", rehearsed)
     parser, _ = cli.parsers("rehearse")
     for more in (["--find-batch", "batch"], ["--against", "cuda-no-cache", "cuda-roundup-4"]):
         words = ["rehearse", "--box", "rx7900xt-container", *more, "--", "python", "--batch=1"]
         given = parser.parse_args(words)
-        command._answer(given, given.command[1:], tmp_path, SimpleNamespace(), command._card(given))
+        answer_of(given, tmp_path)
     held = {one[0] for one in seen}
     confs = [one[1] for one in seen]
     assert len(held) == 1 and held.pop() > 0 and "expandable" in confs[0]
@@ -46,22 +56,20 @@ def test_what_sigterm_ended_is_told_as_far_as_it_came_and_ends_so(
     more, monkeypatch, tmp_path, capsys
 ):
     done = iter([ran(), ran(exit_code=143, ooms=1)])
-    monkeypatch.setattr(rehearse, "rehearse", lambda *_, **__: next(done))
+    monkeypatch.setattr(run_module, "rehearse", lambda *_, **__: next(done))
     parser, _ = cli.parsers("rehearse")
     given = parser.parse_args(["rehearse", "--gpu", "4090", *more, "--", "python", "--n=1"])
-    rest = given.command[1:], tmp_path, SimpleNamespace(), command._card(given)
-    assert command._answer(given, *rest) == 143
+    assert answer_of(given, tmp_path) == 143
     out = capsys.readouterr().out
     assert "ended by SIGTERM" in out and out.count("fits") == 1 and "runs out" in out
 
 
 def test_a_preset_that_is_not_there_is_said_before_anything_runs(monkeypatch, tmp_path):
-    monkeypatch.setattr(rehearse, "rehearse", lambda *_, **__: pytest.fail("it ran"))
+    monkeypatch.setattr(run_module, "rehearse", lambda *_, **__: pytest.fail("it ran"))
     parser, _ = cli.parsers("rehearse")
     given = parser.parse_args("rehearse --gpu 4090 --against cuda-magic -- python x.py".split())
-    rest = given.command[1:], tmp_path, SimpleNamespace(), command._card(given)
     with pytest.raises(ValueError, match="cuda-magic"):
-        command._answer(given, *rest)
+        answer_of(given, tmp_path)
 
 
 def test_presets_named_by_an_option_that_stands_there_twice_are_all_tried():
@@ -78,7 +86,7 @@ def rehearsed(monkeypatch):
     """What was run, by card and settings; expandable segments save a tenth, and bfloat16 lets it pass."""
     seen = []
 
-    def run(words, card, out, *, conf, **how):
+    def rehearse_stand_in(words, card, out, *, conf, **how):
         seen.append((card.words, conf, how["limits"].seconds))
         fits = "train.py" not in words or conf == ""
         own = {"peak_reserved_bytes": 100 << 20}
@@ -88,9 +96,11 @@ def rehearsed(monkeypatch):
             own = {"exit_code": 1, "error": "RuntimeError: no", "ooms": 0}
         return ran(card.total_bytes, fits=fits, trust=("of it", "always"), **own)
 
-    monkeypatch.setattr(study, "rehearse", run)
+    monkeypatch.setattr(run_module, "rehearse", rehearse_stand_in)
     monkeypatch.setattr(build, "tools", lambda: None)
-    monkeypatch.setattr(build, "find", lambda *_: (build.Torch(Path("/t"), "2", True), Path("/t")))
+    monkeypatch.setattr(
+        torches, "find_torch", lambda *_: (torches.Torch(Path("/t"), "2", True), Path("/t"))
+    )
     return seen
 
 
@@ -160,7 +170,7 @@ def test_trial_without_a_gpu_or_a_card_that_is_known_is_one_line(words, says, ca
 
 def test_trial_without_a_torch_to_rehearse_under_says_how_to_get_one(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "own_torch", lambda python: (None, "cp311"))
+    monkeypatch.setattr(torches, "own_torch", lambda python: (None, "cp311"))
     code, _, err = trial(capsys, "--gpu", "4090", "bf16")
     assert code == 2 and "rehearse --setup" in err and err.count("\n") == 1
 

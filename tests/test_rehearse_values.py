@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from helpers.look import cards
-from helpers.rehearse import build, rehearse
+from helpers.rehearse import rehearsal, run, torches
 
 ROOT = Path(__file__).parents[1]
 ALONG = """
@@ -118,10 +118,10 @@ print(steps, known.nonzero().shape[0], len(weight[known[:1].expand(300)]), len(c
 )
 @pytest.mark.parametrize(("values", "chosen"), [("least", 0), ("typical", 45000), ("most", 90000)])
 def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, chosen, tmp_path):
-    torch = build.read(Path(os.environ["CASEBOOK_ORACLE_TORCH"]))
+    torch = torches.read_torch(Path(os.environ["CASEBOOK_ORACLE_TORCH"]))
     (tmp_path / "decides.py").write_text(DECIDES)
     shell = ["sh", "-c", f"cd {tmp_path} && python decides.py"]
-    done = rehearse.rehearse(
+    done = run.rehearse(
         shell,
         cards.find_card("4090"),
         tmp_path / "out.pickle",
@@ -129,7 +129,7 @@ def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, 
         cache=tmp_path / "cache",
         python=sys.executable,
         log=tmp_path / "log",
-        limits=rehearse.Limits(values=values),
+        limits=rehearsal.Limits(values=values),
     )
     assert done.fits and not done.exact, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().split()[-4:] == ["5", "13", "0", str(chosen)]

@@ -86,8 +86,9 @@ def _rehearsed(given: argparse.Namespace) -> int:
     """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
     from helpers.look.bundle import open_box
     from helpers.look.cards import find_card
-    from helpers.rehearse import build, study
-    from helpers.rehearse.rehearse import Limits
+    from helpers.rehearse import remedies as rehearsed
+    from helpers.rehearse import torches
+    from helpers.rehearse.rehearsal import Limits
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown, percent
     from helpers.trials.remedies import Remedy, chosen, fix_study
@@ -106,11 +107,11 @@ def _rehearsed(given: argparse.Namespace) -> int:
     found = fix_study(bundle or card, words, of=of)
     made = dict[str, None]()
     rows = {row.remedy: row for row in found.rows}
-    python = build.interpreter(own, given.torch_python)
-    tried = study.left(found.rows, of or chosen(words))
+    python = torches.interpreter(own, given.torch_python)
+    tried = rehearsed.left(found.rows, of or chosen(words))
     limits = Limits(seconds=given.seconds)
-    for name, *both in study.rehearsed_arms(tried, card, python=python, limits=limits):
-        rows[name] = study.measured(rows[name], *both)
+    for name, *both in rehearsed.rehearsed_arms(tried, card, python=python, limits=limits):
+        rows[name] = rehearsed.measured(rows[name], *both)
         trust = [line for one in both for line in one.trust[0 if own else -1 :]]
         made |= dict.fromkeys([both[0].label, *trust])
         print(f"{name}: {rows[name].measured}", file=sys.stderr)

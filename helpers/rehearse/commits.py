@@ -1,6 +1,4 @@
-"""A program as it is now beside the same at a commit: both rehearsed, to compare what they hold
-at their peaks.
-"""
+"""A program as it is now and at a commit, both rehearsed to compare what they hold at their peaks."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from helpers.ground.child import watch
 from helpers.look import files
-from helpers.rehearse.rehearse import Rehearsal
+from helpers.rehearse.rehearsal import Rehearsal
 
 GIT_S = 120.0
 Sources = dict[str, list[str]]
@@ -72,7 +70,7 @@ def rehearsed(
     """
     first = os.path.abspath(command[0]) if os.path.dirname(command[0]) else command[0]
     done = run(["env", "-C", str(folder), first, *command[1:]], out)
-    if done.trace is None or not (done.fits or done.ooms):
+    if done.trace is None or done.failed_otherwise:
         why = done.error or done.why_no_trace or f"it ended with {done.exit_code}"
         raise CommitError(f"in {folder}: {why}; expected a program that runs at both commits")
     return done.trace

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from helpers.rehearse.build import HERE as DEVICE
+from helpers.rehearse.words import HERE as DEVICE
 from tests.oracle import build
 from tests.oracle.archive import Archive, run
 from tests.oracle.build import NotRun

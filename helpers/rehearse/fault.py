@@ -1,0 +1,73 @@
+"""Whose fault it is that a rehearsal failed: memory, the program or the rehearsal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from helpers.allocator.record import Recording
+from helpers.ground.child import signal_name
+from helpers.rehearse.rehearsal import Told
+from helpers.rehearse.trust import exact, unanswered
+from helpers.rehearse.words import WORDS
+
+OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
+
+
+def whose(recording: Recording, told: Told) -> str:
+    """Whose fault it is, and why, in one line."""
+    errors = " ".join(errors_in_words(told))
+    missing = unanswered(told)
+    named = [name for name in missing if name in errors]
+    signal = ended_by(recording)
+    row = _row(errors, signal, bool(named), bool(missing), exact(told))
+    says = row["says"].format(
+        signal=signal,
+        code=recording.exit_code,
+        names=", ".join((named or missing)[:3]),
+    )
+    return f"{row['whose']}: {says}"
+
+
+def _row(errors: str, signal: str, named: bool, missing: bool, is_exact: bool) -> dict[str, str]:
+    """The row of words that says so."""
+    row: dict[str, str]
+    if named:
+        row = WORDS["named"]
+        return row
+    for row in WORDS["ends"]:
+        if re.search(row["seen"], errors or signal):
+            return row
+    if errors:
+        row = WORDS["other" if is_exact else "sizes"]
+    elif signal:
+        row = WORDS["crash"]
+    else:
+        row = WORDS["unanswered" if missing else "exit"]
+    return row
+
+
+def ended_by(recording: Recording) -> str:
+    """The name of the signal that ended it, or its child; empty: none did."""
+    if recording.signal:
+        return recording.signal
+    code = recording.exit_code
+    return signal_name(code - 128) if 128 < code < 193 else ""
+
+
+def errors_in_words(told: Told) -> list[str]:
+    """The last errors of the processes that raised one."""
+    return [f"{row['error']}: {row['message']}" for row in _raised(told)]
+
+
+def _raised(told: Told) -> list[Mapping[str, Any]]:
+    """The processes that raised; a launcher only repeats what others did."""
+    rows = [row for row in told if row["error"]]
+    first_hand = [row for row in rows if row["error"] != "ChildFailedError"]
+    return first_hand or rows
+
+
+def ran_out_in_words(told: Told) -> int:
+    """How many of the last errors say that memory ran out."""
+    return sum(1 for words in errors_in_words(told) if OUT_OF_MEMORY.search(words))

@@ -1,0 +1,114 @@
+"""A rehearsal: where it was told to end, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.look.cards import GpuCard
+
+STOPPED = 143  # the exit code of a program that SIGTERM ended
+Told = Sequence[Mapping[str, Any]]
+"""What the witness of each process wrote (helpers/rehearse/under_torch/witness.py)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a rehearsal ends by itself (0: nowhere): steps of an optimizer, seconds.
+
+    ``values``: how many elements a result has whose size hangs on values that nobody computed:
+    the least, half of all (typical), the most. ``gpus``: how many such cards the box has;
+    collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    values: str = "typical"
+    gpus: int = 1
+    cudnn_bytes: int = 0
+
+
+UNLIMITED = Limits()
+
+
+@dataclass(frozen=True)
+class Oom:
+    """The first out-of-memory.
+
+    Bytes asked for and free, the program's frames, and torch's words where it ended the program.
+    """
+
+    requested_bytes: int
+    free_bytes: int
+    frames: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a rehearsal found.
+
+    ``exit_code`` is the program's; the peaks, retries and ooms are those of torch's statistics.
+
+    ``ooms`` counts those too that the program caught. ``trace`` is ready for replay and
+    what-if; None: ``why_no_trace``. ``exact``: nothing allocated is known to hang on values
+    that were not computed. ``trust`` says what it rests on. ``at_least``: a process of it died,
+    so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an
+    optimizer. ``whose``: whose fault it is where it failed: memory, the program or the
+    rehearsal, and why, in one line. ``more_bytes``: how much higher the peak may be by
+    workspaces of libraries, of which only a range is known.
+    """
+
+    device: GpuCard
+    torch: str
+    conf: str
+    exit_code: int
+    seconds: float
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    retries: int
+    ooms: int
+    oom: Oom | None
+    trace: Path | None
+    why_no_trace: str
+    error: str
+    exact: bool
+    trust: tuple[str, ...]
+    notes: tuple[str, ...]
+    at_least: bool = False
+    stopped: str = ""
+    steps: int = 0
+    whose: str = ""
+    more_bytes: int = 0
+
+    @property
+    def label(self) -> str:
+        """What every figure and trace of it is to be called."""
+        return f"rehearsed on {self.device.words}, torch {self.torch}"
+
+    @property
+    def fits(self) -> bool:
+        """It ended well and never ran out of memory, not even in a place that catches it."""
+        return self.exit_code == 0 and self.ooms == 0
+
+    @property
+    def failed_otherwise(self) -> bool:
+        """It failed, and not for want of memory."""
+        return not self.fits and not self.ooms
+
+    @property
+    def between(self) -> bool:
+        """It fits with the least workspaces that its libraries may take, and not with the most."""
+        usable_bytes = self.device.total_bytes - self.device.held_bytes
+        return self.fits and (self.peak_reserved_bytes or 0) + self.more_bytes > usable_bytes
+
+    @property
+    def outcome(self) -> str:
+        """fits, runs out, between the two, or what it ended with."""
+        if self.between:
+            return "between fits and runs out"
+        if self.fits:
+            return "fits so far" if self.stopped else "fits"
+        return "runs out" if self.ooms else f"ended with {self.exit_code}"

@@ -1,0 +1,169 @@
+"""Remedies rehearsed beside their controls, and what that says of each in the fix table."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+
+from helpers.allocator.record import RecordError
+from helpers.ground.units import show_bytes
+from helpers.look.cards import GpuCard
+from helpers.rehearse.rehearsal import UNLIMITED, Limits, Rehearsal
+from helpers.rehearse.torches import NotReady
+from helpers.rehearse.words import WORDS
+from helpers.rehearse.workloads import Bench
+from helpers.settings.presets import Preset
+from helpers.settings.table import CONF_NAMES
+from helpers.trials.fixplan import Arm
+from helpers.trials.remedies import FixRow, Remedy, beside_control
+
+ALLOCATOR = {*CONF_NAMES, *WORDS["decides"]}
+Arms = Mapping[str, "tuple[Arm, Arm]"]
+"""By the remedy's name: its control and its treated arm."""
+
+
+def settings_of(preset: Preset) -> tuple[str, dict[str, str]]:
+    """What a preset sets of the allocator, under whatever name, and its other variables.
+
+    A CUDA build reads the allocator's settings under its own name.
+    """
+    confs = [preset.environ[name] for name in CONF_NAMES if preset.environ.get(name)]
+    other = {key: value for key, value in preset.environ.items() if key not in CONF_NAMES}
+    return confs[0] if confs else "", other
+
+
+def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
+    """What a rehearsal can try of these remedies, each beside its control: changes of the work,
+    and settings of the allocator.
+
+    What another part of the stack reads does nothing to a card that is not there, what is
+    argued no run decides, and processes beside or after each other would each have that card to
+    themselves.
+    """
+    pairs = {}
+    for remedy in wanted:
+        if remedy.how == "argued" or remedy.needs == "cpu" or remedy.unrehearsed:
+            continue
+        pair = remedy.pair()
+        preset = pair.treated.preset
+        if not preset.environ or preset.unknown or ALLOCATOR & {*preset.environ}:
+            pairs[pair.name] = (pair.control, pair.treated)
+    return pairs
+
+
+def rehearsed_arms(
+    wanted: Arms,
+    card: GpuCard,
+    seconds: float = math.inf,
+    *,
+    python: str = "",
+    limits: Limits = UNLIMITED,
+) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
+    """Each pair rehearsed on that card, an arm that several share once.
+
+    No pair begins after so many ``seconds``. The traces are gone when the next pair is asked
+    for. Raises NotReady and RecordError.
+    """
+    deadline = time.monotonic() + seconds
+    rehearsals: dict[str, Rehearsal] = {}
+    with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
+        bench = Bench(folder, python, limits)
+        for name, pair in wanted.items():
+            if time.monotonic() > deadline:
+                return
+            for arm in pair:
+                if arm.name not in rehearsals:
+                    conf, extra = settings_of(arm.preset)
+                    rehearsals[arm.name] = bench.rehearse(arm.workload, card, conf, extra)
+            control, treated = pair
+            yield name, rehearsals[control.name], rehearsals[treated.name]
+
+
+def left(rows: Sequence[FixRow], wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
+    """The arms of those remedies that are for the table's box, as far as no trial has measured
+    them.
+    """
+    names = {
+        row.remedy for row in rows if row.memory is None and "not for this box" not in row.predicted
+    }
+    return {name: pair for name, pair in arms(wanted).items() if name in names}
+
+
+def measured_rows(
+    rows: Sequence[FixRow], wanted: Sequence[Remedy], card: GpuCard, seconds: float = math.inf
+) -> list[FixRow]:
+    """The fix table with what the real allocator showed of each remedy that can be rehearsed on
+    that card.
+
+    What a trial measured stays; what the ``seconds`` did not suffice for says so.
+    """
+    tried = left(rows, wanted)
+    by_remedy = {row.remedy: row for row in rows}
+    why = f"not rehearsed because its {seconds:.0f} s were over"
+    rehearsed = set()
+    try:
+        for name, control, treated in rehearsed_arms(tried, card, seconds):
+            by_remedy[name] = measured(by_remedy[name], control, treated)
+            rehearsed.add(name)
+    except (NotReady, RecordError) as error:
+        why = f"not rehearsed because {error}"
+        rehearsed.clear()
+    for name in tried:
+        if name not in rehearsed:
+            by_remedy[name] = replace(by_remedy[name], measured=why)
+    return list(by_remedy.values())
+
+
+def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
+    """A row with what two rehearsals showed.
+
+    Unless an audit settled it, they say its effect too, as ``predicted``.
+    """
+    row = replace(row, measured=measured_words(control, treated))
+    settled = row.audited or control.stopped != treated.stopped
+    if settled or not (_decided(control) and _decided(treated)):
+        if row.verdict == "not_enough_evidence":
+            row = replace(row, why=row.measured)
+        return row
+    effect = beside_control(_end(control), _end(treated), control.device.total_bytes)
+    return replace(
+        row,
+        guess=effect.verdict,
+        saves=effect.saves,
+        why=effect.why,
+        verdict="predicted",
+        rehearsed=True,
+    )
+
+
+def _decided(rehearsal: Rehearsal) -> bool:
+    """Whether it says by itself that the work fits, or does not."""
+    if rehearsal.failed_otherwise or rehearsal.between:
+        return False
+    return bool(rehearsal.peak_reserved_bytes)
+
+
+def _end(rehearsal: Rehearsal) -> SimpleNamespace:
+    """A rehearsal in the form that replays are compared in."""
+    peak = rehearsal.peak_reserved_bytes
+    return SimpleNamespace(passes=rehearsal.fits, peak_reserved_high_bytes=peak, flags=())
+
+
+def measured_words(control: Rehearsal, treated: Rehearsal) -> str:
+    """One rehearsal beside another in the words of the fix table's measured column."""
+    both = f"{_in_words(treated)}; default {_in_words(control)}"
+    return f"{both}; measured by the real allocator, {treated.label}"
+
+
+def _in_words(rehearsal: Rehearsal) -> str:
+    outcome = "passes" if rehearsal.outcome == "fits" else rehearsal.outcome
+    if rehearsal.failed_otherwise:
+        return f"{outcome}: {rehearsal.error}"
+    words = f"{outcome} with {show_bytes(rehearsal.peak_reserved_bytes)}"
+    if rehearsal.retries:
+        words += f", {rehearsal.retries} retries"
+    return words

@@ -1,0 +1,304 @@
+"""Would this program fit that card?
+
+It is run unchanged under torch's real allocator, on a device that computes nothing.
+
+The allocator sees the requests that it sees on a GPU with those properties, and raises its own
+OutOfMemoryError at the card's size. The program's output, arguments, exit code and environment
+stay its own; the recorder of `record` writes the trace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+from helpers.allocator import snapshot
+from helpers.allocator.record import (
+    DEFAULT_EVENTS,
+    INJECT,
+    RecordError,
+    Recording,
+    record,
+    under,
+)
+from helpers.allocator.trace import TraceError
+from helpers.ground.child import watch
+from helpers.look import files
+from helpers.look.cards import GpuCard
+from helpers.rehearse.build import build
+from helpers.rehearse.fault import errors_in_words, ran_out_in_words, whose
+from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
+from helpers.rehearse.torches import NEEDS, Torch
+from helpers.rehearse.trust import exact, trust, workspaces
+from helpers.rehearse.words import WORDS
+
+PROGRAMS = Path(__file__).resolve().parent / "under_torch"
+TERM_S = 3.0  # how long a rehearsal has to end after SIGTERM
+DIED = "killed or crashed"  # the recorder's word (helpers/allocator/recorded_processes.py)
+
+
+def environment(
+    torch: Torch,
+    preload: Sequence[Path],
+    device: GpuCard,
+    folder: Path,
+    conf: str | None,
+    extra: Mapping[str, str] | None = None,
+    limits: Limits = UNLIMITED,
+) -> dict[str, str]:
+    """What the program's environment gets beside its own.
+
+    Nothing outside of the rehearsed process changes.
+    """
+    torch_folder = "" if torch.own else str(torch.folder)
+    paths = [str(INJECT), torch_folder, os.environ.get("PYTHONPATH", "")]
+    libraries = [*map(str, preload), os.environ.get("LD_PRELOAD", "")]
+    variables = {
+        "LD_PRELOAD": " ".join(filter(None, libraries)),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(limits.gpus))),
+        "FAKE_DEVICES": str(limits.gpus),
+        "CASEBOOK_REHEARSE": str(folder),
+        "CASEBOOK_PROGRAMS": str(PROGRAMS),
+        "CASEBOOK_NEEDS": str(torch.folder / NEEDS),
+        # Without these the order of dicts and of autocast's cache, by host address, changes
+        # from run to run (see also _same_addresses).
+        "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
+        **WORDS["constant"],
+        **{name: str(getattr(device, field)) for name, field in WORDS["card"].items()},
+        "FAKE_PEAKS": str(folder),
+        "FAKE_SM_SMEM": str(device.shared_kib << 10),
+        "FAKE_L2": str(device.l2_mib << 20),
+        "FAKE_CUDNN_WS": str(limits.cudnn_bytes),
+        "CASEBOOK_STEPS": str(limits.steps),
+        "CASEBOOK_SECONDS": str(limits.seconds),
+        "CASEBOOK_VALUES": limits.values,
+        "TRITON_LIBCUDA_PATH": str(preload[0].parent) if preload else "",
+        **(extra or {}),
+    }
+    if conf is not None:
+        variables["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    return variables
+
+
+def rehearse(
+    command: Sequence[str],
+    device: GpuCard,
+    out: Path,
+    *,
+    torch: Torch,
+    cache: Path,
+    conf: str | None = None,
+    extra: Mapping[str, str] | None = None,
+    python: str = "",
+    log: Path | None = None,
+    limits: Limits = UNLIMITED,
+) -> Rehearsal:
+    """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a
+    folder beside it).
+
+    ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment,
+    ``python`` the interpreter in place of the ``python`` that the command names; ``log`` takes
+    the program's output. Raises RecordError and NotReady.
+    """
+    argv, search = _located(command, python, torch)
+    out = out.absolute()
+    folder = out.with_suffix(".record")
+    preload = build(torch, cache)
+    variables = environment(torch, preload, device, folder, conf, extra, limits)
+    variables["PATH"] = search
+    prefix = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
+    prefix += [*_same_addresses(), "env"]
+    prefix += [f"{name}={value}" for name, value in variables.items()]
+    recording = record([*prefix, *argv], out, max_events=DEFAULT_EVENTS, term_s=TERM_S)
+    told = _told(folder)
+    conf_used = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
+    _complete_record(folder / "record.json", rehearsal, len(prefix))
+    return rehearsal
+
+
+def _located(command: Sequence[str], python: str, torch: Torch) -> tuple[list[str], str]:
+    """The command to run and the PATH to find it on. Raises RecordError where it is not there."""
+    name = os.path.basename(command[0]) if command else ""
+    names_python = re.fullmatch(r"python[0-9.]*|.*\.py", name)
+    # A shell, or torchrun: what it starts by name is looked for beside that Python first, and
+    # in what came with torch last.
+    launches = bool(python) and bool(command) and not names_python
+    argv = list(command) if launches else under(python, command)
+    folders = [os.environ.get("PATH", os.defpath), str(torch.folder / "bin")]
+    if launches:
+        folders.insert(0, os.path.dirname(shutil.which(python) or ""))
+    search = os.pathsep.join(folders)
+    if not shutil.which(argv[0], path=search):
+        raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
+    return argv, search
+
+
+def _told(folder: Path) -> list[dict[str, Any]]:
+    """What the witnesses of a rehearsal's processes wrote."""
+    told = [json.loads(path.read_text()) for path in sorted(folder.glob("rehearsal_*.told"))]
+    forked = len(list(folder.glob("*.forked")))  # some end without a word of their own
+    for row in told:
+        row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
+        row["forked"] = forked
+    return told
+
+
+def _complete_record(path: Path, rehearsal: Rehearsal, prefix_length: int) -> None:
+    """Say in record.json what was rehearsed.
+
+    The command as it was given: the environment before it is this machine's business.
+    """
+    record_fields = json.loads(path.read_text(encoding="utf-8"))
+    record_fields["command"] = record_fields["command"][prefix_length:]
+    record_fields["rehearsed"] = rehearsal.label
+    record_fields["trust"] = rehearsal.trust
+    record_fields["device"] = asdict(rehearsal.device)
+    path.write_text(json.dumps(record_fields, indent=1, default=str), encoding="utf-8")
+
+
+def _rehearsal(
+    recording: Recording, told: Told, device: GpuCard, torch: Torch, conf: str, limits: Limits
+) -> Rehearsal:
+    """The rehearsal that a recording and its witnesses tell of."""
+    peaks = _peaks(recording)
+    versions = [row["torch"]["version"] for row in recording.processes if row.get("torch")]
+    errors = errors_in_words(told)
+    oom, streams = _first_oom(recording, told)
+    observed_ooms = sum(row["ooms"] for row in recording.processes)
+    stops = [row["stopped"] for row in told if row.get("stopped")]
+    return Rehearsal(
+        device=device,
+        torch=versions[0] if versions else torch.version,
+        conf=conf,
+        exit_code=recording.exit_code,
+        seconds=recording.seconds,
+        peak_allocated_bytes=peaks.allocated_bytes,
+        peak_reserved_bytes=peaks.reserved_bytes,
+        retries=peaks.retries,
+        ooms=observed_ooms or ran_out_in_words(told),
+        oom=oom,
+        trace=recording.trace,
+        why_no_trace=recording.why_no_trace,
+        error=" ".join(errors[0].split())[:400] if errors else "",
+        exact=exact(told),
+        trust=tuple(trust(told, device, streams, limits)),
+        notes=recording.notes,
+        at_least=peaks.at_least,
+        stopped=stops[0] if stops else "",
+        steps=max((row.get("steps", 0) for row in told), default=0),
+        whose=whose(recording, told) if recording.exit_code else "",
+        more_bytes=workspaces(told, limits.cudnn_bytes)[0],
+    )
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The highest counters of any process; None: unknown."""
+
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    retries: int
+    at_least: bool
+
+
+def _peaks(recording: Recording) -> Peaks:
+    """torch's own counters, and what the card saw of processes that died without a word."""
+    cards = [card["stats"] for row in recording.processes for card in row.get("devices") or ()]
+    reserved_key = "reserved_bytes.all.peak"
+    stats: Mapping[str, Any] = max(cards, key=lambda card: card[reserved_key], default={})
+    counted_bytes = stats.get(reserved_key) or 0
+    # What the card itself saw outlives the process: more than what its last word had is what
+    # was reached at least.
+    whole = {row["pid"] for row in recording.processes if row["snapshots"] and row["ended"] != DIED}
+    seen = {
+        int(path.stem): max(array("Q", path.read_bytes()), default=0)
+        for path in recording.folder.glob("*.peaks")
+    }
+    seen_bytes = max((peak for pid, peak in seen.items() if pid not in whole), default=0)
+    at_least = seen_bytes > 0 and seen_bytes >= counted_bytes
+    # Without its cache the allocator counts nothing, and how a driver packs small requests is
+    # not known.
+    counted = counted_bytes > 0 or not any(seen.values())
+    reserved = stats.get(reserved_key) if counted else None
+    allocated = stats.get("allocated_bytes.all.peak") if counted else None
+    if at_least:
+        reserved = seen_bytes
+        allocated = allocated if counted_bytes else None
+    return Peaks(
+        allocated_bytes=allocated,
+        reserved_bytes=reserved,
+        retries=stats.get("num_alloc_retries", 0),
+        at_least=at_least,
+    )
+
+
+@once
+def _same_addresses() -> tuple[str, ...]:
+    """The command that starts a program with the same host addresses each time.
+
+    Empty where this machine does not allow that (containers may not).
+    """
+    allowed = shutil.which("setarch") and watch(["setarch", "-R", "true"], 10.0).exit_code == 0
+    return ("setarch", "-R") if allowed else ()
+
+
+def _first_oom(recording: Recording, told: Told) -> tuple[Oom | None, int]:
+    """The first out-of-memory, and how many streams the trace has (0: not read)."""
+    frames, streams = _read_trace(recording)
+    entries = [
+        entry
+        for row in recording.processes
+        for entry in row["snapshots"]
+        if entry["reason"] == "oom"
+    ]
+    if not entries:
+        return None, streams
+    first = min(entries, key=lambda entry: entry["at"])
+    # Backward runs on a thread without Python frames; where the program ended by it, the
+    # traceback has the line that called.
+    message = ""
+    for row in told:
+        if row["error"] == "OutOfMemoryError":
+            frames = frames or tuple(row["frames"])
+            message = row["message"]
+            break
+    oom = Oom(
+        requested_bytes=first["size_bytes"],
+        free_bytes=first["device_free_bytes"],
+        frames=frames,
+        message=message,
+    )
+    return oom, streams
+
+
+def _read_trace(recording: Recording) -> tuple[tuple[str, ...], int]:
+    """The frames of the last out-of-memory of the trace, and its streams.
+
+    A program may switch the history off; the observer's figures remain. Whoever stopped a
+    rehearsal does not wait for its trace to be read: then there are 0 streams.
+    """
+    if recording.exit_code == STOPPED:
+        return (), 0
+    if recording.trace is None:
+        return (), 1
+    try:
+        content = snapshot.load(recording.trace)
+    except TraceError:
+        return (), 1
+    streams = {event.stream for event in content.events if event.action == "alloc"}
+    frames: tuple[str, ...] = ()
+    for event in reversed(content.events):
+        if event.action == "oom":
+            frames = content.frames[event.frame] if event.frame >= 0 else ()
+            break
+    return frames, len(streams) or 1  # none without a cache

@@ -1,0 +1,162 @@
+"""What a rehearsal takes for granted, and how far it can be trusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from helpers.ground.units import show_bytes
+from helpers.look.cards import GpuCard
+from helpers.rehearse.rehearsal import UNLIMITED, Limits, Told
+from helpers.rehearse.words import WORDS
+
+SHOWN = 6
+Row = Mapping[str, Any]
+
+
+def trust(told: Told, device: GpuCard, streams: int, limits: Limits = UNLIMITED) -> list[str]:
+    """What it took for granted, a line each, what hangs on device values first.
+
+    ``streams``: of the trace, 0: not read.
+    """
+    sentences = WORDS["says"]
+    lines = _assumed_sizes(told, limits)
+    lines += workspaces(told, limits.cudnn_bytes)[1]
+    failed = [sentences["beside"].format(error=row["beside"]) for row in told if row.get("beside")]
+    lines += dict.fromkeys(failed)
+    compiled = sum(row.get("compiled", 0) for row in told)
+    if compiled:
+        lines.append(sentences["compiled"].format(many=compiled))
+    lines += _values_read(told)
+    lines += _libraries_left_out(told)
+    for subject, count in _counts(told, streams).items():
+        if count:
+            lines.append(sentences[subject].format(many=count))
+    if not streams:
+        lines.append(sentences["stopped"])
+    if device.vendor == "rocm":
+        lines += [f"a CUDA build stands in for ROCm: {line}" for line in WORDS["rocm"]]
+    return [*lines, WORDS["outside"]]
+
+
+def _assumed_sizes(told: Told, limits: Limits) -> list[str]:
+    """Lines of the program where the size of a result was assumed, the most frequent first."""
+    times: dict[tuple[str, str], int] = {}
+    for row in reads(told, sizes=True):
+        key = (place_of(row), operator_of(row))
+        times[key] = times.get(key, 0) + row["times"]
+    bound = WORDS["bounds"][limits.values]
+    sentence = WORDS["says"]["sizes"]
+    shown = list(times.items())[:SHOWN]
+    return [
+        sentence.format(place=place, op=operator, times=count, bound=bound)
+        for (place, operator), count in shown
+    ]
+
+
+def _values_read(told: Told) -> list[str]:
+    """Values that were read back and are not computed: those of known effect, then the others."""
+    known = WORDS["known"]
+    effects = {}
+    places = []
+    for row in reads(told, sizes=False):
+        if row["inside"] in known:
+            effects[f"assumed: {known[row['inside']]}"] = True
+        else:
+            places.append(f"{place_of(row)} ({operator_of(row)}, {row['times']} times)")
+    lines = list(effects)
+    if places:
+        shown = "; ".join(places[:SHOWN])
+        if len(places) > SHOWN:
+            shown += "; and others"
+        lines.append(WORDS["says"]["values"].format(places=shown))
+    return lines
+
+
+def _libraries_left_out(told: Told) -> list[str]:
+    lines = {}
+    for name in unanswered(told):
+        for start, says in WORDS["libraries"].items():
+            if name.startswith(start):
+                lines[says] = True
+    return list(lines)
+
+
+def _counts(told: Told, streams: int) -> dict[str, int]:
+    """What happened how often, by the key of the sentence that says so; 0: nothing to say."""
+
+    def total(name: str) -> int:
+        return sum(row["counts"].get(name, 0) for row in told)
+
+    using = sum(1 for row in told if row["counts"].get("launches"))
+    return {
+        "collectives": total("collectives"),
+        "managed": total("managed") >> 20,
+        "streams": streams if streams > 1 else 0,
+        "forks": sum(row["forks"] for row in told),
+        "several": using if using > 1 else 0,
+        "forked": max(row.get("forked", 0) for row in told),
+    }
+
+
+def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
+    """How much higher the peak may be by what libraries take of which only a range is known.
+
+    Returns bytes, and a line each with its source. ``cudnn_bytes``: what each call of cuDNN was
+    given; above 0 the user said so, and it is no range.
+    """
+    more_bytes = 0
+    lines = []
+    for row in WORDS["workspaces"]:
+        counts = [process["counts"].get(row["count"], 0) for process in told]
+        count = max(counts, default=0) if row["times"] else sum(counts)
+        if not count:
+            continue
+        most_bytes = _most_bytes(row, count, cudnn_bytes)
+        more_bytes += most_bytes
+        extent = f"{show_bytes(most_bytes)} more at the most"
+        if not most_bytes:
+            extent = "as --cudnn-workspace says"
+        says = row["says"].format(many=count, least=show_bytes(cudnn_bytes), range=extent)
+        lines.append(f"assumed: {says} ({row['source']})")
+    return more_bytes, lines
+
+
+def _most_bytes(row: Row, count: int, cudnn_bytes: int) -> int:
+    """The most that a library may take beside what it was given."""
+    most_mib = row["most_mib"]
+    cap = os.environ.get(row["cap"], "")
+    if most_mib and cap.isdigit():
+        most_mib = int(cap)
+    if most_mib and cudnn_bytes:
+        return 0
+    return int(most_mib << 20) + row["times"] * count
+
+
+def exact(told: Told) -> bool:
+    """Whether nothing that the program allocated is known to hang on values that were not
+    computed.
+    """
+    return not reads(told, sizes=True)
+
+
+def reads(told: Told, sizes: bool) -> list[Row]:
+    """Reads of unknown values, the most frequent first: those that sizes hang on, or the others."""
+    rows = [row for process in told for row in process["reads"] if row["sizes"] is sizes]
+    return sorted(rows, key=lambda row: -row["times"])
+
+
+def place_of(row: Row) -> str:
+    """The line of the program that a read stands in."""
+    return str(row["where"] or "the backward pass")
+
+
+def operator_of(row: Row) -> str:
+    """The operation that read, without the underscores of its private name."""
+    return str(row["op"]).lstrip("_")
+
+
+def unanswered(told: Told) -> list[str]:
+    """What was asked of the libraries and is not answered."""
+    return sorted({name for row in told for name in row["missing"]})

@@ -1,0 +1,134 @@
+"""A rehearsal in lines, and the cards that one can take place on as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.ground.units import show_bytes
+from helpers.judge.diagnosis import diagnose
+from helpers.look.cards import cards
+from helpers.rehearse.rehearsal import Rehearsal
+from helpers.tell.message import gathered
+from helpers.tell.shown import Shown
+
+MOST_FRAMES = 6
+
+
+def in_lines(rehearsal: Rehearsal) -> list[str]:
+    """The outcome, the first out-of-memory and how it reads, the trace, and how far to trust all
+    that.
+    """
+    return [
+        _headline(rehearsal),
+        *rehearsal.trust[:-1],
+        *_how_it_ended(rehearsal),
+        _trace_line(rehearsal),
+        *_notes(rehearsal),
+        *rehearsal.trust[-1:],
+    ]
+
+
+def _headline(rehearsal: Rehearsal) -> str:
+    unknown = rehearsal.peak_reserved_bytes is None or rehearsal.at_least
+    retries = "unknown" if unknown else str(rehearsal.retries)
+    least = "at least " if rehearsal.at_least else ""
+    allocated = show_bytes(rehearsal.peak_allocated_bytes)
+    if rehearsal.peak_allocated_bytes is not None:
+        allocated = least + allocated
+    reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
+    return (
+        f"{rehearsal.label}: {_outcome(rehearsal)}; peak allocated {allocated}, "
+        f"reserved {reserved}, {retries} retries, {rehearsal.ooms} times out of memory, "
+        f"{rehearsal.seconds:.1f} s"
+    )
+
+
+def _outcome(rehearsal: Rehearsal) -> str:
+    if rehearsal.fits:
+        words = rehearsal.outcome
+    elif rehearsal.ooms:
+        words = "does not fit"
+    else:
+        words = f"ended with {rehearsal.exit_code}, not for want of memory"
+    if rehearsal.between:
+        more = show_bytes(rehearsal.more_bytes)
+        words += f": {more} more are needed where workspaces take the most"
+    if rehearsal.stopped:
+        words += f": ended by {rehearsal.stopped} after {rehearsal.steps} steps"
+    if not rehearsal.exact:
+        words += ", as far as that can be told: see what is not to be trusted"
+    return words
+
+
+def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
+    lines = []
+    if rehearsal.whose:
+        lines.append(f"whose fault: {rehearsal.whose}")
+    oom = rehearsal.oom
+    if oom:
+        frames = " < ".join(oom.frames[:MOST_FRAMES]) or "no Python frame"
+        sizes = f"{show_bytes(oom.requested_bytes)} asked of the card, {show_bytes(oom.free_bytes)} free"
+        lines.append(f"first out of memory: {sizes}; {frames}")
+        headline = diagnose(gathered(oom.message, "")[0]).headline if oom.message else ""
+        caught = "the program caught it, so its words are not here"
+        lines.append(f"read as: {headline}" if headline else caught)
+    elif rehearsal.error:
+        how = "it ended by"
+        if not rehearsal.exit_code:
+            how = "it ended well, but one of its processes ended by"
+        lines.append(f"{how} {rehearsal.error}")
+    return lines
+
+
+def _trace_line(rehearsal: Rehearsal) -> str:
+    trace = rehearsal.trace
+    if not trace:
+        return f"no trace: {rehearsal.why_no_trace}"
+    return f"trace: {trace}; next: python3 -m helpers whatif {trace}"
+
+
+def _notes(rehearsal: Rehearsal) -> list[str]:
+    """The notes that do not say again why there is no trace."""
+    if rehearsal.trace:
+        return list(rehearsal.notes)
+    return [note for note in rehearsal.notes if note not in rehearsal.why_no_trace]
+
+
+def between(both: Sequence[Rehearsal]) -> list[str]:
+    """The two ends of what hangs on values, in one line; none where there is one rehearsal."""
+    if len(both) < 2:
+        return []
+    ends = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in both]
+    peaks = " and ".join(ends)
+    line = f"what hangs on values: peak reserved between {peaks}"
+    return [f"{line}; the run below has the most"]
+
+
+def cards_table() -> Shown:
+    """The cards by name, with their sources."""
+    header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
+    rows = [
+        [
+            key,
+            card.name,
+            card.total_bytes >> 20,
+            card.capability / 10,
+            card.multiprocessors,
+            card.l2_mib,
+            card.blas_mib,
+            card.source,
+        ]
+        for key, card in cards().items()
+    ]
+    return Shown("", header, rows, widest=90)
+
+
+def tried_table(names: Sequence[str], rehearsals: Sequence[Rehearsal]) -> Shown:
+    """Rehearsals under their names, one a row."""
+    rows = []
+    for name, run in zip(names, rehearsals, strict=True):
+        size = run.peak_reserved_bytes
+        peak = "unknown" if size is None else f"{size:,}"
+        rows.append([name, run.outcome, peak, run.retries, f"{run.seconds:.1f}"])
+    heads = ["tried", "outcome", "peak reserved", "retries", "seconds"]
+    return Shown("", heads, rows, widest=70)
