@@ -26,7 +26,7 @@ def share(arguments: argparse.Namespace) -> int:
     """
     from helpers.look.files import write_atomic
     from helpers.share import TRACKERS, page_of, subject_of
-    from helpers.tell.pdf import write_pdf
+    from helpers.share.pdf import write_pdf
 
     tracker = arguments.issue
     if tracker and tracker not in TRACKERS:
