@@ -30,6 +30,11 @@ class Refusal:
     largest_bytes: int | None
     where: str
 
+    @property
+    def stranded_bytes(self) -> int:
+        """What is reserved and not allocated."""
+        return self.reserved_bytes - self.allocated_bytes
+
 
 @dataclass(frozen=True)
 class GrowingSite:
@@ -74,7 +79,6 @@ def _of_refusal(refusal: Refusal) -> Iterator[Observation]:
     yield _observed(
         "snapshot-oom", refusal.request_bytes, f"Asked for at {where}, and refused with {free} free"
     )
-    stranded = refusal.reserved_bytes - refusal.allocated_bytes
     can_have = refusal.reserved_bytes + refusal.device_free_bytes
     lacking = refusal.allocated_bytes + refusal.request_bytes - can_have
     if lacking > 0:
@@ -83,14 +87,24 @@ def _of_refusal(refusal: Refusal) -> Iterator[Observation]:
             "process can have"
         )
         yield _observed("blocks-full", refusal.allocated_bytes, says)
-    elif stranded >= refusal.request_bytes > refusal.device_free_bytes:
+    elif is_fragmented(refusal):
         largest = refusal.largest_bytes
-        if largest is None or largest < refusal.request_bytes:
-            says = (
-                f"In unused blocks, the largest of them {show_bytes(largest)}: {request} fits "
-                "in their sum and in none"
-            )
-            yield _observed("blocks-stranded", stranded, says, proof=largest is not None)
+        says = (
+            f"In unused blocks, the largest of them {show_bytes(largest)}: {request} fits "
+            "in their sum and in none"
+        )
+        yield _observed("blocks-stranded", refusal.stranded_bytes, says, largest is not None)
+
+
+def is_fragmented(refusal: Refusal) -> bool:
+    """Whether the unused blocks hold the request together and none of them alone.
+
+    It is proved where the largest block is known.
+    """
+    if not refusal.stranded_bytes >= refusal.request_bytes > refusal.device_free_bytes:
+        return False
+    largest = refusal.largest_bytes
+    return largest is None or largest < refusal.request_bytes
 
 
 def _observed(name: str, size: int, says: str = "", proof: bool = False) -> Observation:

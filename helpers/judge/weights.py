@@ -78,18 +78,38 @@ def _weigh(failure: Failure, by_name: dict[str, list[Observation]]) -> Weighed |
         weight += SUFFICIENT
     if proofs:
         weight += PROOF
-    # DESIGN rule 6: proof for confirmed; two measured observations, or an exclusion by
-    # arithmetic, for likely.
     confidence: Confidence = "weak"
-    hard_against = _hard(against)
-    independent = {observation.name for observation in _hard(speaking)}
-    rests_on_two = len(independent) >= 2 and failure.base != "hint"
-    contradicted = any(observation.name in failure.strong_against for observation in hard_against)
-    if proofs and not hard_against and not any(proof.filled for proof in proofs):
+    if may_be_confirmed(proofs, against):
         confidence = "confirmed"
-    elif measured and (sufficient or rests_on_two) and not contradicted:
+    elif measured and may_be_likely(failure, bool(sufficient), speaking, against):
         confidence = "likely"
     return Weighed(failure, round(weight, 4), confidence, tuple(speaking), tuple(against))
+
+
+def may_be_confirmed(proofs: list[Observation], against: list[Observation]) -> bool:
+    """Whether there is a proof that was read on the box, and no measurement speaks against it
+    (DESIGN rule 6).
+    """
+    if not proofs or _hard(against):
+        return False
+    return not any(proof.filled for proof in proofs)
+
+
+def may_be_likely(
+    failure: Failure,
+    sufficient: bool,
+    speaking: list[Observation],
+    against: list[Observation],
+) -> bool:
+    """Whether two measured observations, or an exclusion by arithmetic, speak for it, and no
+    strong measurement against it (DESIGN rule 6).
+    """
+    if any(observation.name in failure.strong_against for observation in _hard(against)):
+        return False
+    if sufficient:
+        return True
+    measured = {observation.name for observation in _hard(speaking)}
+    return len(measured) >= 2 and failure.base != "hint"
 
 
 def _seen(names: Iterable[str], by_name: dict[str, list[Observation]]) -> list[Observation]:
