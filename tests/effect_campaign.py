@@ -25,8 +25,8 @@ from helpers.settings.presets import Preset
 from helpers.trials.effect import compare, effect
 from helpers.trials.fixplan import Arm, Pair, plan, run
 from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.measurement import arm_of
 from helpers.trials.record import Limits
-from helpers.trials.remedies import arm_of
 from helpers.trials.workload import workload
 
 WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}

@@ -188,7 +188,8 @@ def trials(python: str, folder: Path, card: dict[str, Any], target: Target, ends
     """Control beside remedy on the card, with verdicts; or why there are none."""
     try:
         from helpers.trials import fixplan
-        from helpers.trials.remedies import fix_table, pairs, remedies
+        from helpers.trials.catalogue import pairs, remedies
+        from helpers.trials.fixes import fix_table
     except ImportError as error:
         return f"not run because {error.name} is not installed in this Python"
     wanted = [one for one in remedies() if one.id in REMEDIES[card["build"]]]

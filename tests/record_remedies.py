@@ -24,7 +24,8 @@ from helpers.allocator.load import read, to_parquet  # noqa: E402
 from helpers.allocator.recorded import with_record  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import remedies, torches  # noqa: E402
-from helpers.trials.remedies import chosen, recorded_path  # noqa: E402
+from helpers.trials.catalogue import chosen  # noqa: E402
+from helpers.trials.prediction import recorded_path  # noqa: E402
 
 CARD = find_card("a100-80")
 

@@ -12,8 +12,10 @@ from helpers.tell.sheet import png
 from helpers.tell.shown import cell
 from helpers.trials import training_view as training
 from helpers.trials import view as fixes
+from helpers.trials.catalogue import chosen
 from helpers.trials.effect import Effect
-from helpers.trials.remedies import FixRow, FixStudy, box_of, chosen, fix_study
+from helpers.trials.fix_study import FixStudy, box_of, fix_study
+from helpers.trials.fixes import FixRow
 from helpers.trials.training import Endurance, PathResult, grow
 
 MIB = 1 << 20

@@ -39,7 +39,6 @@ STILL_WRONG = {
     "helpers.tell.panels.frame",
     "helpers.tell.panels.live",
     "helpers.tell.panels.questions",
-    "helpers.trials.remedies",
 }
 MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)

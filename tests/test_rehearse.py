@@ -35,7 +35,8 @@ from helpers.rehearse import trust as trust_module
 from helpers.rehearse.rehearsal import Oom, Rehearsal
 from helpers.rehearse.run import environment
 from helpers.settings.presets import Preset
-from helpers.trials.remedies import FixRow, Remedy
+from helpers.trials.catalogue import Remedy
+from helpers.trials.fixes import FixRow
 from helpers.trials.workload import workload
 
 MIB = 1 << 20

@@ -8,21 +8,11 @@ from trial_records import record
 from helpers.allocator.load import read
 from helpers.allocator.patterns import generate
 from helpers.tell.claims import claims
+from helpers.trials.catalogue import NO_GPU, PATH, pairs, remedies
 from helpers.trials.effect import LEAST, VERDICTS
+from helpers.trials.fixes import RECORDED, adopt, fix_table, forest
 from helpers.trials.fixplan import Arm, Pair, Ran, plan
-from helpers.trials.remedies import (
-    NO_GPU,
-    PATH,
-    RECORDED,
-    RECORDED_RUNS,
-    adopt,
-    fix_table,
-    forest,
-    pairs,
-    predict,
-    recorded_path,
-    remedies,
-)
+from helpers.trials.prediction import RECORDED_RUNS, predict, recorded_path
 from helpers.trials.workload import workload
 
 CARD_BYTES = 20 << 30
@@ -102,7 +92,7 @@ def test_the_whole_list_fits_a_plan():
         ("pool", CUDA, "harmful"),
         ("fewer-parallel", CUDA, "not_enough_evidence"),
         ("one-arena", CUDA, "not_enough_evidence"),
-        ("roundup", ("2.1.0+cu121", "cuda"), "not_enough_evidence"),
+        ("roundup", ("2.1.0+cu121", "cuda"), "helps"),
     ],
 )
 def test_settings_that_cure_the_growing_loop_are_predicted_to_help_and_others_not(

@@ -42,8 +42,8 @@ def trial(arguments: argparse.Namespace) -> int:
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown
     from helpers.trials.interpreter import torch_interpreter
+    from helpers.trials.measurement import preset_trials
     from helpers.trials.record import Limits
-    from helpers.trials.remedies import preset_trials
 
     def on_trial(planned: Any, record: Any) -> None:
         outcome = record.outcome if record else "refused"
@@ -54,14 +54,20 @@ def trial(arguments: argparse.Namespace) -> int:
     if not arguments.preset:
         raise WrongUse(f"trial: no --preset; expected one or more beside a control, or {THERE}")
     wanted = _workload(arguments)
-    host = parse_size(arguments.host_memory) if arguments.host_memory else None
-    how = {name: getattr(arguments, name) for name in ("goal", "repeats", "seed")}
-    how["limits"] = Limits(seconds=arguments.seconds, host_bytes=host)
-    how["python"] = arguments.torch_python or torch_interpreter()
-    how["out"] = may_write(Path(arguments.out) if arguments.out else OUTPUTS / "trials")
+    host_bytes = parse_size(arguments.host_memory) if arguments.host_memory else None
     presets = [load(name) for name in arguments.preset]
-    how["target"] = _target(presets)
-    rows, remarks = preset_trials(wanted, presets, on_trial=on_trial, **how)
+    rows, remarks = preset_trials(
+        wanted,
+        presets,
+        goal=arguments.goal,
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+        limits=Limits(seconds=arguments.seconds, host_bytes=host_bytes),
+        python=arguments.torch_python or torch_interpreter(),
+        out=may_write(Path(arguments.out) if arguments.out else OUTPUTS / "trials"),
+        target=_target(presets),
+        on_trial=on_trial,
+    )
     cells = [[row["preset"], row["verdict"].replace("_", " "), row["why"]] for row in rows]
     shown = Shown("", ["preset", "verdict", "why"], cells, widest=None)
     say(arguments, rows, shown, "\n".join(remarks))
@@ -91,7 +97,8 @@ def _rehearsed(given: argparse.Namespace) -> int:
     from helpers.rehearse.rehearsal import Limits
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown, percent
-    from helpers.trials.remedies import Remedy, chosen, fix_study
+    from helpers.trials.catalogue import Remedy, chosen
+    from helpers.trials.fix_study import fix_study
     from helpers.trials.trial import DROPPED
     from helpers.trials.view import counted, ranked
 

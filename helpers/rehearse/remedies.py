@@ -18,8 +18,10 @@ from helpers.rehearse.words import WORDS
 from helpers.rehearse.workloads import Bench
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
+from helpers.trials.catalogue import Remedy
+from helpers.trials.fixes import FixRow
 from helpers.trials.fixplan import Arm
-from helpers.trials.remedies import FixRow, Remedy, beside_control
+from helpers.trials.prediction import beside_control
 
 ALLOCATOR = {*CONF_NAMES, *WORDS["decides"]}
 Arms = Mapping[str, "tuple[Arm, Arm]"]

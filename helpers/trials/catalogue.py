@@ -1,0 +1,142 @@
+"""Which remedies are there, and which of them are for a box?
+
+The one table is env/remedies.yaml. Reading it needs PyYAML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from helpers.ground.child import CHECKOUT
+from helpers.settings.presets import Preset, load
+from helpers.tell.claims import claims
+from helpers.trials.fixplan import Arm, Pair
+from helpers.trials.workload import SECONDS, Workload, workload
+
+PATH = CHECKOUT / "env" / "remedies.yaml"
+OPEN = ("depends", "unsupported")
+"""Verdicts on a claim that leave it to a trial."""
+NO_GPU = "not available because this box has no GPU"
+VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
+"""What a build is called, and how presets name its boxes."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """One remedy, as env/remedies.yaml has it; its head explains the fields."""
+
+    id: str
+    says: str
+    how: str
+    workload: str = ""
+    control: Mapping[str, Any] = field(default_factory=dict)
+    change: Mapping[str, Any] = field(default_factory=dict)
+    preset: str = ""
+    goal: str = "memory"
+    answer: str = ""
+    needs: str = ""
+    kind: str = ""
+    verdict: str = ""
+    why: str = ""
+    unrehearsed: str = ""
+    claims: tuple[str, ...] = ()
+    work: Workload | None = None
+
+    def pair(self, tells: float = 1.0) -> Pair:
+        """The trials that decide it: the workload (or ``work``) without it, and with it.
+
+        Raises ValueError where there is none.
+        """
+        preset = load(self.preset)
+        seconds = SECONDS.get(self.workload, 10.0)
+        control = self.work or workload(self.workload, **self.control)
+        treated = self.work or workload(self.workload, **{**self.control, **self.change})
+        under = f" under {preset.name}" if preset.environ else ""
+        with_it = Arm(treated.words + under, treated, preset, seconds)
+        without = Arm(control.words, control, seconds=seconds)
+        return Pair(self.id, without, with_it, tells, self.goal, self.answer)
+
+
+@lru_cache(maxsize=1)
+def remedies() -> tuple[Remedy, ...]:
+    """Every remedy, in the order of the file."""
+    import yaml
+
+    rows = yaml.safe_load(PATH.read_text(encoding="utf-8"))["remedies"]
+    return tuple(Remedy(**{**row, "claims": tuple(row["claims"])}) for row in rows)
+
+
+def chosen(names: Sequence[str]) -> tuple[Remedy, ...]:
+    """The remedies named, or all where none is. Raises ValueError for one that does not exist."""
+    by_name = {remedy.id: remedy for remedy in remedies()}
+    for name in names:
+        if name not in by_name:
+            raise ValueError(f"remedy {name!r}: expected some of {', '.join(by_name)}")
+    return tuple(by_name[name] for name in names or by_name)
+
+
+def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
+    """The other boxes that a remedy is for; empty where it is for this one, of such a build,
+    which is of these kinds.
+    """
+    if remedy.needs and remedy.needs not in kinds:
+        return "boxes with a GPU" if remedy.needs == "gpu" else "boxes without a GPU"
+    other_vendor = _other_vendor(load(remedy.preset), build) if remedy.preset else ""
+    if other_vendor:
+        return other_vendor
+    return "" if remedy.kind in kinds else remedy.kind
+
+
+def not_for(preset: Preset, build: str) -> str:
+    """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone.
+
+    Empty where it is.
+    """
+    other = _other_vendor(preset, build)
+    if not other:
+        return ""
+    return f"not for this box because it is for {other}, and this is {VENDORS[build][0]}"
+
+
+def _other_vendor(preset: Preset, build: str) -> str:
+    """The vendor that alone is named in a preset's line "for", unless it is this build's."""
+    made_for = preset.fields.get("for", "")
+    named = [vendor for vendor, (_, words) in VENDORS.items() if re.search(words, made_for)]
+    if build not in VENDORS or len(named) != 1 or named == [build]:
+        return ""
+    return VENDORS[named[0]][0]
+
+
+def pairs(
+    wanted: Sequence[Remedy], *, gpu: bool, build: str = ""
+) -> tuple[list[Pair], dict[str, str]]:
+    """The remedies that a trial on this box can decide, each beside its control, and why the
+    others are not tried.
+
+    ``build`` (cuda, rocm): presets for the other vendor are not tried.
+    """
+    open_claims = {claim.id for claim in claims() if claim.verdict in OPEN}
+    listed = []
+    not_tried = {}
+    for remedy in wanted:
+        if why := _why_untried(remedy, gpu, build):
+            not_tried[remedy.id] = why
+        else:
+            is_open = not open_claims.isdisjoint(remedy.claims)
+            listed.append(remedy.pair(2.0 if is_open else 1.0))
+    return listed, not_tried
+
+
+def _why_untried(remedy: Remedy, gpu: bool, build: str) -> str:
+    """Why no trial on such a box decides a remedy, or empty."""
+    if remedy.how == "argued":
+        return "no trial decides it"
+    if not gpu and (remedy.needs == "gpu" or remedy.how == "predicted"):
+        return NO_GPU
+    if gpu and remedy.needs == "cpu":
+        return "not tried because it is for boxes without a GPU"
+    return not_for(load(remedy.preset), build)

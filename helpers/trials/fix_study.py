@@ -1,0 +1,167 @@
+"""Which remedies help on a box? Predicted for each, and tried where there is time and a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from helpers.allocator.study import study
+from helpers.ground.child import OUTPUTS
+from helpers.ground.units import parse_size
+from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.cards import GpuCard, largest_pool
+from helpers.look.framework import framework
+from helpers.look.gpus import gpus
+from helpers.trials import fixplan
+from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs
+from helpers.trials.fixes import FixRow, fix_table
+from helpers.trials.fixplan import FixPlan, Ran
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.prediction import predict
+from helpers.trials.targets import CPU, free_targets
+
+OUT = OUTPUTS / "trials"
+CPU_BYTES = 20 << 30
+
+
+@dataclass(frozen=True)
+class FixStudy:
+    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing
+    was tried, ``why`` says why.
+
+    ``elsewhere`` counts the remedies that are for other boxes, by those.
+    """
+
+    rows: tuple[FixRow, ...]
+    capacity_bytes: int
+    torch: str
+    build: str
+    recorded: bool
+    plan: FixPlan | None
+    ran: Ran | None
+    why: str
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where remedies are to help: a card's size, the torch on it, and what kinds of box it is."""
+
+    capacity_bytes: int
+    torch: str
+    build: str
+    recorded: bool
+    kinds: tuple[str, ...]
+    gfx: str = ""
+
+
+def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
+    """(bytes of the card to predict for, torch with its ROCm release, build) of a box; without
+    a GPU it is a card of 20 GiB.
+    """
+    facts = framework(bundle)
+    torch = str(facts.version.value) if facts.version.ok else "2.14.1"
+    build = "rocm" if any(gpu.driver == "amdgpu" for gpu in gpus(bundle)) else "cuda"
+    size = parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES
+    if build == "rocm" and "+rocm" not in torch and facts.hip.ok:
+        release = ".".join(str(facts.hip.value).split(".")[:2])
+        torch = re.sub(r"(\+.*)?$", f"+rocm{release}", torch, count=1)
+    if "+rocm" not in torch:
+        torch = torch.partition("+")[0]
+    return size, torch, build
+
+
+def _place_of_card(card: GpuCard) -> _Place:
+    """A card that is in no box."""
+    vendor = {"rocm": "AMD", "cuda": "NVIDIA"}[card.vendor]
+    return _Place(card.total_bytes, "2.14.1", card.vendor, recorded=True, kinds=("gpu", vendor))
+
+
+def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
+    size, torch, build = box_of(bundle, capacity)
+    listed = gpus(bundle)
+    kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
+    if any(gpu.integrated for gpu in listed):
+        kinds.append("APUs")
+    return _Place(
+        capacity_bytes=size,
+        torch=torch,
+        build=build,
+        recorded=not is_this_box(bundle),
+        kinds=tuple(kinds),
+        gfx=next((gpu.indices["gfx"] for gpu in listed if gpu.indices.get("gfx")), ""),
+    )
+
+
+def fix_study(
+    bundle: Bundle | GpuCard,
+    names: Sequence[str] = (),
+    *,
+    of: Sequence[Remedy] = (),
+    trace: str = "growing-loop",
+    capacity: str = "",
+    repeats: int = 3,
+    budget_s: float = 0.0,
+    seed: int = 0,
+) -> FixStudy:
+    """Predict each remedy for the box and, where it is this machine and ``budget_s`` is above
+    0, try what fits that time.
+
+    ``names`` are remedies, those for other boxes too; without any they are all that are for
+    this box, or those of ``of``, which no file has. A GpuCard is a card that is in no box.
+    Raises ValueError (fixplan.BudgetError) in one line.
+    """
+    if isinstance(bundle, GpuCard):
+        place = _place_of_card(bundle)
+        targets = []
+    else:
+        place = _place_of_box(bundle, capacity)
+        targets = [] if place.recorded else free_targets(bundle)[0]
+    target = targets[0] if targets else CPU
+    others: Counter[str] = Counter()
+    wanted = list(of or chosen(names))
+    if not names and not of:
+        places = [(remedy, elsewhere(remedy, place.build, place.kinds)) for remedy in wanted]
+        wanted = [remedy for remedy, other in places if not other]
+        others = Counter(other for _, other in places if other)
+    requests = study(trace, capacity=str(place.capacity_bytes)).trace
+    predictions = {
+        remedy.id: predict(
+            remedy, place.capacity_bytes, requests, place.torch, place.build, place.gfx
+        )
+        for remedy in wanted
+        if remedy.how != "argued"
+    }
+    tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=place.build)
+    plan = None
+    ran = None
+    why = "the box is recorded, so nothing can be tried on it"
+    if not place.recorded and budget_s > 0 and tried:
+        run = partial(fixplan.run, python=torch_interpreter(), out=OUT, target=target)
+        plan, ran = fixplan.within(tried, repeats=repeats, budget_s=budget_s, seed=seed, run=run)
+        why = ""
+        not_tried |= plan.left_out
+    elif not place.recorded:
+        why = "no time budget was given" if tried else "no remedy chosen can be tried here"
+    rows = fix_table(
+        wanted,
+        recorded=place.recorded,
+        predictions=predictions,
+        tried=plan.pairs if plan else (),
+        ran=ran,
+        not_tried=not_tried,
+    )
+    return FixStudy(
+        rows=tuple(rows),
+        capacity_bytes=place.capacity_bytes,
+        torch=place.torch,
+        build=place.build,
+        recorded=place.recorded,
+        plan=plan,
+        ran=ran,
+        why=why,
+        elsewhere=others,
+    )

@@ -1,0 +1,221 @@
+"""The fix table: what of each remedy was predicted, measured and argued, and what it does here.
+
+Measured, predicted and argued stay apart: a verdict other than ``predicted`` rests on trials on
+this very box, or on what the audit of its settings knows of its build and chip.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.tell.claims import claims
+from helpers.trials.catalogue import Remedy, remedies
+from helpers.trials.effect import FEWEST_PAIRS, Comparison, Effect
+from helpers.trials.fixplan import Pair, Ran
+from helpers.trials.measurement import comparison
+from helpers.trials.prediction import UNKNOWN, Prediction
+
+RECORDED = "not available because recorded"
+EFFECTS = {
+    "helps": "helps",
+    "harmful": "harms",
+    "no_effect": "no effect",
+    "ineffective": "no effect",
+    "not_supported": "no effect",
+}
+"""What a verdict comes to for whoever asks what to do; any other is ``untested``."""
+
+
+@dataclass(frozen=True)
+class FixRow:
+    """A line of the fix table.
+
+    The three columns are words; ``memory`` and ``time`` are the measured effects, if any.
+
+    ``guess`` is the verdict that was predicted, else argued, ``saves`` the share of memory
+    predicted, ``why`` the reason in full. ``rehearsed`` and ``audited`` say what the prediction
+    rests on, as of Prediction; ``reasoned``: it is argued, and nothing was predicted.
+    """
+
+    remedy: str
+    says: str
+    claims: tuple[str, ...]
+    predicted: str
+    measured: str
+    argued: str
+    verdict: str
+    memory: Effect | None = None
+    time: Effect | None = None
+    guess: str = ""
+    saves: float | None = None
+    why: str = ""
+    rehearsed: bool = False
+    audited: bool = False
+    reasoned: bool = False
+
+    @property
+    def effect(self) -> str:
+        """What it does on this box: helps, harms, no effect, or untested."""
+        verdict = self.guess if self.verdict == "predicted" else self.verdict
+        return EFFECTS.get(verdict, "untested")
+
+    @property
+    def saved(self) -> float | None:
+        """The share of memory saved, as measured, else as predicted."""
+        if self.memory is None:
+            return self.saves
+        return 1 - self.memory.ratio
+
+    @property
+    def by(self) -> str:
+        """What its effect rests on: trials, audit, argument, rehearsal or replay.
+
+        Nothing where it is untested.
+        """
+        if self.memory is not None:
+            return "trials"
+        if self.verdict not in ("predicted", UNKNOWN):
+            return "audit"
+        if self.effect == "untested":
+            return ""
+        if self.reasoned:
+            return "argument"
+        if self.rehearsed:
+            return "rehearsal"
+        return "audit" if self.saves is None else "replay"
+
+
+def verdict_of(
+    prediction: Prediction | None, compared: Comparison | None, *, argued: bool, recorded: bool
+) -> str:
+    """The verdict on a remedy for a box: what trials showed, unless the build or the chip
+    settles it and they show nothing; without trials it is predicted, or not known.
+
+    ``compared`` are its trials; ``argued``: it is argued for. On a recorded box no verdict is
+    more than ``predicted``.
+    """
+    verdict = "predicted"
+    if compared is not None:
+        verdict = compared.verdict
+    elif prediction is None and not argued:
+        verdict = UNKNOWN
+    elif prediction is not None and prediction.verdict == UNKNOWN:
+        verdict = UNKNOWN
+    settled = prediction is not None and prediction.settles and not recorded
+    if prediction is not None and settled and verdict not in ("helps", "harmful"):
+        return prediction.verdict
+    return verdict
+
+
+def fix_table(
+    wanted: Sequence[Remedy],
+    *,
+    recorded: bool,
+    predictions: Mapping[str, Prediction],
+    tried: Sequence[Pair] = (),
+    ran: Ran | None = None,
+    not_tried: Mapping[str, str] | None = None,
+) -> list[FixRow]:
+    """A row for each remedy: what was predicted, measured and argued, and the verdict for this
+    box.
+
+    ``tried`` and ``ran`` are a plan's pairs and what came of them; ``not_tried`` says why of
+    the others. On a recorded box nothing is measured, and no verdict is more than
+    ``predicted``. What the claims say stands among the arguments.
+    """
+    compared = {}
+    if ran is not None and not recorded:
+        compared = {pair.name: comparison(pair, ran) for pair in tried}
+    why_untried = {} if not_tried is None else not_tried
+    rows = []
+    for remedy in wanted:
+        untried = RECORDED if recorded else why_untried.get(remedy.id, "not tried")
+        row = _row(
+            remedy,
+            predictions.get(remedy.id),
+            compared.get(remedy.id),
+            untried=untried,
+            recorded=recorded,
+        )
+        rows.append(row)
+    return rows
+
+
+def _row(
+    remedy: Remedy,
+    prediction: Prediction | None,
+    compared: Comparison | None,
+    *,
+    untried: str,
+    recorded: bool,
+) -> FixRow:
+    """One line of the table; ``untried`` is what stands for its trials where there are none."""
+    argued = remedy.how == "argued"
+    noted = f"{remedy.verdict}: {remedy.why}" if argued else _first_claim(remedy)
+    expected = prediction or Prediction(remedy.verdict, remedy.why)
+    unknown = expected.verdict == UNKNOWN if prediction else not argued
+    why = noted if unknown and noted else expected.why
+    measured = untried
+    if compared is not None:
+        why = compared.why
+        measured = compared.why
+        if compared.verdict == "not_supported":
+            measured = f"not available because {compared.why}"
+    return FixRow(
+        remedy=remedy.id,
+        says=remedy.says,
+        claims=remedy.claims,
+        predicted=f"{prediction.verdict}: {prediction.why}" if prediction else "not predicted",
+        measured=measured,
+        argued=noted,
+        verdict=verdict_of(prediction, compared, argued=argued, recorded=recorded),
+        memory=compared.memory if compared else None,
+        time=compared.time if compared else None,
+        guess=expected.verdict,
+        saves=expected.saves,
+        why=why,
+        rehearsed=expected.rehearsed,
+        audited=expected.audited,
+        reasoned=argued and prediction is None,
+    )
+
+
+def _first_claim(remedy: Remedy) -> str:
+    """What became of the first claim that a remedy belongs to, or empty."""
+    for claim in claims():
+        if claim.id in remedy.claims[:1]:
+            return f"claim {claim.id}, {claim.verdict}: {claim.reason}"
+    return ""
+
+
+def forest(rows: Sequence[FixRow]) -> list[dict[str, Any]]:
+    """The measured effects for a forest plot, strongest first: remedy, what, ratio, low, high."""
+    effects = [
+        {
+            "remedy": row.remedy,
+            "what": effect.what,
+            "ratio": effect.ratio,
+            "low": effect.low,
+            "high": effect.high,
+        }
+        for row in rows
+        for effect in (row.memory, row.time)
+        if effect and effect.pairs >= FEWEST_PAIRS
+    ]
+    return sorted(effects, key=lambda effect: -abs(math.log(effect["ratio"])))
+
+
+def adopt(rows: Sequence[FixRow]) -> list[str]:
+    """The presets that trials on this box showed to help, the strongest first: what to put into
+    a preset of one's own.
+    """
+    presets = {remedy.id: remedy.preset for remedy in remedies()}
+    helping = [
+        (row.memory.ratio, presets[row.remedy])
+        for row in rows
+        if row.verdict == "helps" and presets.get(row.remedy) and row.memory
+    ]
+    return [preset for _, preset in sorted(helping)]

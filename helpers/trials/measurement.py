@@ -1,0 +1,115 @@
+"""What did trials of a remedy, or of a preset, show beside their control?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from helpers.settings.presets import Preset
+from helpers.trials import effect, fixplan
+from helpers.trials.effect import Comparison, compare
+from helpers.trials.fixplan import Arm, Pair, Planned, Ran
+from helpers.trials.record import Limits, TrialRecord
+from helpers.trials.targets import Target
+from helpers.trials.workload import Workload
+
+
+def comparison(pair: Pair, ran: Ran) -> Comparison:
+    """What the trials of a pair decide: only repeats that both arms have count.
+
+    A refused remedy is not supported.
+    """
+    control, treated = (
+        arm_of(records, pair.control.workload.measure) for records in ran.arms(pair)
+    )
+    compared = compare(control, treated, goal=pair.goal, answer=pair.answer)
+    refused = ran.refused.get(pair.treated.name)
+    if refused:
+        return replace(compared, verdict="not_supported", why=refused)
+    return compared
+
+
+def preset_trials(
+    wanted: Workload,
+    presets: Sequence[Preset],
+    *,
+    goal: str,
+    repeats: int,
+    seed: int,
+    limits: Limits,
+    python: str,
+    out: Path,
+    target: Target,
+    on_trial: Callable[[Planned, TrialRecord | None], None],
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """A workload under each preset beside itself without: a row a preset, and what a reader of
+    them must know, a line each.
+
+    ``goal`` is memory or time; the rest is as of fixplan.run. Raises ValueError in one line
+    where nothing can be tried.
+    """
+    control = Arm(wanted.words, wanted)
+    tried = []
+    for preset in presets:
+        treated = Arm(f"{wanted.words} under {preset.name}", wanted, preset)
+        tried.append(Pair(preset.name, control, treated, goal=goal))
+    plan = fixplan.plan(tried, repeats=repeats, budget_s=math.inf, seed=seed)
+    ran = fixplan.run(plan, python=python, out=out, limits=limits, target=target, on_trial=on_trial)
+    rows = []
+    for pair in tried:
+        compared = comparison(pair, ran)
+        rows.append(
+            {
+                "preset": pair.name,
+                "workload": wanted.words,
+                "verdict": compared.verdict,
+                "why": compared.why,
+                "memory": asdict(compared.memory),
+                "time": asdict(compared.time),
+                "troubles": list(ran.troubles),
+                "kept": list(ran.kept),
+            }
+        )
+    return rows, ran.remarks
+
+
+def arm_of(records: Sequence[TrialRecord], measure: str) -> effect.Arm:
+    """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU
+    resident memory.
+
+    Fresh processes pay for their start; within one process (``measure`` work) it is the same
+    for both and only blurs.
+    """
+    memory: list[float | None] = []
+    seconds: list[float | None] = []
+    for record in records:
+        if record.outcome == "ok":
+            memory.append(_memory(record, measure))
+            seconds.append(_seconds(record, measure))
+        else:
+            memory.append(None)
+            seconds.append(None)
+    return effect.Arm(
+        outcomes=tuple(record.outcome for record in records),
+        losses=tuple(tuple(record.loss) for record in records),
+        measured={"memory": tuple(memory), "time": tuple(seconds)},
+    )
+
+
+def _memory(record: TrialRecord, measure: str) -> float | None:
+    """The bytes of a trial that are compared."""
+    if record.device == "cpu":
+        return record.work_bytes if measure == "work" else record.rss_anon_bytes
+    if measure == "session" and record.driver_used_bytes:
+        return record.driver_used_bytes
+    return record.peak_reserved_bytes or record.driver_used_bytes
+
+
+def _seconds(record: TrialRecord, measure: str) -> float | None:
+    """The seconds of a trial that are compared: of a step, or of a whole session."""
+    if measure == "work":
+        return record.step_seconds
+    return record.seconds if record.complete else None
