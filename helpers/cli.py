@@ -20,7 +20,8 @@ from typing import Any, TextIO, cast
 
 from helpers.commands import gone
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
-from helpers.ground.child import CHECKOUT, IN_CHECKOUT, OUTPUTS, terminal
+from helpers.ground import umask
+from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
 from helpers.ground.units import plain
 
 GROUPS = {
@@ -137,12 +138,12 @@ def _verb(argv: list[str]) -> int:
     # umask.
     if not below:
         return verbs[arguments.verb](arguments)
-    terminal.users_umask = os.umask(0o077)
+    umask.users_umask = os.umask(0o077)
     try:
         return verbs[arguments.verb](arguments)
     finally:
-        os.umask(terminal.users_umask)
-        terminal.users_umask = -1
+        os.umask(umask.users_umask)
+        umask.users_umask = -1
 
 
 def _say_no_more() -> None:

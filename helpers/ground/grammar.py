@@ -31,7 +31,7 @@ _FIELD_OR_CHOICE = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 
 
 class Field(NamedTuple):
-    """What is read from a line: its name, the unit printed or known, another pool than the row's."""
+    """What is read from a line: its name, its unit, and another pool than the row's."""
 
     name: str
     unit: str = ""

@@ -116,7 +116,7 @@ def seen(value: int | float | str, unit: str, source: str, item: str = "") -> Re
 
 
 def not_available(why: str, unit: str, source: str, item: str = "") -> Reading:
-    """No value: the file, tool or field does not exist, or what it said cannot be read as a value."""
+    """No value: the file, tool or field does not exist, or cannot be read as a value."""
     return Reading(None, unit, NOT_AVAILABLE, why, source, item)
 
 
@@ -279,7 +279,7 @@ class TtmPlan(Shape):
 
 @dataclass(frozen=True)
 class TtmCommand(Shape):
-    """What a person would run on one system, how to undo it and how to verify it after the reboot."""
+    """What a person would run on one system, how to undo it, how to verify it after the reboot."""
 
     system: str
     run: str

@@ -1,4 +1,4 @@
-"""Tables of knowledge beside the code that reads them, and expressions compiled when first asked."""
+"""Tables of knowledge beside the code that reads them; expressions compiled when first asked."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _shown_unit(named: re.Match[str]) -> str:
 
 
 def _digits(number: str, is_whole: bool) -> tuple[str, str] | None:
-    """Digits before and after the decimal sign, or None where the sign may as well part thousands."""
+    """Digits before and after the decimal sign; None where the sign may as well part thousands."""
     signs = sorted(set(number) & set(".,"), key=number.rindex)
     if not signs:
         return number, ""

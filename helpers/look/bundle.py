@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, List, Literal, Optional
 
-from helpers.ground.child import CHECKOUT
 from helpers.ground.contract import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.ground.contract import as_dict, from_json
+from helpers.ground.places import CHECKOUT
 from helpers.ground.shapes import NOT_ALLOWED, Reading, absent, seen
 from helpers.ground.units import plain
 

@@ -24,8 +24,8 @@ class Figure:
     ``bytes`` is None where the tool printed that it did not measure (N/A).
 
     ``what`` is total, used, free, limit, wanted or reserved. ``pool``: vram visible-vram gtt ttm
-    kfd hsa runtime runtime-sum (HIP or CUDA; of all devices) carveout stated vulkan process weights ram ram-installed
-    hostfree available swap commit cgroup. The true size lies within ``precision_bytes``: half of
+    kfd hsa runtime (HIP or CUDA) runtime-sum (of all devices) carveout stated vulkan process
+    weights ram ram-installed hostfree available swap commit cgroup. The true size lies within ``precision_bytes``: half of
     the last printed digit. ``origin``: tool, message, environment or bundle; ``when``: boot,
     start or now; ``hearsay``: a description or a screenshot of an output. Figures of one printed
     line have the same ``line``, its place in the text.

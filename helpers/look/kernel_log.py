@@ -331,10 +331,10 @@ def events(bundle: Bundle) -> tuple[Event, ...]:
 
 
 def _events(bundle: Bundle) -> tuple[Event, ...]:
-    found: list[Event] = []
+    logged: list[Event] = []
     for boot, text in _logs_read(bundle):
-        found += parse(text.text, text.source, text.item, boot)
-    return tuple(found)
+        logged += parse(text.text, text.source, text.item, boot)
+    return tuple(logged)
 
 
 def _logs(bundle: Bundle) -> Iterator[tuple[Text, int]]:
@@ -360,7 +360,7 @@ def _logs_read(bundle: Bundle) -> list[tuple[int, Text]]:
 
 
 def not_whole(bundle: Bundle) -> str:
-    """Which logs were read from their end alone, a sentence each; empty where all were read whole."""
+    """Which logs were read from their end alone, a sentence each; "" where all were read whole."""
     sentences = []
     for _, text in _logs_read(bundle):
         begin = _begin(text.text)
@@ -368,7 +368,8 @@ def not_whole(bundle: Bundle) -> str:
             read = len(text.text[begin:].encode("utf-8", "replace"))
             everything = len(text.text.encode("utf-8", "replace"))
             sentences.append(
-                f"The kernel log ({text.source}) was read from its end: {read} of {everything} bytes."
+                f"The kernel log ({text.source}) was read from its end: "
+                f"{read} of {everything} bytes."
             )
     return " ".join(sentences)
 

@@ -85,12 +85,12 @@ def without_footers(text: str) -> str:
 
 
 class _Placed(NamedTuple):
-    """A failure and its place in the buffer; ``found`` is None for a line read by itself."""
+    """A failure and its place in the buffer; ``squeezed`` is None for a line read by itself."""
 
     start: int
     end: int
     values: dict[str, Any]
-    found: Found | None = None
+    squeezed: Found | None = None
 
 
 class _Reader:
@@ -171,7 +171,8 @@ class _Reader:
                     self.characters += size
                     pending = []
                     size = 0
-        except Exception as error:  # noqa: BLE001 - the source is the caller's, a file or a generator; what it gave so far counts
+        # The source is the caller's, a file or a generator; what it gave so far counts.
+        except Exception as error:  # noqa: BLE001
             self.stopped = f"{type(error).__name__}: {str(error)[:120]}"
         self.characters += size
         if pending:
@@ -212,8 +213,8 @@ class _Reader:
                     continue
                 self.covered = max(self.covered, failure.end + self.base)
                 self._keep(failure)
-                if failure.found is not None and is_last and stop == len(buffer):
-                    self.ends_inside = _ends_inside(failure.found, squeezed.flat)
+                if failure.squeezed is not None and is_last and stop == len(buffer):
+                    self.ends_inside = _ends_inside(failure.squeezed, squeezed.flat)
 
     def _failures(self, squeezed: Squeezed, text: str, base: int) -> list[_Placed]:
         """What one region names, in its order. A line of the kernel's belongs to the reader of
@@ -222,10 +223,12 @@ class _Reader:
         events = list(self._events(text, base))
         claims = Claims((event.start, event.end) for event in events)
         failures = list(events)
-        for found in messages_in(squeezed.flat):
-            start, end = squeezed.span(found.start, found.end)
+        for message in messages_in(squeezed.flat):
+            start, end = squeezed.span(message.start, message.end)
             if claims.are_free_of(start, start + 1):
-                failures.append(_Placed(start, end, {**_head(found.row), **found.values}, found))
+                failures.append(
+                    _Placed(start, end, {**_head(message.row), **message.values}, message)
+                )
         claims = Claims((failure.start, failure.end) for failure in failures)
         for line in _lines_alone(text, base):
             if claims.are_free_of(line.start, line.end):
@@ -233,8 +236,8 @@ class _Reader:
         return sorted(failures, key=lambda failure: (failure.start, failure.end))
 
     def _keep(self, failure: _Placed) -> None:
-        if failure.found is not None and len(self.unread) < 50:
-            self.unread.update(dict.fromkeys(failure.found.unread[:50]))
+        if failure.squeezed is not None and len(self.unread) < 50:
+            self.unread.update(dict.fromkeys(failure.squeezed.unread[:50]))
         values = failure.values
         key = repr(sorted(item for item in values.items() if item[1] not in (None, (), "")))
         if key in self.kept:
@@ -270,11 +273,11 @@ class _Reader:
             yield _Placed(base + starts[number - 1], base + end, _of_event(event, row))
 
 
-def _ends_inside(found: Found, flat: str) -> bool:
+def _ends_inside(message: Found, flat: str) -> bool:
     """Whether a text ends in the middle of a message that would go on."""
-    rest = flat[found.end :]
-    values = found.values
-    if not found.row.clauses or "capacity" not in values or "allocated" in values:
+    rest = flat[message.end :]
+    values = message.values
+    if not message.row.clauses or "capacity" not in values or "allocated" in values:
         return False
     return 0 < len(rest.strip(".")) < 60 and rest[-1:] not in ".)"
 

@@ -108,17 +108,22 @@ def _squeezed(words: str) -> str:
 
 
 def mentions(text: str) -> list[Mention]:
-    """Every known part that a text names, in its order. Only the first 60,000 characters are read."""
+    """Every known part that a text names, in its order.
+
+    Only the first 60,000 characters are read.
+    """
     text = text[:LONGEST]
     flat = _squeezed(text)
     names = tuple(name for squeezed, (name, _) in _names().items() if squeezed in flat)
     if not names:
         return []
-    found = []
+    mentioned = []
     for match in _pattern(names).finditer(text):
         _, part = _names()[_squeezed(match.group())]
-        found.append(Mention(start=match.start(), end=match.end(), words=match.group(), part=part))
-    return found
+        mentioned.append(
+            Mention(start=match.start(), end=match.end(), words=match.group(), part=part)
+        )
+    return mentioned
 
 
 def gpu_kind(

@@ -61,7 +61,7 @@ def relations(
     whether ROCm's runtime gave the runtime's figures.
     """
     book = _Book(figures, kind, tuple(sizes), hip)
-    found: dict[tuple[object, ...], Relation] = {}
+    by_place: dict[tuple[object, ...], Relation] = {}
     for rule in _RULES:
         for name, related in rule(book):
             places = sorted({(figure.source, figure.pool, figure.what) for figure in related})
@@ -72,8 +72,8 @@ def relations(
                 says=says[:1].upper() + says[1:],
                 hard=not any(figure.hearsay for figure in related),
             )
-            found.setdefault((name, *places), relation)
-    return list(found.values())
+            by_place.setdefault((name, *places), relation)
+    return list(by_place.values())
 
 
 class _Book:

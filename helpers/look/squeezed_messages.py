@@ -213,7 +213,7 @@ class _Fields:
         return is_new or other is not None or pid is not None
 
     def take_array_size(self) -> None:
-        """What was asked for, where a message gives an array's shape and the type of its elements."""
+        """What was asked for, where a message gives an array's shape and element type."""
         shape = self.values.pop("shape", "")
         dtype = self.values.pop("dtype", "")
         if not shape or dtype not in _ELEMENT_BYTES:

@@ -156,7 +156,10 @@ def ends(text: str) -> tuple[str, str]:
     """
     if len(text) <= MOST_BYTES + END_BYTES:
         return text, ""
-    note = f"only the first {MOST_BYTES:,} and the last {END_BYTES:,} characters of {len(text):,} were read"
+    note = (
+        f"only the first {MOST_BYTES:,} and the last {END_BYTES:,} characters "
+        f"of {len(text):,} were read"
+    )
     return f"{text[:MOST_BYTES]}\n{text[-END_BYTES:]}", note
 
 

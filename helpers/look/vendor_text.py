@@ -37,7 +37,7 @@ def stdout_of(text: Text) -> str:
 
 
 def failures() -> dict[str, dict[str, list[str]]]:
-    """What each tool prints where it fails (helpers/look/tool_failures.json): status -> phrases, the
+    """What each tool prints where it fails (tool_failures.json): status -> phrases, the
     more telling first.
     """
     phrases: dict[str, dict[str, list[str]]] = data("look/tool_failures")
@@ -119,7 +119,7 @@ def size(raw: object, text: Text, unit: str = "") -> Reading:
 
 def count(raw: object, text: Text) -> Reading:
     """A whole number, or why there is none; the same words as for ``size``."""
-    return _read(raw, text, "count", _whole)
+    return _read(raw, text, "count", _whole_number)
 
 
 def word(raw: object, text: Text) -> Reading:
@@ -140,7 +140,7 @@ def _read(raw: object, text: Text, unit: str, read: Callable[[str], int | str]) 
         return text.refused("", str(error), unit)
 
 
-def _whole(words: str) -> int:
+def _whole_number(words: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", words):
         raise ValueError(f"{words[:60]!r} is no whole number")
     return int(words)

@@ -85,13 +85,13 @@ class Template:
         """
         if max(map(len, self.anchors), default=0) < SHORTEST:
             raise ValueError(f"form {self.text!r}: no words that every such message has")
-        return re.compile(self._whole(self.nodes), re.DOTALL)
+        return re.compile(self._expression(self.nodes), re.DOTALL)
 
     def among(self, text: str) -> bool:
         """Whether a squeezed text can hold it at all."""
         return any(map(text.__contains__, self.anchors))
 
-    def _whole(self, nodes: list[Node]) -> str:
+    def _expression(self, nodes: list[Node]) -> str:
         """The expression of the form, which may begin or end with a size."""
         first = nodes and isinstance(nodes[0], Field) and nodes[0].name in SIZES
         begins = "(?<![0-9])" if first else ""

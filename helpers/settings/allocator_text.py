@@ -119,13 +119,14 @@ class AllocatorText:
         if kind == "flag":
             value = {"True": True, "False": False}.get(text)
         elif kind == "backend":
-            known = self._backends()
-            value = text if text in known else None
-            expected = "one of " + ", ".join(known)
+            backends = self._backends()
+            expected = "one of " + ", ".join(backends)
+            if text not in backends:
+                value = None
         elif kind in ("share", "open share"):
             value = _share(text, with_ends=kind == "share")
         elif kind in ("size", "number"):
-            value = self._sized(key, self._whole(key, text))
+            value = self._sized(key, self._whole_number(key, text))
         if value is None:
             raise self._refusal(f"{key} wants {expected}, found {text!r}")
         self.named[key] = value
@@ -134,8 +135,8 @@ class AllocatorText:
                 continue
 
     def _backends(self) -> list[str]:
-        known = KINDS["backend"].split(", ")
-        return known[:2] if self.rules.build == "cuda" else known[:3]
+        backends = KINDS["backend"].split(", ")
+        return backends[:2] if self.rules.build == "cuda" else backends
 
     def _sized(self, key: str, value: int) -> int:
         """Bytes of a number of MiB; the number itself is refused where torch refuses it."""
@@ -150,7 +151,7 @@ class AllocatorText:
             raise self._refusal(f"{key} wants a power of two up to 128, found {value}")
         return min(min(value, WORD // MIB - 1) * MIB, UNLIMITED)
 
-    def _whole(self, key: str, text: str, wide: bool = False) -> int:
+    def _whole_number(self, key: str, text: str, wide: bool = False) -> int:
         """strtoull's reading since 2.10, strtol's into an int before: a leading number counts,
         a minus sign wraps around.
         """
@@ -166,10 +167,12 @@ class AllocatorText:
 
     def _divisions(self, text: str, in_list: bool = False) -> int:
         """A number of divisions; in a list 0 is none."""
-        value = self._whole(ROUNDUP, text)
+        value = self._whole_number(ROUNDUP, text)
         if not _is_power_of_two(value) and not (in_list and value == 0):
-            wanted = "a power of two or 0" if in_list else "a power of two"
-            raise self._refusal(f"{ROUNDUP}: divisions have to be {wanted}, found {text!r}")
+            or_none = " or 0" if in_list else ""
+            raise self._refusal(
+                f"{ROUNDUP}: divisions have to be a power of two{or_none}, found {text!r}"
+            )
         return min(value, MOST_DIVISIONS)
 
     def _read_divisions(self, text: str) -> None:
@@ -177,12 +180,11 @@ class AllocatorText:
         if text != "[":
             self.divisions = [self._divisions(text)] * INTERVALS
             return
-        rest = self.tokens[self.at :]
-        end = self.at + rest.index("]") if "]" in rest else len(self.tokens)
-        if self.rules.unified_parser and "]" not in rest:
+        if self.rules.unified_parser and "]" not in self.tokens[self.at :]:
             raise self._refusal("a key has no value, or its list no end")
+        begin = self.at
         self._read_intervals()
-        if self.rules.unified_parser and self.at != end:
+        if self.rules.unified_parser and self.at != self.tokens.index("]", begin):
             raise self._refusal(f"{ROUNDUP}: its list has no end, or ends twice")
         self.at += 1
 
@@ -206,7 +208,7 @@ class AllocatorText:
 
     def _interval(self, text: str) -> int:
         """Which of the sixteen intervals a bound in MiB names."""
-        bound = self._whole(ROUNDUP, text, wide=True)
+        bound = self._whole_number(ROUNDUP, text, wide=True)
         if not _is_power_of_two(bound):
             wanted = "intervals have to be a power of two in MiB"
             raise self._refusal(f"{ROUNDUP}: {wanted}, found {text!r}")

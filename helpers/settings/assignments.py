@@ -39,7 +39,7 @@ def late_assignments(code: str) -> tuple[Finding, ...]:
 
 
 class _Program:
-    """A program's text, read line by line: what it has imported, and where it first used the GPU."""
+    """A program's text, read line by line: what it imported, and where it first used the GPU."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -77,7 +77,7 @@ def _modules_that_read(variable: Variable) -> set[str]:
     """The modules whose import starts what reads the variable; each may start the GPU's runtime."""
     if variable.by in IMPORTS:
         return set(IMPORTS[variable.by])
-    return {module for modules in IMPORTS.values() for module in modules}
+    return set().union(*IMPORTS.values())
 
 
 def _late(variable: Variable, value: str, passed: str, says: str) -> list[Finding]:

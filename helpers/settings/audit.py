@@ -68,8 +68,10 @@ def audit(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> 
     if facts.torch and not facts.build:
         on_cuda = _findings(facts_of(environ, torch, "cuda", gfx))
         on_rocm = _findings(facts_of(environ, torch, "rocm", gfx))
-        decided = [_decided(unknown, on_cuda, on_rocm) for unknown in findings]
-        findings = [row for rows in decided for row in rows]
+        unknown = findings
+        findings = []
+        for row in unknown:
+            findings += _decided(row, on_cuda, on_rocm)
     return table.sort(findings)
 
 
@@ -89,9 +91,8 @@ def _decided(unknown: Finding, on_cuda: list[Finding], on_rocm: list[Finding]) -
     cuda = [row for row in on_cuda if (row.name, row.value) == setting]
     rocm = [row for row in on_rocm if (row.name, row.value) == setting]
     unchecked = any(row.verdict == "unknown" for row in rocm)
-    if unknown.verdict != "unknown" or not unchecked or not all(row.cause for row in cuda):
-        return [unknown]
-    if not cuda:
+    answered = bool(cuda) and all(row.cause for row in cuda)
+    if unknown.verdict != "unknown" or not unchecked or not answered:
         return [unknown]
     return [replace(row, says=f"{row.says} (a CUDA build; ROCm not checked)") for row in cuda]
 
@@ -167,14 +168,17 @@ def _behaviours(torch: tuple[int, ...], rocm: tuple[int, ...], build: str) -> tu
     """What may be running: one release and build, or every one that is possible where they are
     not known.
     """
-    versions = [".".join(map(str, torch))] if torch else _modelled()
+    versions = [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
+    if torch:
+        versions = [".".join(map(str, torch))]
     builds = {"cuda": "cuda", "rocm": "rocm" + ".".join(map(str, rocm))}
-    words = [builds[build]] if build in builds else list(builds.values())
-    return tuple(nearest(version, word) for version in versions for word in words)
-
-
-def _modelled() -> list[str]:
-    return [f"2.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1)]
+    words = list(builds.values())
+    if build in builds:
+        words = [builds[build]]
+    behaviours: list[Behaviour] = []
+    for version in versions:
+        behaviours += [nearest(version, word) for word in words]
+    return tuple(behaviours)
 
 
 @dataclass(frozen=True)

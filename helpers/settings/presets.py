@@ -23,7 +23,7 @@ FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")
 
 
 class PresetError(ValueError):
-    """A preset that cannot be used: one line with what was seen, what was expected and what to do."""
+    """A preset that cannot be used: one line with what was seen, expected and what to do."""
 
 
 @dataclass(frozen=True)

@@ -133,13 +133,13 @@ Row = TypeVar("Row")
 
 def rows_of(kind: Callable[..., Row], rows: Iterable[Mapping[str, object]]) -> tuple[Row, ...]:
     """Rows of one kind; lists become tuples. An unknown column is refused with TypeError."""
-    made = []
+    instances = []
     for row in rows:
         columns = {
             name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
         }
-        made.append(kind(**columns))
-    return tuple(made)
+        instances.append(kind(**columns))
+    return tuple(instances)
 
 
 _torch = data("settings/torch")
@@ -173,7 +173,7 @@ slip of the pen.
 """
 PREFIXES: tuple[str, ...] = tuple(_variables["prefixes"])
 FINDINGS: dict[str, dict[str, str]] = data("settings/findings")["findings"]
-"""Columns of a Finding with gaps, for what is said of a setting beside its own row and the rules."""
+"""Columns of a Finding with gaps: what is said of a setting beside its own row and the rules."""
 PARAMETERS: tuple[Parameter, ...] = rows_of(Parameter, _kernel["parameters"])
 OTHER_PARAMETERS: dict[str, list[str]] = _kernel["others"]
 

@@ -17,7 +17,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.ground.child import Ended, Group, terminal, watch
+from helpers.ground import umask
+from helpers.ground.child import Ended, Group, watch
 from helpers.look.files import write_atomic
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
@@ -148,7 +149,7 @@ class _Trial:
             env=environment(self.target, DROPPED, settings, own=own_program),
             data_bytes=self.limits.host_bytes or 0,
             group=group.path,
-            umask=-1 if own_program else terminal.users_umask,
+            umask=-1 if own_program else umask.users_umask,
         )
 
     def _record(

@@ -23,7 +23,8 @@ from typing import Any
 import optuna
 from optuna.trial import Trial, TrialState
 
-from helpers.ground.child import json_row, program, terminal, watch
+from helpers.ground import umask
+from helpers.ground.child import json_row, program, watch
 from helpers.look.message import of_device, of_host
 from helpers.look.messages import read_message
 
@@ -265,7 +266,7 @@ class _Supervisor:
 
             ask()
             how: Any = {"env": self.env, "on_line": take, "stdin": stdin.fileno()}
-            how["umask"] = terminal.users_umask  # the objective is the user's
+            how["umask"] = umask.users_umask  # the objective is the user's
             ended = watch(self.argv, self.set.limit_s, **how)
         if hand is not None:
             late = ended.how == "timed_out"

@@ -1,4 +1,4 @@
-"""Bounded child processes: started, watched, sampled, held in a cgroup, and what /proc says of them.
+"""Child processes: started, bounded, sampled, held in a cgroup, and what /proc says of them.
 
 Standard library alone, on Python 3.8 too.
 """

@@ -273,7 +273,7 @@ class _Pipes:
             self._selector.register(pipe, selectors.EVENT_READ)
 
     def read(self, timeout_s: float) -> bool:
-        """Wait for output up to ``timeout_s`` and take what is there; says whether there was any."""
+        """Wait for output up to ``timeout_s`` and take it; says whether there was any."""
         if not self._selector.get_map():
             time.sleep(min(timeout_s, CLOSED_POLL_S))
             return False

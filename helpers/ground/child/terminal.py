@@ -11,10 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-users_umask = -1
-"""The umask of whoever typed a command, where it is another than this process's by now: for a
-program of the user's; else -1.
-"""
+from helpers.ground import umask
+
 POLL_S = 0.05
 FORWARDED = (
     signal.SIGINT,
@@ -49,7 +47,7 @@ def run_here(
 
 
 def _start_as_user(argv: Sequence[str], env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
-    own_umask = os.umask(users_umask) if users_umask >= 0 else -1
+    own_umask = os.umask(umask.users_umask) if umask.users_umask >= 0 else -1
     try:
         return subprocess.Popen(argv, env=env)
     finally:
