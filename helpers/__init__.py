@@ -26,6 +26,7 @@ _HOMES = {
     "replay": "face.traces",
     "what_if": "face.traces",
     "leaks": "face.traces",
+    "what_fits": "face.fit",
     "volume_profiles": "face.profiles",
     "check_torch": "face.checks",
     "message_reader": "face.reader",

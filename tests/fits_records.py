@@ -12,8 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from helpers.fits.answer import answer, read_inputs  # noqa: E402
-from helpers.fits.sheet import family_of  # noqa: E402
+from helpers.fits.answer import answer  # noqa: E402
+from helpers.fits.model import read_record  # noqa: E402
+from helpers.fits.servers import family_of  # noqa: E402
 from helpers.ground.units import GIB, MIB  # noqa: E402
 from helpers.tell.shown import Column, Shown  # noqa: E402
 
@@ -24,7 +25,7 @@ DIGITS = {"llama.cpp": 0.005 * MIB + 1, "ollama": 0.05 * GIB + 1, "SGLang": 0.01
 def compared(record, path):
     """(what, ours, printed, agrees) of a record; None where it prints nothing that its inputs give."""
     truth = record["truth"]
-    given = read_inputs(path)
+    given = read_record(path)
     family = family_of(given.program)
     pool = truth["kv_bytes"]
     if family == "SGLang" and truth["tokens"]:
@@ -49,7 +50,7 @@ def compared(record, path):
 
 def held(path, available):
     """Tokens in a pool of that size."""
-    given = read_inputs(path)
+    given = read_record(path)
     given.inputs["available_kv_bytes"] = max(0, available)
     return answer(given).solved["tokens"]
 
@@ -62,7 +63,7 @@ def main(folder, half=""):
         if half and (number % 2 == 0) is (half == "--odd"):
             continue
         record = json.loads(path.read_text())
-        found = answer(read_inputs(path))
+        found = answer(read_record(path))
         truth = record["truth"]
         family = family_of(record["program"]) or record["program"]
         checks = record["verification"]

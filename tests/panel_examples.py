@@ -17,7 +17,7 @@ CELLS = {
     "Live monitor": ("01_hardware_probe", "monitor.show(bundle)"),
     "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
     "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
-    "What fits": ("07_what_fits", "fits_panel.show(given)"),
+    "What fits": ("07_what_fits", "fit.panel()"),
     "Chunk planner": ("04_vpoc_chunking", "profiles.panel()"),
 }
 """The notebook that each panel belongs to, and the cell that opens it there."""
@@ -26,6 +26,7 @@ PRELUDE = """import functools, os, sys, types
 sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
 from helpers.allocator.engine import replay
+from helpers.fits.panel import PANEL as fits_panel
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_limit
 from helpers.vpoc.free import Free
@@ -35,7 +36,7 @@ from helpers.look.bundle import open_box
 from helpers.tell import ttm
 from helpers.allocator import panel as allocator
 from helpers.tell.panels import monitor
-from helpers.tell.panels.questions import ceilings as ceilings_panel, fits_panel, reader as reader_panel
+from helpers.tell.panels.questions import ceilings as ceilings_panel, reader as reader_panel
 from helpers.tell.shown import Column, Shown
 monitor.is_this_box = lambda bundle: True
 allocator.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
@@ -44,6 +45,7 @@ stacks, case = layers.ceilings(bundle), panel_examples.small_study()
 what_if = ttm.what_if(stacks[0], ttm_limit.room(bundle, stacks[0]))
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
+fit = types.SimpleNamespace(panel=functools.partial(fits_panel.show, given))
 shape, free = Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
 profiles = types.SimpleNamespace(panel=functools.partial(chunks_panel.show, shape, free))
 """

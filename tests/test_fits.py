@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 from command_line import verb
@@ -10,7 +11,9 @@ from fits_models import asked, config, decoder, gguf, of, row, safetensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.fits.sheet import FUNCTIONS, date_of, table
+from helpers.fits import rules
+from helpers.fits.servers import date_of, table
+from helpers.fits.sheet import RULES, Sheet
 from helpers.ground.units import GIB, MIB
 
 LLAMA = {
@@ -23,43 +26,28 @@ LLAMA = {
 }
 
 
-GIVEN = """kv_lora_rank bytes_per_token_layer cells_per_stream state_layer quant quant_bits gpu_layers_asked n_gpu_layers
-pattern period interval d_conv d_state d_inner n_group n_embd_r n_embd_s mamba_ssm_dtype mamba_ssm_cache_dtype heads_full
-heads_swa_all kv_cache_memory_bytes max_total_tokens margin_bytes optimizer n_ctx_printed n_ctx_asked host_bytes
-dp_size vision_parts n_layer_ff act prefix_caching"""
-"""Inputs of records, and what a header's reader makes, that formulas use beside names of the tables."""
+RULE_FILES = sorted(Path(rules.__file__).parent.glob("*.py"))
+SHEET = set(dir(Sheet)) | {"program", "version", "tags", "end", "family", "date", "sources"}
 
 
-def names_in(formula):
-    tree = ast.walk(ast.parse(formula, mode="eval"))
-    return {node.id for node in tree if isinstance(node, ast.Name)}
+def figures_read(path):
+    """The figures that the rules of a file read, as attributes of the sheet or by their names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "s":
+            yield node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ASKING:
+            yield from (part.value for part in node.args)
 
 
-def test_every_formula_uses_names_that_a_rule_an_input_or_a_function_gives():
-    rules = table()["rules"]
-    inputs = {name for one in ("config", "gguf") for name in table("models")[one]}
-    inputs |= {name for one in ("encoder_decoder", "eyes") for name in table("models")[one]}
-    inputs |= set(table()["inputs"]["lists"])
-    inputs |= {one["key"] for one in table("logs")["lines"]} | set(table()["words"])
-    inputs |= set(GIVEN.split())
-    own = {
-        "given",
-        "may",
-        "program",
-        "version",
-        "family",
-        "date",
-        "tags",
-        "False",
-        "n",
-        *FUNCTIONS,
-    }
-    for name, rows in rules.items():
-        for one in rows:
-            formulas = one["is"] if isinstance(one["is"], list) else [one["is"]]
-            assert "source" in one, name
-            for formula in filter(None, [*formulas, one.get("when")]):
-                assert names_in(formula) <= own | rules.keys() | inputs, f"{name}: {formula}"
+ASKING = {"given", "has", "text", "sizes"}
+
+
+@pytest.mark.parametrize("path", RULE_FILES, ids=lambda path: path.stem)
+def test_every_figure_that_a_rule_reads_is_given_or_worked_out(path):
+    inputs = {*RULES, *table()["defaults"], *table()["read"].split()}
+    header = {name for part in ("config", "gguf", "eyes") for name in table("models")[part]}
+    unknown = set(figures_read(path)) - inputs - header - SHEET
+    assert unknown == set()
 
 
 @pytest.mark.parametrize(
@@ -412,16 +400,6 @@ def test_an_input_that_nothing_reads_is_named(tmp_path):
     assert answer["notes"] == ["not read, as no rule knows them: moon_phase"]
 
 
-def test_training_is_a_first_bound_that_points_to_rehearse(tmp_path):
-    path = config(tmp_path)
-    answer = of(path, "--train", "adamw", "--context", 4096, "--capacity", "80GiB")
-    assert answer["fits"] is False
-    assert row(answer, "state")["bytes"] == 14 * 8_030_261_248
-    assert "rehearse" in row(answer, "compute")["source"]
-    kept = of(path, "--train", "adamw", "--context", 4096, "--checkpointing", "full")
-    assert row(kept, "compute")["bytes"] < row(answer, "compute")["bytes"]
-
-
 def test_a_box_gives_the_ceiling_that_ttm_gives(tmp_path):
     path = config(tmp_path)
     ttm = json.loads(verb("ttm", "strix-halo-3-gttsize", "--json").out)
@@ -500,14 +478,14 @@ def test_an_input_that_cannot_be_is_refused_in_one_line(wrong, tmp_path):
     assert done.code == 2 and done.err.count("\n") == 1 and "expected" in done.err
 
 
-RULED = sorted({*table()["rules"], *(one["key"] for one in table("logs")["lines"])})
+RULED = sorted({*RULES, *(one["key"] for one in table("logs")["lines"])})
 HEADER = ("config", "encoder_decoder", "eyes")
 HEADER = sorted({name for one in HEADER for row in table("models")[one].values() for name in row})
 ODD = st.one_of(
     st.sampled_from([None, True, 0, 1, -1, 0.5, 64, 4096, 1 << 40, 1e300, 10**400, "f16", ""]),
     st.sampled_from([[], {}, [1, 2], [0], ["a"], [[1]], {"a": 1}, float("nan"), float("inf")]),
 )
-PROGRAMS = ["llama.cpp", "ollama", "vLLM", "SGLang", "TensorRT-LLM", "training", "zork"]
+PROGRAMS = ["llama.cpp", "ollama", "vLLM", "SGLang", "TensorRT-LLM", "zork"]
 
 
 @given(

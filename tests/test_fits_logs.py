@@ -10,7 +10,7 @@ from fits_models import decoder, of, row
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.fits.sheet import table
+from helpers.fits.servers import table
 from helpers.ground.units import GIB, MIB
 from helpers.look import wordings as messages
 

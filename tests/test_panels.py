@@ -18,6 +18,8 @@ from test_notebooks import ROOT
 from helpers.allocator import panel as allocator
 from helpers.allocator.engine import replay
 from helpers.batch.kernel import MARK
+from helpers.fits.panel import PANEL as fits_panel
+from helpers.fits.panel import Wish
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_limit
@@ -28,9 +30,7 @@ from helpers.tell.panels import frame, monitor
 from helpers.tell.panels.questions import (
     Reader,
     Reserve,
-    Wish,
     ceilings,
-    fits_panel,
     reader,
 )
 from helpers.tell.svg import clean_svg

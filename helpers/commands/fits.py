@@ -10,9 +10,21 @@ from helpers.commands.use import WrongUse, say
 
 if TYPE_CHECKING:
     from helpers.fits.answer import Answer
+    from helpers.fits.sheet import Given
+
+OPTIONS = {
+    "n_ctx": "context",
+    "n_parallel": "slots",
+    "kv_type": "kv",
+    "tp": "tp",
+    "tokens": "tokens",
+    "gpu_memory_utilization": "utilisation",
+    "mem_fraction_static": "utilisation",
+}
+"""Inputs of a sheet, each with the option that gives it."""
 
 
-def fits(given: argparse.Namespace) -> int:
+def fits(arguments: argparse.Namespace) -> int:
     """What a server needs of a model and what a card can give: yes or no, the longest context, slots, layers, share.
 
     [what]: a model (config.json, a safetensors header or index, a GGUF file, a folder) or a server's log
@@ -29,61 +41,69 @@ def fits(given: argparse.Namespace) -> int:
     --tp N <int>: cards that share each layer
     --server NAME: llama.cpp, ollama, vllm, sglang (default: by the model's file)
     --release VERSION: its release or month, such as 0.21 or 2025-11
-    --train OPTIMIZER: training with it instead: adamw, adamw_8bit, adafactor, sgd, sgd_momentum
-    --batch N <int>: sequences of a training step
-    --checkpointing {none,selective,full}: what a training step keeps
     Example: fits model.gguf --gpu 4090 --context 32768
     """
     from helpers.fits.view import as_text
 
-    found = found_for(given)
-    return say(given, vars(found), as_text(found))
+    found = answer_for(arguments)
+    return say(arguments, vars(found), as_text(found))
 
 
-def found_for(given: argparse.Namespace) -> Answer:
+def answer_for(arguments: argparse.Namespace) -> Answer:
     """The answer to a command line. Raises ValueError in one line."""
-    from helpers.fits import answer, model
-    from helpers.fits.sheet import family_of
+    from helpers.fits.answer import answer
+    from helpers.fits.servers import family_of
+
+    if bool(arguments.what) == bool(arguments.inputs):
+        raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
+    given = _read(arguments)
+    given.program = arguments.server or given.program
+    given.version = arguments.release or given.version
+    alike = 0
+    if family_of(given.program) in ("vLLM", "SGLang"):
+        alike = arguments.tp or 1
+    given.inputs.update(_inputs(arguments, alike))
+    return answer(given)
+
+
+def _read(arguments: argparse.Namespace) -> Given:
+    """The record, the model or the log that a command line names."""
+    from helpers.fits.log import read_log
+    from helpers.fits.model import is_model, read_model, read_record
     from helpers.look.text_file import TextFile
 
-    if bool(given.what) == bool(given.inputs):
-        raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
-    path = Path(given.what or given.inputs)
+    path = Path(arguments.what or arguments.inputs)
     if not path.exists():
         raise WrongUse(f"{path}: not there; expected a local file, nothing is downloaded")
-    if given.inputs:
-        known = answer.read_inputs(path)
-    elif path.is_dir() or model.SUFFIX.search(path.name) or model.start_of(path, 4) == b"GGUF":
-        known = model.read_model(path)
-    else:
-        with TextFile(str(path)) as file:
-            known = model.read_log(file.lines())
-    known.program = given.server or known.program
-    known.version = given.release or known.version
-    alike = family_of(known.program) in ("vLLM", "SGLang")
-    known.inputs.update(_asked(given, (given.tp or 1) if alike else 0))
-    if given.train:
-        known.inputs = {"n_ctx": 2048, **known.inputs, "optimizer": given.train}
-        known.program = "training"
-    return answer.answer(known)
+    if arguments.inputs:
+        return read_record(path)
+    if is_model(path):
+        return read_model(path)
+    with TextFile(str(path)) as file:
+        return read_log(file.lines())
 
 
-def _asked(given: argparse.Namespace, alike: int) -> dict[str, Any]:
+def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
     """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
-    from helpers.fits.answer import cards_of
-    from helpers.fits.sheet import table
+    from helpers.fits.cards import cards_of
     from helpers.ground.units import parse_size
     from helpers.look.bundle import open_box
     from helpers.look.cards import find_card
 
-    found: dict[str, Any] = cards_of(open_box(given.box), alike) if given.box else {}
-    if given.gpu or given.capacity:
-        card = find_card(given.gpu, given.capacity, given.held)
-        found.update(card_total_bytes=card.total_bytes, ceiling_words=given.gpu and card.name)
-    found.update({"card_free_bytes": None} if found else {})
-    found["others_bytes"] = parse_size(given.held) if given.held else found.get("others_bytes")
-    found.update({name: getattr(given, one) for name, one in table()["options"].items()})
-    return {k: v for k, v in found.items() if v not in (None, "") or k == "card_free_bytes"}
+    inputs: dict[str, Any] = {}
+    if arguments.box:
+        inputs = cards_of(open_box(arguments.box), alike)
+    if arguments.gpu or arguments.capacity:
+        card = find_card(arguments.gpu, arguments.capacity, arguments.held)
+        inputs.update(card_total_bytes=card.total_bytes, ceiling_words=arguments.gpu and card.name)
+    if arguments.held:
+        inputs["others_bytes"] = parse_size(arguments.held)
+    for name, option in OPTIONS.items():
+        inputs[name] = getattr(arguments, option)
+    kept = {name: value for name, value in inputs.items() if value not in (None, "")}
+    if "card_total_bytes" in kept:
+        kept["card_free_bytes"] = None  # what was free of the log's own card is not of this one
+    return kept
 
 
 VERBS = (fits,)

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.fits import view as fits
-from helpers.fits.answer import answer as fits_answer
-from helpers.fits.sheet import Given
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
@@ -114,35 +111,6 @@ def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
     return [*controls, answers]
 
 
-@dataclass(frozen=True)
-class Wish:
-    """A server, its model and a card, and what is asked of them."""
-
-    given: Given
-
-    def parts(self) -> list[Part]:
-        """What is solved for, and the bar."""
-        found = fits_answer(self.given)
-        return ["\n".join(fits.solved_lines(found)), fits.bar(found)]
-
-
-def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
-    """Sliders for the context and the slots, and what they come to."""
-    inputs = wish.given.inputs
-    answers = frame.widgets.HTML()
-    most = max(inputs["n_ctx"], inputs.get("n_ctx_train", 0))
-    context = frame.field("IntSlider", "Context", inputs["n_ctx"], min=256, max=most, step=256)
-    slots = frame.field("IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64)
-
-    def look() -> None:
-        asked = {**inputs, "n_ctx": context.value, "n_parallel": slots.value}
-        answers.value = parts_html(Wish(replace(wish.given, inputs=asked)).parts())
-
-    frame.changed(look, context, slots)()
-    return [context, slots, answers]
-
-
 ASK = "In JupyterLab this is a field: paste an error text, and its numbers are added up while you look."
 reader = Panel("Message reader", Reader, build_reader, ASK)
 ceilings = Panel("Ceilings and the reserve", Reserve, build_ceilings)
-fits_panel = Panel("What fits", Wish, build_fits)

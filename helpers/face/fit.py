@@ -1,0 +1,120 @@
+"""What fits: weights, cache and buffers of a model against what a box or a card can give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from helpers.face.box import Box, as_box
+from helpers.face.diagnosis import Answer
+from helpers.face.result import Result
+from helpers.fits import panel, view
+from helpers.fits.answer import answer
+from helpers.fits.cards import cards_of
+from helpers.fits.model import read_model
+from helpers.fits.servers import family_of
+from helpers.fits.sheet import Given
+from helpers.ground.child import CHECKOUT
+from helpers.look.cards import find_card
+from helpers.tell.shown import Shown
+
+MODELS = CHECKOUT / "env" / "models"
+
+
+class Fit(Result):
+    """What a server needs of a model beside what a card can give.
+
+    ``answer`` holds the rows, the sum and what is solved for as data; sizes are bytes.
+    """
+
+    def __init__(self, given: Given) -> None:
+        self.given = given
+        self.answer = answer(given)
+
+    @property
+    def view(self) -> Shown:
+        return view.rows_table(self.answer)
+
+    @property
+    def bar(self) -> Shown:
+        """The parts side by side as one stacked bar against the ceiling."""
+        return view.bar(self.answer)
+
+    @property
+    def fits(self) -> bool | None:
+        """Yes, no, or None where it cannot be told."""
+        return self.answer.fits
+
+    @property
+    def longest_context(self) -> int | None:
+        """The longest context that fits, in tokens; None where it cannot be told."""
+        return self.answer.solved["context"]
+
+    @property
+    def words(self) -> str:
+        """What is solved for, in the steps in which the server rounds, and what is to be said."""
+        return "\n".join([*view.solved_lines(self.answer), *self.answer.notes])
+
+    def at(self, **inputs: Any) -> Fit:
+        """The same with other inputs, such as ``n_ctx``, ``n_parallel`` or ``kv_type``."""
+        return Fit(replace(self.given, inputs={**self.given.inputs, **inputs}))
+
+    def contexts(self, tokens: Sequence[int], slots: Sequence[int]) -> Shown:
+        """A map of what fits: tokens of each request against the requests at once."""
+        words = {True: "fits", False: "no", None: "cannot tell"}
+        rows: list[list[Any]] = []
+        for count in slots:
+            fits = [self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens]
+            rows.append([count, *(words[each] for each in fits)])
+        columns = ["at once", *(f"{size:,}" for size in tokens)]
+        return Shown("What fits, by tokens of each request", columns, rows)
+
+    def cache_types(self, kinds: Sequence[str] = ("f16", "q8_0", "q4_0")) -> Shown:
+        """The longest context for each type of the cache."""
+        rows = [[kind, self.at(kv_type=kind).longest_context] for kind in kinds]
+        title = "The longest context that fits, by the type of the cache"
+        return Shown(title, ["type", "tokens"], rows)
+
+    def panel(self) -> None:
+        """Show sliders for the context and the slots, or their static twin."""
+        panel.PANEL.show(self.given)
+
+    def verdict(self) -> Answer:
+        """The verdict: whether it fits, and the one next step."""
+        return Answer(view.verdict(self.answer))
+
+
+def what_fits(
+    model: str,
+    *,
+    box: Box | str = "",
+    gpu: str = "",
+    capacity: str = "",
+    server: str = "",
+    release: str = "",
+    context: int = 0,
+    slots: int = 1,
+    kv: str = "",
+) -> Fit:
+    """What a server needs of a model, against the cards of a box or a card by its name.
+
+    ``model`` is a file or folder, or a name from env/models; ``gpu`` a name such as ``4090`` or
+    ``capacity`` its memory such as ``20GiB``, in place of the box; ``context`` tokens (0: the
+    model's own longest) over all ``slots`` of llama.cpp and ollama; ``kv`` the type of the cache.
+    Without a GPU only the need is told. Raises ValueError or OSError in one line.
+    """
+    recorded = MODELS / model
+    given = read_model(recorded if recorded.exists() else Path(model))
+    program = server or given.program
+    wanted: Mapping[str, Any] = {"n_ctx": context, "n_parallel": slots, "kv_type": kv}
+    inputs = {**given.inputs, **{name: value for name, value in wanted.items() if value}}
+    if gpu or capacity:
+        card = find_card(gpu, capacity, "")
+        inputs.update(card_total_bytes=card.total_bytes, ceiling_words=card.name)
+    elif box and as_box(box).gpus:
+        # vLLM and SGLang take the same of each card: the freest one counts.
+        alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0
+        inputs.update(cards_of(as_box(box).facts, alike))
+    return Fit(replace(given, program=program, version=release, inputs=inputs))

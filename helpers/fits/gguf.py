@@ -1,0 +1,92 @@
+"""The header of a GGUF file: its keys, and the bytes of its tensors by type."""
+
+from __future__ import annotations
+
+import struct
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from helpers.fits.headers import MOST_READ, start_of, wrong
+from helpers.fits.servers import table
+
+MOST_TENSORS = 200_000
+MOST_KEYS = 65_536
+MOST_KEPT = 4096
+_SCALARS = {at: form for at, form in enumerate("BbHhIif?  Qqd") if form != " "}
+_STRING = 8
+_ARRAY = 9
+
+
+class Gguf:
+    """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its
+    tensors, and those by type.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.data = start_of(path, MOST_READ)
+        self.at = 4
+        self.by_type = dict[str, int]()
+        self.ends = dict[str, int]()
+        version, tensors, keys = self._take("<IQQ")
+        if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
+            most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
+            raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
+        self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
+        last = max((self._tensor() for _ in range(tensors)), default=0)
+        self.bytes = sum(self.by_type.values())
+        size = path.stat().st_size
+        if size < self.at + last - 4096:
+            raise wrong(path, f"{size} bytes", f"at least {self.at + last}: the file is cut off")
+
+    def _tensor(self) -> int:
+        """Counts a tensor; returns where it ends."""
+        name = self._string()
+        (rank,) = self._take("<I")
+        shape = self._take(f"<{rank}Q") if rank <= 4 else ()
+        kind, offset = self._take("<IQ")
+        label, block, size = table("models")["ggml"].get(str(kind), ("", 1, 0))
+        if rank > 4 or not label or prod(shape) >= 1 << 56 or offset >= 1 << 62:
+            seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {prod(shape)} elements"
+            raise wrong(self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements")
+        whole = prod(shape) // block * size
+        self.ends[name.partition(".")[0]] = whole
+        self.by_type[label] = self.by_type.get(label, 0) + whole
+        return int(offset + whole)
+
+    def _moved(self, count: int) -> int:
+        """Where the next bytes begin, after a step over them."""
+        self.at += count
+        if self.at > len(self.data):
+            raise wrong(self.path, f"{len(self.data)} bytes", "a whole header, of at most 32 MiB")
+        return self.at - count
+
+    def _take(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack_from(form, self.data, self._moved(struct.calcsize(form)))
+
+    def _string(self) -> str:
+        (length,) = self._take("<Q")
+        return self.data[self._moved(length) : self.at].decode("utf-8", "replace")
+
+    def _value(self, kind: int) -> Any:
+        if kind in _SCALARS:
+            return self._take("<" + _SCALARS[kind])[0]
+        if kind == _STRING:
+            return self._string()
+        inner, count = self._take("<IQ") if kind == _ARRAY else (_ARRAY, 0)
+        if inner == _STRING:  # a vocabulary, of which only the number counts
+            data = self.data
+            at = self.at
+            end = len(self.data)
+            for _ in range(count):
+                at += 8 + int.from_bytes(data[at : at + 8], "little")
+                if at > end:
+                    break
+            self._moved(at - self.at)
+            return count
+        if inner not in _SCALARS:
+            raise wrong(self.path, f"a value of type {kind}, {inner}", "a number, text or a list")
+        start = self._moved(count * struct.calcsize(_SCALARS[inner]))
+        form = f"<{min(count, MOST_KEPT)}{_SCALARS[inner]}"
+        return list(struct.unpack_from(form, self.data, start)) if count <= MOST_KEPT else count

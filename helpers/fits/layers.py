@@ -1,0 +1,120 @@
+"""The layers of a model by what its header says of them: which have attention, a window, a state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from helpers.fits.arithmetic import listed
+from helpers.fits.servers import table
+
+MOST_LAYERS = 4096
+
+
+def whole_number(value: Any) -> int | None:
+    """A number of a header that can be a count or a width."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value < 1 << 48 else None
+
+
+def named(
+    keys: Mapping[str, Any], names: Mapping[str, Sequence[str]], prefix: str = ""
+) -> dict[str, Any]:
+    """What a header says under the first of the names that it has; a list as a list of numbers."""
+    values: dict[str, Any] = {}
+    for name, others in names.items():
+        for other in others:
+            value = keys.get(prefix + other)
+            if name in values or value is None:
+                continue
+            if isinstance(value, list) and value:
+                numbers = [whole_number(part) or int(part is True) for part in value]
+                values[name] = numbers if name in table("models")["lists"] else max(numbers)
+            elif whole_number(value) is not None:
+                values[name] = whole_number(value)
+    return values
+
+
+def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
+    """The kinds of the layers that repeat through a model, where its header names no layer's."""
+    models = table("models")
+    pattern = header.get("pattern", models["windows"].get(kind))
+    interval = header.get("interval", models["intervals"].get(kind))
+    period = header.get("period")
+    if pattern == "both":
+        # transformers modeling_falcon_h1.py: attention and a state side by side
+        return ["both"]
+    if period is not None:
+        # transformers configuration_jamba.py: attn_layer_offset is half of attn_layer_period
+        most = min(period, MOST_LAYERS)
+        return ["recurrent"] * (most // 2) + ["full"] + ["recurrent"] * (most - most // 2 - 1)
+    if interval is not None:
+        # transformers configuration_qwen3_next.py, full_attention_interval
+        return ["recurrent"] * (min(interval, MOST_LAYERS) - 1) + ["full"]
+    if not header.get("n_swa") or pattern is None:
+        return ["full"]  # no window, or none that saves cells
+    if isinstance(pattern, list):
+        # llama.cpp: one flag for each layer
+        return pattern if len(pattern) > 1 else ["full"]
+    if pattern in (0, 1):
+        return ["swa"]  # every layer has the window
+    # transformers configuration_gemma3.py: the last of a pattern sees everything
+    return ["swa"] * (min(pattern, MOST_LAYERS) - 1) + ["full"]
+
+
+def layer_kinds(
+    header: Mapping[str, Any], kind: str, types: Sequence[Any], heads: Sequence[float]
+) -> list[str]:
+    """Of each layer whether it is full, sliding, recurrent, both, sees an encoder's tokens
+    alone, or is without a cache.
+    """
+    layers = header["n_layer"]
+    if len(types) < layers:
+        types = repeated_kinds(header, kind) * layers
+    widths = (listed(header.get("n_ff", 0)) * layers)[:layers]
+    cross = listed(header.get("cross_layers", ()))
+    words = table("models")["kinds"]
+    kinds = []
+    for number in range(layers):
+        layer = words.get(str(types[number]), "full")
+        if layer == "full" and not heads[number]:
+            is_feed_forward = widths[number] and 0 in widths
+            layer = "none" if is_feed_forward else "recurrent"
+        kinds.append("cross" if number in cross else layer)
+    return kinds
+
+
+def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -> dict[str, Any]:
+    """The inputs of what a header says. Layers that share another's cache hold none."""
+    layers = header["n_layer"]
+    if not 0 < layers <= MOST_LAYERS:
+        raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
+    query_heads = header.get("n_head", 0)
+    heads = (listed(header.get("n_head_kv", query_heads)) * layers)[:layers]
+    kinds = layer_kinds(header, kind, types, heads)
+    count = Counter(kinds)
+    with_cache = max(0, layers - header.get("shared_kv_layers", 0))
+    cached = list(zip(kinds, heads, strict=True))[:with_cache]
+    full_heads = [number for layer, number in cached if layer in ("full", "both")]
+    swa_heads = [number for layer, number in cached if layer == "swa"]
+    inputs = {name: value for name, value in header.items() if not isinstance(value, list)}
+    inputs.update(
+        n_layer_kv=len(full_heads),
+        n_layer_swa=len(swa_heads),
+        n_layer_ff=count["none"] or None,
+        n_layer_recurrent=count["recurrent"] + count["both"],
+        n_head=max(listed(query_heads)) or None,
+        n_head_kv=max(full_heads, default=max(heads)),
+    )
+    if count["cross"]:
+        inputs.update(n_layer_cross=count["cross"], layers_cross_only=count["cross"])
+    if isinstance(header.get("n_head_kv"), list):
+        inputs.update(
+            heads_full=sum(full_heads),
+            heads_swa_all=sum(swa_heads),
+            n_head_kv_swa=max(swa_heads, default=0),
+        )
+    if "kv_lora_rank" in inputs:  # one latent for all heads
+        inputs.update(head_dim_k=None, head_dim_v=None)
+    return inputs

@@ -1,0 +1,160 @@
+"""A server's log as the inputs of a sheet: what it was given, what it took, how it ended."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.fits.servers import table
+from helpers.fits.sheet import MOST, Given
+from helpers.ground.units import printed_size
+from helpers.look.messages import read_message
+
+LINE_CHARS = 4000
+"""Of a line; a form stands near its start."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where the values of a key are gathered: ``printed`` ones are results, not inputs; ``stage``
+    is the part of a load that prints them.
+    """
+
+    key: str
+    how: str
+    printed: bool
+    stage: int
+    program: str
+
+
+class LogReader:
+    """The values that the lines of a log print, of its last load."""
+
+    def __init__(self) -> None:
+        rows = table("logs")
+        self.rows = rows
+        self.forms = [(row["has"], re.compile(row["form"]), row) for row in rows["lines"]]
+        self.runs = re.compile(rows["runs"])
+        self.host = re.compile(rows["host"])
+        self.draft = re.compile(rows["beside"])
+        self.slots: dict[Slot, dict[Any, Any]] = {}
+        self.programs = Counter[str]()
+        self.version = ""
+        self.fits: bool | None = None
+        self.last_lines = list[str]()
+        self.draft_mark = ""  # a draft's own model or context is taken beside the model's
+
+    def feed(self, line: str) -> None:
+        """Read one line."""
+        self.last_lines.append(line)
+        self._begin_anew(line)
+        if self.draft.search(line):
+            self.draft_mark = "draft"
+        if self.runs.search(line):
+            self.fits = True
+            self.last_lines = []  # what failed before was tried again
+        for words, form, row in self.forms:
+            if words in line:
+                self._take(form.search(line), row)
+
+    def _begin_anew(self, line: str) -> None:
+        """Forget what an earlier load printed, where the line begins another."""
+        for words, program, stage in self.rows["again"]["words"]:
+            if words not in line or (self.draft_mark and stage):
+                continue
+            self.slots = {
+                slot: values
+                for slot, values in self.slots.items()
+                if slot.program != program or slot.stage < stage
+            }
+            if not stage:
+                self.draft_mark = ""
+
+    def _take(self, match: re.Match[str] | None, row: dict[str, Any]) -> None:
+        groups = [group for group in match.groups() if group] if match else []
+        if not groups:
+            return
+        how = row.get("how", "last")
+        # The host's buffers are no part of a sum over devices, nor a draft's of the model's.
+        left_out = self.host.search(groups[0]) if how in self.rows["added"] else self.draft_mark
+        if left_out:
+            return
+        self.programs[row["program"]] += 1
+        self.version = row.get("until", self.version)
+        slot = Slot(row["key"], how, "printed" in row, row.get("at", 1), row["program"])
+        values = self.slots.setdefault(slot, {})
+        device = groups[0] + self.draft_mark if how in ("each", "cards") else len(values)
+        values[device] = _value(groups[-1], row)
+
+    def gathered(self, printed: bool) -> dict[str, Any]:
+        """Each key with its value, of the results or of the inputs."""
+        values = {}
+        for slot, by_device in self.slots.items():
+            if slot.printed is not printed:
+                continue
+            figures = list(by_device.values())
+            if slot.how in ("each", "add"):
+                values[slot.key] = sum(figures)
+            elif slot.how in ("list", "cards"):
+                values[slot.key] = figures
+            else:
+                values[slot.key] = figures[-1]
+        return values
+
+
+def read_log(lines: Iterable[str]) -> Given:
+    """What a log says, of its last load. Raises ValueError where no line is a server's."""
+    reader = LogReader()
+    for line in lines:
+        reader.feed(line[:LINE_CHARS])
+    rows = reader.rows
+    messages = read_message(reader.last_lines).messages
+    failures = [message for message in messages if message.event in rows["failed"]]
+    if not reader.programs and not failures:
+        count = len(reader.last_lines)
+        raise ValueError(f"no line of a server among {count}; {rows['expected']}")
+    inputs = reader.gathered(printed=False)
+    inputs["n_ctx_printed"] = inputs.get("n_ctx")
+    log = Given(
+        program="",
+        inputs=inputs,
+        version=reader.version,
+        printed=reader.gathered(printed=True),
+        fits=reader.fits,
+    )
+    if log.printed.get("layers_on_gpu", MOST) < inputs.get("layers_model", 0):
+        log.fits = False  # fewer than all run beside the card
+    if reader.programs:
+        log.program = reader.programs.most_common(1)[0][0]
+    else:
+        log.program = failures[-1].program
+    if failures:
+        _note_failure(log, failures[-1])
+    return log
+
+
+def _note_failure(log: Given, failure: Any) -> None:
+    """Add to a log how it ended, and what to change."""
+    capacity = failure.capacity.bytes if failure.capacity else None
+    log.inputs = {"card_total_bytes": capacity, **log.inputs}
+    log.fits = False
+    log.notes = [f"It ended in: {' '.join(failure.words.split())[:160]}"]
+    advice = table("logs")["advice"].get(failure.row)
+    if advice:
+        log.notes.append(advice)
+
+
+def _value(text: str, row: dict[str, Any]) -> Any:
+    """What a row's last group says: sizes, a size in its unit, a word, or a number."""
+    if row.get("unit") == "sizes":
+        return [printed_size(size) for size in re.findall(r"\d+(?:\.\d+)? [KMGT]iB", text)]
+    if "unit" in row:
+        return printed_size(text, row["unit"])
+    text = text.replace(",", "")
+    words = table("logs")["words"]
+    if text in words or not re.fullmatch(r"[\d.]+", text):
+        return words.get(text, text)
+    return float(text) if "." in text else int(text)

@@ -1,0 +1,43 @@
+"""Sliders for the context and the slots of a server, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from helpers.fits.answer import answer
+from helpers.fits.sheet import Given
+from helpers.fits.view import bar, solved_lines
+from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A server, its model and a card, and what is asked of them."""
+
+    given: Given
+
+    def parts(self) -> list[Part]:
+        """What is solved for, and the bar."""
+        fitted = answer(self.given)
+        return ["\n".join(solved_lines(fitted)), bar(fitted)]
+
+
+def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
+    """Sliders for the context and the slots, and what they come to."""
+    inputs = wish.given.inputs
+    answers = frame.widgets.HTML()
+    most = max(inputs["n_ctx"], inputs.get("n_ctx_train", 0))
+    context = frame.field("IntSlider", "Context", inputs["n_ctx"], min=256, max=most, step=256)
+    slots = frame.field("IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64)
+
+    def look() -> None:
+        changed = {**inputs, "n_ctx": context.value, "n_parallel": slots.value}
+        answers.value = parts_html(Wish(replace(wish.given, inputs=changed)).parts())
+
+    frame.changed(look, context, slots)()
+    return [context, slots, answers]
+
+
+PANEL = Panel("What fits", Wish, build_fits)

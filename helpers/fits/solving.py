@@ -1,0 +1,125 @@
+"""Each unknown solved for: the context, tokens, slots, layers and share that a card has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from helpers.fits.sheet import Sheet
+from helpers.ground.units import halved
+
+MOST_SLOTS = 256
+
+
+def context(sheet: Sheet) -> Any:
+    """The longest context, in the steps in which the program rounds."""
+    # A cache of which only the whole is known does not say what a token takes.
+    if not knows_a_token(sheet):
+        return None
+    step = max(1, int(sheet.value("step") or 1))
+    most = int(sheet.value("n_ctx_most") or 0)
+    return most_that_fits(sheet, most, lambda count: {"n_ctx": count}, step)
+
+
+def knows_a_token(sheet: Sheet) -> bool:
+    """Whether another context may be asked for: what a token takes is known."""
+    if sheet.has("share_free") or sheet.given("kv_bytes"):
+        return False
+    if sheet.given("kv_printed") and not sheet.has("full_token"):
+        return False
+    return sheet.family != "vLLM" or sheet.has("need_bytes") or sheet.has("full_token")
+
+
+def slots(sheet: Sheet) -> Any:
+    """The most requests at once, each of the same context."""
+    held = _whole(sheet, "slots_held")
+    if held is not None or not knows_a_token(sheet):
+        return held
+    context_of_all = sheet.value("n_ctx") or 0
+    share = context_of_all / (sheet.value("n_parallel") or 1)
+    if not share:
+        return None
+    return most_that_fits(
+        sheet, MOST_SLOTS, lambda count: {"n_parallel": count, "n_ctx": share * count}
+    )
+
+
+def layers_on_gpu(sheet: Sheet) -> Any:
+    """The most layers that the cards hold, of a server that may leave some with the host."""
+    held = _whole(sheet, "layers_held")
+    # llama.cpp common/arg.cpp; ollama api/types.go, NumGPU
+    if held is not None or sheet.family not in ("llama.cpp", "ollama"):
+        return held
+    layers = sheet.value("n_layer")
+    most = 0 if layers is None else int(layers + 1)
+    return most_that_fits(sheet, most, lambda count: {"n_gpu_layers": count})
+
+
+def utilisation(sheet: Sheet) -> Any:
+    """The least share of the card that would do, of servers that take a share."""
+    share = sheet.value("share_free")
+    if share is not None:
+        return max(0, share)
+    name = "mem_fraction_static" if sheet.family == "SGLang" else ""
+    if sheet.family == "vLLM" and not (
+        sheet.given("kv_cache_memory_bytes") or sheet.given("available_kv_bytes")
+    ):
+        name = "gpu_memory_utilization"
+    if not name:
+        return None
+
+    def fits(percent: int) -> bool | None:
+        return _fits(sheet, {name: percent * 0.01})
+
+    if fits(1) is None or not fits(99):
+        return None
+    return round(halved(lambda percent: bool(fits(percent)), 99, 0)[0] * 0.01, 4)
+
+
+def most_that_fits(
+    sheet: Sheet, most: int, changed: Callable[[int], Mapping[str, Any]], step: int = 1
+) -> int | None:
+    """The most of an unknown that leaves something spare; 0 where none does, None where that is
+    not known. ``changed`` gives the inputs for a count.
+    """
+
+    def fits(count: int) -> bool | None:
+        return _fits(sheet, changed(count))
+
+    if not most or fits(step) is None or fits(most) is None:
+        return None
+    if fits(most):
+        return most
+    if not fits(step):
+        return 0
+    above = -(-most // step) * step
+    return halved(lambda count: bool(fits(count)), step, above, step)[0]
+
+
+def _fits(sheet: Sheet, changed: Mapping[str, Any]) -> bool | None:
+    spare = sheet.at(changed).value("spare")
+    return None if spare is None else bool(spare >= 0)
+
+
+def _whole(sheet: Sheet, name: str) -> int | None:
+    figure = sheet.value(name)
+    return None if figure is None else max(0, int(figure))
+
+
+def tokens(sheet: Sheet) -> Any:
+    """The tokens that the pool of a server holds."""
+    return _whole(sheet, "tokens_held")
+
+
+UNKNOWNS = {
+    "context": context,
+    "tokens": tokens,
+    "slots": slots,
+    "layers_on_gpu": layers_on_gpu,
+    "utilisation": utilisation,
+}
+
+
+def solved(sheet: Sheet) -> dict[str, Any]:
+    """Each unknown that the inputs allow to solve, None where they do not."""
+    return {name: solve(sheet) for name, solve in UNKNOWNS.items()}
