@@ -38,7 +38,6 @@ STILL_WRONG = {
     "helpers.tell.page_cells",
     "helpers.tell.panels.frame",
     "helpers.tell.panels.live",
-    "helpers.tell.panels.questions",
 }
 MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)

@@ -15,6 +15,7 @@ OPTIONS = {
     ("record", "--cpu-profile"): "rehearse runs the program on a card that is not there",
     ("fits", "--train"): "rehearse -- python train.py answers exactly",
     ("fits", "--checkpointing"): "rehearse -- python train.py answers exactly",
+    ("fits", "--batch"): "rehearse -- python train.py answers exactly",
     ("share", "--as-is"): "report writes the page with everything on it, for who may see that",
     ("share", "--allow-binary"): "nothing is looked through any more: only typed results go out",
     ("share", "--allow-found"): "nothing is looked through any more: only typed results go out",

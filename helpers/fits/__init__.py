@@ -1,3 +1,29 @@
-"""What fits: weights, cache and buffers of a model against what a card or a box can give, as
-its server would round them.
+"""What fits: weights, cache and buffers of a model against what a card or a box can give, as its
+server would round them.
+
+Each public name is loaded when it is first asked for.
 """
+
+_HOMES = {
+    "read_model": "model",
+    "read_record": "model",
+    "read_log": "log",
+    "Given": "sheet",
+    "Sheet": "sheet",
+    "Missing": "sheet",
+    "cards_of": "cards",
+    "Answer": "answer",
+    "family_of": "servers",
+    "solved": "solving",
+}
+"""Each public name, and the module of this package that holds it."""
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
