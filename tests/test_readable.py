@@ -23,7 +23,7 @@ MOST_FORMS = {
     "double_for": 0.7,
     "any": 2.9,
     "star_dict": 0.6,
-    "rebound": 0.1,
+    "rebound": 0.0,
     "header": 0.3,
     "vague": 4.8,
     "wide": 0.7,
