@@ -13,7 +13,7 @@ from ttm_boxes import DKMS, GIB, apu
 
 from helpers.ground.shapes import TtmPlan
 from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
-from helpers.judge.ttm_plan import planned_step, ttm
+from helpers.judge.ttm_plan import planned_step, ttm_answer
 from helpers.look.bundle import open_box
 
 STALE = {
@@ -221,6 +221,6 @@ def test_amds_own_tools_get_whole_gib_and_their_gaps_are_told():
 
 
 def test_the_recorded_box_gets_grubby_first():
-    first = ttm(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB).commands[0]
+    first = ttm_answer(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB).commands[0]
     assert first.system == "grubby" and "ttm.pages_limit=31457280" in first.run
     assert "--remove-args" in first.run and "amdgpu.gttsize" in first.run

@@ -8,7 +8,7 @@ from ttm_boxes import GIB, apu
 
 from helpers.judge.ceilings import ceilings
 from helpers.judge.ttm_limit import room
-from helpers.judge.ttm_plan import ttm
+from helpers.judge.ttm_plan import ttm_answer
 from helpers.judge.ttm_verify import verify
 from helpers.look.bundle import open_box, recorded_names
 from helpers.tell import sheet
@@ -28,7 +28,7 @@ def state(name):
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_every_recorded_box_has_its_text_table_and_figure(name):
-    text = tell.as_text(ttm(open_box(name)))
+    text = tell.as_text(ttm_answer(open_box(name)))
     view = tell.ceilings_bars(stack_of(name))
     for said in ("plan: ", "The one that binds:", "pages_limit alone is enough"):
         assert said in text
@@ -38,7 +38,7 @@ def test_every_recorded_box_has_its_text_table_and_figure(name):
 
 
 def test_the_text_marks_the_layer_that_binds_and_holds_run_undo_and_verify():
-    text = tell.as_text(ttm(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB))
+    text = tell.as_text(ttm_answer(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB))
     assert "TTM pages_limit  <- binds  62.54 GiB" in text and "31457280 pages of 4 KiB" in text
     assert text.index("To run, as grubby") < text.index("To undo") < text.index("To verify")
     assert "never run" in text and "131072 is 128 TiB" in text
@@ -121,7 +121,7 @@ def test_names_from_the_box_cannot_move_the_terminal():
         "/sys/module/amdgpu/parameters/gttsize": "-1\n",
         "/etc/modprobe.d/a.conf": "options amdgpu gtt\x1b[2Jsize=1\n",
     }
-    assert "\x1b" not in tell.as_text(ttm(apu(files=files)))
+    assert "\x1b" not in tell.as_text(ttm_answer(apu(files=files)))
 
 
 def test_the_committed_notebook_shows_the_case():

@@ -14,7 +14,7 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ttm_limit import Room, check_wish, in_units, plan, wanted_bytes
-from helpers.judge.ttm_plan import ttm
+from helpers.judge.ttm_plan import ttm_answer
 from helpers.look.bundle import open_box, recorded_names
 
 STRIX = ("strix-halo-1-found", "strix-halo-2-vm-size", "strix-halo-3-gttsize", "strix-halo-4-ttm")
@@ -78,7 +78,7 @@ def test_any_reserve_is_kept_or_refused_whatever_is_live(ram, reserve, kernel, l
 
 
 def test_the_cases_box_with_a_target_of_120_gib():
-    answer = ttm(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB)
+    answer = ttm_answer(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB)
     made = answer.plan
     assert (made.action, made.pages_limit, made.bytes) == ("set", 31457280, 120 * GIB)
     assert "eats the reserve: 5.08 GiB of RAM are left" in "\n".join(answer.warnings)
@@ -86,17 +86,17 @@ def test_the_cases_box_with_a_target_of_120_gib():
 
 @pytest.mark.parametrize("name", STRIX[:3])
 def test_the_cases_box_by_default_keeps_eight_gib(name):
-    made = ttm(open_box(name)).plan
+    made = ttm_answer(open_box(name)).plan
     assert (made.action, made.reserve_bytes) == ("set", 8 * GIB)
     assert made.pages_limit == (134299025408 - 8 * GIB) // 4096
 
 
 def test_a_limit_that_was_raised_is_left_and_what_it_leaves_is_said():
-    answer = ttm(open_box("strix-halo-4-ttm"))
+    answer = ttm_answer(open_box("strix-halo-4-ttm"))
     assert (answer.plan.action, answer.plan.pages_limit) == ("leave", 31457280)
     assert "raised already" in answer.plan.why
     assert any("the limit eats the reserve" in warning for warning in answer.warnings)
-    assert ttm(open_box("strix-halo-4-ttm"), target_bytes=120 * GIB).plan.action == "leave"
+    assert ttm_answer(open_box("strix-halo-4-ttm"), target_bytes=120 * GIB).plan.action == "leave"
 
 
 def test_six_percent_is_the_reserve_of_a_large_box_and_a_small_one_is_left():
@@ -122,9 +122,9 @@ def test_a_limit_set_too_low_or_too_high_is_taken_away_or_lowered():
 
 def test_the_page_size_is_that_of_the_box():
     assert plan(Room(96 * GIB, 65536, (6, 17))).pages_limit == 88 * GIB // 65536
-    answer = ttm(apu(page=16384))
+    answer = ttm_answer(apu(page=16384))
     assert answer.plan.pages_limit == 88 * GIB // 16384 and answer.plan.bytes == 88 * GIB
-    unread = ttm(apu(leave_out=("host",))).plan.why
+    unread = ttm_answer(apu(leave_out=("host",))).plan.why
     assert unread == "RAM or page size were not captured; capture again"
 
 
@@ -157,21 +157,21 @@ def test_one_size_in_every_unit():
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_every_recorded_box_gives_the_shape_and_the_same_json_twice(name):
-    first, second = (to_json(ttm(open_box(name))) for _ in range(2))
+    first, second = (to_json(ttm_answer(open_box(name))) for _ in range(2))
     assert first == second and from_json(Ttm, first).box == name
 
 
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cuda-healthy", "cpu-only"])
 def test_a_box_that_ttm_does_not_limit_gets_no_command(name):
-    answer = ttm(open_box(name))
+    answer = ttm_answer(open_box(name))
     assert (answer.plan.action, answer.plan.pages_limit) == ("leave", None)
     assert (answer.commands, answer.binding) == ([], None)
 
 
 def test_a_hip_fault_is_not_answered_with_a_kernel_setting_unless_one_is_asked_for():
     faulty = apu(pages_limit=80 * GIB, torch=48 * GIB)
-    assert ttm(faulty).plan.action == "leave" and not ttm(faulty).commands
-    assert ttm(faulty, target_bytes=85 * GIB).plan.action == "set"
+    assert ttm_answer(faulty).plan.action == "leave" and not ttm_answer(faulty).commands
+    assert ttm_answer(faulty, target_bytes=85 * GIB).plan.action == "set"
 
 
 def test_what_shares_the_ram_is_read_off_the_box():
@@ -184,7 +184,7 @@ def test_what_shares_the_ram_is_read_off_the_box():
         "/proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 8388604 2097152 100\n",
         "/sys/module/amdgpu/parameters/no_system_mem_limit": "Y\n",
     }
-    said = "\n".join(ttm(apu(files=files, tables={"processes": running})).warnings)
+    said = "\n".join(ttm_answer(apu(files=files, tables={"processes": running})).warnings)
     for word in ("ZFS cache", "huge pages", "zram", "no swap", "gnome-shell", "livelock"):
         assert word in said
     assert "database (pid 77) holds 20.00 GiB" in said
@@ -196,7 +196,7 @@ def test_two_modules_a_misspelt_parameter_and_a_stale_one_are_warned_of():
         "/sys/module/amdgpu/parameters/gttsize": "-1\n",
         "/etc/modprobe.d/a.conf": "options amdgpu gtt_size=98304\noptions amdgpu vm_size=512\n",
     }
-    said = "\n".join(ttm(apu(modules=DKMS, module="amdttm", files=files)).warnings)
+    said = "\n".join(ttm_answer(apu(modules=DKMS, module="amdttm", files=files)).warnings)
     for word in ("two TTM modules", "gttsize was meant", "amdgpu.vm_size=512"):
         assert word in said
 

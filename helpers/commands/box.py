@@ -170,7 +170,7 @@ def ttm(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from helpers.judge.ttm_limit import wanted_bytes
-    from helpers.judge.ttm_plan import ttm as ttm_answer
+    from helpers.judge.ttm_plan import ttm_answer
     from helpers.judge.ttm_verify import verify
     from helpers.tell.ttm import as_text, verify_table
 

@@ -9,7 +9,7 @@ from helpers.ground.units import near
 from helpers.judge import ttm_limit as limits
 from helpers.judge.ceilings import Stack
 from helpers.judge.ceilings import ceilings as read_ceilings
-from helpers.judge.ttm_plan import ttm as plan_for
+from helpers.judge.ttm_plan import ttm_answer
 from helpers.judge.ttm_verify import verify
 from helpers.tell import ttm
 from helpers.tell.shown import Shown
@@ -109,5 +109,5 @@ def ttm_plan(box: Box | str = "live", reserve: str = "", target: str = "") -> Tt
     """
     box = as_box(box)
     target_bytes = limits.wanted_bytes(target)
-    answer = plan_for(box.facts, limits.wanted_bytes(reserve), target_bytes)
+    answer = ttm_answer(box.facts, limits.wanted_bytes(reserve), target_bytes)
     return TtmPlan(box, read_ceilings(box.facts)[0], answer, target_bytes)

@@ -26,7 +26,9 @@ NEIGHBOUR_SHARE = 0.05
 """A process with this share of the RAM is named beside the plan."""
 
 
-def ttm(bundle: Bundle, reserve_bytes: int | None = None, target_bytes: int | None = None) -> Ttm:
+def ttm_answer(
+    bundle: Bundle, reserve_bytes: int | None = None, target_bytes: int | None = None
+) -> Ttm:
     """Every ceiling of a box, the one that binds, the safe limit, and what to run.
 
     Raises ValueError for an impossible wish.
@@ -81,7 +83,7 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
     decision = ceilings(bundle)[0].decision
     if decision.cause != cause:
         return None
-    answer = ttm(bundle)
+    answer = ttm_answer(bundle)
     if answer.plan.action == "leave" or not answer.commands:
         return None
     block = answer.commands[0]

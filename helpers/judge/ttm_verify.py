@@ -13,7 +13,7 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import near, show_bytes
 from helpers.judge.ceilings import Stack, ceilings, kernel_of
 from helpers.judge.ttm_commands import is_built_in
-from helpers.judge.ttm_plan import ttm
+from helpers.judge.ttm_plan import ttm_answer
 from helpers.look import ttm as parameters
 from helpers.look.bundle import Bundle
 from helpers.look.machine import page_size
@@ -116,7 +116,7 @@ def _intended(
     earlier: Bundle, now: Bundle, reserve_bytes: int | None, target_bytes: int | None
 ) -> tuple[int | None, str]:
     """The limit that was intended, in bytes, and where that stands."""
-    answer = ttm(earlier, reserve_bytes, target_bytes)
+    answer = ttm_answer(earlier, reserve_bytes, target_bytes)
     page = _page_bytes(now, earlier)
     if target_bytes is not None:
         return target_bytes // page * page, "the target given"

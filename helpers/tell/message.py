@@ -59,17 +59,28 @@ def message_table(evidence: CaseEvidence) -> Shown:
     """
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
-        named = [(f.name.replace("_", " "), getattr(message, f.name)) for f in fields(message)]
-        named += [("another process", other) for other in message.others]
-        numbers = [
-            [number, _kind(message), name, q.text, q.bytes, f"+- {q.precision_bytes}"]
-            for name, q in named
-            if isinstance(q, Quantity)
-        ]
-        rows += numbers or [[number, _kind(message), "no number", "", "", ""]]
-    left = not_used(evidence, diagnose(evidence))
+        sizes = _named_sizes(message)
+        for name, size in sizes:
+            precision = f"+- {size.precision_bytes}"
+            rows.append([number, _kind(message), name, size.text, size.bytes, precision])
+        if not sizes:
+            rows.append([number, _kind(message), "no number", "", "", ""])
+    notes = []
+    unused = not_used(evidence, diagnose(evidence))
+    if unused:
+        notes.append(f"Not used: {unused}")
     head = ["message", "kind", "number", "as printed", "bytes", "precision"]
-    return Shown("The numbers of the text", head, rows, [f"Not used: {left}"] if left else [])
+    return Shown("The numbers of the text", head, rows, notes)
+
+
+def _named_sizes(message: Message) -> list[tuple[str, Quantity]]:
+    """Every size of a message by its name, and those of the other processes that it names."""
+    sizes = []
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if isinstance(value, Quantity):
+            sizes.append((field.name.replace("_", " "), value))
+    return sizes + [("another process", size) for size in message.others]
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:
