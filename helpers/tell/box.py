@@ -16,7 +16,7 @@ from helpers.look.access import access, identity
 from helpers.look.bundle import Bundle, is_this_box
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
-from helpers.look.pci import PciDevice, pci_devices
+from helpers.look.pci import Link, PciDevice, pci_devices
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel_parameters import audit_kernel
 from helpers.settings.presets import findings, load
@@ -35,8 +35,8 @@ def machine_line(bundle: Bundle) -> str:
     boots = [row.get("boot_id") for row in bundle.table("host")]
     if is_this_box(bundle) or (bundle.kind == "live" and not any(boots)):
         return box_line(bundle)
-    what = f"{ELSEWHERE} AS IT RUNS NOW" if bundle.kind == "live" else ELSEWHERE
-    return f'{what}, but {bundle.box}. To look at this one: box = "live"\n{box_line(bundle)}'
+    warning = f"{ELSEWHERE} AS IT RUNS NOW" if bundle.kind == "live" else ELSEWHERE
+    return f'{warning}, but {bundle.box}. To look at this one: box = "live"\n{box_line(bundle)}'
 
 
 def box_line(bundle: Bundle) -> str:
@@ -92,7 +92,8 @@ def stack_table(bundle: Bundle) -> Shown:
             ("CUDA toolkit of the system", nvidia.toolkit(bundle)),
             ("NVIDIA kernel driver", nvidia.driver(bundle)),
         ]
-        rows += [("highest CUDA it can run", listed[0].cuda)] if listed else []
+        if listed:
+            rows.append(("highest CUDA it can run", listed[0].cuda))
     rows.append(("kernel", box.kernel))
     cells = [[name, reading, reading.source] for name, reading in rows]
     says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
@@ -106,16 +107,18 @@ def slot_table(bundle: Bundle) -> Shown:
     """
     listed = {gpu.pci: gpu for gpu in gpus(bundle)}
     rows = []
-    for device in (one for one in pci_devices(bundle) if one.pci in listed):
+    for device in pci_devices(bundle):
+        if device.pci not in listed:
+            continue
         link = device.link
         now = ""
         most = ""
         if link:
             now = f"{link.speed_gts:g} GT/s x{link.width}"
             most = f"{link.max_speed_gts:g} GT/s x{link.max_width}"
-        whole = _covers(device, listed[device.pci])
+        covers = _covers(device, listed[device.pci])
         bar = device.largest_bar_bytes or None
-        rows.append([device.pci, now, most, bar, whole, device.iommu, device.numa_node])
+        rows.append([device.pci, now, most, bar, covers, device.iommu, device.numa_node])
     head = ["GPU", "link now", "at most", Column("largest BAR", "bytes"), "covers the VRAM"]
     none = "No slot is known: no GPU is among the PCI devices that were listed."
     slow = [f"{row[0]} runs at {row[1]} of {row[2]}" for row in rows if row[1] != row[2]]
@@ -140,7 +143,8 @@ def settings_table(bundle: Bundle) -> Shown:
     columns = ["variable", "value", "verdict", "why"]
     rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
     none = "No memory setting is made, neither in the captured environment nor as a kernel option."
-    says = ", ".join(f"{n} {word}" for word, n in Counter(row[2] for row in rows).items())
+    counts = Counter(row[2] for row in rows)
+    says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     title = "Memory settings and what they do here"
     return Shown(title, columns, rows, widest=110, none=none, result=says)
 
@@ -161,13 +165,15 @@ def access_table(bundle: Bundle) -> Shown:
     rows = [[node.path, node.opened, node.mode, node.group or node.gid] for node in access(bundle)]
     lines = []
     for way in obstacles(bundle):
-        lines += [f"Obstacle: {way.says}", *([f"    {way.fix}"] if way.fix else [])]
+        lines.append(f"Obstacle: {way.says}")
+        if way.fix:
+            lines.append(f"    {way.fix}")
     who = identity(bundle)
     if who is not None:
         groups = ", ".join(name or str(gid) for gid, name in who.groups) or "none"
-        own = ", in a PID namespace of its own" if who.init_pid_ns is False else ""
+        namespace = ", in a PID namespace of its own" if who.init_pid_ns is False else ""
         lines.append(
-            f"This process: uid {who.uid}, groups {groups}, container {who.container}{own}"
+            f"This process: uid {who.uid}, groups {groups}, container {who.container}{namespace}"
         )
     head = ["device node", "opens", "mode", "group"]
     none = "No device node of a GPU is there."
@@ -191,7 +197,8 @@ def provenance(bundle: Bundle) -> Shown:
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
         ["filled in", _filled(bundle) or "none: every reading is this machine's"],
     ]
-    checks = f"{len(checked)} check{'s' * (len(checked) != 1)} found nothing wrong"
+    noun = "check" if len(checked) == 1 else "checks"
+    checks = f"{len(checked)} {noun} found nothing wrong"
     says = f"{checks}; {bundle.kind}, {_filled(bundle) or 'all read'}"
     head = ["about", "what it is"]
     return Shown("Where the facts come from", head, rows, widest=None, result=says)
@@ -199,39 +206,48 @@ def provenance(bundle: Bundle) -> Shown:
 
 def _filled(bundle: Bundle) -> str:
     """How much of a recorded box no machine printed; nothing where all of it was read."""
-    made = sum(item.constructed for item in bundle.items)
-    return f"{made} of {len(bundle.items)} readings filled in" if made else ""
+    count = sum(item.constructed for item in bundle.items)
+    return f"{count} of {len(bundle.items)} readings filled in" if count else ""
 
 
 def fine(bundle: Bundle) -> list[str]:
     """What was looked at on a box and is as it should be, a sentence each."""
-    listed = gpus(bundle)
+    says = []
     nodes = access(bundle)
-    devices = [one for one in pci_devices(bundle) if one.pci in {gpu.pci for gpu in listed}]
-    links = [one.link for one in devices if one.link]
+    if nodes and not obstacles(bundle):
+        says.append(f"all {len(nodes)} device nodes are open to this user")
     harmless = {row["kind"] for row in words("events") if row.get("harmless")}
-    loud = [e for e in kernel_log.events(bundle) if e.boot == 0 and e.kind not in harmless]
-    found = audit_box(bundle) + audit_kernel(bundle)
+    errors = [
+        event
+        for event in kernel_log.events(bundle)
+        if event.boot == 0 and event.kind not in harmless
+    ]
+    if kernel_log.readable(bundle).ok and not errors:
+        says.append("the kernel log of this boot has no fault, reset or refused allocation")
     kills = machine(bundle).cgroup_oom_kills
-    wrong = [one for one in found if one.verdict in ("dangerous", "contradictory")]
-    seen_all = [gpu for gpu in listed if gpu.holders and not gpu.blind_spots]
-    dead = [holder for gpu in listed for holder in gpu.holders if holder.state == "Z"]
-    checks = {
-        f"all {len(nodes)} device nodes are open to this user": nodes and not obstacles(bundle),
-        "the kernel log of this boot has no fault, reset or refused allocation": (
-            kernel_log.readable(bundle).ok and not loud
-        ),
-        "the control group killed nothing for want of memory": kills.ok and not kills.value,
-        f"none of {len(found)} memory settings is dangerous or contradicts another": (
-            found and not wrong
-        ),
-        "every process that holds GPU memory could be looked at, and none is a zombie": (
-            seen_all and len(seen_all) == len(listed) and not dead
-        ),
-        "each PCIe link runs at its full speed and width": links
-        and all((one.speed_gts, one.width) == (one.max_speed_gts, one.max_width) for one in links),
-    }
-    return [says for says, good in checks.items() if good]
+    if kills.ok and not kills.value:
+        says.append("the control group killed nothing for want of memory")
+    audited = audit_box(bundle) + audit_kernel(bundle)
+    if audited and all(row.verdict not in ("dangerous", "contradictory") for row in audited):
+        says.append(f"none of {len(audited)} memory settings is dangerous or contradicts another")
+    listed = gpus(bundle)
+    if listed and all(_holders_are_fine(gpu) for gpu in listed):
+        says.append("every process that holds GPU memory could be looked at, and none is a zombie")
+    addresses = {gpu.pci for gpu in listed}
+    links = [slot.link for slot in pci_devices(bundle) if slot.link and slot.pci in addresses]
+    if links and all(_is_at_its_best(link) for link in links):
+        says.append("each PCIe link runs at its full speed and width")
+    return says
+
+
+def _holders_are_fine(gpu: Gpu) -> bool:
+    """Whether somebody holds memory of a GPU, everybody could be seen, and nobody is a zombie."""
+    zombies = [holder for holder in gpu.holders if holder.state == "Z"]
+    return bool(gpu.holders) and not gpu.blind_spots and not zombies
+
+
+def _is_at_its_best(link: Link) -> bool:
+    return (link.speed_gts, link.width) == (link.max_speed_gts, link.max_width)
 
 
 def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
@@ -247,9 +263,9 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
             [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]
             for row in book.rows
         ]
-        made = f"the rows make {show_bytes(book.sum_bytes())}, give or take "
-        made += show_bytes(book.tolerance_bytes)
-        rows.append([where, who, "in use", made, book.used, book.used.source])
+        total = f"the rows make {show_bytes(book.sum_bytes())}, give or take "
+        total += show_bytes(book.tolerance_bytes)
+        rows.append([where, who, "in use", total, book.used, book.used.source])
         below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
         below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
     columns = ["GPU", "account", "kind", "held by", "bytes", "source"]

@@ -36,13 +36,13 @@ def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Po
     gpus: dict[str, Gpu] = {}
     pools: dict[str, list[Pool]] = {}
     for item in items:
-        own: Any = getattr(item, "pools", None)  # of a GPU
-        if own is not None:
-            gpus[item.pci] = item  # type: ignore[assignment]
-            pools.setdefault(item.pci, []).extend(own)
-        else:
+        pools_of_gpu = getattr(item, "pools", None)
+        if pools_of_gpu is None:
             pools.setdefault(item.pci, []).append(item)  # type: ignore[arg-type]
-    return [(gpus.get(pci), pci, own) for pci, own in pools.items()]
+        else:
+            gpus[item.pci] = item  # type: ignore[assignment]
+            pools.setdefault(item.pci, []).extend(pools_of_gpu)
+    return [(gpus.get(pci), pci, listed) for pci, listed in pools.items()]
 
 
 def one_source(readings: Iterable[Reading]) -> str:
@@ -51,8 +51,11 @@ def one_source(readings: Iterable[Reading]) -> str:
 
     A reading that was worked out names all that it was worked out from.
     """
-    named = (part for r in readings if r.source for part in re.split(" [-+] ", plain(r.source)))
-    sources = list(dict.fromkeys(named))
+    sources: list[str] = []
+    for reading in readings:
+        if reading.source:
+            parts = re.split(" [-+] ", plain(reading.source))
+            sources += [part for part in parts if part not in sources]
     if len(sources) > 1 and all(source.startswith("/") for source in sources):
         folders = {os.path.dirname(source) for source in sources}
         if len(folders) == 1:
@@ -65,21 +68,27 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     numbers differ.
     """
     listed = list(gpus)
-    spaces = list(dict.fromkeys(space for gpu in listed for space in gpu.indices))
-    kinds = {True: "integrated", False: "card", None: "unknown"}
-    rows = [
-        [g.pci, g.name, g.vendor, g.driver, kinds[g.integrated]]
-        + [g.indices.get(space, "") for space in spaces]
-        for g in listed
-    ]
+    spaces: list[str] = []
+    for gpu in listed:
+        spaces += [space for space in gpu.indices if space not in spaces]
+    rows = []
+    for gpu in listed:
+        numbers = [gpu.indices.get(space, "") for space in spaces]
+        rows.append([gpu.pci, gpu.name, gpu.vendor, gpu.driver, _kind(gpu), *numbers])
     head = ["GPU", "name", "vendor", "driver", "kind", *map(plain, spaces)]
     says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
     return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says)
 
 
+def _kind(gpu: Gpu) -> str:
+    if gpu.integrated is None:
+        return "unknown"
+    return "integrated" if gpu.integrated else "card"
+
+
 def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
     """Each layer's account of each memory pool, side by side."""
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for _, pci, pools in pools_of(items):
         for pool in pools:
             readings = [pool.total, pool.used, pool.free]
@@ -103,9 +112,19 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
         rows.append([gpu.pci, None, "no visible process", None, None, *last])
         blind += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
     head = ["GPU", "pid", "process", "uid", "state", "memory", "note", "source"]
-    most: Any = max(rows, key=lambda row: size(row[5]) or 0, default=None)
-    says = f"{most[5].show()}, the most, by {plain(most[2])}" if most and size(most[5]) else ""
-    return Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=says)
+    return Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=_most_held(rows))
+
+
+def _most_held(rows: list[list[Any]]) -> str:
+    """Who holds most, of rows of ``holders_table``, in a line; empty where nobody holds memory."""
+    says = ""
+    most = 0
+    for _, _, name, _, _, memory, *_ in rows:
+        held_bytes = size(memory) or 0
+        if held_bytes > most:
+            most = held_bytes
+            says = f"{memory.show()}, the most, by {plain(name)}"
+    return says
 
 
 def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
@@ -119,31 +138,36 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     events = list(events)
     if len(events) > MOST_EVENTS:
         events.sort(key=lambda event: worst_first(event.kind))
-    rows: list[list[Any]] = [
-        [
-            since_boot(e.when),
-            e.boot,
-            e.count,
-            kinds.get(e.kind, e.kind),
-            e.pci,
-            who(e),
-            f"{e.text} ({e.meaning})" if e.meaning else e.text,
-        ]
-        for e in events
-    ]
+    rows: list[list[object]] = []
+    for event in events:
+        text = f"{event.text} ({event.meaning})" if event.meaning else event.text
+        kind = kinds.get(event.kind, event.kind)
+        when = since_boot(event.when)
+        rows.append([when, event.boot, event.count, kind, event.pci, who(event), text])
     head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
     notes = [] if log is None else [f"The log of this boot: {plain(log.show())}"]
-    harmless = {row["words"] for row in words("events") if row.get("harmless")}
-    said = Counter(kind for kind in (str(row[3]) for row in rows) if kind not in harmless)
-    says = ", ".join(f"{kind} ({n})" if n > 1 else kind for kind, n in said.most_common())
-    says = says or "Nothing in the kernel log is an error of a GPU or of memory" * bool(rows)
+    says = _counted_kinds([str(row[3]) for row in rows])
+    if rows and not says:
+        says = "Nothing in the kernel log is an error of a GPU or of memory"
     title = "Events of the kernel log"
     none = no_events(log)
     return Shown(title, head, rows, notes, widest=140, none=none, result=says, most=MOST_EVENTS)
 
 
+def _counted_kinds(kinds: list[str]) -> str:
+    """The kinds of event that are errors, each with its count, the most frequent first."""
+    harmless = {row["words"] for row in words("events") if row.get("harmless")}
+    counts = Counter(kind for kind in kinds if kind not in harmless)
+    return ", ".join(
+        f"{kind} ({count})" if count > 1 else kind for kind, count in counts.most_common()
+    )
+
+
 def no_events(log: Reading | None) -> str:
-    """What a log without events says; no event seen in a log that was not read is not "no event"."""
+    """What a log without events says.
+
+    No event seen in a log that was not read is not "no event".
+    """
     if log is None or log.ok:
         return "The kernel log holds no GPU or out-of-memory event."
     return f"The kernel log was not read ({log.show()}), so no event here proves nothing."
@@ -161,7 +185,9 @@ def worst_first(kind: str) -> tuple[int, str]:
 
 def who(event: Event) -> str:
     """The process that an event names, with its host's number."""
-    return f"{event.process or 'pid'} ({event.pid})" if event.pid is not None else event.process
+    if event.pid is None:
+        return event.process
+    return f"{event.process or 'pid'} ({event.pid})"
 
 
 def since_boot(when: Reading) -> str:

@@ -37,31 +37,34 @@ def as_text(answer: Ttm) -> str:
     """The answer of the command ``ttm`` for a terminal."""
     names = words("layers")
     binding = answer.binding
-    rows = [
-        [
-            names[c.layer] + ("  <- binds" if c.layer == binding else ""),
-            c.status.replace("_", " ") if c.bytes is None else c.bytes,
-            c.pending_bytes,
-            c.source,
-        ]
-        for c in answer.ceilings
-    ]
-    binds = f"{names[binding]}, {show_bytes(answer.binding_bytes)}" if binding else ""
+    rows = []
+    for ceiling in answer.ceilings:
+        name = names[ceiling.layer]
+        if ceiling.layer == binding:
+            name += "  <- binds"
+        limit: object = ceiling.bytes
+        if ceiling.bytes is None:
+            limit = ceiling.status.replace("_", " ")
+        rows.append([name, limit, ceiling.pending_bytes, ceiling.source])
+    binds = "none was found"
+    if binding:
+        binds = f"{names[binding]}, {show_bytes(answer.binding_bytes)}"
     columns = ["layer", Column("limit", "bytes"), Column("pending", "bytes"), "source"]
     out = [
         f"{answer.box}: every ceiling between the RAM and torch",
         "",
         Shown("The ceilings", columns, rows).text(0),
         "",
-        f"The one that binds: {binds or 'none was found'}",
+        f"The one that binds: {binds}",
         "",
     ]
     for about, *rest in _planned(answer):
         out += wrapped(f"{about}: {'; '.join(map(str, filter(None, rest)))}", "", "  ", SCREEN)
     if answer.commands:
         out += ["", command_text(answer)]
-        others = [c.system for c in answer.commands[1:]]
-        out += [f"Other ways, in full with --json: {', '.join(others)}"] if others else []
+        others = ", ".join(block.system for block in answer.commands[1:])
+        if others:
+            out.append(f"Other ways, in full with --json: {others}")
     return "\n".join([*out, "", mistaken_table().text(0)])
 
 
@@ -69,25 +72,28 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     """Which layer binds and what would move it, the plan with its size in every unit, and what
     it would meet on this box.
     """
-    made = stack.decision
+    decision = stack.decision
     names = words("layers")
-    binds = names.get(made.binding, made.binding) if made.binding else "none is known"
-    then = "would move it" if made.binding else "to do"
-    rows: list[list[object]] = [["binds", binds, made.says], [then, made.step, ""]]
-    rows += [["not read", name, ""] for name in made.missing]
-    rows += (planned := _planned(answer))
+    binds = "none is known"
+    step = "to do"
+    if decision.binding:
+        binds = names.get(decision.binding, decision.binding)
+        step = "would move it"
+    rows: list[list[object]] = [["binds", binds, decision.says], [step, decision.step, ""]]
+    rows += [["not read", name, ""] for name in decision.missing]
+    rows += _planned(answer)
     head = ["about", "in short", "why"]
-    says = "{1}: {2}".format(*planned[0])
+    says = f"{answer.plan.action}: {answer.plan.why}"
     return Shown("What binds, and the plan", head, rows, widest=None, result=says)
 
 
 def _planned(answer: Ttm) -> list[list[object]]:
     """The plan with its size in every unit, and what it would meet on this box."""
-    made = answer.plan
-    rows: list[list[object]] = [["plan", made.action, made.why]]
-    if made.action == "set" and made.pages_limit and made.bytes:
-        units = in_units(made.pages_limit, made.bytes // made.pages_limit)
-        rows.append(["its size", show_bytes(made.bytes), units])
+    plan = answer.plan
+    rows: list[list[object]] = [["plan", plan.action, plan.why]]
+    if plan.action == "set" and plan.pages_limit and plan.bytes:
+        units = in_units(plan.pages_limit, plan.bytes // plan.pages_limit)
+        rows.append(["its size", show_bytes(plan.bytes), units])
     rows += [["warning", "", line] for line in answer.warnings]
     return rows
 
@@ -105,7 +111,10 @@ def command_text(answer: Ttm) -> str:
         ("To undo", block.undo),
         ("To verify", block.verify),
     )
-    return "\n".join(line for title, text in parts for line in (title, *typed(text, "    "), ""))
+    lines = []
+    for title, text in parts:
+        lines += [title, *typed(text, "    "), ""]
+    return "\n".join(lines)
 
 
 def mistaken_table() -> Shown:
@@ -115,11 +124,19 @@ def mistaken_table() -> Shown:
 
 
 def ceilings_table(stack: Stack) -> Shown:
-    """Every row of a stack: value, as its source writes it, what is pending, and whether it binds."""
+    """Every row of a stack: its value, how its source writes it, what is pending, and whether it
+    binds.
+    """
     rows = []
     for row in stack.rows:
-        mark = "binds" if _binds(stack, row) else "" if row.layer or _is_card(row) else "no ceiling"
-        native = f"{row.native} {row.unit}".removesuffix(" text") if row.native else None
+        mark = ""
+        if _binds(stack, row):
+            mark = "binds"
+        elif not row.layer and not _is_card(row):
+            mark = "no ceiling"
+        native = None
+        if row.native:
+            native = f"{row.native} {row.unit}".removesuffix(" text")
         source = row.value.source or None
         rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
     sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
@@ -139,7 +156,7 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
     rows = []
     for bundle in bundles:
         stack = ceilings(bundle)[0]
-        layers = map(stack.row, STATE_LAYERS)
+        layers = [stack.row(layer) for layer in STATE_LAYERS]
         values = [row.value if row else None for row in layers]
         rows.append([bundle.box, *values, stack.decision.binding])
     says = "; ".join(f"{row[0]}: {cell(row[-2]).words} for torch" for row in (rows[0], rows[-1]))
@@ -151,9 +168,12 @@ def verify_table(result: VerifyResult) -> Shown:
     took = {True: "took", False: "did not take", None: "-"}
     rows = [[r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows]
     head = ["layer", "before", "intended", "now", "it", "why"]
-    notes = [f"Intended: {result.intended_source or 'nothing'}"] if rows else []
-    notes += [f"Mind: {one}" for one in result.warnings]
-    before = [result.says] if rows else []
+    notes = []
+    before = []
+    if rows:
+        notes.append(f"Intended: {result.intended_source or 'nothing'}")
+        before.append(result.says)
+    notes += [f"Mind: {warning}" for warning in result.warnings]
     return Shown("What a change did", head, rows, notes, before, result.says, widest=None)
 
 
@@ -174,16 +194,16 @@ def ceilings_bars(stack: Stack) -> Shown:
     from .figures import out_of  # here: the command needs no figure, and so no matplotlib
 
     rows = [row for row in stack.rows if _is_drawn(row)]
-    top = max((row.value.bytes for row in rows if row.value.ok), default=0) or 1
-    made = stack.decision
-    title = made.says.rstrip(".")
+    top = max([1, *(row.value.bytes for row in rows if row.value.ok)])
+    decision = stack.decision
+    title = decision.says.rstrip(".")
     would = next((row for row in reversed(rows) if row.pending_bytes is not None), None)
     if would is not None and would.pending_bytes is not None:
         title = f"{would.name} would be {out_of(would.pending_bytes, top)}"
         title += f", now {would.value.show()}"
-    elif made.binding_bytes is not None:
-        binds = next((row.name for row in rows if _binds(stack, row)), made.binding)
-        title = f"{out_of(made.binding_bytes, top)}: {binds} binds"
+    elif decision.binding_bytes is not None:
+        binds = next((row.name for row in rows if _binds(stack, row)), decision.binding)
+        title = f"{out_of(decision.binding_bytes, top)}: {binds} binds"
     cells = [
         [row.name, row.value, row.pending_bytes, "which binds" if _binds(stack, row) else ""]
         for row in rows
@@ -241,13 +261,12 @@ def following(stack: Stack, limit_bytes: int) -> Stack:
     """
     ttm = stack.row("ttm")
     now = ttm.value.bytes if ttm and ttm.value.ok else None
-    change: Any = {"pending_bytes": limit_bytes, "pending_source": "the reserve chosen"}
-    rows = [
-        replace(row, **change)
-        if row.layer == "ttm" or row.layer in FOLLOW and row.value.ok and near(row.value.bytes, now)
-        else row
-        for row in stack.rows
-    ]
+    rows = []
+    for row in stack.rows:
+        follows = row.layer in FOLLOW and row.value.ok and near(row.value.bytes, now)
+        if row.layer == "ttm" or follows:
+            row = replace(row, pending_bytes=limit_bytes, pending_source="the reserve chosen")
+        rows.append(row)
     return replace(stack, rows=tuple(rows))
 
 
@@ -292,10 +311,10 @@ class WhatIf:
         reserve = int(reserve_gib * GIB)
         if self.space is None or not 0 < reserve < self.space.ram_bytes:
             return None
-        made = plan(replace(self.space, live_pages=None), reserve_bytes=reserve)
-        if made.bytes is None or made.pages_limit is None:
+        planned = plan(replace(self.space, live_pages=None), reserve_bytes=reserve)
+        if planned.bytes is None or planned.pages_limit is None:
             return None
-        return Choice(reserve, made.bytes, made.pages_limit, made.action)
+        return Choice(reserve, planned.bytes, planned.pages_limit, planned.action)
 
     def choices(self) -> list[Choice]:
         """What a few reserves would leave."""
