@@ -54,9 +54,9 @@ def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Obs
     for obstacle in obstacles(bundle, vendor):
         if obstacle.cause == "no_gpu" and cards:
             continue  # the bus list is incomplete: another layer sees a GPU
-        reading = seen(
-            obstacle.path or "none", "text", obstacle.path or "pci_devices", obstacle.item
-        )
+        reading = seen("none", "text", "pci_devices", obstacle.item)
+        if obstacle.path:
+            reading = seen(obstacle.path, "text", obstacle.path, obstacle.item)
         name = OBSERVATION_OF_OBSTACLE.get(obstacle.cause, "access-refused")
         says = obstacle.says[:1].upper() + obstacle.says[1:]
         yield _observed(name, reading, says, proof=name in ("no-gpu", "no-driver"))

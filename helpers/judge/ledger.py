@@ -129,7 +129,9 @@ def ledger(bundle: Bundle | None, message: Message | None = None) -> tuple[GpuLe
     ``bundle`` may be None: a message alone has a ledger too. A message that gives no amounts
     has none.
     """
-    return _ledgers(bundle, account_of(message) if message is not None else None)
+    if message is None:
+        return _ledgers(bundle, None)
+    return _ledgers(bundle, account_of(message))
 
 
 def _ledgers(bundle: Bundle | None, account: Account | None) -> tuple[GpuLedger, ...]:

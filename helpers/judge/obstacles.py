@@ -132,7 +132,9 @@ class _Obstacles:
         bound = ", ".join(drivers) or "none"
         obstacle = self.obstacle("no_driver", lacking[0], item, vendor, names=names, bound=bound)
         # A driver that somebody bound on purpose (vfio-pci, nouveau) is not ours to replace.
-        yield replace(obstacle, fix="") if drivers else obstacle
+        if drivers:
+            obstacle = replace(obstacle, fix="")
+        yield obstacle
 
     def refused(self, node: Node) -> Obstacle:
         """A node that may not be opened."""
@@ -171,7 +173,9 @@ class _Obstacles:
             "where": f"this {container} container has" if container else "there is",
             "engine": "podman" if container == "podman" else "docker",
         }
-        fix = row.get("fix_inside", row["fix"]) if container else row["fix"]
+        fix = row["fix"]
+        if container:
+            fix = row.get("fix_inside", fix)
         return Obstacle(
             path=path,
             cause=row.get("cause", reason),

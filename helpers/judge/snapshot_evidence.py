@@ -75,10 +75,11 @@ def _of_refusal(refusal: Refusal) -> Iterator[Observation]:
     """The refusal, and whether its blocks prove fragmentation or a full card."""
     request = show_bytes(refusal.request_bytes)
     free = show_bytes(refusal.device_free_bytes)
-    where = refusal.where or "an unknown call site"
-    yield _observed(
-        "snapshot-oom", refusal.request_bytes, f"Asked for at {where}, and refused with {free} free"
-    )
+    where = "an unknown call site"
+    if refusal.where:
+        where = refusal.where
+    says = f"Asked for at {where}, and refused with {free} free"
+    yield _observed("snapshot-oom", refusal.request_bytes, says)
     can_have = refusal.reserved_bytes + refusal.device_free_bytes
     lacking = refusal.allocated_bytes + refusal.request_bytes - can_have
     if lacking > 0:

@@ -288,7 +288,7 @@ def _unlike(earlier: Bundle, now: Bundle, before: Stack, after: Stack) -> tuple[
     """What speaks against comparing the two at all."""
     warnings = []
     if before.pci != after.pci:
-        pair = f"{before.pci or 'none'} and {after.pci or 'none'}"
+        pair = " and ".join(stack.pci or "none" for stack in (before, after))
         warnings.append(f"the bundles show different GPUs ({pair}): are they of one box?")
     ram = before.numbers.ram
     ram_now = after.numbers.ram
