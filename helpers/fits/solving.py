@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from helpers.fits.sheet import Sheet
 from helpers.ground.units import halved
@@ -11,7 +10,7 @@ from helpers.ground.units import halved
 MOST_SLOTS = 256
 
 
-def context(sheet: Sheet) -> Any:
+def context(sheet: Sheet) -> int | None:
     """The longest context, in the steps in which the program rounds."""
     # A cache of which only the whole is known does not say what a token takes.
     if not knows_a_token(sheet):
@@ -30,11 +29,11 @@ def knows_a_token(sheet: Sheet) -> bool:
     return sheet.family != "vLLM" or sheet.has("need_bytes") or sheet.has("full_token")
 
 
-def slots(sheet: Sheet) -> Any:
+def slots(sheet: Sheet) -> int | None:
     """The most requests at once, each of the same context."""
-    held = _whole(sheet, "slots_held")
-    if held is not None or not knows_a_token(sheet):
-        return held
+    slots_held = _whole(sheet, "slots_held")
+    if slots_held is not None or not knows_a_token(sheet):
+        return slots_held
     context_of_all = sheet.value("n_ctx") or 0
     share = context_of_all / (sheet.value("n_parallel") or 1)
     if not share:
@@ -44,18 +43,18 @@ def slots(sheet: Sheet) -> Any:
     )
 
 
-def layers_on_gpu(sheet: Sheet) -> Any:
+def layers_on_gpu(sheet: Sheet) -> int | None:
     """The most layers that the cards hold, of a server that may leave some with the host."""
-    held = _whole(sheet, "layers_held")
+    layers_held = _whole(sheet, "layers_held")
     # llama.cpp common/arg.cpp; ollama api/types.go, NumGPU
-    if held is not None or sheet.family not in ("llama.cpp", "ollama"):
-        return held
+    if layers_held is not None or sheet.family not in ("llama.cpp", "ollama"):
+        return layers_held
     layers = sheet.value("n_layer")
     most = 0 if layers is None else int(layers + 1)
     return most_that_fits(sheet, most, lambda count: {"n_gpu_layers": count})
 
 
-def utilisation(sheet: Sheet) -> Any:
+def utilisation(sheet: Sheet) -> float | None:
     """The least share of the card that would do, of servers that take a share."""
     share = sheet.value("share_free")
     if share is not None:
@@ -77,7 +76,7 @@ def utilisation(sheet: Sheet) -> Any:
 
 
 def most_that_fits(
-    sheet: Sheet, most: int, changed: Callable[[int], Mapping[str, Any]], step: int = 1
+    sheet: Sheet, most: int, changed: Callable[[int], Mapping[str, float]], step: int = 1
 ) -> int | None:
     """The most of an unknown that leaves something spare; 0 where none does, None where that is
     not known. ``changed`` gives the inputs for a count.
@@ -96,7 +95,7 @@ def most_that_fits(
     return halved(lambda count: bool(fits(count)), step, above, step)[0]
 
 
-def _fits(sheet: Sheet, changed: Mapping[str, Any]) -> bool | None:
+def _fits(sheet: Sheet, changed: Mapping[str, float]) -> bool | None:
     spare = sheet.at(changed).value("spare")
     return None if spare is None else bool(spare >= 0)
 
@@ -106,12 +105,12 @@ def _whole(sheet: Sheet, name: str) -> int | None:
     return None if figure is None else max(0, int(figure))
 
 
-def tokens(sheet: Sheet) -> Any:
+def tokens(sheet: Sheet) -> int | None:
     """The tokens that the pool of a server holds."""
     return _whole(sheet, "tokens_held")
 
 
-UNKNOWNS = {
+UNKNOWNS: dict[str, Callable[[Sheet], float | None]] = {
     "context": context,
     "tokens": tokens,
     "slots": slots,
@@ -120,6 +119,6 @@ UNKNOWNS = {
 }
 
 
-def solved(sheet: Sheet) -> dict[str, Any]:
+def solved(sheet: Sheet) -> dict[str, float | None]:
     """Each unknown that the inputs allow to solve, None where they do not."""
     return {name: solve(sheet) for name, solve in UNKNOWNS.items()}

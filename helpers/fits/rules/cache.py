@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 from helpers.fits.arithmetic import longest, pad, up
+from helpers.fits.servers import table
 from helpers.fits.sheet import Sheet, element_bytes, rule
+
+
+def bytes_of_type(s: Sheet, kind: str) -> float:
+    """Bytes of an element of a cache of that type, as the program counts them."""
+    ranges = table()["element_ranges"]
+    if kind in ranges:
+        return s.either(*ranges[kind])
+    if s.family == "ollama" and not s.measured and kind in ("q8_0", "q4_0"):
+        # read: ollama fs/ggml/ggml.go, kvCacheBytesPerElement: smaller than the real 34/32 and
+        # 18/32
+        return 1 if kind == "q8_0" else 0.5
+    # read: ggml/src/ggml-common.h, blocks of 32 with their scales; torch dtypes
+    return element_bytes(kind)
 
 
 @rule
 def bk(s: Sheet) -> float:
-    if s.text("kv_type_k") == "turbo2":
-        # read: ggml/src/ggml-common.h of llama.cpp's TurboQuant forks: blocks of 32 at first, of
-        # 128 later
-        return s.either(34 / 128, 10 / 32, 10 / 32)
-    if s.text("kv_type_k") == "turbo3":
-        # read: ggml/src/ggml-common.h of llama.cpp's TurboQuant forks: blocks of 32 at first, of
-        # 128 later
-        return s.either(50 / 128, 14 / 32, 14 / 32)
-    if s.text("kv_type_k") == "turbo4":
-        # read: ggml/src/ggml-common.h of llama.cpp's TurboQuant forks: blocks of 32 at first, of
-        # 128 later
-        return s.either(68 / 128, 18 / 32, 18 / 32)
-    if s.family == "ollama" and not s.measured and s.text("kv_type_k") in ("q8_0", "q4_0"):
-        # read: ollama fs/ggml/ggml.go, kvCacheBytesPerElement: smaller than the real 34/32 and
-        # 18/32
-        return 1 if s.text("kv_type_k") == "q8_0" else 0.5
-    # read: ggml/src/ggml-common.h, blocks of 32 with their scales; torch dtypes
-    return element_bytes(s.text("kv_type_k"))
+    # of keys
+    return bytes_of_type(s, s.text("kv_type_k"))
 
 
 @rule
 def bv(s: Sheet) -> float:
-    if s.text("kv_type_v") == "turbo2":
-        # read: ggml/src/ggml-common.h of llama.cpp's TurboQuant forks: blocks of 32 at first, of
-        # 128 later
-        return s.either(34 / 128, 10 / 32, 10 / 32)
-    if s.text("kv_type_v") == "turbo3":
-        # read: ggml/src/ggml-common.h of llama.cpp's TurboQuant forks: blocks of 32 at first, of
-        # 128 later
-        return s.either(50 / 128, 14 / 32, 14 / 32)
-    if s.text("kv_type_v") == "turbo4":
-        # read: ggml/src/ggml-common.h of llama.cpp's TurboQuant forks: blocks of 32 at first, of
-        # 128 later
-        return s.either(68 / 128, 18 / 32, 18 / 32)
-    if s.family == "ollama" and not s.measured and s.text("kv_type_v") in ("q8_0", "q4_0"):
-        # read: ollama fs/ggml/ggml.go, kvCacheBytesPerElement
-        return 1 if s.text("kv_type_v") == "q8_0" else 0.5
-    # as the keys
-    return element_bytes(s.text("kv_type_v"))
+    # of values
+    return bytes_of_type(s, s.text("kv_type_v"))
 
 
 @rule
@@ -98,27 +81,16 @@ def on_cards(s: Sheet) -> float:
 def full_token(s: Sheet) -> float:
     if s.given("cache_cells"):
         # the sizes and the cells that the log prints
-        return (
-            s.on_cards
-            * longest(s.sizes("cache_sizes"), s.sizes("cache_cells"))
-            / max(s.sizes("cache_cells"))
-            / s.streams
-        )
+        cells = s.sizes("cache_cells")
+        return s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
     if s.given("kv_printed") and s.given("n_ctx_printed"):
         # the size and the context that the log prints
         return s.kv_printed / s.n_ctx_printed
     if s.given("heads_full"):
         # layer by layer from the model's header
-        return (
-            s.heads_full
-            * (s.head_dim_k * s.bk + s.head_dim_v * s.bv)
-            / (s.tp if s.family in ("vLLM", "SGLang") else 1)
-        )
-    if s.family == "vLLM" and s.pp > 1:
+        return s.heads_full * (s.head_dim_k * s.bk + s.head_dim_v * s.bv) / s.tensor_cards
+    if s.family in ("vLLM", "SGLang") and s.pp > 1:
         # read: vllm/v1/core/kv_cache_utils.py: the card with most layers counts
-        return up(s.n_layer_kv, s.pp) * s.full_layer
-    if s.family == "SGLang" and s.pp > 1:
-        # the card with most layers counts
         return up(s.n_layer_kv, s.pp) * s.full_layer
     # as full_layer
     return s.n_layer_kv * s.full_layer
@@ -134,22 +106,14 @@ def swa_layer(s: Sheet) -> float:
 def swa_token(s: Sheet) -> float:
     if s.given("cache_cells") and s.n_layer_swa:
         # the sizes and the cells that the log prints
-        return (
-            s.on_cards
-            * (
-                sum(s.sizes("cache_sizes"))
-                - longest(s.sizes("cache_sizes"), s.sizes("cache_cells"))
-            )
-            / min(s.sizes("cache_cells"))
-            / s.streams
-        )
+        sizes = s.sizes("cache_sizes")
+        cells = s.sizes("cache_cells")
+        rest = sum(sizes) - longest(sizes, cells)
+        return s.on_cards * rest / min(cells) / s.streams
     if s.given("heads_swa_all"):
         # layer by layer from the model's header
-        return (
-            s.heads_swa_all
-            * (s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv)
-            / (s.tp if s.family in ("vLLM", "SGLang") else 1)
-        )
+        swa_width = s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv
+        return s.heads_swa_all * swa_width / s.tensor_cards
     if s.n_layer_swa == 0:
         # no sliding layers
         return 0

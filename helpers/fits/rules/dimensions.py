@@ -76,6 +76,12 @@ def n_layer_kv(s: Sheet) -> float:
 
 
 @rule
+def tensor_cards(s: Sheet) -> float:
+    # cards that share each layer, of servers that count for one card
+    return s.tp if s.family in ("vLLM", "SGLang") else 1
+
+
+@rule
 def heads(s: Sheet) -> float:
     if s.family == "vLLM":
         # read: vllm/config/model.py, get_num_kv_heads: at least one on each card

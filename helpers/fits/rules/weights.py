@@ -17,7 +17,9 @@ def weights(s: Sheet) -> float:
         )
         return s.model_bytes - s.host_bytes
     s.sources["weights"] = "tensors of the model's header"
-    return s.model_bytes / (s.tp * s.pp if s.family in ("vLLM", "SGLang") else 1)
+    if s.family in ("vLLM", "SGLang"):
+        return s.model_bytes / (s.tp * s.pp)
+    return s.model_bytes
 
 
 @rule
