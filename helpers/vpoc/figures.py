@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,6 +28,23 @@ TIME = Column("time", "ms")
 PEAK = Column("measured peak", "bytes")
 MODEL = Column("predicted peak", "bytes")
 Rows = Sequence[Row]
+
+
+class Point(NamedTuple):
+    """A row that was measured: its time and its peak."""
+
+    row: Row
+    seconds: float
+    peak_bytes: int
+
+
+def measured_points(rows: Rows) -> list[Point]:
+    """The rows that have a time and a peak."""
+    return [
+        Point(row, row.seconds, row.measured_bytes)
+        for row in rows
+        if row.seconds and row.measured_bytes
+    ]
 
 
 def _size_label(mib: float, _: float) -> str:
@@ -57,12 +75,13 @@ def _keyed(figure: Figure, axes: Axes) -> None:
     legend(figure, handles, labels, columns=2)
 
 
-def _point(axes: Axes, row: Row, x_bytes: float, y: float) -> None:
-    """A mark over MiB of ``x_bytes``, hollow where the figures are extrapolated."""
+def _mark(axes: Axes, point: Point) -> None:
+    """A mark of the time over MiB of the peak, hollow where the figures are extrapolated."""
+    row = point.row
     colour = COLOURS[row.strategy]
     axes.plot(
-        x_bytes / MIB,
-        y,
+        point.peak_bytes / MIB,
+        point.seconds,
         marker=MARKS[row.strategy],
         markersize=6,
         linestyle="none",
@@ -109,27 +128,26 @@ def strategies(rows: Rows, limit_s: float, free_bytes: int) -> Shown:
     """Time against peak memory of each strategy, with one read of the inputs and the free
     memory as limits.
     """
-    ran = [row for row in rows if row.seconds and row.measured_bytes]
-    ran.sort(key=lambda row: row.seconds or 0)
+    points = sorted(measured_points(rows), key=lambda point: point.seconds)
     title = "No strategy was measured"
-    if ran:
-        times = (ran[0].seconds or 0) / limit_s
-        peak = show_bytes(ran[0].measured_bytes)
-        head = f"{ran[0].strategy} is fastest: {times:.1f} x one read of the inputs"
-        title = f"{head}, {peak} at its peak"
-    cells = [[strategy_words(row), row.seconds, row.measured_bytes] for row in ran]
+    if points:
+        best = points[0]
+        times = best.seconds / limit_s
+        head = f"{best.row.strategy} is fastest: {times:.1f} x one read of the inputs"
+        title = f"{head}, {show_bytes(best.peak_bytes)} at its peak"
+    cells = [[strategy_words(point.row), point.seconds, point.peak_bytes] for point in points]
     note = f"one read of the inputs takes {1e3 * limit_s:.2f} ms; {show_bytes(free_bytes)} are free"
-    draw = partial(drawn, partial(_draw_strategies, ran, limit_s, free_bytes, title), 4.4)
+    draw = partial(drawn, partial(_draw_strategies, points, limit_s, free_bytes, title), 4.4)
     return Shown(title, ["strategy", TIME, PEAK], cells, [note], draw=draw)
 
 
 def _draw_strategies(
-    ran: Rows, limit_s: float, free_bytes: int, title: str, figure: Figure
+    points: Sequence[Point], limit_s: float, free_bytes: int, title: str, figure: Figure
 ) -> None:
     axes = figure.subplots()
     free = free_bytes / MIB
-    for row in ran:
-        _point(axes, row, row.measured_bytes or 0, row.seconds or 0)
+    for point in points:
+        _mark(axes, point)
     axes.axhline(limit_s, color=MUTED, linestyle="--", linewidth=1)
     annotated(
         axes,
@@ -161,37 +179,38 @@ def curve(rows: Rows) -> Shown:
     """Time and peak at each chunk size, a line a strategy, and the size to take; dashes are the
     memory model.
     """
-    ran = [row for row in rows if row.seconds and row.measured_bytes]
+    points = measured_points(rows)
     title = "No chunk size was measured"
     least = ""
-    if ran:
-        best = min(ran, key=lambda row: row.seconds or 0)
-        costs = f"{1e3 * (best.seconds or 0):.1f} ms and {show_bytes(best.measured_bytes)}"
-        size = f"{best.chunk_trades:,} trades a chunk with {best.strategy}"
+    if points:
+        best = min(points, key=lambda point: point.seconds)
+        costs = f"{1e3 * best.seconds:.1f} ms and {show_bytes(best.peak_bytes)}"
+        size = f"{best.row.chunk_trades:,} trades a chunk with {best.row.strategy}"
         title = f"Fastest on this machine: {size}, {costs}"
-        low = min(ran, key=lambda row: row.measured_bytes or 0)
+        low = min(points, key=lambda point: point.peak_bytes).row
         least = f"Least memory: {low.chunk_trades:,} trades with {low.strategy}"
     cells = [
-        [row.strategy, row.chunk_trades, row.seconds, row.measured_bytes, row.predicted_bytes]
-        for row in ran
+        [row.strategy, row.chunk_trades, seconds, peak_bytes, row.predicted_bytes]
+        for row, seconds, peak_bytes in points
     ]
-    draw = partial(drawn, partial(_draw_curve, ran, title, least), 4.6)
+    draw = partial(drawn, partial(_draw_curve, points, title, least), 4.6)
     return Shown(title, ["strategy", "trades a chunk", TIME, PEAK, MODEL], cells, draw=draw)
 
 
-def _draw_curve(ran: Rows, title: str, least: str, figure: Figure) -> None:
+def _draw_curve(points: Sequence[Point], title: str, least: str, figure: Figure) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True)
-    for name in dict.fromkeys(row.strategy for row in ran):
-        line = [row for row in ran if row.strategy == name]
-        chunks = [row.chunk_trades for row in line]
-        peaks = [(row.measured_bytes or 0) / MIB for row in line]
+    for name in dict.fromkeys(point.row.strategy for point in points):
+        line = [point for point in points if point.row.strategy == name]
+        chunks = [point.row.chunk_trades for point in line]
+        times = [point.seconds for point in line]
+        peaks = [point.peak_bytes / MIB for point in line]
         colour = COLOURS[name]
-        for axes, values in ((upper, [row.seconds for row in line]), (lower, peaks)):
+        for axes, values in ((upper, times), (lower, peaks)):
             axes.plot(chunks, values, label=name, marker=MARKS[name], markersize=4, color=colour)
-        model = [row.predicted_bytes / MIB for row in line]
+        model = [point.row.predicted_bytes / MIB for point in line]
         lower.plot(chunks, model, "--", color=colour, linewidth=1)
     _log(lower, "trades a chunk", "peak; dashes: predicted")
-    sizes = sorted({row.chunk_trades for row in ran})
+    sizes = sorted({point.row.chunk_trades for point in points})
     lower.set_xticks(sizes, [f"{size / 1000:,.0f}k" for size in sizes])
     upper.set(ylabel="time", ylim=(0, None))
     upper.yaxis.set_major_formatter("{x:g} s")
