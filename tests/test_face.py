@@ -74,3 +74,25 @@ def test_a_verdict_shows_itself():
     answer = helpers.diagnose("rx7900xt-container")
     assert answer.verdict.headline in repr(answer)
     assert answer.verdict.headline.split(" ")[0] in answer._repr_mimebundle_()["text/markdown"]
+
+
+def test_what_fits_is_asked_again_with_other_inputs():
+    fit = helpers.what_fits("made-up-9b", gpu="4090", context=32768, kv="f16", server="llama.cpp")
+    assert fit.fits is True
+    assert fit.at(kv_type="q8_0").longest_context > fit.longest_context
+    assert fit.contexts(tokens=[4096], slots=[1, 64]).rows[1]["4,096"] == "no"
+    assert fit.table().num_rows == len(fit.view.rows)
+    assert fit.verdict().verdict.cause == "other"
+
+
+def test_volume_profiles_have_a_plan_for_a_card():
+    profiles = helpers.volume_profiles(sessions=2, per_session=500, free="1GiB")
+    assert "a card of 1GiB" in profiles.words
+    assert [row["strategy"] for row in profiles.plans.rows][0] == "fused"
+    assert profiles.table().num_rows == 2
+    assert "preallocated" in profiles.verdict(sessions=1014).verdict.title
+
+
+def test_trades_that_are_not_there_are_said_in_one_line():
+    with pytest.raises(ValueError, match="no-such.csv"):
+        helpers.volume_profiles("no-such.csv", free="1GiB")

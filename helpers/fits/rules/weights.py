@@ -162,12 +162,13 @@ def fed(s: Sheet) -> float:
 @rule
 def matrices(s: Sheet) -> float:
     # what a quantisation makes smaller
-    count = (s.n_layer_cross - s.layers_cross_only) * s.attention_layer
-    count += s.n_layer_encoder * (s.attention_layer + s.dense_layer)
+    count = 0.0
     if s.n_layer_attention:
         count += s.n_layer_attention * s.attention_layer
     if s.n_layer_recurrent:
         count += s.n_layer_recurrent * s.recurrent_layer
+    count += (s.n_layer_cross - s.layers_cross_only) * s.attention_layer
+    count += s.n_layer_encoder * (s.attention_layer + s.dense_layer)
     if s.n_expert <= 1:
         return count + s.fed * s.dense_layer
     dense = min(s.n_dense, s.fed)
