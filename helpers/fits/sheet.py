@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 from helpers.fits.arithmetic import listed
 from helpers.fits.servers import became, date_of, family_of, table
 
-LOW, LIKELY, HIGH = ENDS = ("low", "likely", "high")
+LOW = "low"
+LIKELY = "likely"
+HIGH = "high"
+ENDS = (LOW, LIKELY, HIGH)
 MOST = 1 << 62
 Figure = float | str | list[float]
 
