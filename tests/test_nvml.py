@@ -1,6 +1,5 @@
 """nvidia-smi's XML where it is large or cut, and NVML against a library of our making."""
 
-import ctypes
 import json
 import shutil
 import subprocess
@@ -43,11 +42,9 @@ def test_an_empty_process_table_is_a_true_zero():
 def test_structures_are_those_of_nvidias_own_package():
     pynvml = pytest.importorskip("pynvml")
     pairs = (
-        (nvml.Memory, "c_nvmlMemory_t"),
-        (nvml.MemoryV2, "c_nvmlMemory_v2_t"),
+        (nvml.Memory, "c_nvmlMemory_v2_t"),
         (nvml.Pci, "nvmlPciInfo_t"),
-        (nvml.ProcessV2, "c_nvmlProcessInfo_v2_t"),
-        (nvml.ProcessV2, "c_nvmlProcessInfo_v3_t"),
+        (nvml.Process, "c_nvmlProcessInfo_v3_t"),
     )
 
     def layout(shape):
@@ -62,7 +59,7 @@ def test_numbers_are_those_of_nvidias_own_package():
     pynvml = pytest.importorskip("pynvml")
     for name in ("NO_PERMISSION", "INSUFFICIENT_SIZE", "FUNCTION_NOT_FOUND"):
         assert getattr(nvml, name) == getattr(pynvml, f"NVML_ERROR_{name}")
-    assert ctypes.sizeof(nvml.MemoryV2) | 2 << 24 == pynvml.nvmlMemory_v2
+    assert nvml.MEMORY_VERSION == pynvml.nvmlMemory_v2
 
 
 LIBRARY = Path(__file__).parent / "programs" / "nvml.c"
@@ -112,10 +109,14 @@ def test_nvml_is_read_in_a_child(ask):
     assert second["unread"]["graphics"]["why"] == why
 
 
-def test_an_old_driver_answers_by_its_first_functions(ask):
+def test_a_driver_before_525_reads_as_not_available_with_the_reason(ask):
     first = ask("old")[0]
-    assert sizes(first) == [100, None, 30, 70]
-    assert first["compute"][0] == {"pid": 500, "gpu_instance": None, "used_bytes": 64}
+    assert (first["status"], first["name"]) == ("ok", "Card 1")
+    assert sizes(first) == [None] * 4
+    assert first["compute"] is None
+    (gpu, _) = nvidia.gpus(box(nvml=ask("old")))
+    assert gpu.used.status == "not_available"
+    assert gpu.used.why.endswith("not in this driver; NVML is read from driver 525 on")
 
 
 def test_more_processes_than_room_are_all_read(ask):

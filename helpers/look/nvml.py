@@ -25,46 +25,52 @@ INSUFFICIENT_SIZE = 7
 FUNCTION_NOT_FOUND = 13
 NOT_MEASURED = (1 << 64) - 1
 MOST_PROCESSES = 10_000
-
+OLD_DRIVER = "not in this driver; NVML is read from driver 525 on"
+SIZES = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes")
 
 _INT = ctypes.c_uint
 _LONG = ctypes.c_ulonglong
 
 
 class Memory(ctypes.Structure):
-    """nvmlMemory_t: ``used`` includes what the driver reserves."""
+    """nvmlMemory_v2_t: ``used`` leaves out what the driver reserves."""
 
-    _fields_ = [(name, _LONG) for name in ("total", "free", "used")]
+    _fields_ = [
+        ("version", _INT),
+        ("total", _LONG),
+        ("reserved", _LONG),
+        ("free", _LONG),
+        ("used", _LONG),
+    ]
 
 
-class MemoryV2(ctypes.Structure):
-    """nvmlMemory_v2_t, since driver 510: ``reserved`` apart from ``used``."""
-
-    _sizes = ("total", "reserved", "free", "used")
-    _fields_ = [("version", _INT), *((name, _LONG) for name in _sizes)]
+MEMORY_VERSION = ctypes.sizeof(Memory) | 2 << 24
+"""nvmlMemory_v2 of nvml.h: the size of the structure and its version."""
 
 
 class Pci(ctypes.Structure):
     """nvmlPciInfo_t (version 3)."""
 
-    _numbers = ("domain", "bus", "device", "pciDeviceId", "pciSubSystemId")
     _fields_ = [
         ("busIdLegacy", ctypes.c_char * 16),
-        *((name, _INT) for name in _numbers),
+        ("domain", _INT),
+        ("bus", _INT),
+        ("device", _INT),
+        ("pciDeviceId", _INT),
+        ("pciSubSystemId", _INT),
         ("busId", ctypes.c_char * 32),
     ]
 
 
-class ProcessV1(ctypes.Structure):
-    """nvmlProcessInfo_v1_t."""
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_t, as the functions of version 3 fill it: with the MIG instance."""
 
-    _fields_ = [("pid", _INT), ("usedGpuMemory", _LONG)]
-
-
-class ProcessV2(ctypes.Structure):
-    """nvmlProcessInfo_v2_t, and version 3 alike: with the MIG instance."""
-
-    _fields_ = [*ProcessV1._fields_, ("gpuInstanceId", _INT), ("computeInstanceId", _INT)]
+    _fields_ = [
+        ("pid", _INT),
+        ("usedGpuMemory", _LONG),
+        ("gpuInstanceId", _INT),
+        ("computeInstanceId", _INT),
+    ]
 
 
 class NvmlError(Exception):
@@ -97,19 +103,24 @@ class Nvml:
         self.call("nvmlInit_v2")
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call one function; NvmlError for every answer but success, also for a function this
-        driver lacks.
+        """Call one function of the library.
+
+        Raises NvmlError for every answer but success, also for a function that this driver lacks.
         """
         function = getattr(self._library, name, None)
-        code = function(*arguments) if function else FUNCTION_NOT_FOUND
+        if function is None:
+            raise NvmlError(FUNCTION_NOT_FOUND, f"{name}: {OLD_DRIVER}")
+        code = function(*arguments)
+        if code == FUNCTION_NOT_FOUND:
+            raise NvmlError(code, f"{name}: {OLD_DRIVER}")
         if code != 0:
-            words = self._words(code) if function else "not in this driver"
-            raise NvmlError(code, f"{name}: {words}")
+            raise NvmlError(code, f"{name}: {self._words(code)}")
 
     def _words(self, code: int) -> str:
         describe = self._library.nvmlErrorString
         describe.restype = ctypes.c_char_p
-        return (describe(code) or b"").decode("utf-8", "replace") or f"error {code}"
+        words: bytes = describe(code) or b""
+        return words.decode("utf-8", "replace") or f"error {code}"
 
     def text(self, name: str, *handle: object) -> str:
         """The answer of a function that fills a buffer."""
@@ -136,67 +147,53 @@ class Nvml:
         for fields, read in (
             (("pci",), self._pci),
             (("name",), self._name),
-            (tuple(f"{part}_bytes" for part in MemoryV2._sizes), self._memory),
+            (SIZES, self._memory),
             (("compute",), partial(self._processes, "Compute")),
             (("graphics",), partial(self._processes, "Graphics")),
         ):
             try:
-                values = read(handle)
-                row.update({name: values[at] for at, name in enumerate(fields)})
+                row.update(zip(fields, read(handle)))  # noqa: B905 - Python 3.8
             except NvmlError as error:
                 row.update(dict.fromkeys(fields))
                 row["unread"].update(dict.fromkeys(fields, error.unread))
         return row
 
-    def _pci(self, handle: ctypes.c_void_p) -> list[Any]:
+    def _pci(self, handle: ctypes.c_void_p) -> list[str]:
         info = Pci()
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(info))
         return [info.busId.decode("ascii", "replace")]
 
-    def _name(self, handle: ctypes.c_void_p) -> list[Any]:
+    def _name(self, handle: ctypes.c_void_p) -> list[str]:
         return [self.text("nvmlDeviceGetName", handle)]
 
-    def _memory(self, handle: ctypes.c_void_p) -> list[Any]:
-        memory: ctypes.Structure = MemoryV2(version=ctypes.sizeof(MemoryV2) | 2 << 24)
-        try:
-            self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
-        except NvmlError as error:
-            if error.code != FUNCTION_NOT_FOUND:
-                raise
-            memory = Memory()
-            self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-        return [getattr(memory, part, None) for part in MemoryV2._sizes]
+    def _memory(self, handle: ctypes.c_void_p) -> list[int]:
+        memory = Memory(version=MEMORY_VERSION)
+        self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+        return [memory.total, memory.reserved, memory.free, memory.used]
 
-    def _processes(self, kind: str, handle: ctypes.c_void_p) -> list[Any]:
-        name = f"nvmlDeviceGet{kind}RunningProcesses"
-        for suffix, shape in (("_v3", ProcessV2), ("_v2", ProcessV2), ("", ProcessV1)):
-            try:
-                found = self._listed(name + suffix, shape, handle)
-            except NvmlError as error:
-                if error.code != FUNCTION_NOT_FOUND:
-                    raise
-                continue
-            return [[_process(one) for one in found]]
-        raise NvmlError(FUNCTION_NOT_FOUND, f"{name}: not in this driver")
-
-    def _listed(self, name: str, shape: type[Any], handle: ctypes.c_void_p) -> list[Any]:
+    def _processes(self, kind: str, handle: ctypes.c_void_p) -> list[list[dict[str, Any]]]:
+        """The processes of one kind, ``Compute`` or ``Graphics``: one value, a list of rows."""
+        name = f"nvmlDeviceGet{kind}RunningProcesses_v3"
         size = 32
         while True:
             count = ctypes.c_uint(size)
-            array = (shape * size)()
+            array = (Process * size)()
             try:
                 self.call(name, handle, ctypes.byref(count), array)
-                return list(array[: count.value])
+                return [[_process_row(process) for process in array[: count.value]]]
             except NvmlError as error:
                 if error.code != INSUFFICIENT_SIZE or size >= MOST_PROCESSES:
                     raise
                 size = min(MOST_PROCESSES, max(size, count.value) * 2)
 
 
-def _process(one: Any) -> dict[str, Any]:
-    used = None if one.usedGpuMemory == NOT_MEASURED else one.usedGpuMemory
-    instance = getattr(one, "gpuInstanceId", None)
-    return {"pid": one.pid, "gpu_instance": instance, "used_bytes": used}
+def _process_row(process: Process) -> dict[str, Any]:
+    used = process.usedGpuMemory
+    return {
+        "pid": process.pid,
+        "gpu_instance": process.gpuInstanceId,
+        "used_bytes": None if used == NOT_MEASURED else used,
+    }
 
 
 def report() -> list[dict[str, Any]]:

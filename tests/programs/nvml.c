@@ -1,4 +1,4 @@
-/* A stand-in for libnvidia-ml.so.1 with two cards: FAKE_NVML names its faults, -DOLD makes it a driver before 510. */
+/* A stand-in for libnvidia-ml.so.1 with two cards: FAKE_NVML names its faults, -DOLD leaves out what drivers before 525 lack. */
 #include <stdio.h>
 #include <string.h>
 #include <stdlib.h>
@@ -20,25 +20,17 @@ int nvmlDeviceGetName(void *h, char *out, unsigned n) { snprintf(out, n, "Card %
 struct pci { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; };
 int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
   snprintf(p->bus_id, 32, "00000000:%02lX:00.0", 0xA0 + (long)h); return 0; }
-#ifdef OLD
-struct memory { u64 total, free, used; };
-int nvmlDeviceGetMemoryInfo(void *h, struct memory *m) { m->total = 100; m->free = 30; m->used = 70; return 0; }
-struct process { unsigned pid; u64 used; };
-#define COMPUTE nvmlDeviceGetComputeRunningProcesses
-#define GRAPHICS nvmlDeviceGetGraphicsRunningProcesses
-#else
+#ifndef OLD
 struct memory { unsigned version; u64 total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory *m) {
   if ((long)h == 2 && mode("refuse")) return 4;
   if (m->version != (sizeof *m | 2 << 24)) return 25;
   m->total = 1000; m->reserved = 7; m->free = 3; m->used = 990; return 0; }
 struct process { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; };
-#define COMPUTE nvmlDeviceGetComputeRunningProcesses_v3
-#define GRAPHICS nvmlDeviceGetGraphicsRunningProcesses_v3
-#endif
-int COMPUTE(void *h, unsigned *count, struct process *p) {
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, struct process *p) {
   unsigned many = mode("many") ? 100 : 2;
   if (*count < many) { *count = many; return 7; }
   for (unsigned i = 0; i < many; i++) { memset(&p[i], 0, sizeof p[i]); p[i].pid = 500 + i; p[i].used = i == 1 ? ~0ULL : 64; }
   *count = many; return 0; }
-int GRAPHICS(void *h, unsigned *count, struct process *p) { return (long)h == 2 ? 3 : (*count = 0, 0); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *h, unsigned *count, struct process *p) { return (long)h == 2 ? 3 : (*count = 0, 0); }
+#endif
