@@ -22,7 +22,7 @@ from trees import link, make_tree, write
 
 from helpers.ground import child
 from helpers.ground.child.bounded import LAST_BYTES
-from helpers.look import access, capture, files, guard, kernel_log_capture
+from helpers.look import access, capture, commands, files, hanging, kernel_log_capture
 from helpers.look.archive import MEMBER_LIMIT_BYTES
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.look.capture import Options, main, measure
@@ -58,21 +58,21 @@ def dies(pid):
 
 
 def test_a_command_gives_its_text_its_words_on_stderr_and_its_exit():
-    got = guard.run([SHELL, "-c", "echo out; echo err >&2; echo $LC_ALL; exit 3"])
+    got = commands.run([SHELL, "-c", "echo out; echo err >&2; echo $LC_ALL; exit 3"])
     assert got.text == b"out\nC\n--- stderr ---\nerr\n"
     assert (got.status, got.exit, got.why) == ("ok", 3, "")
-    assert guard.run([SHELL, "-c", "echo err >&2"]).text == b"--- stderr ---\nerr\n"
-    assert guard.run([SHELL, "-c", "printf out"]).text == b"out"
+    assert commands.run([SHELL, "-c", "echo err >&2"]).text == b"--- stderr ---\nerr\n"
+    assert commands.run([SHELL, "-c", "printf out"]).text == b"out"
 
 
 def test_a_program_that_is_missing_and_one_that_may_not_run_differ(tmp_path, monkeypatch):
     (tmp_path / "closed-tool").write_text("#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert guard.run(["no-such-tool"]).status == "not_available"
-    assert guard.run(["closed-tool"]).status == "not_allowed"
+    assert commands.run(["no-such-tool"]).status == "not_available"
+    assert commands.run(["closed-tool"]).status == "not_allowed"
     (tmp_path / "broken-tool").write_text("no program at all")
     (tmp_path / "broken-tool").chmod(0o755)
-    broken = guard.run(["broken-tool"])
+    broken = commands.run(["broken-tool"])
     assert broken.status == "not_available" and "Exec format error" in broken.why
 
 
@@ -80,11 +80,11 @@ def test_a_tool_beside_the_current_folder_is_not_run(tmp_path, monkeypatch):
     program(tmp_path, "rocm-smi-planted", "echo planted")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}/bin")
-    assert guard.run(["rocm-smi-planted"]).status == "not_available"
+    assert commands.run(["rocm-smi-planted"]).status == "not_available"
 
 
 def test_stdin_is_closed():
-    assert guard.run(["cat"]).status == "ok"
+    assert commands.run(["cat"]).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_stdin_is_closed():
     ],
 )
 def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script):
-    got = guard.run([SHELL, "-c", script], 0.3)
+    got = commands.run([SHELL, "-c", script], 0.3)
     assert (got.status, got.exit, got.why) == ("timeout", None, "stopped after 0.3 s")
     begun, child = got.stdout.split()
     assert begun == b"begun", "what it printed is kept"
@@ -104,40 +104,40 @@ def test_a_hanging_command_costs_its_limit_and_dies_with_its_children(script):
 
 
 def test_a_command_that_leaves_children_behind_ends_with_its_leader():
-    got = guard.run([SHELL, "-c", "sleep 60 & echo $!"], 30)
+    got = commands.run([SHELL, "-c", "sleep 60 & echo $!"], 30)
     assert (got.status, got.exit) == ("ok", 0) and got.seconds < 20
     assert dies(int(got.stdout))
 
 
 def test_a_child_that_left_the_group_and_holds_the_pipe_is_not_waited_for():
     code = "import os, sys, time\nif os.fork():\n    print('said'); sys.stdout.flush(); os._exit(0)\nos.setsid(); time.sleep(4)"
-    got = guard.run([sys.executable, "-c", code], 30)
+    got = commands.run([sys.executable, "-c", code], 30)
     assert (got.stdout, got.status) == (b"said\n", "ok") and got.seconds < 4
 
 
 def test_a_flood_is_cut_and_stopped():
-    got = guard.run([SHELL, "-c", "exec yes"], 20)
-    assert (got.status, len(got.stdout)) == ("truncated", guard.COMMAND_LIMIT_BYTES)
+    got = commands.run([SHELL, "-c", "exec yes"], 20)
+    assert (got.status, len(got.stdout)) == ("truncated", commands.COMMAND_LIMIT_BYTES)
     assert got.why == "stopped after 4096 KiB of output"
-    fifty = guard.run(["head", "-c", str(50 << 20), "/dev/zero"], 20, 1 << 20)
+    fifty = commands.run(["head", "-c", str(50 << 20), "/dev/zero"], 20, 1 << 20)
     assert (fifty.status, len(fifty.stdout)) == ("truncated", 1 << 20)
-    errors = guard.run([SHELL, "-c", "head -c 5000000 /dev/zero >&2; echo done"], 20)
+    errors = commands.run([SHELL, "-c", "head -c 5000000 /dev/zero >&2; echo done"], 20)
     assert (errors.status, errors.stdout) == ("ok", b"done\n")
     assert len(errors.stderr) == LAST_BYTES
 
 
 def test_a_command_killed_by_a_signal_and_one_that_speaks_no_utf8():
-    killed = guard.run([SHELL, "-c", "echo last words; kill -SEGV $$"])
+    killed = commands.run([SHELL, "-c", "echo last words; kill -SEGV $$"])
     assert (killed.stdout, killed.status, killed.exit) == (b"last words\n", "ok", None)
     assert killed.why == "killed by SIGSEGV"
-    assert guard.run(["printf", r"\377\376"]).text == b"\xff\xfe"
+    assert commands.run(["printf", r"\377\376"]).text == b"\xff\xfe"
 
 
 def test_commands_leave_no_descriptor_and_no_zombie():
     before = set(os.listdir("/proc/self/fd"))
     children = set(psutil.Process().children())
     for script in ("exit 0", "sleep 60", "exec yes"):
-        guard.run([SHELL, "-c", script], 0.2, 1 << 16)
+        commands.run([SHELL, "-c", script], 0.2, 1 << 16)
     assert len(set(os.listdir("/proc/self/fd"))) == len(before)
     assert set(psutil.Process().children()) <= children
 
@@ -157,7 +157,7 @@ def odd_read(key):
 
 def test_each_read_gives_its_answer_or_its_reason_in_order():
     keys = ["a", "hang", "b", "die", "raise", "big", "c"]
-    got = list(guard.each(keys, odd_read, 0.3))
+    got = list(hanging.read_each(keys, odd_read, 0.3))
     assert [key for key, _, _ in got] == keys
     assert {key: why for key, _, why in got if why} == {
         "hang": "hung for 0.3 s",
@@ -169,54 +169,29 @@ def test_each_read_gives_its_answer_or_its_reason_in_order():
 
 def test_reading_goes_on_elsewhere_where_one_group_hangs_and_ends_where_all_do():
     keys = ["hang/1", "hang/2", "hang/3", "a/1", "hang/4", "a/2"]
-    got = {key: why for key, _, why in guard.each(keys, odd_read, 0.1, group=os.path.dirname)}
+    got = {
+        key: why for key, _, why in hanging.read_each(keys, odd_read, 0.1, group=os.path.dirname)
+    }
     hung = "hung for 0.1 s"
     skipped = "not read: others of its kind hung or died before it"
     assert [got[key] for key in keys] == [hung, hung, skipped, "", skipped, ""]
-    everywhere = [why for _, _, why in guard.each([f"hang{n}" for n in range(50)], odd_read, 0.1)]
-    most = guard.LOST_LIMIT
+    everywhere = [
+        why for _, _, why in hanging.read_each([f"hang{n}" for n in range(50)], odd_read, 0.1)
+    ]
+    most = hanging.LOST_LIMIT
     assert everywhere == [hung] * most + [skipped] * (50 - most)
 
 
 def test_a_reader_that_is_left_early_leaves_no_child():
     children = set(psutil.Process().children())
-    stream = guard.each(["a", "hang"], odd_read, 30)
+    stream = hanging.read_each(["a", "hang"], odd_read, 30)
     assert next(stream)[0] == "a"
     del stream
     assert set(psutil.Process().children()) <= children
 
 
-def test_what_several_processes_read_is_whole_and_in_order_whatever_becomes_of_one(monkeypatch):
-    here = os.getpid()
-    keys = ["a", "b", "c", "d", "die", "e", "f"]
-
-    def read(key):
-        if key == "die" and os.getpid() != here:
-            os._exit(1)
-        return key, os.getpid()
-
-    monkeypatch.setattr(guard.os, "sched_getaffinity", lambda _: {0, 1, 2})
-    monkeypatch.setattr(guard.threading, "active_count", lambda: 1)
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    got = guard.spread(keys, read, 3 * guard.SHARE_CHARACTERS)
-    assert [key for key, _ in got] == keys
-    assert here not in {pid for _, pid in got[2::3]}
-    assert {pid for _, pid in [*got[::3], *got[1::3]]} == {here}, (
-        "what a dead child owes is read here"
-    )
-    assert guard.spread(keys, read, 1) == [(key, here) for key in keys], "too little for a child"
-
-    def no_fork():
-        raise BlockingIOError
-
-    monkeypatch.setattr(guard.os, "fork", no_fork)
-    assert guard.spread(keys, read, 10**9) == [(key, here) for key in keys]
-    monkeypatch.setattr(guard.threading, "active_count", lambda: 2)
-    assert guard.spread(keys, read, 10**9) == [(key, here) for key in keys]
-
-
 def test_nothing_to_read_forks_nothing():
-    assert list(guard.each([], odd_read)) == []
+    assert list(hanging.read_each([], odd_read)) == []
 
 
 # Files
@@ -452,7 +427,7 @@ def test_a_device_node_is_never_opened_by_the_capturing_process(tmp_path):
 def test_a_tool_that_hangs_is_not_asked_for_ever(tmp_path, monkeypatch):
     program(tmp_path, "rocm-smi", "echo begun; sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(guard, "COMMAND_LIMIT_S", 0.2)
+    monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
     collection = measure(Options(torch=False))
     found = [item for item in collection.items if item.source.startswith("rocm-smi")]
     assert [item.status for item in found][:3] == ["timeout", "timeout", "not_available"]

@@ -10,7 +10,7 @@ import pytest
 from kernel_boxes import box
 
 from helpers.ground.shapes import NOT_AVAILABLE
-from helpers.look import framework, guard
+from helpers.look import commands, framework
 
 FACTS = Path(framework.__file__).parent / "under_torch" / "facts.py"
 
@@ -148,7 +148,7 @@ def test_a_child_that_dies_or_hangs_leaves_its_end_and_last_words(
     ],
 )
 def test_a_program_is_believed_only_when_it_answers_and_ends_well(source, why):
-    (row,) = guard.ask(sys.executable, source, (), 20)
+    (row,) = commands.run_python(sys.executable, source, (), 20)
     assert row["status"] == "not_available" and why in row["why"]
 
 

@@ -265,7 +265,7 @@ case "$*" in
 esac
 """)
     program.chmod(0o755)
-    monkeypatch.setattr(box_state.guard, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(box_state.commands, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(box_state, "kmsg", lambda path, since: ("", [], False))
     assert box_state.new_errors("", "") == ("journal s=1", (), True)
     assert box_state.new_errors("", "kmsg 5") == ("journal s=1", (), True)
@@ -275,7 +275,7 @@ esac
     program.write_text("#!/bin/sh\necho 'Hint: none seen' >&2\nexit 1\n")
     assert box_state.new_errors("", "") == ("", (), False)
     program.unlink()
-    monkeypatch.setattr(box_state.guard, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(box_state.commands, "search_path", lambda: str(tmp_path))
     assert box_state.new_errors("", "") == ("", (), False)
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.ground.tables import data
-from helpers.look import guard, kernel_log, kernel_log_capture, wordings
+from helpers.look import commands, kernel_log, kernel_log_capture, wordings
 from helpers.look.earlier_boot import last_lines
 from helpers.look.kernel_line import LINE_LIMIT
 from helpers.look.kernel_log import parse
@@ -115,7 +115,7 @@ def test_the_sieve_keeps_the_same_whatever_pieces_the_stream_comes_in(data, size
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     """Stands programs of one's own in for journalctl and dmesg, and nothing for /dev/kmsg."""
-    monkeypatch.setattr(guard, "search_path", lambda: str(tmp_path))
+    monkeypatch.setattr(commands, "search_path", lambda: str(tmp_path))
     monkeypatch.setattr(kernel_log_capture, "LIMIT_S", 5.0)
 
     def collect(**scripts):

@@ -13,7 +13,7 @@ from kernel_boxes import box
 from other_user import as_nobody, open_folder  # noqa: F401 - a fixture
 from trees import link, make_tree, write
 
-from helpers.look import files, guard
+from helpers.look import files, hanging
 from helpers.look.processes import processes, walk_device_files, walk_processes
 
 
@@ -126,7 +126,7 @@ def hangs(root, source, limit=0, at="", real=files.read):
 
 
 def test_a_read_that_hangs_costs_its_row_and_its_limit(still, monkeypatch):
-    monkeypatch.setattr(guard, "READ_LIMIT_S", 0.3)
+    monkeypatch.setattr(hanging, "READ_LIMIT_S", 0.3)
     first = first_of_dri(still)
     at = f"/proc/{first['pid']}/fdinfo/{first['fd']}"
     monkeypatch.setattr(files, "read", partial(hangs, at=at))

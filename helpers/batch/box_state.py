@@ -29,7 +29,7 @@ from helpers.ground.child import process_of
 from helpers.ground.contract import from_json
 from helpers.ground.units import now, pci_address, show_bytes
 from helpers.judge.holders import SLACK_BYTES, newcomers
-from helpers.look import access, drm, files, guard, kfd, nvidia, nvml, pci, processes
+from helpers.look import access, commands, drm, files, hanging, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.gpus import Gpu, numbered_by_host, one_each
 from helpers.look.gpus import gpus as gpus_of
@@ -195,7 +195,7 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
             writer.add("file", path.source, None, status=path.status, why=path.why)
     read = partial(files.read, root)
     readable = [path.source for path in paths if path.status == "ok"]
-    for source, answer, why in guard.each(readable, read, ANSWER_S, _card):
+    for source, answer, why in hanging.read_each(readable, read, ANSWER_S, _card):
         content, status, words = answer or (None, "not_available", why)
         writer.add("file", source, content, status=status, why=words)
         if why.startswith("hung"):
@@ -226,7 +226,7 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
 
 
 def _in_child(produce: Callable[[], list[dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:
-    _, rows, why = next(iter(guard.each((0,), lambda _: produce(), limit_s)))
+    _, rows, why = next(iter(hanging.read_each((0,), lambda _: produce(), limit_s)))
     return [{"status": "not_available", "why": why}] if rows is None else rows
 
 
@@ -369,7 +369,7 @@ def _journal(since: str) -> tuple[str, list[str], bool]:
     """As ``kmsg``, from the journal; a position is a cursor of it."""
     cursor = since[len("journal ") :] if since.startswith("journal ") else ""
     part = ["--after-cursor", cursor] if cursor else ["-n", "1"]
-    done = guard.run([*JOURNAL, "0", "--show-cursor", *part], LOG_S, LOG_LIMIT)
+    done = commands.run([*JOURNAL, "0", "--show-cursor", *part], LOG_S, LOG_LIMIT)
     lines = done.stdout.decode("utf-8", "replace").splitlines() if done.status == "ok" else []
     ends = [line[len(CURSOR) :] for line in lines if line.startswith(CURSOR)] or [cursor]
     position = f"journal {ends[-1]}" if done.status == "ok" and ends[-1] else ""

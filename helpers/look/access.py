@@ -21,7 +21,7 @@ from typing import Any
 from helpers.ground.shapes import OK, Reading
 from helpers.ground.tables import data
 
-from . import files, guard
+from . import files, hanging
 from .bundle import Bundle, rows
 
 _SIGNS = data("look/access")
@@ -82,7 +82,7 @@ def walk_access() -> Iterator[dict[str, Any]]:
     """
     found = [item for pattern in NODES for item in files.find("/", pattern)]
     groups = {gid: name for name, gid, _ in _group_lines()}
-    for item, row, why in guard.each([f.source for f in found], _node, OPEN_LIMIT_S):
+    for item, row, why in hanging.read_each([f.source for f in found], _node, OPEN_LIMIT_S):
         row = row or {"path": item, "status": "not_available", "errno": "", "why": f"open() {why}"}
         if "gid" in row:
             row["group"] = groups.get(row["gid"], "")

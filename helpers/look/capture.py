@@ -31,9 +31,10 @@ from helpers.ground.units import now, plain, show_bytes
 
 from . import (
     access,
+    commands,
     files,
     framework,
-    guard,
+    hanging,
     kernel_log_capture,
     machine,
     nvidia,
@@ -93,14 +94,14 @@ class NoRows(Exception):
 
 def in_child(produce: Callable[[], Rows], limit_s: float = PRODUCER_LIMIT_S) -> Rows:
     """The rows of a producer that runs in a child. Raises NoRows."""
-    for _, rows, why in guard.each((0,), lambda _: produce(), limit_s):
+    for _, rows, why in hanging.read_each((0,), lambda _: produce(), limit_s):
         if rows is None:
             raise NoRows(why)
         yield from rows
 
 
 def lost_status(why: str) -> str:
-    """The item status of a reading that guard.each gave up."""
+    """The item status of a reading that hanging.read_each gave up."""
     return "timeout" if why.startswith("hung") else "not_available"
 
 
@@ -312,7 +313,7 @@ def _files(collection: Collection, options: Options) -> None:
             collection.add(item.source, None, item.status, item.why)
     began = time.monotonic()
     read = partial(files.read, options.root)
-    for source, got, why in guard.each(there, read, group=os.path.dirname):
+    for source, got, why in hanging.read_each(there, read, group=os.path.dirname):
         content, status, why = got or (None, lost_status(why), why)
         collection.add(source, content, status, why, time.monotonic() - began)
         began = time.monotonic()
@@ -328,7 +329,7 @@ def _commands(collection: Collection, options: Options) -> None:
         if unless:
             collection.add(source, None, "not_available", unless, kind="command")
             continue
-        got = guard.run(argv)
+        got = commands.run(argv)
         hangs[argv[0]] += got.status == "timeout"
         text = None if got.status in ("not_available", "not_allowed") else got.text
         collection.add(source, text, got.status, got.why, got.seconds, got.exit, "command")
@@ -347,7 +348,7 @@ def _torch(options: Options) -> list[dict[str, Any]]:
     """What the interpreter that owns torch says of it, in a child of its own."""
     recorded = framework.recorded_python()
     python = options.torch_python or recorded * os.access(recorded, os.X_OK)
-    python = python or shutil.which("python3", path=guard.search_path()) or sys.executable
+    python = python or shutil.which("python3", path=commands.search_path()) or sys.executable
     rows = framework.collect(python, TORCH_LIMIT_S, options.torch_devices)
     for row in rows:
         for key in ("python", "path"):

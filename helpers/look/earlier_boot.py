@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from helpers.look import files, guard
+from helpers.look import commands, files
 from helpers.look.kernel_line import LINE_LIMIT, split_time
 from helpers.look.kernel_log_capture import JOURNAL, LIMIT_S
 
@@ -77,7 +77,7 @@ def _pstore(since_s: float, root: str) -> Iterator[_Place]:
 
 
 def _journal(boot: str) -> _Place:
-    ended = guard.run([*JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
+    ended = commands.run([*JOURNAL, boot, "-n", str(LAST_LINES)], LIMIT_S)
     lines = ended.stdout.decode("utf-8", "replace").splitlines()
     last_words = "".join(ended.stderr.strip().splitlines()[-1:])[:200]
     return _Place(

@@ -17,7 +17,7 @@ from helpers.ground.shapes import OK, Reading
 from helpers.ground.units import pci_address
 from helpers.look.vendor_text import size, word
 
-from . import guard
+from . import commands
 from .bundle import Bundle, Row, Text, rows
 
 TABLE = "torch"
@@ -66,7 +66,7 @@ def collect(python: str, timeout_s: float, devices: bool = False) -> list[dict[s
     """
     source = pkgutil.get_data("helpers.look.under_torch", "facts.py") or b""
     arguments = ("--devices",) if devices else ()
-    answers = guard.ask(python, source, arguments, timeout_s)
+    answers = commands.run_python(python, source, arguments, timeout_s)
     return [{"python": python, **answers[0]}]
 
 

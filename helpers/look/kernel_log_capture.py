@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from helpers.ground.tables import data
-from helpers.look import files, guard
+from helpers.look import commands, files
 from helpers.look.kernel_line import LINE_LIMIT
 
 LIMIT_S = 15.0
@@ -108,7 +108,7 @@ def collect(limit_bytes: int) -> list[Source]:
 
 def _command(command: str, limit_bytes: int) -> Source:
     sieve = Sieve(limit_bytes)
-    ended = guard.run(command.split(), LIMIT_S, feed=sieve.feed)
+    ended = commands.run(command.split(), LIMIT_S, feed=sieve.feed)
     if ended.status in ("not_available", "not_allowed"):
         return Source(command, None, ended.status, ended.why)
     cut = ended.why if ended.status == "timeout" else ""

@@ -23,7 +23,7 @@ from helpers.ground.units import pci_address
 from helpers.look.text_file import BLOCK, cut
 from helpers.look.vendor_text import count, find_object, size, stdout_of, why_nothing, word
 
-from . import guard
+from . import commands
 from .bundle import Bundle, Row, Text, rows
 
 XML = "nvidia-smi -q -x"
@@ -90,7 +90,7 @@ def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
     Takes no CUDA context.
     """
     source = pkgutil.get_data(__package__, "nvml.py") or b""
-    return guard.ask(sys.executable, source, (), timeout_s)
+    return commands.run_python(sys.executable, source, (), timeout_s)
 
 
 def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:

@@ -17,7 +17,7 @@ from helpers.ground.child import process_of
 from helpers.ground.shapes import Reading
 from helpers.ground.units import KIB
 
-from . import files, guard
+from . import files, hanging
 from .bundle import Bundle
 
 DEVICE_PREFIXES = ("/dev/dri/", "/dev/kfd", "/dev/nvidia", "/dev/dxg")
@@ -49,7 +49,7 @@ def pids(root: str) -> list[int]:
 
 def walk_processes(root: str, with_args: bool = False) -> Iterator[dict[str, Any]]:
     """Rows of the table ``processes``, one by one."""
-    for pid, row, why in guard.each(pids(root), partial(_process, root, with_args)):
+    for pid, row, why in hanging.read_each(pids(root), partial(_process, root, with_args)):
         yield row or {"pid": pid, "status": "not_available", "why": why}
 
 
@@ -58,10 +58,10 @@ def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
     one's fdinfo says.
     """
     held: list[dict[str, Any]] = []
-    for pid, rows, why in guard.each(pids(root), partial(_device_files, root)):
+    for pid, rows, why in hanging.read_each(pids(root), partial(_device_files, root)):
         held += [{"pid": pid, "status": "not_available", "why": why}] if rows is None else rows
     open_files = [row for row in held if row["status"] == "ok"]
-    texts = guard.each(open_files, partial(_fdinfo, root), group=lambda row: row["pid"])
+    texts = hanging.read_each(open_files, partial(_fdinfo, root), group=lambda row: row["pid"])
     for row in held:
         if row["status"] == "ok":
             _, answer, why = next(texts)
