@@ -12,11 +12,12 @@ from helpers.tell.sheet import png
 from helpers.tell.shown import cell
 from helpers.trials import training_view as training
 from helpers.trials import view as fixes
+from helpers.trials.box_study import FixStudy, box_of, fix_study
 from helpers.trials.catalogue import chosen
 from helpers.trials.effect import Effect
-from helpers.trials.fix_study import FixStudy, box_of, fix_study
+from helpers.trials.endurance import Endurance, grow
 from helpers.trials.fixes import FixRow
-from helpers.trials.training import Endurance, PathResult, grow
+from helpers.trials.training import PathResult
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -20,7 +20,7 @@ from helpers.rehearse import (
 from helpers.rehearse import run as run_module
 from helpers.settings.presets import load
 from helpers.trials import targets
-from helpers.trials.fix_study import fix_study
+from helpers.trials.box_study import fix_study
 
 
 def answer_of(arguments, folder):

@@ -1,10 +1,12 @@
 """The remedies of the case studies: each on the list, predicted where it can be, and never called measured where it was not."""
 
 import math
+from types import ModuleType
 
 import pytest
 from trial_records import record
 
+from helpers import trials
 from helpers.allocator.load import read
 from helpers.allocator.patterns import generate
 from helpers.tell.claims import claims
@@ -67,6 +69,12 @@ def test_a_box_without_a_gpu_tries_what_the_cpu_can_show_and_says_why_not_the_re
     assert {"expandable", "8bit-optimizer"} <= with_gpu and "one-arena" not in with_gpu
     on_cuda = {pair.name for pair in pairs(remedies(), gpu=True, build="cuda")[0]}
     assert {"expandable", "as-in-case-000"} <= on_cuda
+
+
+def test_each_public_name_of_the_room_is_there_and_is_no_module():
+    public = [getattr(trials, name) for name in trials.__all__]
+    assert 5 <= len(public) <= 12
+    assert [value for value in public if isinstance(value, ModuleType)] == []
 
 
 def test_the_whole_list_fits_a_plan():

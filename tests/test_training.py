@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from helpers.ground.child import Ended, Transcript
-from helpers.trials.training import (
-    PATHS,
-    EnduranceError,
-    paths,
-    read_failure,
-    result_of,
-    specification,
-    until_oom,
-)
+from helpers.trials.endurance import EnduranceError, until_oom
+from helpers.trials.training import PATHS, paths, read_failure, result_of, specification
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="no torch in this Python")
 

@@ -97,8 +97,8 @@ def _rehearsed(given: argparse.Namespace) -> int:
     from helpers.rehearse.rehearsal import Limits
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown, percent
+    from helpers.trials.box_study import fix_study
     from helpers.trials.catalogue import Remedy, chosen
-    from helpers.trials.fix_study import fix_study
     from helpers.trials.trial import DROPPED
     from helpers.trials.view import counted, ranked
 

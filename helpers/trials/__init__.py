@@ -1,1 +1,31 @@
-"""Work that stresses a box, each piece in a child process of its own."""
+"""Did a change help on this box? Workloads tried beside a control, remedies and their table.
+
+Each public name is loaded when it is first asked for.
+"""
+
+_HOMES = {
+    "Limits": "record",
+    "TrialRecord": "record",
+    "Workload": "workload",
+    "check_rows": "checks",
+    "chosen": "catalogue",
+    "command": "workload",
+    "fix_study": "box_study",
+    "preset_trials": "measurement",
+    "remedies": "catalogue",
+    "torch_interpreter": "interpreter",
+}
+"""Each public name, and the module of this package that holds it.
+
+A name that is also a module's (``trial``, ``workload``) is imported from that module.
+"""
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -12,7 +12,8 @@ from typing import Any
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Column, Shown
-from helpers.trials.training import WAYS, Endurance, PathResult
+from helpers.trials.endurance import Endurance
+from helpers.trials.training import WAYS, PathResult
 
 
 def above_start(one: PathResult) -> int | None:

@@ -15,8 +15,8 @@ from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled
 from helpers.tell.shown import Column, Shown, percent
+from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import remedies
-from helpers.trials.fix_study import FixStudy
 from helpers.trials.fixes import RECORDED, FixRow, adopt, forest
 
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
