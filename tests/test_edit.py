@@ -10,7 +10,9 @@ from command_line import verb as run
 
 from helpers.allocator.capacity import live_bytes
 from helpers.allocator.driver import Card
-from helpers.allocator.edit import edited, parse, ranked
+from helpers.allocator.edits.edit import parse
+from helpers.allocator.edits.edited import edited
+from helpers.allocator.edits.ranking import ranked
 from helpers.allocator.engine import replay
 from helpers.allocator.load import to_parquet
 from helpers.allocator.trace import DriverCall, Op

@@ -97,6 +97,10 @@ class Requests:
         """Which requests are live after that operation, as a mask."""
         return (self.at <= operation) & (self.until > operation)
 
+    def asked_at(self, number: int) -> int:
+        """The operation that asks for a request; behind the last of them the trace's end."""
+        return int(self.at[number]) if number < len(self) else len(self.trace)
+
     def by_site(self, which: np.ndarray) -> np.ndarray:
         """Bytes of the requests of a mask for each call site."""
         sums = np.bincount(self.site[which], self.size[which], len(self.sites))

@@ -1,0 +1,77 @@
+"""One change of a line of the program, as a person writes it: ``train.py:82 / 8``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+CHUNKS = "/"
+CHECKPOINT = "checkpoint"
+DROP = "drop"
+ASSUMED = {
+    CHUNKS: "in {n} chunks, one at a time: what is computed from it with as many values and its "
+    "gradients are as small, and what the backward pass needs of it is made again there; a "
+    "smaller result is there as a whole",
+    CHECKPOINT: "what it keeps for the backward pass is freed and made again there, its output "
+    "stays",
+    DROP: "never asked for; where the line only keeps what one above asked for, it does not keep "
+    "it",
+}
+"""What each kind of edit takes for granted."""
+MOST_CHUNKS = 4096
+_CHANGE = re.compile(r"([^\s:]+\.py):(\d+)\s*(?:/\s*(\d+)|(checkpoint|drop))\s*")
+_NO_LONGER_PREDICTED = re.compile(r"[^\s:]+\.py:\d+\s*(free-earlier|offload|dtype)\b.*")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change of the line ``line`` of ``file``.
+
+    ``kind``: CHUNKS, CHECKPOINT or DROP. ``chunks``: into how many parts CHUNKS cuts it.
+    """
+
+    file: str
+    line: int
+    kind: str
+    chunks: int = 1
+
+    @property
+    def words(self) -> str:
+        """The edit as ``parse`` reads it."""
+        words = f"{self.file}:{self.line} {self.kind}"
+        return f"{words} {self.chunks}" if self.kind == CHUNKS else words
+
+    @property
+    def assumes(self) -> str:
+        """What the prediction takes for granted."""
+        return ASSUMED[self.kind].format(n=self.chunks)
+
+    def is_line_of(self, frame: str) -> bool:
+        """Whether a frame of a stack stands at the edited line."""
+        return f"/{self.file}:{self.line} " in f"/{frame} "
+
+
+def parse(text: str) -> Edit:
+    """The edit in words such as "train.py:82 / 8". Raises ValueError in one line."""
+    change = _CHANGE.fullmatch(text.strip())
+    if change is None:
+        raise ValueError(_refusal(text))
+    path, line, chunks, kind = change.groups()
+    if chunks is not None and not 2 <= int(chunks) <= MOST_CHUNKS:
+        raise ValueError(_refusal(text))
+    return Edit(
+        file=path.rpartition("/")[2],
+        line=int(line),
+        kind=kind or CHUNKS,
+        chunks=int(chunks or 1),
+    )
+
+
+def _refusal(text: str) -> str:
+    old = _NO_LONGER_PREDICTED.fullmatch(text.strip())
+    if old is not None:
+        return (
+            f"--edit {text!r}: {old[1]} is no longer predicted from a trace; make the change in "
+            "the program and rehearse it: python3 -m helpers rehearse -- COMMAND"
+        )
+    return f"--edit {text!r}: expected FILE.py:LINE and one of: / 8, {CHECKPOINT}, {DROP}"
