@@ -14,7 +14,8 @@ import numpy as np
 from helpers.allocator import whatif
 from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
-from helpers.allocator.edit import edited, parse
+from helpers.allocator.edits.edit import parse
+from helpers.allocator.edits.edited import edited
 from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
@@ -133,7 +134,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     builds = list(dict.fromkeys([study.build, *BUILDS]))
     torch = frame.field("Dropdown", "torch", study.torch, options=releases)
     built = frame.field("Dropdown", "Build", study.build, options=builds)
-    words = "a line changed: / 8, free-earlier, checkpoint, offload, dtype bf16 or drop"
+    words = "a line changed: / 8, checkpoint or drop"
     change = frame.field("Text", "Edit", "", placeholder="train.py:82 / 8", tooltip=words)
     last = len(study.trace) - 1
     tip = "arrow keys step by one operation"

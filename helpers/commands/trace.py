@@ -161,8 +161,8 @@ def whatif(arguments: argparse.Namespace) -> int:
     --conf STR ...: try this one too; may be given again
     --only: try only the default settings and what --conf names
     --smallest: the smallest card that is enough, setting by setting
-    --edit CHANGE ...: a line of the program changed, such as "train.py:82 / 8", free-earlier, checkpoint, offload,
-        dtype bf16 or drop in place of / 8; may be given again
+    --edit CHANGE ...: a line of the program changed, such as "train.py:82 / 8", or checkpoint or drop in place
+        of / 8; may be given again
     Example: whatif run.pickle --capacity 20GiB
     """
     from helpers.allocator import whatif
@@ -204,10 +204,10 @@ def whatif(arguments: argparse.Namespace) -> int:
 
 def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
     """What edits of the program's own lines make of it."""
-    from helpers.allocator import edit
+    from helpers.allocator.edits.edit import parse
     from helpers.allocator.views import edits
 
-    asked = [edit.parse(text) for text in arguments.edit]
+    asked = [parse(text) for text in arguments.edit]
     study = edits.study(subject.trace, asked, subject.card, **subject.how)
     told = {**edits.as_dict(study), "notes": subject.notes}
     return say(arguments, told, edits.table(study), subject.remarks)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from helpers.allocator import edit as edits
 from helpers.allocator import panel, study, whatif
+from helpers.allocator.edits.edit import Edit, parse
+from helpers.allocator.edits.edited import edited
 from helpers.allocator.views import call_sites, replays, studies
 from helpers.allocator.views import edits as edit_views
 from helpers.face.box import Box, as_box
@@ -124,9 +125,9 @@ class WhatIf(Result):
         return edit_views.lines(self._line_edits, edit_views.failed(self.trace.study.trace))
 
     @cached_property
-    def _best_edit(self) -> list[edits.Edit]:
+    def _best_edit(self) -> list[Edit]:
         changes = [line.edit for line in self._line_edits if line.edit]
-        return [edits.parse(change) for change in changes[:1]]
+        return [parse(change) for change in changes[:1]]
 
     @property
     def edited(self) -> Shown:
@@ -147,7 +148,7 @@ class WhatIf(Result):
         """What the first change of ``lines`` moves at the peak; None where no change helps."""
         case = self.trace.study
         for edit in self._best_edit:
-            after = edits.edited(case.trace, edit).trace
+            after = edited(case.trace, edit).trace
             return call_sites.moved(case.trace, after, (case.name, edit.words))
         return None
 
