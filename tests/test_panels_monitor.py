@@ -1,6 +1,7 @@
 """The live monitor: what a sample holds, the ring and its file, the feed and its end, and whom it dares to ask."""
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -15,10 +16,13 @@ from pathlib import Path
 
 import pytest
 from pythons import starts
+from rich.console import Console
 from trees import link, make_tree, write
 
+from helpers.cli import main
 from helpers.look import sampler
-from helpers.tell.panels import frame, live, monitor
+from helpers.tell.panels import frame, live, monitor, terminal
+from helpers.tell.panels.torch_numbers import torch_numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -249,14 +253,14 @@ def test_torch_is_asked_only_in_a_process_that_listens(tmp_path):
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as child:
         try:
             assert child.stdout.readline() == "ready\n"
-            said = live.torch_numbers(child.pid)
+            said = torch_numbers(child.pid)
             assert said == "device 0: torch holds 3.00 GiB, its tensors 2.00 GiB"
             path = next(tmp_path.glob("*.json"))
             row = json.loads(path.read_text())
             for change in ({"signals": {"SIGUSR1": "the program's own"}}, {"ended": "exit"}):
                 path.write_text(json.dumps({**row, **change}))
                 with pytest.raises(ValueError, match="does not listen"):
-                    live.torch_numbers(child.pid)
+                    torch_numbers(child.pid)
         finally:
             child.kill()
 
@@ -264,30 +268,22 @@ def test_torch_is_asked_only_in_a_process_that_listens(tmp_path):
 def test_a_process_not_recorded_gets_no_signal():
     with subprocess.Popen(["sleep", "30"]) as child:
         with pytest.raises(ValueError, match="not started under record"):
-            live.torch_numbers(child.pid)
+            torch_numbers(child.pid)
         assert child.poll() is None
         child.kill()
 
 
-# -- in a terminal --------------------------------------------------------------------------------
-VIEWER = (
-    "import sys; from pathlib import Path; from helpers.tell.panels import live; "
-    "live.OUTPUTS = Path(sys.argv[1]); sys.exit(live.terminal(int(sys.argv[2]), 0.1, None, False))"
-)
-
-
 class Terminal:
-    """A terminal with the monitor in it: what it shows, and keys for it."""
+    """A terminal with the monitor in it, and what it shows."""
 
-    def __init__(self, folder, *, columns=100):
+    def __init__(self, *, columns=100, flags=()):
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-        argv = [sys.executable, "-c", VIEWER, str(folder), str(os.getpid())]
+        argv = [sys.executable, *flags, "-m", "helpers", "monitor", str(os.getpid())]
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        self.before = termios.tcgetattr(slave)
-        self.child = subprocess.Popen(argv, cwd=ROOT, start_new_session=True, **streams)
+        env = {**os.environ, "TERM": "xterm", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.child = subprocess.Popen(argv, cwd=ROOT, env=env, start_new_session=True, **streams)
         self.master = master
-        self.slave = slave
         self.seen = ""
 
     def shows(self, words):
@@ -298,9 +294,6 @@ class Terminal:
 
         until(look, 30)
 
-    def press(self, key):
-        os.write(self.master, key)
-
     def ends(self):
         try:
             return self.child.wait(20)
@@ -308,40 +301,32 @@ class Terminal:
             self.child.kill()
 
 
-def test_the_terminal_shows_the_rows_of_the_panel_marks_saves_and_gives_the_terminal_back(tmp_path):
-    seen = Terminal(tmp_path)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_the_terminal_shows_the_rows_of_the_panel_and_is_given_back_however_it_ends(number):
+    seen = Terminal()
+    seen.shows("host RAM")
     seen.shows("who holds GPU memory")
-    seen.shows("host RAM")
     seen.shows(str(os.getpid()))
-    seen.press(b"m")
-    seen.shows("marked: event 1")
-    seen.press(b"s")
-    seen.shows("saved ")
-    seen.press(b"q")
-    seen.shows("\x1b[?1049l")
-    assert seen.ends() == 0 and termios.tcgetattr(seen.slave) == seen.before
-    (kept,) = tmp_path.glob("monitor/*.json")
-    saved = json.loads(kept.read_text())
-    assert saved["samples"][0]["host"] and saved["events"][0]["says"] == "event 1"
-
-
-@pytest.mark.parametrize("end", ["closed", "interrupt", "terminated"])
-def test_the_terminal_ends_cleanly_and_leaves_no_sampler(tmp_path, end):
-    seen = Terminal(tmp_path)
-    seen.shows("host RAM")
     mine = Path(f"/proc/{seen.child.pid}/task/{seen.child.pid}/children")
     children = [int(pid) for pid in mine.read_text().split()]
-    if end == "closed":
-        seen.child.send_signal(signal.SIGHUP)
-    else:
-        seen.child.send_signal(signal.SIGINT if end == "interrupt" else signal.SIGTERM)
-    assert seen.ends() == 0 and children
+    assert children, "the sampler is a child"
+    seen.child.send_signal(number)
+    seen.shows("\x1b[?1049l")
+    assert seen.ends() == 0
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
+def test_a_terminal_without_rich_gets_lines():
+    seen = Terminal(flags=["-S"])
+    seen.shows("host RAM in use")
+    assert "\x1b" not in seen.seen
+    seen.child.send_signal(signal.SIGINT)
+    assert seen.ends() == 0
+
+
 def test_what_is_no_terminal_gets_one_line_a_sample_on_plain_python():
-    place = starts("python3.8") or sys.executable
-    argv = [place, "-S", "-m", "helpers", "monitor", str(os.getpid()), "--count", "2"]
+    python = starts("python3.8") or sys.executable
+    argv = [python, "-S", "-m", "helpers", "monitor", str(os.getpid()), "--count", "2"]
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=env)
     lines = done.stdout.splitlines()
@@ -349,8 +334,20 @@ def test_what_is_no_terminal_gets_one_line_a_sample_on_plain_python():
     assert all("host RAM" in line and f"pid {os.getpid()}" in line for line in lines)
 
 
-def test_names_that_would_move_the_cursor_do_not(monkeypatch):
+def test_names_that_would_move_the_cursor_do_not():
     state = live.Monitor()
     state.ring.append(sample(holders=[{"pid": 5, "name": "a\x1b[2Jb\n", "pci": "x", "by": "y"}]))
-    lines = live.picture(state, "keys", 60, 30)
-    assert not any("\x1b" in line or "\n" in line or len(line) > 60 for line in lines)
+    screen = io.StringIO()
+    Console(file=screen, width=60, force_terminal=False).print(terminal.picture(state))
+    lines = screen.getvalue().splitlines()
+    assert not any("\x1b" in line or len(line) > 60 for line in lines)
+    assert any(line.startswith("5") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [(["x"], "a PID"), (["--every", "0"], "0.1 to 3600")]
+)
+def test_a_wrong_number_is_refused_in_one_line(words, expected, capsys):
+    assert main(["monitor", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line

@@ -278,16 +278,17 @@ def monitor(arguments: argparse.Namespace) -> int:
     """Watch GPU memory, host memory and who holds them, live, in a terminal or as lines; takes no GPU context.
 
     [pid]: a process to watch from outside
-    --every S <float> = 0.5: seconds between samples (default: 0.5)
+    --every S <float>: seconds between samples (default: 0.5 where it is drawn, 2 in lines)
     --count N <int>: end after so many samples
     Example: monitor 4711
     """
-    from helpers.tell.panels import live
+    from helpers.tell.panels import terminal
 
-    if (arguments.pid and not arguments.pid.isdigit()) or not 0.1 <= arguments.every <= 3600:
-        seen = f"{arguments.pid or 'no PID'}, every {arguments.every:g} s"
-        raise WrongUse(f"monitor: seen {seen}; expected a PID as a number, and 0.1 to 3600 seconds")
-    return live.terminal(int(arguments.pid or 0), arguments.every, arguments.count, arguments.json)
+    if arguments.pid and not arguments.pid.isdigit():
+        raise WrongUse(f"monitor: seen {arguments.pid}; expected a PID as a number")
+    if arguments.every is not None and not 0.1 <= arguments.every <= 3600:
+        raise WrongUse(f"monitor: seen --every {arguments.every:g}; expected 0.1 to 3600 seconds")
+    return terminal.watch(int(arguments.pid or 0), arguments.every, arguments.count, arguments.json)
 
 
 VERBS = (diagnose, ttm, boxes, check, gate, monitor)

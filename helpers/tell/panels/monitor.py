@@ -16,7 +16,8 @@ from helpers.look.bundle import Bundle, is_this_box
 from helpers.tell.html_table import text_html
 
 from .frame import Frame, Panel, Part, parts_html
-from .live import Feed, Monitor, torch_numbers, views
+from .live import Feed, Monitor, views
+from .torch_numbers import torch_numbers
 
 
 @dataclass(frozen=True)
