@@ -308,11 +308,13 @@ _PACKAGES = {
     r"linalg|masked|multiprocessing|nested|nn|optim|overrides|profiler|random|serialization|sparse|special|storage|utils)"
     r"(?:/.+|\.py))",
     "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
-    "casebook/": r".*/helpers/\w+/(?:under_torch|torchside)/(.+)",
+    "casebook/": r".*/helpers/(?:torchside|\w+/under_torch)/(.+)",
 }
 """Files that are not the program's own, and what stands for their folder: installed, the
 standard library's, torch's from source, a compiler's, the recorder's.
 """
+_REHEARSAL = re.compile(r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py")
+"""Files of a rehearsal, which stand between the program's line and torch."""
 _PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
 
 
@@ -330,11 +332,11 @@ def _frame_text(frame: Any) -> str:
     if not file.endswith(".py") and file[:1] != "<":
         return ""
     path = file.replace("\\", "/")[-4096:]
+    if _REHEARSAL.fullmatch(path):
+        return ""
     places = ((start, pattern.match(path)) for start, pattern in _PATTERNS.items())
     inside = (start + "".join(filter(None, one.groups())) for start, one in places if one)
     shown = next(inside, path.rsplit("/", 1)[-1])
-    if shown == "casebook/values.py":
-        return ""  # a rehearsal's, between the program's line and torch
     return " ".join(f"{shown[-80:]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())
 
 
