@@ -22,11 +22,11 @@ from proof_fixes import fixes_part  # noqa: E402 -- a program beside this one
 
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
 from helpers.allocator.engine import replay  # noqa: E402
-from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.patterns import PATTERNS, generate  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances  # noqa: E402
 from helpers.allocator.trace import Trace, TraceError  # noqa: E402
+from helpers.allocator.trace_file import read_trace  # noqa: E402
 from helpers.ground.units import parse_size  # noqa: E402
 from helpers.trials.stress import StressResult, stress  # noqa: E402
 
@@ -105,7 +105,7 @@ def _snapshot(path: Path) -> dict:
     if not path.exists():
         return {"snapshot": "not written"}
     try:
-        recorded = read(path)
+        recorded = read_trace(path)
     except TraceError as error:
         return {"snapshot": str(error)}
     known = circumstances(recorded)

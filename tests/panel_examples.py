@@ -3,8 +3,8 @@
 import json
 
 from helpers.allocator.driver import Card
+from helpers.allocator.oracle_lines import from_oracle
 from helpers.allocator.study import Study
-from helpers.allocator.trace import from_oracle
 
 MIB = 1 << 20
 MESSAGE = (

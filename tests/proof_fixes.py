@@ -17,8 +17,8 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.allocator.load import read
 from helpers.allocator.record import record
+from helpers.allocator.trace_file import read_trace
 from helpers.ground.child import transcript
 from helpers.settings.table import CONF_NAMES
 from helpers.trials import targets
@@ -145,7 +145,7 @@ def predicted_and_measured(
     kept = record(command, folder / f"{name}.pickle")
     if kept.trace is None:
         return [{"workload": wanted.words, "status": "failed", "why": kept.why_no_trace}]
-    trace = read(kept.trace)
+    trace = read_trace(kept.trace)
     rows = []
     for conf in CONFS:
         guess = replay(trace, conf, Card(total_bytes), torch=card["torch"], build=card["build"])

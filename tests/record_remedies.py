@@ -20,8 +20,9 @@ sys.path[:0] = [str(ROOT)]
 
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path
 from helpers.allocator.engine import replay  # noqa: E402
-from helpers.allocator.load import read, to_parquet  # noqa: E402
+from helpers.allocator.parquet_file import to_parquet  # noqa: E402
 from helpers.allocator.recorded import with_record  # noqa: E402
+from helpers.allocator.trace_file import read_trace  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import remedies, torches  # noqa: E402
 from helpers.trials.catalogue import chosen  # noqa: E402
@@ -47,7 +48,7 @@ def main() -> int:
                 continue
             if not done.trace.exists():
                 continue
-            trace = with_record(read(done.trace), done.trace)
+            trace = with_record(read_trace(done.trace), done.trace)
             header = {"label": f"rehearsed on {CARD.name}, torch {done.torch}", "exact": done.exact}
             lean = replace(
                 trace,
@@ -62,7 +63,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             to_parquet(lean, path)
             peak = replay(
-                read(path), "", Card(CARD.total_bytes), torch="2.14.1"
+                read_trace(path), "", Card(CARD.total_bytes), torch="2.14.1"
             ).peak_reserved_bytes
             wrong += peak != done.peak_reserved_bytes
             figures = f"{done.peak_reserved_bytes:,} reserved, replayed {peak:,}"

@@ -28,9 +28,9 @@ sys.path[:0] = [str(ROOT)]
 from helpers.allocator import snapshot  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
 from helpers.allocator.driver import Card  # noqa: E402
 from helpers.allocator.engine import replay  # noqa: E402
-from helpers.allocator.load import read  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.recorded import AMPLE_BYTES, agreement, circumstances, with_record  # noqa: E402
+from helpers.allocator.trace_file import read_trace  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import Rehearsal, build, rehearse, torches  # noqa: E402
 
@@ -62,7 +62,7 @@ def events(path: Path) -> list[tuple]:
 def exact(done: Rehearsal) -> tuple[str, str]:
     """What differs where the model replays a rehearsal on its card and settings (empty: nothing), and how much was compared."""
     assert done.trace is not None
-    recorded = with_record(read(done.trace), done.trace)
+    recorded = with_record(read_trace(done.trace), done.trace)
     known = circumstances(recorded)
     card = Card(known.capacity_bytes or AMPLE_BYTES, policy="recorded")
     under = {"torch": known.torch, "build": known.build, "timeline": True}

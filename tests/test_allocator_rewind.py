@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
-from helpers.allocator.rewind import placed, rewind
+from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import load, parse
+from helpers.allocator.snapshot_trace import placed
 from helpers.allocator.trace import Op, TraceError
 
 PYTHON = [{"name": "step", "filename": "/x/train.py", "line": 5}]

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
-from helpers.allocator import snapshot as safely
-from helpers.allocator.load import read
+from helpers.allocator import plain_pickle as safely
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import load, parse
+from helpers.allocator.stack_frames import frame_text
 from helpers.allocator.trace import Op, TraceError
+from helpers.allocator.trace_file import read_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,7 +42,7 @@ def pickled(tmp_path, content, protocol=4):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_every_protocol_is_read(tmp_path, protocol):
-    trace = read(pickled(tmp_path, recorded().snapshot(), protocol))
+    trace = read_trace(pickled(tmp_path, recorded().snapshot(), protocol))
     assert [Op(op).name for op in trace.op] == ["ALLOC", "ALLOC", "FREE", "FREE", "ALLOC"]
     assert trace.size.tolist() == [3000, 5 * MIB, 0, 0, 700]
     assert trace.header["label"] == "recorded on a GPU"
@@ -96,7 +97,7 @@ def test_a_snapshot_of_2026_is_read_and_what_is_not_of_the_device_is_left_out():
 
 
 def test_a_list_of_segments_is_a_state_without_events(tmp_path):
-    trace = read(pickled(tmp_path, recorded().snapshot()["segments"]))
+    trace = read_trace(pickled(tmp_path, recorded().snapshot()["segments"]))
     assert len(trace) == 0
     assert sum(segment.size for segment in trace.start) == 22 * MIB
     assert any("segments only" in note for note in trace.notes)
@@ -272,7 +273,7 @@ def test_malicious_pickles_are_refused_and_named_and_nothing_runs(tmp_path):
     for name, (content, names) in malicious(marker).items():
         path = tmp_path / "evil.pickle"
         path.write_bytes(content)
-        for reader in (read, load):
+        for reader in (read_trace, load):
             with pytest.raises(TraceError) as error:
                 reader(path)
             assert names in str(error.value), name
@@ -363,7 +364,7 @@ def test_a_damaged_snapshot_is_read_or_refused_in_one_line(tmp_path_factory, pro
     path = tmp_path_factory.mktemp("damaged") / "snapshot.pickle"
     path.write_bytes(content)
     try:
-        read(path)
+        read_trace(path)
     except TraceError as error:
         assert "\n" not in str(error) and len(str(error)) < 500
 
@@ -387,7 +388,7 @@ def test_lists_that_hold_themselves_do_no_harm(tmp_path):
 def test_the_limits_say_how_to_raise_them(tmp_path):
     path = pickled(tmp_path, recorded().snapshot())
     with pytest.raises(TraceError, match=f"max_bytes={path.stat().st_size}"):
-        read(path, max_bytes=100)
+        read_trace(path, max_bytes=100)
     with pytest.raises(TraceError, match="max_opcodes=N"):
         rewind(load(path, max_opcodes=100))
     assert len(rewind(load(path, max_opcodes=10_000))) == 5
@@ -399,16 +400,16 @@ def test_a_file_over_the_limit_is_not_even_read(tmp_path):
         file.truncate(3 << 30)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(TraceError, match="3,221,225,472 bytes and the limit is 1,073,741,824"):
-        read(tmp_path / "huge.pickle")
+        read_trace(tmp_path / "huge.pickle")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
 
 
 def test_a_million_empty_dicts_stay_within_bounds(tmp_path):
     (tmp_path / "many.pickle").write_bytes(b"\x80\x02](" + b"}" * 1_000_000 + b"e.")
     code = (
-        "import resource, sys; from helpers.allocator import snapshot; from pathlib import Path\n"
+        "import resource, sys; from helpers.allocator import plain_pickle; from pathlib import Path\n"
         "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
-        "try: snapshot.plain_pickle(Path(sys.argv[1]), max_opcodes=100_000)\n"
+        "try: plain_pickle.plain_pickle(Path(sys.argv[1]), max_opcodes=100_000)\n"
         "except ValueError as error: print(error)"
     )
     argv = [sys.executable, "-c", code, str(tmp_path / "many.pickle")]
@@ -434,4 +435,4 @@ def test_real_snapshots_are_read_whole(path):
 def test_a_rehearsals_own_files_are_not_the_programs_wherever_they_lay(file):
     """Traces of the version before 2026-11-28 name the first file."""
     frame = {"filename": f"/srv/casebook/helpers/{file}.py", "line": 157, "name": "call"}
-    assert safely._frame_text(frame) == ""
+    assert frame_text(frame) == ""

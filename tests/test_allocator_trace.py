@@ -10,16 +10,10 @@ from allocator_traces import trace_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.allocator.load import from_parquet, read, to_parquet
-from helpers.allocator.trace import (
-    DriverCall,
-    Op,
-    StartBlock,
-    StartSegment,
-    TraceError,
-    from_oracle,
-    possible,
-)
+from helpers.allocator.oracle_lines import from_oracle
+from helpers.allocator.parquet_file import from_parquet, to_parquet
+from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, TraceError, possible
+from helpers.allocator.trace_file import read_trace
 
 
 def lines(*rows):
@@ -118,7 +112,7 @@ def test_files_are_known_by_their_content(tmp_path):
     (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(text))
     to_parquet(from_oracle(text.splitlines()), tmp_path / "a.anything")
     for name in ("a.txt", "a.jsonl.xz", "a.anything"):
-        assert read(tmp_path / name).op.tolist() == [Op.ALLOC, Op.FREE]
+        assert read_trace(tmp_path / name).op.tolist() == [Op.ALLOC, Op.FREE]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +127,7 @@ def test_files_are_known_by_their_content(tmp_path):
 def test_other_files_are_refused_in_one_line(tmp_path, content, says):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(TraceError) as error:
-        read(tmp_path / "file")
+        read_trace(tmp_path / "file")
     assert says in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -141,10 +135,10 @@ def test_other_files_are_refused_in_one_line(tmp_path, content, says):
 def test_a_packed_bomb_and_a_long_file_are_stopped(tmp_path):
     (tmp_path / "bomb.jsonl.xz").write_bytes(lzma.compress(b"{" + b" " * (32 << 20)))
     with pytest.raises(TraceError, match="longer than the limit"):
-        read(tmp_path / "bomb.jsonl.xz", max_bytes=16 << 20)
+        read_trace(tmp_path / "bomb.jsonl.xz", max_bytes=16 << 20)
     (tmp_path / "long.jsonl").write_bytes(b"{" * 5000)
     with pytest.raises(TraceError, match="max_bytes=5000"):
-        read(tmp_path / "long.jsonl", max_bytes=4000)
+        read_trace(tmp_path / "long.jsonl", max_bytes=4000)
 
 
 def whole_trace():
@@ -200,7 +194,7 @@ def test_any_lines_survive_parquet(tmp_path_factory, steps):
     trace = from_oracle(lines(*rows))
     path = tmp_path_factory.mktemp("parquet") / "t.parquet"
     to_parquet(trace, path)
-    back = read(path)
+    back = read_trace(path)
     for name in ("op", "id", "size", "stream"):
         assert np.array_equal(getattr(back, name), getattr(trace, name)), name
     assert (back.time_ns, back.address, back.frame, back.ids) == (None, None, None, trace.ids)

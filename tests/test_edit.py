@@ -14,7 +14,7 @@ from helpers.allocator.edits.edit import parse
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.edits.ranking import ranked
 from helpers.allocator.engine import replay
-from helpers.allocator.load import to_parquet
+from helpers.allocator.parquet_file import to_parquet
 from helpers.allocator.trace import DriverCall, Op
 from helpers.ground.places import CHECKOUT
 

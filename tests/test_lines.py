@@ -8,9 +8,9 @@ from toy_allocator import MIB, Toy
 
 from helpers.allocator.capacity import live_bytes
 from helpers.allocator.lines import BEFORE, NO_LINE, LinesError, requests, with_lines
-from helpers.allocator.load import read
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
+from helpers.allocator.trace_file import read_trace
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "/home/someone/.venv/lib/python3.11/site-packages/torch/nn/functional.py"
@@ -66,7 +66,7 @@ def test_a_trace_without_lines_says_in_one_line_what_is_missing():
     with pytest.raises(LinesError, match=r"no request of the trace has a call site.*record again"):
         with_lines(trace_of(toy))
     with pytest.raises(LinesError, match="none of the 39 call sites of the trace is a line"):
-        with_lines(read(ROOT / "env" / "traces" / "cpu-training-step.parquet"))
+        with_lines(read_trace(ROOT / "env" / "traces" / "cpu-training-step.parquet"))
     toy.alloc(MIB, frames(3, file=PACKAGE))
     with pytest.raises(LinesError, match="every call site of the trace lies in a package"):
         with_lines(trace_of(toy))

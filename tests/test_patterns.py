@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
+from helpers.allocator.oracle_lines import from_oracle, op_lines, program_lines
 from helpers.allocator.outcome import lines
 from helpers.allocator.patterns import PATTERNS, generate
-from helpers.allocator.trace import (
-    Op,
-    StartSegment,
-    Trace,
-    from_oracle,
-    op_lines,
-    possible,
-    program_lines,
-)
+from helpers.allocator.trace import Op, StartSegment, Trace, possible
 
 COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
 NAMES = sorted(PATTERNS)

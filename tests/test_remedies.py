@@ -7,8 +7,8 @@ import pytest
 from trial_records import record
 
 from helpers import trials
-from helpers.allocator.load import read
 from helpers.allocator.patterns import generate
+from helpers.allocator.trace_file import read_trace
 from helpers.tell.claims import claims
 from helpers.trials.catalogue import NO_GPU, PATH, pairs, remedies
 from helpers.trials.effect import LEAST, VERDICTS
@@ -29,7 +29,7 @@ OTHER = Arm("other", workload("churn", prime=64))
 
 @pytest.fixture(scope="module")
 def growing():
-    return read(PATH.parent / "traces" / "growing-loop.parquet")
+    return read_trace(PATH.parent / "traces" / "growing-loop.parquet")
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from command_line import verb as run
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.allocator.load import read
 from helpers.allocator.shrink import shrink
 from helpers.allocator.trace import Op
+from helpers.allocator.trace_file import read_trace
 from helpers.allocator.views.reproducer import MOST_LINES, NoProgramError, program
 
 LOOP = Path(__file__).resolve().parents[1] / "env" / "traces" / "growing-loop.parquet"
@@ -82,8 +82,8 @@ def test_the_bundled_failure_is_proved_by_few_requests_and_a_short_program(
     out = tmp_path / "proof"
     code, text, _ = run("shrink", LOOP, "--out", out)
     assert code == 0 and "no request is larger than the largest before it" in text
-    small = read(out.with_suffix(".parquet"))
-    whole = read(LOOP)
+    small = read_trace(out.with_suffix(".parquet"))
+    whole = read_trace(LOOP)
     requests = int((small.op == Op.ALLOC).sum())
     assert requests < 20 and int((whole.op == Op.ALLOC).sum()) > 5000
     assert small.size.max() <= whole.size[whole.op == Op.ALLOC].max()
@@ -107,7 +107,7 @@ def test_the_bundled_failure_is_proved_by_few_requests_and_a_short_program(
 def test_a_smaller_card_takes_away_what_only_fills_it(tmp_path):
     code, text, _ = run("shrink", LOOP, "--out", tmp_path / "s", "--smaller-card", "--json")
     found = json.loads(text)
-    small = read(found["files"]["parquet"])
+    small = read_trace(found["files"]["parquet"])
     room = found["failure"]["room_bytes"]
     assert code == 0 and found["requests"] <= 8 and room < 4 * GIB
     assert replay(small, "", Card(room)).first_oom == len(small) - 1

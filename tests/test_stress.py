@@ -12,8 +12,9 @@ import pytest
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
+from helpers.allocator.oracle_lines import program_lines
 from helpers.allocator.patterns import PATTERNS, generate
-from helpers.allocator.trace import Op, Trace, program_lines
+from helpers.allocator.trace import Op, Trace
 from helpers.ground import child
 from helpers.trials.stress import stress
 from helpers.trials.targets import Target

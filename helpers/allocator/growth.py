@@ -20,7 +20,8 @@ from itertools import islice
 import numpy as np
 
 from helpers.allocator.lines import LinesError, Requests, Site, named, requests
-from helpers.allocator.trace import CALLS, Trace, own_line
+from helpers.allocator.stack_frames import CALLS, own_line
+from helpers.allocator.trace import Trace
 from helpers.ground.units import show_bytes
 from helpers.settings.text import MIN_BLOCK_BYTES
 

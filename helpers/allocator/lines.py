@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.allocator.trace import Op, Trace, own_line
+from helpers.allocator.stack_frames import own_line
+from helpers.allocator.trace import Op, Trace
 from helpers.settings.text import MIN_BLOCK_BYTES
 
 BEFORE = "there when the recording began"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.allocator.driver import Card
-from helpers.allocator.load import read
 from helpers.allocator.patterns import PATTERNS, generate
 from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Trace
+from helpers.allocator.trace_file import read_trace
 from helpers.ground.child import CHECKOUT
 from helpers.ground.units import parse_size, show_bytes
 
@@ -64,9 +64,9 @@ def study(
     if source in PATTERNS:
         trace = generate(source, seed=seed)
     elif source in bundled:
-        trace = read(bundled[source])
+        trace = read_trace(bundled[source])
     elif Path(source).is_file():
-        trace = with_record(read(source), Path(source))
+        trace = with_record(read_trace(source), Path(source))
     else:
         names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
         raise ValueError(f"trace {source!r}: expected a file, {names}")

@@ -93,11 +93,11 @@ def _grows(trace: Path) -> str:
     Empty where nothing does or the trace cannot be read.
     """
     from helpers.allocator.growth import grows
-    from helpers.allocator.load import read
     from helpers.allocator.trace import TraceError
+    from helpers.allocator.trace_file import read_trace
 
     try:
-        return grows(read(trace))
+        return grows(read_trace(trace))
     except TraceError:
         return ""
 

@@ -53,14 +53,14 @@ class _Subject:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from helpers.allocator.driver import Card
-        from helpers.allocator.load import read
         from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
+        from helpers.allocator.trace_file import read_trace
         from helpers.look.cards import find_card
         from helpers.settings.releases import behaviour
 
         most = arguments.max_bytes
         limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
-        trace = read(arguments.trace, device=arguments.device, **limit)
+        trace = read_trace(arguments.trace, device=arguments.device, **limit)
         self.trace = with_record(trace, Path(arguments.trace))
         known = circumstances(self.trace)
         self.torch = _release(arguments.torch, known.torch)
@@ -113,10 +113,10 @@ def replay(arguments: argparse.Namespace) -> int:
     Example: replay run.pickle --conf expandable_segments:True
     """
     from helpers.allocator import engine as allocator
-    from helpers.allocator.load import to_parquet
+    from helpers.allocator.oracle_lines import op_lines
     from helpers.allocator.outcome import lines
+    from helpers.allocator.parquet_file import to_parquet
     from helpers.allocator.recorded import agreement
-    from helpers.allocator.trace import op_lines
     from helpers.allocator.views import replays
     from helpers.allocator.whatif import row_of
     from helpers.settings.text import parse
@@ -261,7 +261,7 @@ def shrink(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict
 
-    from helpers.allocator.load import to_parquet
+    from helpers.allocator.parquet_file import to_parquet
     from helpers.allocator.shrink import shrink
     from helpers.allocator.views.reproducer import NoProgramError, program, shrunk_table
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from helpers.allocator.capacity import Runs, prepared, smallest
 from helpers.allocator.driver import GRANULE_BYTES, Card, round_up
-from helpers.allocator.load import read
 from helpers.allocator.recorded import AMPLE_BYTES
+from helpers.allocator.trace_file import read_trace
 from helpers.ground.units import halved
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 
@@ -96,7 +96,7 @@ def _modelled(ample: Rehearsal, held_bytes: int) -> int:
         return 0
     try:
         card = Card(AMPLE_BYTES, held_bytes, "topdown")
-        stream, _, _ = prepared(read(ample.trace), card, anew=True)
+        stream, _, _ = prepared(read_trace(ample.trace), card, anew=True)
         return smallest(Runs(stream, card, ample.torch), ample.conf)
     except ValueError:
         return 0  # an unknown release, or a trace cut at its start: then by halving alone

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
-from helpers.allocator.load import read
+from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import whatif
 from helpers.ground.child import OUTPUTS, Transcript
 from helpers.ground.replays import WhatIf
@@ -91,7 +91,7 @@ def until_oom(
         why = "; ".join(end.get("notes", [])) or "no trace was kept"
         return replace(found, why_no_answer=why)
     path = Path(end["trace"])
-    answer = whatif(read(path), Card(limit_bytes), confs=confs)
+    answer = whatif(read_trace(path), Card(limit_bytes), confs=confs)
     return replace(found, trace=path, answer=answer)
 
 

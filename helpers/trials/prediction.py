@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from helpers.allocator.driver import Card
-from helpers.allocator.load import read
 from helpers.allocator.trace import Trace
+from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import whatif
 from helpers.ground.child import CHECKOUT
 from helpers.ground.replays import Replay
@@ -133,7 +133,7 @@ def beside_control(control: Peak, treated: Peak, card_bytes: int) -> Prediction:
 
 @lru_cache(maxsize=256)
 def _replay_of(path: Path, capacity_bytes: int, torch: str, build: str) -> Replay:
-    answer = whatif(read(path), Card(capacity_bytes), torch=torch, build=build, confs=[""])
+    answer = whatif(read_trace(path), Card(capacity_bytes), torch=torch, build=build, confs=[""])
     return answer.rows[0]
 
 

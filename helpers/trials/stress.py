@@ -15,9 +15,10 @@ from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
+from helpers.allocator.oracle_lines import program_lines
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
-from helpers.allocator.trace import Trace, program_lines
+from helpers.allocator.trace import Trace
 from helpers.ground.child import Transcript, program, transcript
 from helpers.ground.units import parse_size
 from helpers.look.bundle import Bundle, is_this_box

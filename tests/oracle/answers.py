@@ -15,9 +15,9 @@ from pathlib import Path
 from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.allocator.load import read
+from helpers.allocator.oracle_lines import op_lines
 from helpers.allocator.recorded import circumstances
-from helpers.allocator.trace import op_lines
+from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run
 
@@ -27,7 +27,7 @@ GRANULE = 2 << 20
 
 def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
     """(job, operations, what is asked) of one snapshot: what whatif named and the default settings, on each card."""
-    trace = read(path)
+    trace = read_trace(path)
     known = circumstances(trace)
     peak = replay(trace, known.conf, Card(1 << 44), torch=known.torch).peak_reserved_bytes
     asked = []

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
+from helpers.allocator.oracle_lines import from_oracle
 from helpers.allocator.outcome import ReplayError, lines
-from helpers.allocator.trace import from_oracle
 from helpers.settings.text import SettingsError
 
 FIELDS = ("out", "seg", "off", "bsize", "alloc", "res", "act", "req", "isplit", "n", "c", "drv")

@@ -12,7 +12,7 @@ from helpers.allocator.edits.backward import NEAR, BackwardPass
 from helpers.allocator.edits.line_calls import CONTAINER, LineCalls
 from helpers.allocator.edits.rewrite import LINEAR, Rewrite
 from helpers.allocator.lines import Requests
-from helpers.allocator.trace import own_line
+from helpers.allocator.stack_frames import own_line
 
 KEEP_THEIR_INPUT = (LINEAR, "torch/nn/modules/conv.py")
 """Modules that keep for the backward pass what they are given, and not what they give."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from helpers.allocator.edits.edit import Edit
 from helpers.allocator.lines import Requests
-from helpers.allocator.trace import own_line
+from helpers.allocator.stack_frames import own_line
 
 CONTAINER = "torch/nn/modules/container.py"
 _CONTAINER_FORWARD = f"{CONTAINER} forward"

@@ -1,0 +1,63 @@
+"""Frames of a stack as texts: ``train.py:12 step``, and whose file one stands in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_PYTHON_LINE = re.compile(r"(?!<(?!ipython|stdin))[^/]*:\d+ ")
+
+
+CALLS = re.compile(
+    r"^torch/(?:nn/modules/module\.py:\d+ _call_impl|utils/checkpoint\.py:|autograd/function\.py:)"
+)
+"""Frames that run a part of the program: the forward of a module, what a checkpoint runs anew,
+a function's own backward.
+"""
+
+
+def own_line(frame: str) -> bool:
+    """Whether a frame is a line of the program's own files: no package's, not the standard
+    library's, no operator of torch's.
+    """
+    return bool(_PYTHON_LINE.match(frame))
+
+
+_PACKAGES = {
+    "": r".*/(?:site|dist)-packages/(.+/.+)",
+    "site-packages/": r".*/(?:site|dist)-packages/(.+)",
+    "python/": r".*/lib(?:64)?/python\d[\d.]*t?/(.+)|.*/python\d+/lib/(.+)",
+    "torch/": r".*/torch/((?:_\w+|amp|ao|autograd|backends|cuda|distributed|distributions|export|fft|func|functional|fx|jit|"
+    r"linalg|masked|multiprocessing|nested|nn|optim|overrides|profiler|random|serialization|sparse|special|storage|utils)"
+    r"(?:/.+|\.py))",
+    "torchinductor/": r".*/torchinductor_[^/]+/(.+)",
+    "casebook/": r".*/helpers/(?:torchside|\w+/under_torch)/(.+)",
+}
+"""Files that are not the program's own, and what stands for their folder: installed, the
+standard library's, torch's from source, a compiler's, the recorder's.
+"""
+_REHEARSAL = re.compile(r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py")
+"""Files of a rehearsal, which stand between the program's line and torch."""
+_PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
+
+
+def frame_text(frame: Any) -> str:
+    """``train.py:12 step``, without the folders of whoever recorded it; of a package's file
+    with its place in the package, ``torch/nn/modules/linear.py:125 forward``; empty for C++.
+    """
+    if type(frame) is not dict:
+        return ""
+    file = frame.get("filename")
+    line = frame.get("line")
+    name = frame.get("name")
+    if type(file) is not str or type(line) is not int or type(name) is not str:
+        return ""
+    if not file.endswith(".py") and file[:1] != "<":
+        return ""
+    path = file.replace("\\", "/")[-4096:]
+    if _REHEARSAL.fullmatch(path):
+        return ""
+    places = ((start, pattern.match(path)) for start, pattern in _PATTERNS.items())
+    inside = (start + "".join(filter(None, one.groups())) for start, one in places if one)
+    shown = next(inside, path.rsplit("/", 1)[-1])
+    return " ".join(f"{shown[-80:]}:{line if abs(line) < 1 << 40 else 0} {name[:120]}".split())

@@ -1,0 +1,80 @@
+"""The trace in a file: a torch memory snapshot, the oracle's JSON lines (operations or results,
+plain or .xz), or the project's own Parquet file.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from helpers.allocator.oracle_lines import from_oracle
+from helpers.allocator.parquet_file import from_parquet
+from helpers.allocator.rewind import rewind
+from helpers.allocator.snapshot import load
+from helpers.allocator.trace import MAX_FILE_BYTES, Trace, TraceError
+from helpers.look.files import opened
+
+_BLOCK_BYTES = 1 << 22
+_LINE_BYTES = 64 << 20
+
+
+def read_trace(
+    path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES
+) -> Trace:
+    """The trace in a file, its kind recognised by content and, for a pickle of an old protocol,
+    by name.
+
+    ``device`` chooses among the devices of a snapshot. Raises TraceError in one line, OSError
+    where the file cannot be read.
+    """
+    path = Path(path)
+    with opened(path) as file:
+        head = file.read(64)
+    kind = _kind(path.name, head)
+    if (size := path.stat().st_size) > max_bytes:
+        more = f"the limit is {max_bytes:,}; allow more with max_bytes={size}"
+        raise TraceError(f"{path.name} has {size:,} bytes and {more}")
+    if kind == "pickle":
+        return rewind(load(path, device, max_bytes))
+    if kind == "parquet":
+        return from_parquet(path)
+    with lzma.open(path) if kind == "xz" else opened(path) as file:
+        try:
+            return from_oracle(_lines(file, max_bytes))
+        except (lzma.LZMAError, EOFError) as error:
+            damaged = f"{path.name} is a damaged .xz file ({error}); copy it again"
+            raise TraceError(damaged) from None
+
+
+def _kind(name: str, head: bytes) -> str:
+    if head[:1] == b"\x80" or name.endswith((".pickle", ".pkl")):
+        return "pickle"
+    if head[:4] == b"PAR1":
+        return "parquet"
+    if head[:6] == b"\xfd7zXZ\x00":
+        return "xz"
+    if head.lstrip()[:1] == b"{":
+        return "lines"
+    raise TraceError(
+        f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
+        "(.jsonl, .jsonl.xz) or a Parquet trace; record one: python3 -m helpers record -- COMMAND"
+    )
+
+
+def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Lines of a file in bounded memory; a .xz of zeros is stopped at ``max_bytes``."""
+    seen = 0
+    rest = b""
+    while block := file.read(_BLOCK_BYTES):
+        seen += len(block)
+        if seen > max_bytes:
+            limit = f"the limit of {max_bytes:,} bytes; allow more with max_bytes=N"
+            raise TraceError(f"the text is longer than {limit}")
+        *lines, rest = (rest + block).split(b"\n")
+        if len(rest) > _LINE_BYTES:
+            what = f"a line is longer than {_LINE_BYTES:,} bytes"
+            raise TraceError(f"{what}: these are not the oracle's JSON lines")
+        yield from lines
+    yield rest
