@@ -5,7 +5,8 @@ The recorded boxes themselves lie in env/boxes; their manifests say of each item
 
 import json
 
-from helpers.look.bundle import BundleWriter, open_box
+from helpers.look.boxes import open_box
+from helpers.look.bundle import BundleWriter
 
 LINK = {"current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe"}
 LINK.update(max_link_width="16", numa_node="-1", iommu_group="14", iommu_type="DMA-FQ", resource=[])

@@ -16,7 +16,8 @@ from helpers.ground.contract import to_json  # noqa: E402
 from helpers.judge.diagnosis import diagnose  # noqa: E402
 from helpers.judge.evidence import evidence_from_bundle  # noqa: E402
 from helpers.judge.next_step import recovery  # noqa: E402
-from helpers.look.bundle import Bundle, BundleWriter, open_box, recorded_names  # noqa: E402  # noqa: E402
+from helpers.look.boxes import open_box, recorded_names  # noqa: E402
+from helpers.look.bundle import Bundle, BundleWriter  # noqa: E402
 
 ODD = [b"", b"\x00\xff\xfe", b"null\n", b"1,5 GiB", "١٢".encode()]
 ODD += b"nan -1 99999999999999999999999999 [drm] {} [] N/A".split()

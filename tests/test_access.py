@@ -11,17 +11,14 @@ from kernel_boxes import box
 from other_user import as_nobody
 
 from helpers.look import access as access_module
-from helpers.look.access import (
-    access,
+from helpers.look.access import access, collect_identity, identity, walk_access
+from helpers.look.environment import (
     collect_environment,
-    collect_identity,
     collect_limits,
-    identity,
     is_allowed,
     limits,
     sounds_secret,
     variables,
-    walk_access,
 )
 
 

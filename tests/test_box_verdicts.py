@@ -11,7 +11,7 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
 from helpers.judge.next_step import recovery
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 from helpers.settings import presets
 from helpers.settings.audit import audit_box
 

@@ -6,7 +6,7 @@ import pytest
 
 from helpers.look import drm, framework, kfd, machine, nvidia, rocm, ttm
 from helpers.look.archive import BundleError
-from helpers.look.bundle import RECORDED, open_box, recorded_names
+from helpers.look.boxes import RECORDED, open_box, recorded_names
 
 STAGES = [f"strix-halo-{stage}" for stage in ("1-found", "2-vm-size", "3-gttsize", "4-ttm")]
 NAMES = ["cpu-only", "cuda-24gb-tuning", "cuda-healthy", "rx7900xt-container", *STAGES]

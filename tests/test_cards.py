@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.look import cards
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 
 GIB = 1 << 30
 

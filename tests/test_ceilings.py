@@ -9,7 +9,7 @@ from ttm_boxes import DKMS, GIB, MIB, PCI, apu
 from helpers.judge.binding import decide
 from helpers.judge.ceilings import ceilings
 from helpers.judge.numbers import Numbers, kfd_limit
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 
 RAM = 96 * GIB
 HALF = RAM // 2

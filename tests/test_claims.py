@@ -7,8 +7,8 @@ import pytest
 from data_rows import read_rows
 
 from helpers.judge.ledger import DRIVER, ledger
-from helpers.look.access import variables
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
+from helpers.look.environment import variables
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus
 from helpers.look.machine import machine

@@ -24,7 +24,8 @@ from helpers.commands import workbook
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import columns_of
-from helpers.look.bundle import RECORDED, BundleWriter, open_box, open_bundle, recorded_names
+from helpers.look.boxes import RECORDED, open_box, recorded_names
+from helpers.look.bundle import BundleWriter, open_bundle
 
 MAIN = str(ROOT / "helpers" / "__main__.py")
 APU = "strix-halo-1-found"

@@ -6,7 +6,7 @@ import pytest
 from night_runs import night
 from tell_boxes import HOSTILE
 
-from helpers.look.bundle import RECORDED
+from helpers.look.boxes import RECORDED
 from helpers.tell import compare
 from helpers.tell.compare import Change, CompareError, Comparison, Pair, as_json, as_text
 

@@ -28,7 +28,7 @@ from helpers.judge.next_step import recovery
 from helpers.judge.observation import Observation
 from helpers.judge.posted_processes import process_observations, processes
 from helpers.judge.weights import weigh_failures
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 
 SPOKEN = "sufficient proof strong weak refuted_by strong_against weak_against".split()
 GROUPS = [group for one in failures() for group in (*one.needs, *(getattr(one, k) for k in SPOKEN))]

@@ -11,7 +11,7 @@ from statistics import median
 import pytest
 
 from helpers.cli import main, parsers
-from helpers.look.bundle import RECORDED, recorded_names
+from helpers.look.boxes import RECORDED, recorded_names
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {

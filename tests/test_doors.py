@@ -22,7 +22,7 @@ from helpers.ground.contract import from_json
 from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verdict
 from helpers.judge import diagnosis
 from helpers.judge.evidence import evidence_from_bundle
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 from helpers.share import Case, issue_text, subject_of
 from helpers.share.verdict_facts import headline
 from helpers.tell.render import verdict_html

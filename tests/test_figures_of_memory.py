@@ -14,7 +14,7 @@ from helpers.judge.ceilings import ceiling_answer, ceilings
 from helpers.judge.numbers import Numbers, numbers_of
 from helpers.judge.obstacles import obstacles
 from helpers.judge.visible_devices import visible_devices
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.look.figure_forms import rows
 from helpers.look.figures import Figure, figures_of
 from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from helpers import cli
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.tell.sheet import png
 from helpers.tell.shown import cell
 from helpers.trials import training_view as training

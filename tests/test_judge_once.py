@@ -7,7 +7,7 @@ from changed_boxes import oom
 
 from helpers.judge import ceilings, diagnosis, evidence, ledger
 from helpers.judge.evidence import evidence_from_message
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 
 ERROR = oom("2.00 GiB", "23.56 GiB", "512.00 MiB", "22.50 GiB", "100.00 MiB")
 

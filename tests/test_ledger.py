@@ -11,7 +11,8 @@ from kernel_boxes import PCI, amd_box
 
 from helpers.ground.units import Quantity
 from helpers.judge.ledger import DRIVER, MESSAGE, ledger
-from helpers.look.bundle import BundleWriter, open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
+from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus
 from helpers.look.message import Message
 

@@ -11,7 +11,7 @@ from test_figures import bars, laid_out, words
 from helpers.ground.shapes import not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
 from helpers.tell.figures import ROWS, colours, pieces_of

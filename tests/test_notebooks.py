@@ -16,7 +16,8 @@ from helpers.batch.batch import run_plan
 from helpers.batch.report import machine_line
 from helpers.face import checks as face_checks
 from helpers.ground.shapes import VERDICT_MIME
-from helpers.look.bundle import RECORDED, BundleWriter, open_bundle, recorded_names
+from helpers.look.boxes import RECORDED, recorded_names
+from helpers.look.bundle import BundleWriter, open_bundle
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

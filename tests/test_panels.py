@@ -23,7 +23,7 @@ from helpers.fits.panel import Wish
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_limit
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.tell import ttm
 from helpers.tell.figure_style import DARK
 from helpers.tell.panels import frame, monitor

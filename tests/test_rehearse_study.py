@@ -12,7 +12,7 @@ from helpers import cli
 from helpers.allocator.record import RecordError, record
 from helpers.commands import rehearse as command
 from helpers.commands import trial as commands
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.rehearse import (
     build,
     torches,

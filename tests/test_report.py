@@ -24,7 +24,8 @@ from helpers.batch.shapes import STATES
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import GIB
-from helpers.look.bundle import BundleWriter, open_box
+from helpers.look.boxes import open_box
+from helpers.look.bundle import BundleWriter
 from helpers.tell import box as words_of_box
 from helpers.tell.markdown_html import Prose
 from helpers.tell.page import notebook_html

@@ -14,7 +14,7 @@ from data_rows import read_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.look.access import is_allowed
+from helpers.look.environment import is_allowed
 from helpers.settings import table
 from helpers.settings.assignments import late_assignments
 from helpers.settings.audit import audit

@@ -23,7 +23,7 @@ from helpers.batch.notebook import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Alternative, Evidence, NextStep, seen
-from helpers.look.bundle import RECORDED, recorded_names
+from helpers.look.boxes import RECORDED, recorded_names
 from helpers.share import public, verdict_facts
 from helpers.share.verdict_facts import TABLE
 

@@ -13,7 +13,7 @@ from helpers.allocator.trace import Op, Trace
 from helpers.allocator.views import replays
 from helpers.allocator.views import studies as views
 from helpers.allocator.whatif import whatif
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.tell.sheet import png
 from helpers.trials import stress
 

@@ -13,7 +13,7 @@ from helpers.ground.shapes import CAUSES, causes, not_allowed, not_available, se
 from helpers.ground.units import GIB, MIB, columns_of, cut, plain
 from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.look.wordings import lines as log_lines
 from helpers.tell import shown, tables
 from helpers.tell.message import message_table

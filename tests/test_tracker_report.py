@@ -7,7 +7,7 @@ import pytest
 from tell_boxes import VERDICT
 
 from helpers.ground.shapes import CAUSES
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 from helpers.share import TRACKERS, Case, issue_text
 from helpers.share.verdict_facts import TABLE
 from helpers.tell import shown

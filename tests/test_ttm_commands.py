@@ -14,7 +14,7 @@ from ttm_boxes import DKMS, GIB, apu
 from helpers.ground.shapes import TtmPlan
 from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
 from helpers.judge.ttm_plan import planned_step, ttm_answer
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 
 STALE = {
     "/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",

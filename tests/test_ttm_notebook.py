@@ -10,7 +10,7 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.ttm_limit import room
 from helpers.judge.ttm_plan import ttm_answer
 from helpers.judge.ttm_verify import verify
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import sheet
 from helpers.tell import ttm as tell
 

@@ -15,7 +15,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ttm_limit import Room, check_wish, in_units, plan, wanted_bytes
 from helpers.judge.ttm_plan import ttm_answer
-from helpers.look.bundle import open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
 
 STRIX = ("strix-halo-1-found", "strix-halo-2-vm-size", "strix-halo-3-gttsize", "strix-halo-4-ttm")
 KERNELS = st.none() | st.tuples(st.integers(5, 7), st.integers(0, 20))

@@ -4,7 +4,7 @@ import pytest
 from ttm_boxes import DKMS, GIB, apu
 
 from helpers.judge.ttm_verify import LAYERS, verify
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 
 HALF = 48 * GIB
 WANTED = 80 * GIB

@@ -7,7 +7,7 @@ import pytest
 from command_line import verb
 from vpoc_trades import lines
 
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.vpoc import answer, case, figures, view
 from helpers.vpoc.counting import GONE, STRATEGIES
 from helpers.vpoc.files import profiles_of

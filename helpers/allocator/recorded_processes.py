@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import process_of
-from helpers.look.access import looks_secret, sounds_secret
+from helpers.look.environment import looks_secret, sounds_secret
 
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
 ORDER = ("oom", "exit", "os._exit", "exec", "SIGTERM", "hang", "SIGUSR1")

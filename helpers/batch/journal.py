@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
-from helpers.look.bundle import recorded_names
+from helpers.look.boxes import recorded_names
 from helpers.look.files import whole, write_atomic
 
 from . import kernel

@@ -28,7 +28,8 @@ from helpers.ground.child import CHECKOUT, OUTPUTS
 from helpers.ground.contract import one_line
 from helpers.ground.units import pci_address, show_bytes
 from helpers.look.archive import BundleError
-from helpers.look.bundle import open_bundle, recorded_names
+from helpers.look.boxes import recorded_names
+from helpers.look.bundle import open_bundle
 from helpers.look.files import opened
 from helpers.settings.presets import FOLDER, PresetError
 from helpers.settings.presets import load as load_preset

@@ -35,7 +35,8 @@ from helpers.batch.record import (
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.look.archive import BundleError
-from helpers.look.bundle import RECORDED, Bundle, open_bundle
+from helpers.look.boxes import RECORDED
+from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.files import write_atomic
 from helpers.tell.box import ELSEWHERE
 from helpers.tell.page import notebook_html

@@ -13,7 +13,7 @@ from helpers.commands.use import WrongUse, listed, print_json, say, show, waits_
 from helpers.ground.contract import to_json
 from helpers.look import files
 from helpers.look.archive import BundleError
-from helpers.look.bundle import RECORDED, open_box, recorded_names
+from helpers.look.boxes import RECORDED, open_box, recorded_names
 
 if TYPE_CHECKING:
     from helpers.judge.evidence import CaseEvidence

@@ -87,7 +87,7 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
     """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
     from helpers.fits.cards import cards_of
     from helpers.ground.units import parse_size
-    from helpers.look.bundle import open_box
+    from helpers.look.boxes import open_box
     from helpers.look.cards import find_card
 
     inputs: dict[str, Any] = {}

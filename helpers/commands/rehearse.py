@@ -166,7 +166,7 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
 
 def _card(arguments: argparse.Namespace) -> GpuCard:
     from helpers.allocator.recorded import AMPLE_BYTES
-    from helpers.look.bundle import open_box
+    from helpers.look.boxes import open_box
     from helpers.look.cards import find_card
 
     capacity = arguments.capacity
@@ -216,8 +216,8 @@ class Settings:
 
 def _settings(arguments: argparse.Namespace) -> Settings:
     """As the options say, else as the box had them."""
-    from helpers.look.access import variables
-    from helpers.look.bundle import open_box
+    from helpers.look.boxes import open_box
+    from helpers.look.environment import variables
     from helpers.rehearse.words import WORDS
     from helpers.settings.table import CONF_NAMES
 

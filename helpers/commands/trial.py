@@ -76,7 +76,7 @@ def trial(arguments: argparse.Namespace) -> int:
 
 def _target(presets: Sequence[Preset]) -> Target:
     """What trials of these presets load: the CPU where no setting acts on a GPU, else the first GPU that nobody uses."""
-    from helpers.look.bundle import open_box
+    from helpers.look.boxes import open_box
     from helpers.settings.table import HOST_NAMES
     from helpers.trials.targets import CPU, free_targets
     from helpers.trials.trial import DROPPED
@@ -90,7 +90,7 @@ def _target(presets: Sequence[Preset]) -> Target:
 
 def _rehearsed(given: argparse.Namespace) -> int:
     """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
-    from helpers.look.bundle import open_box
+    from helpers.look.boxes import open_box
     from helpers.look.cards import find_card
     from helpers.rehearse import remedies as rehearsed
     from helpers.rehearse import torches

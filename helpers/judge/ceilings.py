@@ -24,8 +24,9 @@ from helpers.judge import table
 from helpers.judge.binding import answer, decide
 from helpers.judge.numbers import NEW_KFD_LIMIT, Decision, Numbers, kernel_release, kfd_limit
 from helpers.look import framework, kfd, ttm
-from helpers.look.access import identity, limits, variables
+from helpers.look.access import identity
 from helpers.look.bundle import Bundle
+from helpers.look.environment import limits, variables
 from helpers.look.figures import figures_of
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine, page_size

@@ -14,8 +14,9 @@ from typing import Any
 
 from helpers.judge import table
 from helpers.look import framework
-from helpers.look.access import Identity, Node, access, identity, variables
+from helpers.look.access import Identity, Node, access, identity
 from helpers.look.bundle import Bundle
+from helpers.look.environment import variables
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
 OVERFLOW_GID = 65534

@@ -34,7 +34,7 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     origin = "environment"
     pairs = evidence.variables
     if evidence.bundle is not None:
-        from helpers.look.access import variables  # reads the environment of a box
+        from helpers.look.environment import variables
 
         origin = "bundle"
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))

@@ -10,23 +10,22 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, List, Literal, Optional
+from typing import Any, List, Literal, Optional, cast
 
 from helpers.ground.contract import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.ground.contract import as_dict, from_json
-from helpers.ground.places import CHECKOUT
 from helpers.ground.shapes import NOT_ALLOWED, Reading, absent, seen
 from helpers.ground.units import plain
 
-from . import files
 from .archive import BundleError, read_files, write_files
 from .files import natural
+
+EMPTY = "the file is empty"
+Kind = Literal["file", "command"]
+Status = Literal["ok", "not_available", "not_allowed", "timeout", "truncated"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,10 @@ class Item:
     __pydantic_config__ = {"extra": "forbid"}
 
     id: str
-    kind: Literal["file", "command"]
+    kind: Kind
     source: str
     path: str
-    status: Literal["ok", "not_available", "not_allowed", "timeout", "truncated"]
+    status: Status
     exit: Optional[int] = None
     seconds: float = 0.0
     bytes: int = 0
@@ -97,7 +96,9 @@ class Text:
         """
         if self.ok:
             return absent("", odd, unit, self.source, self.item)
-        words = "permission denied" if self.status == NOT_ALLOWED else self.status.replace("_", " ")
+        words = self.status.replace("_", " ")
+        if self.status == NOT_ALLOWED:
+            words = "permission denied"
         return absent(self.status, self.why or words, unit, self.source, self.item)
 
     def find(
@@ -109,8 +110,12 @@ class Text:
         match = re.search(pattern, self.text)
         if match:
             words = match.group(1).strip()
-            return self.seen(int(words) * scale if scale else words, unit)
-        return self.missing(odd if self.text.strip() else "the file is empty", unit)
+            if scale:
+                return self.seen(int(words) * scale, unit)
+            return self.seen(words, unit)
+        if not self.text.strip():
+            odd = EMPTY
+        return self.missing(odd, unit)
 
     def refused(self, status: object, why: str, unit: str = "text") -> Reading:
         """No value, whatever became of the text: not allowed where ``status`` says so, else not
@@ -157,7 +162,9 @@ def _sha256(content: bytes) -> str:
 
 def rows(values: Any) -> list[Row]:
     """The objects in a list; none where it is no list."""
-    return [value for value in values if isinstance(value, Row)] if isinstance(values, list) else []
+    if not isinstance(values, list):
+        return []
+    return [value for value in values if isinstance(value, Row)]
 
 
 @dataclass(frozen=True)
@@ -201,21 +208,23 @@ class Bundle:
         """
         got = self.read(source)
         word = got.text.strip()
-        return got.seen(word) if got.ok and word else got.missing("the file is empty")
+        if got.ok and word:
+            return got.seen(word)
+        return got.missing(EMPTY)
 
     def table(self, source: str) -> list[Row]:
         """The rows of a JSON-lines table, such as ``processes``; a line that is no JSON object
         is left out.
         """
-        found = []
+        objects = []
         for line in self.read(source).text.splitlines():
             try:
                 row = json.loads(line, object_hook=Row)
             except (ValueError, RecursionError):
                 continue
             if isinstance(row, Row):
-                found.append(row)
-        return found
+                objects.append(row)
+        return objects
 
     def sources(self, pattern: str) -> list[str]:
         """Sources that match a shell pattern, in natural order (card2 before card10); ``*``
@@ -225,8 +234,8 @@ class Bundle:
         """
         depth = pattern.count("/")
         level = (source for source in self._by_source() if source.count("/") == depth)
-        found = (source for source in level if fnmatch.fnmatchcase(source, pattern))
-        return sorted((source for source in found if "*" not in source), key=natural)
+        matching = (source for source in level if fnmatch.fnmatchcase(source, pattern))
+        return sorted((source for source in matching if "*" not in source), key=natural)
 
     def _by_source(self) -> dict[str, Item]:
         return self.once("by source", lambda: {item.source: item for item in self.items})
@@ -235,10 +244,10 @@ class Bundle:
         """What ``make`` finds in this bundle, worked out the first time that it is asked for: a
         bundle does not change.
         """
-        found = self.__dict__.setdefault("_found", {})
-        if name not in found:
-            found[name] = make()
-        return found[name]
+        kept = self.__dict__.setdefault("_kept", {})
+        if name not in kept:
+            kept[name] = make()
+        return kept[name]
 
 
 class BundleWriter:
@@ -274,23 +283,35 @@ class BundleWriter:
         """
         raw = _raw(content) if isinstance(content, str) else content
         name = self._name(kind, source)
-        path = "" if raw is None else "raw/" + name
+        path = ""
         size = 0
         digest = ""
         if raw is not None:
+            path = "raw/" + name
             self._contents[path] = raw
             size = len(raw)
             digest = _sha256(raw)
-        about: Any = {"kind": kind, "status": status, "exit": exit, "why": why}
-        about.update(seconds=round(seconds, 3), bytes=size, sha256=digest, constructed=constructed)
-        item = Item(id=name, source=source, path=path, **about)
+        item = Item(
+            id=name,
+            kind=cast("Kind", kind),
+            source=source,
+            path=path,
+            status=cast("Status", status),
+            exit=exit,
+            seconds=round(seconds, 3),
+            bytes=size,
+            sha256=digest,
+            constructed=constructed,
+            why=why,
+        )
         self._items.append(item)
         return item
 
     def _name(self, kind: str, source: str) -> str:
         words = [word for word in source.split("/") if word not in ("", ".", "..")]
         plain = "/".join(re.sub("[^0-9A-Za-z._:+=-]", "_", word[:150]) for word in words)
-        plain = plain or "nameless"
+        if not plain:
+            plain = "nameless"
         if kind == "command":
             plain = "command/" + plain.replace("/", "_")[:120]
         elif not source.startswith("/"):
@@ -301,7 +322,10 @@ class BundleWriter:
         number = 1
         while name in self._names or any(folder in self._files for folder in _folders(name)):
             number += 1
-            name = f"{plain}~{number}" if name in self._names else f"~{number}/{plain}"
+            if name in self._names:
+                name = f"{plain}~{number}"
+            else:
+                name = f"~{number}/{plain}"
         self._files.add(name)
         self._names.update([name, *_folders(name)])
         return name
@@ -373,59 +397,5 @@ def _manifest(content: bytes, path: Path) -> Manifest:
     except (ValueError, RecursionError) as error:
         why = " ".join((str(error) or type(error).__name__).split())[:300]
         raise BundleError(f"{path}: {why}; capture again") from error
-    known = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
-    raise BundleError(f"{path}: schema_version {version}; {known}")
-
-
-# Boxes by name: this one (``live``), a bundle by its path, or a recorded box from env/boxes.
-
-RECORDED = CHECKOUT / "env" / "boxes"
-
-
-def recorded_names() -> list[str]:
-    """Names of the recorded boxes."""
-    return sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
-
-
-def open_box(box: str) -> Bundle:
-    """The evidence of ``live`` (captured now, in memory), of a recorded box, or of a bundle at
-    a path.
-
-    Raises BundleError: an unknown name is answered with the names that exist.
-    """
-    if box == "live":
-        return _captured_now()
-    if (RECORDED / box / "manifest.json").is_file():
-        return open_bundle(RECORDED / box)
-    if "/" not in box and not Path(box).exists():
-        names = ", ".join(recorded_names()) or "the recorded boxes, which only a checkout has"
-        raise BundleError(f"box {box!r}: expected live, a bundle's path, or one of {names}")
-    return open_bundle(box)
-
-
-def is_this_box(bundle: Bundle) -> bool:
-    """Whether the bundle was taken on this machine since it booted, so that a check run here is
-    a check of that box.
-    """
-    booted = files.boot_id()
-    boots = [row.get("boot_id") for row in bundle.table("host")]
-    return bundle.kind == "live" and bool(booted) and booted in boots
-
-
-def _captured_now() -> Bundle:
-    # In a child: the caller may be a kernel with threads, where the forks of a capture are not
-    # safe.
-    with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
-        out = Path(folder, "box")
-        in_folder = CHECKOUT.is_dir()  # else it is the one file that holds the package
-        program = ["-m", "helpers"] if in_folder else [str(CHECKOUT)]
-        argv = [sys.executable, *program, "capture", "--out", str(out)]
-        pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        pipes["stderr"] = subprocess.STDOUT
-        place = CHECKOUT if in_folder else CHECKOUT.parent
-        done = subprocess.run(argv, cwd=place, check=False, **pipes)
-        if not out.exists():
-            words = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no words"]
-            how = f"ended with exit code {done.returncode}: {words[-1]}"
-            raise BundleError(f"capture of this box {how}")
-        return open_bundle(out)
+    advice = f"this workbook reads up to {SCHEMA_VERSION}; update the workbook"
+    raise BundleError(f"{path}: schema_version {version}; {advice}")

@@ -28,10 +28,12 @@ from helpers import __version__
 from helpers.ground.child import CHECKOUT, OUTPUTS
 from helpers.ground.tables import data
 from helpers.ground.units import now, plain, show_bytes
+from helpers.look.bundle import Bundle, BundleWriter, Item
 
 from . import (
     access,
     commands,
+    environment,
     files,
     framework,
     hanging,
@@ -43,7 +45,6 @@ from . import (
     ttm,
 )
 from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
-from .bundle import Bundle, BundleWriter, Item
 
 if TYPE_CHECKING:
     Rows = Iterable[dict[str, Any]]
@@ -291,8 +292,8 @@ def _tables(options: Options) -> dict[str, Tables]:
         },
         "access": {
             "identity": (child(access.collect_identity), own),
-            "limits": (access.collect_limits, own),
-            "environment": (access.collect_environment, own),
+            "limits": (environment.collect_limits, own),
+            "environment": (environment.collect_environment, own),
             "access": (access.walk_access, own),
         },
         "NVML": {"nvml": (partial(nvidia.collect_nvml, NVML_LIMIT_S), options.no_commands)},
@@ -353,7 +354,7 @@ def _torch(options: Options) -> list[dict[str, Any]]:
     for row in rows:
         for key in ("python", "path"):
             if row.get(key):
-                row[key] = access.without_names(str(row[key]))
+                row[key] = environment.without_names(str(row[key]))
     return rows
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import pci_address, printed_size
+from helpers.look.bundle import Bundle, Text
 
-from .bundle import Bundle, Text
 from .files import natural, sources
 
 POOLS = ("vram_total", "vram_used", "gtt_total", "gtt_used")

@@ -15,10 +15,10 @@ from typing import Any
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import OK, Reading
 from helpers.ground.units import pci_address
+from helpers.look.bundle import Bundle, Row, Text, rows
 from helpers.look.vendor_text import size, word
 
 from . import commands
-from .bundle import Bundle, Row, Text, rows
 
 TABLE = "torch"
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from helpers.ground.shapes import Reading, not_available, seen, sum_of
+from helpers.look.access import identity
+from helpers.look.bundle import Bundle
 
 from . import drm, framework, kfd, nvidia, pci, processes, rocm, ttm
-from .access import identity
 from .archive import BundleHostile
-from .bundle import Bundle
 from .machine import machine
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA", "0x8086": "Intel"}

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading, not_available, sum_of
 from helpers.ground.units import pci_address
+from helpers.look.bundle import Bundle
 
-from .bundle import Bundle
 from .drm import cards
 from .files import natural, sources
 

@@ -19,8 +19,8 @@ from typing import Any
 from helpers.ground.child import memory_groups
 from helpers.ground.shapes import Reading
 from helpers.ground.units import KIB
+from helpers.look.bundle import Bundle
 
-from .bundle import Bundle
 from .files import boot_id, sources, text
 
 FILES = sources("files", "machine")

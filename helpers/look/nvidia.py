@@ -20,11 +20,11 @@ from xml.etree import ElementTree
 
 from helpers.ground.shapes import NOT_ALLOWED, Reading
 from helpers.ground.units import pci_address
+from helpers.look.bundle import Bundle, Row, Text, rows
 from helpers.look.text_file import BLOCK, cut
 from helpers.look.vendor_text import count, find_object, size, stdout_of, why_nothing, word
 
 from . import commands
-from .bundle import Bundle, Row, Text, rows
 
 XML = "nvidia-smi -q -x"
 NVCC = "nvcc --version"

@@ -16,8 +16,8 @@ from typing import Any
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import pci_address
+from helpers.look.bundle import Bundle, Row, Text
 
-from .bundle import Bundle, Row, Text
 from .files import find, text
 
 DEVICES = "/sys/bus/pci/devices"

@@ -16,9 +16,9 @@ from typing import Any
 from helpers.ground.child import process_of
 from helpers.ground.shapes import Reading
 from helpers.ground.units import KIB
+from helpers.look.bundle import Bundle
 
 from . import files, hanging
-from .bundle import Bundle
 
 DEVICE_PREFIXES = ("/dev/dri/", "/dev/kfd", "/dev/nvidia", "/dev/dxg")
 SMALL_BYTES = 64 << 10

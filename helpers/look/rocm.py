@@ -21,6 +21,7 @@ from typing import Any
 
 from helpers.ground.shapes import Reading, not_available
 from helpers.ground.units import pci_address
+from helpers.look.bundle import Bundle, Row, Text, rows
 from helpers.look.vendor_text import (
     count,
     find_json,
@@ -31,7 +32,6 @@ from helpers.look.vendor_text import (
     word,
 )
 
-from .bundle import Bundle, Row, Text, rows
 from .files import sources
 
 BUS = "rocm-smi --showbus --showproductname --showuniqueid --json"

@@ -20,8 +20,8 @@ from typing import Any
 
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
+from helpers.look.bundle import Bundle
 
-from .bundle import Bundle
 from .files import fault, find
 from .machine import page_size
 

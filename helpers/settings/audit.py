@@ -41,7 +41,7 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
     """What the captured environment's settings do on this box, by its torch build and its GPU's
     target.
     """
-    from helpers.look.access import variables  # only a captured box needs its readers
+    from helpers.look.environment import variables
     from helpers.look.framework import framework
     from helpers.look.gpus import gpus
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import Reading
-from helpers.look.bundle import recorded_names
+from helpers.look.boxes import recorded_names
 from helpers.settings.table import OPTIONS, PARAMETERS
 
 LARGEST = 1 << 60

@@ -13,7 +13,8 @@ from helpers.judge.ledger import MESSAGE, GpuLedger
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
-from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.boxes import is_this_box
+from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
 from helpers.look.pci import Link, PciDevice, pci_devices

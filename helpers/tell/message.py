@@ -9,7 +9,7 @@ from helpers.ground.shapes import Verdict
 from helpers.ground.units import Quantity
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.look.message import Message
 from helpers.look.messages import NOTHING_KNOWN
 from helpers.tell.shown import Shown

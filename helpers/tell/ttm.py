@@ -17,7 +17,8 @@ from helpers.ground.units import GIB, near, plain, show_bytes
 from helpers.judge.ceilings import Ceiling, Stack, ceilings
 from helpers.judge.ttm_limit import Room, in_units, plan
 from helpers.judge.ttm_verify import VerifyResult
-from helpers.look.bundle import Bundle, open_box, recorded_names
+from helpers.look.boxes import open_box, recorded_names
+from helpers.look.bundle import Bundle
 from helpers.tell.prose import SCREEN, typed, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown

@@ -11,7 +11,8 @@ from functools import partial
 from helpers.allocator.study import study
 from helpers.ground.child import OUTPUTS
 from helpers.ground.units import parse_size
-from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.boxes import is_this_box
+from helpers.look.bundle import Bundle
 from helpers.look.cards import GpuCard, largest_pool
 from helpers.look.framework import framework
 from helpers.look.gpus import gpus

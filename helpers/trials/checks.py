@@ -22,7 +22,8 @@ from typing import Any
 from helpers.ground.child import Ended, json_row, program, watch
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
-from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.boxes import is_this_box
+from helpers.look.bundle import Bundle
 from helpers.settings.table import NO_CACHE
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.targets import Target, environment, targets_of

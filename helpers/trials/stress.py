@@ -21,7 +21,8 @@ from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace
 from helpers.ground.child import Transcript, program, transcript
 from helpers.ground.units import parse_size
-from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.boxes import is_this_box
+from helpers.look.bundle import Bundle
 from helpers.settings.table import CONF_NAMES
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.targets import CPU, Target, environment, free_targets

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from helpers.ground.child import field
 from helpers.ground.units import KIB
-from helpers.look.bundle import Bundle, BundleWriter, is_this_box
+from helpers.look.boxes import is_this_box
+from helpers.look.bundle import Bundle, BundleWriter
 from helpers.look.files import read
 from helpers.look.gpus import gpus
 from helpers.look.machine import FILES, cgroup_files, machine

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import OUTPUTS
-from helpers.look.bundle import Bundle, is_this_box
+from helpers.look.boxes import is_this_box
+from helpers.look.bundle import Bundle
 from helpers.tell.html_table import text_html
 
 from .frame import Frame, Panel, Part, parts_html

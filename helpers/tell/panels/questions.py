@@ -9,7 +9,7 @@ from typing import Any
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
-from helpers.look.bundle import recorded_names
+from helpers.look.boxes import recorded_names
 from helpers.tell import figures, message, ttm, verdict
 
 from .frame import Frame, Panel, Part, parts_html

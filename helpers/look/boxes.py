@@ -1,0 +1,74 @@
+"""Boxes by name: this one (``live``), a bundle by its path, or a recorded box from env/boxes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from helpers.ground.places import CHECKOUT
+from helpers.look.bundle import Bundle, open_bundle
+
+from . import files
+from .archive import BundleError
+
+RECORDED = CHECKOUT / "env" / "boxes"
+NO_CHECKOUT = "the recorded boxes, which only a checkout has"
+
+
+def recorded_names() -> list[str]:
+    """Names of the recorded boxes."""
+    return sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
+
+
+def open_box(box: str) -> Bundle:
+    """The evidence of ``live`` (captured now, in memory), of a recorded box, or of a bundle at
+    a path.
+
+    Raises BundleError: an unknown name is answered with the names that exist.
+    """
+    if box == "live":
+        return _captured_now()
+    if (RECORDED / box / "manifest.json").is_file():
+        return open_bundle(RECORDED / box)
+    if "/" not in box and not Path(box).exists():
+        names = ", ".join(recorded_names()) or NO_CHECKOUT
+        raise BundleError(f"box {box!r}: expected live, a bundle's path, or one of {names}")
+    return open_bundle(box)
+
+
+def is_this_box(bundle: Bundle) -> bool:
+    """Whether the bundle was taken on this machine since it booted, so that a check run here is
+    a check of that box.
+    """
+    booted = files.boot_id()
+    boots = [row.get("boot_id") for row in bundle.table("host")]
+    return bundle.kind == "live" and bool(booted) and booted in boots
+
+
+def _captured_now() -> Bundle:
+    # In a child: the caller may be a kernel with threads, where the forks of a capture are not
+    # safe.
+    place = CHECKOUT
+    program = ["-m", "helpers"]
+    if not CHECKOUT.is_dir():  # it is the one file that holds the package
+        place = CHECKOUT.parent
+        program = [str(CHECKOUT)]
+    with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
+        out = Path(folder, "box")
+        done = subprocess.run(
+            [sys.executable, *program, "capture", "--out", str(out)],
+            cwd=place,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if not out.exists():
+            lines = done.stdout.decode("utf-8", "replace").strip().splitlines()
+            words = lines[-1] if lines else "no words"
+            raise BundleError(
+                f"capture of this box ended with exit code {done.returncode}: {words}"
+            )
+        return open_bundle(out)
