@@ -19,8 +19,9 @@ from .machine import machine
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA", "0x8086": "Intel"}
 HOST_PID = "a host PID"
-HOSTS = ("KFD", "nvidia-smi", "amd-smi")
-"""These list processes by the host's numbers, which inside a PID namespace of its own name others."""
+NUMBERED_BY_HOST = ("KFD", "nvidia-smi")
+HOSTS = (*NUMBERED_BY_HOST, "amd-smi")
+"""These list processes by the host's numbers, which name others inside a PID namespace."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,10 @@ def one_each(holders: Iterable[Holder]) -> list[Holder]:
 
 
 def _largest(holder: Holder) -> tuple[int, int, str]:
-    return -holder.memory.bytes if holder.memory.ok else 1, holder.pid, holder.source
+    order = 1
+    if holder.memory.ok:
+        order = -holder.memory.bytes
+    return order, holder.pid, holder.source
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ _INDICES = {
     "nvidia-smi": "nvidia.index",
     "torch": "torch.index",
 }
-"""Each layer's own number for a GPU. They differ, and visibility variables renumber some of them."""
+"""Each layer's own number for a GPU. They differ; visibility variables renumber some of them."""
 
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
@@ -125,26 +129,31 @@ def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
 
 
 def _gpus(bundle: Bundle) -> tuple[Gpu, ...]:
-    known: dict[str, dict[str, Any]] = {
+    by_layer: dict[str, dict[str, Any]] = {
         "device": {d.pci: d for d in pci.pci_devices(bundle) if d.is_gpu},
         "card": {c.pci: c for c in drm.cards(bundle)},
         "node": {n.pci: n for n in kfd.nodes(bundle)},
-        "agent": {str(a.pci.value or ""): a for a in rocm.agents(bundle) if a.kind == "gpu"},
-        "rocm_smi": {str(c.pci.value or ""): c for c in rocm.cards(bundle)},
-        "amd_smi": {str(g.pci.value or ""): g for g in rocm.gpus(bundle)},
+        "agent": {_address(a): a for a in rocm.agents(bundle) if a.kind == "gpu"},
+        "rocm_smi": {_address(c): c for c in rocm.cards(bundle)},
+        "amd_smi": {_address(g): g for g in rocm.gpus(bundle)},
         "nvidia": {g.pci: g for g in nvidia.gpus(bundle)},
         "torch": {d.pci: d for d in framework.framework(bundle).devices},
     }
-    found = []
-    addresses = sorted(filter(None, set().union(*known.values())))
-    if (count := len(addresses)) > MOST_GPUS:
+    addresses = sorted(filter(None, set().union(*by_layer.values())))
+    if len(addresses) > MOST_GPUS:
+        count = len(addresses)
         raise BundleHostile(f"{bundle.box}: {count} GPUs, more than a box has; do not use it")
+    cards = []
     for address in addresses:
-        layers = {name: by_pci[address] for name, by_pci in known.items() if address in by_pci}
+        layers = {name: by_pci[address] for name, by_pci in by_layer.items() if address in by_pci}
         vendor = _vendor(layers)
         if vendor:
-            found.append(_gpu(bundle, address, vendor, layers))
-    return tuple(found)
+            cards.append(_gpu(bundle, address, vendor, layers))
+    return tuple(cards)
+
+
+def _address(device: rocm.Agent | rocm.SmiCard) -> str:
+    return str(device.pci.value) if device.pci.ok else ""
 
 
 def _vendor(layers: dict[str, Any]) -> str:
@@ -153,27 +162,41 @@ def _vendor(layers: dict[str, Any]) -> str:
     if layers.keys() & {"node", "agent", "rocm_smi", "amd_smi"}:
         return "AMD"
     ids = layers.get("device") or layers.get("card")
-    return VENDORS.get(ids.vendor_id, "") if ids else ""
+    if ids is None:
+        return ""
+    return VENDORS.get(ids.vendor_id, "")
 
 
 def _gpu(bundle: Bundle, address: str, vendor: str, layers: dict[str, Any]) -> Gpu:
     integrated = _integrated(layers)
     holders = _holders(bundle, address, layers, integrated)
     drivers = [layers[name].driver for name in ("device", "card") if name in layers]
-    numbers = {space: _field(layers, place) for space, place in _INDICES.items()}
-    indices = {k: n.value if isinstance(n, Reading) else n for k, n in numbers.items()}
+    if "nvidia" in layers:
+        drivers.append("nvidia")
     return Gpu(
-        address,
-        vendor,
-        _name(layers),
-        next(filter(None, drivers), "nvidia" if "nvidia" in layers else ""),
-        integrated,
-        {space: str(name) for space, name in indices.items() if name not in (None, "")},
-        _pools(bundle, address, layers, vendor),
-        holders,
-        _unattributed(bundle, layers, integrated, holders),
-        _blind_spots(bundle, vendor),
+        pci=address,
+        vendor=vendor,
+        name=_name(layers),
+        driver=next(filter(None, drivers), ""),
+        integrated=integrated,
+        indices=_numbers(layers),
+        pools=_pools(bundle, address, layers, vendor),
+        holders=holders,
+        unattributed=_unattributed(bundle, layers, integrated, holders),
+        blind_spots=_blind_spots(bundle, vendor),
     )
+
+
+def _numbers(layers: dict[str, Any]) -> dict[str, str]:
+    """The number of a GPU in each index space that has one."""
+    numbers = {}
+    for space, place in _INDICES.items():
+        number = _field(layers, place)
+        if isinstance(number, Reading):
+            number = number.value
+        if number not in (None, ""):
+            numbers[space] = str(number)
+    return numbers
 
 
 def _integrated(layers: dict[str, Any]) -> bool | None:
@@ -184,7 +207,10 @@ def _integrated(layers: dict[str, Any]) -> bool | None:
         return True
     if "nvidia" in layers:
         return False
-    return device.integrated if device else None
+    if device is None:
+        return None
+    integrated: bool | None = device.integrated
+    return integrated
 
 
 def _name(layers: dict[str, Any]) -> Reading:
@@ -219,29 +245,41 @@ def _pool(
 
 
 def _pools(bundle: Bundle, pci: str, layers: dict[str, Any], vendor: str) -> tuple[Pool, ...]:
-    found: list[tuple[Any, ...]] = []
-    names = ("card", "node", "agent", "nvidia", "torch")
-    card, node, agent, green, torch = map(layers.get, names)
+    pools = []
+    card = layers.get("card")
     if card and card.driver == "amdgpu":
-        found.append(("sysfs VRAM", card.vram_total, card.vram_used))
-        found.append(("sysfs GTT", card.gtt_total, card.gtt_used))
-    if node:
-        found.append(("KFD bank", node.framebuffer))
-    if agent or vendor == "AMD":
-        found.append(("HSA pool", agent.memory if agent else rocm.agent_count(bundle)))
-    for name in ("rocm-smi", "amd-smi"):
-        tool: Any = layers.get(name.replace("-", "_"))
-        for pool in ("vram", "gtt") if tool else ():
-            total, used = (tool.pools[f"{pool} {part}"] for part in ("total", "used"))
-            if total.ok or used.ok:
-                found.append((f"{name} {pool.upper()}", total, used))
-    if green:
-        found.append(("nvidia-smi", green.total, green.used, green.free))
-        if green.reserved.ok:
-            found.append(("of it reserved by the driver", green.reserved))
+        pools.append(_pool(pci, "sysfs VRAM", card.vram_total, card.vram_used))
+        pools.append(_pool(pci, "sysfs GTT", card.gtt_total, card.gtt_used))
+    if "node" in layers:
+        pools.append(_pool(pci, "KFD bank", layers["node"].framebuffer))
+    if "agent" in layers:
+        pools.append(_pool(pci, "HSA pool", layers["agent"].memory))
+    elif vendor == "AMD":
+        pools.append(_pool(pci, "HSA pool", rocm.agent_count(bundle)))
+    for name, layer in (("rocm-smi", "rocm_smi"), ("amd-smi", "amd_smi")):
+        if layer in layers:
+            pools += _tool_pools(pci, name, layers[layer])
+    nvidia_gpu = layers.get("nvidia")
+    if nvidia_gpu:
+        sizes = (nvidia_gpu.total, nvidia_gpu.used, nvidia_gpu.free)
+        pools.append(_pool(pci, "nvidia-smi", *sizes))
+        if nvidia_gpu.reserved.ok:
+            pools.append(_pool(pci, "of it reserved by the driver", nvidia_gpu.reserved))
+    torch = layers.get("torch")
     if torch:
-        found.append(("torch", torch.total, None, torch.free if torch.free.ok else None))
-    return tuple(_pool(pci, *row) for row in found)
+        free = torch.free if torch.free.ok else None
+        pools.append(_pool(pci, "torch", torch.total, free=free))
+    return tuple(pools)
+
+
+def _tool_pools(pci: str, name: str, card: rocm.SmiCard) -> list[Pool]:
+    pools = []
+    for pool in ("vram", "gtt"):
+        total = card.pools[f"{pool} total"]
+        used = card.pools[f"{pool} used"]
+        if total.ok or used.ok:
+            pools.append(_pool(pci, f"{name} {pool.upper()}", total, used))
+    return pools
 
 
 def _less(total: Reading, used: Reading) -> Reading:
@@ -257,14 +295,14 @@ def host_pools(bundle: Bundle) -> tuple[Pool, ...]:
     group's limit.
     """
     box = machine(bundle)
-    found = [_pool("", "RAM", box.ram_total, free=box.ram_available)]
-    found.append(_pool("", "swap", box.swap_total, free=box.swap_free))
+    pools = [_pool("", "RAM", box.ram_total, free=box.ram_available)]
+    pools.append(_pool("", "swap", box.swap_total, free=box.swap_free))
     for parameter in ttm.parameters(bundle):
         if parameter.name == "pages_limit" and parameter.live.ok:
-            found.append(_pool("", f"{parameter.module} limit", parameter.live_bytes))
+            pools.append(_pool("", f"{parameter.module} limit", parameter.live_bytes))
     if box.cgroup_limit.ok:
-        found.append(_pool("", "control group", box.cgroup_limit, box.cgroup_used))
-    return tuple(found)
+        pools.append(_pool("", "control group", box.cgroup_limit, box.cgroup_used))
+    return tuple(pools)
 
 
 def _outside(bundle: Bundle) -> bool:
@@ -275,50 +313,79 @@ def _outside(bundle: Bundle) -> bool:
     return who is not None and who.init_pid_ns is False
 
 
+class _Holders:
+    """The holders of one GPU, gathered source by source."""
+
+    def __init__(self, bundle: Bundle, address: str):
+        self.address = address
+        self.processes = {process.pid: process for process in processes.processes(bundle)}
+        self.is_outside = _outside(bundle)
+        self.by_source: dict[tuple[int, str], Holder] = {}
+
+    def add(self, pid: int, memory: Reading, source: str, name: str = "", note: str = "") -> None:
+        """Add what one source says; its sizes for the same process add up."""
+        process = self.processes.get(pid)
+        notes = [note]
+        if self.is_outside and source in NUMBERED_BY_HOST:
+            # Inside a container a host PID says nothing about the process of this number here.
+            process = None
+            notes = [HOST_PID, note]
+        earlier = self.by_source.get((pid, source))
+        if earlier and earlier.memory.ok and memory.ok:
+            memory = sum_of([earlier.memory, memory])
+        name = name.rsplit("/", 1)[-1]
+        uid = None
+        state = ""
+        if process:
+            name = name or process.name
+            uid = process.uid
+            state = process.state
+        self.by_source[pid, source] = Holder(
+            pci=self.address,
+            pid=pid,
+            name=name,
+            uid=uid,
+            state=state,
+            memory=memory,
+            source=source,
+            note="; ".join(filter(None, notes)),
+        )
+
+
 def _holders(
     bundle: Bundle, address: str, layers: dict[str, Any], integrated: bool | None
 ) -> tuple[Holder, ...]:
-    known = {p.pid: p for p in processes.processes(bundle)}
-    outside = _outside(bundle)
-    held: dict[tuple[int, str], Holder] = {}
-
-    def add(
-        pid: int, name: str, memory: Reading, source: str, notes: Iterable[str], host: bool = False
-    ) -> None:
-        # Inside a container a host PID says nothing about the process that has this number here.
-        process = None if host and outside else known.get(pid)
-        earlier = held.get((pid, source))
-        if earlier and earlier.memory.ok and memory.ok:
-            memory = sum_of([earlier.memory, memory])
-        name = name.rsplit("/", 1)[-1] or (process.name if process else "")
-        uid, state = (process.uid, process.state) if process else (None, "")
-        note = "; ".join([HOST_PID] * (host and outside) + [note for note in notes if note])
-        held[pid, source] = Holder(address, pid, name, uid, state, memory, source, note)
-
+    holders = _Holders(bundle, address)
+    source = "DRM fdinfo (VRAM and GTT)" if integrated else "DRM fdinfo"
     for client in drm.clients(bundle):
-        if client.pci == address:
-            memory = client.region("vram")
-            gtt = client.region("gtt")
-            if integrated and memory.ok and gtt.ok:
-                memory = sum_of([memory, gtt])
+        if client.pci != address:
+            continue
+        memory = client.region("vram")
+        gtt = client.region("gtt")
+        if integrated and memory.ok and gtt.ok:
+            memory = sum_of([memory, gtt])
+        note = ""
+        if len(client.pids) > 1:
             others = ", ".join(str(pid) for pid in client.pids[1:])
-            note = f"the same client is open in pid {others}" if others else ""
-            source = "DRM fdinfo" + (" (VRAM and GTT)" if integrated else "")
-            add(client.pids[0], "", memory, source, [note])
-    gpu_id = layers["node"].gpu_id.value if "node" in layers else None
-    for process in kfd.processes(bundle):
-        for here in [process.vram[gpu] for gpu in process.vram if gpu == gpu_id]:
-            idle = "only opened the device" if here.ok and here.value == 0 else ""
-            add(process.pid, "", here, "KFD", [idle], True)
+            note = f"the same client is open in pid {others}"
+        holders.add(client.pids[0], memory, source, note=note)
+    if "node" in layers:
+        gpu_id = layers["node"].gpu_id.value
+        for process in kfd.processes(bundle):
+            vram = process.vram.get(gpu_id)
+            if vram is not None:
+                is_idle = vram.ok and vram.value == 0
+                note = "only opened the device" if is_idle else ""
+                holders.add(process.pid, vram, "KFD", note=note)
     for holder in nvidia.holders(bundle):
         if holder.pci == address:
             note = f"GPU instance {holder.gpu_instance}" if holder.gpu_instance else ""
-            add(holder.pid, holder.name, holder.memory, "nvidia-smi", [note], True)
-    listed = {pid for pid, _ in held}
+            holders.add(holder.pid, holder.memory, "nvidia-smi", name=holder.name, note=note)
+    listed = {pid for pid, _ in holders.by_source}
     for smi in rocm.processes(bundle):
         if smi.pci == address and smi.pid not in listed:
-            add(smi.pid, smi.name, smi.vram, "amd-smi", [])
-    return tuple(sorted(held.values(), key=_largest))
+            holders.add(smi.pid, smi.vram, "amd-smi", name=smi.name)
+    return tuple(sorted(holders.by_source.values(), key=_largest))
 
 
 def _unattributed(
@@ -331,11 +398,14 @@ def _unattributed(
     nvidia-smi count the host's), so there the source that explains most stands for all.
     """
     card = layers.get("card")
-    green = layers.get("nvidia")
-    used = green.used if green else not_available("no layer says how much is in use", "bytes", "")
+    used = not_available("no layer says how much is in use", "bytes", "")
     if card and card.vram_used.ok:
-        both = integrated and card.gtt_used.ok
-        used = sum_of([card.vram_used, card.gtt_used][: 1 + bool(both)])
+        sizes = [card.vram_used]
+        if integrated and card.gtt_used.ok:
+            sizes.append(card.gtt_used)
+        used = sum_of(sizes)
+    elif "nvidia" in layers:
+        used = layers["nvidia"].used
     if not used.ok:
         return used
     measured = [holder for holder in holders if holder.memory.ok]
@@ -357,7 +427,7 @@ def holding(gpu: Gpu) -> list[Holder]:
     """Those that hold something of a GPU, as far as that was measured; one with nothing only
     opened it (ROCm#4411).
     """
-    return [one for one in gpu.holders if not one.memory.ok or one.memory.bytes > 0]
+    return [holder for holder in gpu.holders if not holder.memory.ok or holder.memory.bytes > 0]
 
 
 def numbered_by_host(holder: Holder) -> bool:
@@ -379,36 +449,39 @@ def in_sight(bundle: Bundle, gpu: Gpu) -> tuple[list[Holder], list[Holder], list
     who = identity(bundle)
     if who is None or who.init_pid_ns is not False:
         alive = {process.pid for process in processes.processes(bundle)}
-        each = one_each(holders)
-        return each, [], [h for h in each if h.source == "KFD" and alive and h.pid not in alive]
+        matched = one_each(holders)
+        gone = [h for h in matched if h.source == "KFD" and alive and h.pid not in alive]
+        return matched, [], gone
     by_host = one_each(h for h in holders if h.source in HOSTS)
     prefix = "/dev/nvidia" if gpu.vendor == "NVIDIA" else "/dev/kfd"
     opened = (str(row.get("target", "")) for row in bundle.table("device_files"))
     all_seen = bundle.read("device_files").ok and not drm.refused_pids(bundle)
     elsewhere = all_seen and not any(path.startswith(prefix) for path in opened)
     inside = one_each(h for h in holders if h.source not in HOSTS)
-    return inside, by_host, by_host if elsewhere else []
+    if not elsewhere:
+        return inside, by_host, []
+    return inside, by_host, by_host
 
 
 def _blind_spots(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     """Which holders cannot be seen from where the capture ran, and why."""
-    found = []
+    spots = []
     who = identity(bundle)
     if _outside(bundle):
-        found.append("processes outside this container's PID namespace are not in its /proc")
+        spots.append("processes outside this container's PID namespace are not in its /proc")
     if who is not None and who.hidepid not in ("", "0"):
-        found.append("/proc is mounted with hidepid: processes of other users are not in it")
+        spots.append("/proc is mounted with hidepid: processes of other users are not in it")
     refused = drm.refused_pids(bundle)
     if refused:
         whose = f"{len(refused)} process(es) of other users"
-        found.append(f"the open files of {whose} may not be read without root")
+        spots.append(f"the open files of {whose} may not be read without root")
     table = bundle.read("device_files")
     if not table.ok:
-        found.append(f"open device files were not listed ({table.why})")
+        spots.append(f"open device files were not listed ({table.why})")
     listed = kfd.processes(bundle) or bundle.sources("/sys/class/kfd/kfd/proc")
     if vendor == "AMD" and not listed:
-        found.append("KFD's process list was not captured or is empty")
+        spots.append("KFD's process list was not captured or is empty")
     count = nvidia.holder_count(bundle)
     if vendor == "NVIDIA" and not count.ok:
-        found.append("nvidia-smi gave no process list: " + count.why)
-    return tuple(found)
+        spots.append("nvidia-smi gave no process list: " + count.why)
+    return tuple(spots)

@@ -13,7 +13,6 @@ import pkgutil
 import re
 import sys
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
@@ -30,12 +29,17 @@ XML = "nvidia-smi -q -x"
 NVCC = "nvcc --version"
 TABLE = "nvml"
 VERSION = "/proc/driver/nvidia/version"
+NOT_READ = "not read"
 INFORMATION = "/proc/driver/nvidia/gpus/*/information"
 TOOLKIT = "/usr/local/cuda/version.json"
 SIZES = ("total", "reserved", "used", "free")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
 MOST_DEPTH = 32
 _PID = re.compile("[0-9]{1,10}")
+_DRIVER = re.compile(
+    r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}"
+    r"Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})"
+)
 
 
 @dataclass(frozen=True)
@@ -100,20 +104,24 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
 
     A GPU that only the kernel driver knows says in its memory fields why nvidia-smi gave nothing.
     """
-    found: dict[str, dict[str, Reading]] = {}
+    by_pci: dict[str, dict[str, Reading]] = {}
     for listing in (*_listings(bundle), _of_driver(bundle)):
         for pci, readings in listing.gpus.items():
-            best = found.setdefault(pci, readings)
-            better = ((name, one) for name, one in readings.items() if one.ok)
-            found[pci] = {**best, **{name: one for name, one in better if not best[name].ok}}
-    return tuple(NvidiaGpu(pci, **readings) for pci, readings in found.items())
+            best = by_pci.setdefault(pci, dict(readings))
+            for name, reading in readings.items():
+                if not best[name].ok and reading.ok:
+                    best[name] = reading
+    return tuple(NvidiaGpu(pci, **readings) for pci, readings in by_pci.items())
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
     """Processes on every GPU, from the first source with a process table; empty may mean that
     none gave one (``holder_count``).
     """
-    return next((one.holders for one in _listings(bundle) if one.holders is not None), ())
+    for listing in _listings(bundle):
+        if listing.holders is not None:
+            return listing.holders
+    return ()
 
 
 def holder_count(bundle: Bundle) -> Reading:
@@ -131,11 +139,13 @@ def driver(bundle: Bundle) -> Reading:
     /proc/driver/nvidia/version.
     """
     text = bundle.read(VERSION)
-    form = r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})"
-    match = re.search(form, text.text)
-    if match:
-        return text.seen(match.group(2) + (" (open)" if match.group(1) else ""))
-    return why_nothing(text, "", "driver release").missing("")
+    match = _DRIVER.search(text.text)
+    if match is None:
+        return why_nothing(text, "", "driver release").missing("")
+    release = match.group(2)
+    if match.group(1):
+        release += " (open)"
+    return text.seen(release)
 
 
 def toolkit(bundle: Bundle) -> Reading:
@@ -143,11 +153,14 @@ def toolkit(bundle: Bundle) -> Reading:
     none.
     """
     text = bundle.read(TOOLKIT)
-    compiler = bundle.read(NVCC)
     version = word(find_object(text).inner("cuda").get("version"), text)
-    found = compiler.find(r"release [0-9.]+, V([0-9.]+)")
-    nothing = why_nothing(compiler, "", "release").missing("")
-    return next((one for one in (version, found) if one.ok), nothing)
+    if version.ok:
+        return version
+    compiler = bundle.read(NVCC)
+    printed = compiler.find(r"release [0-9.]+, V([0-9.]+)")
+    if printed.ok:
+        return printed
+    return why_nothing(compiler, "", "release").missing("")
 
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:
@@ -159,46 +172,61 @@ def _readings(raw: dict[str, Any], text: Text, unit: str = "MiB") -> dict[str, R
     """Each field from its raw value, or a reading as it is; a field that is not there reads as
     not available.
     """
-    read: dict[str, Any] = {**dict.fromkeys(SIZES, partial(size, unit=unit)), "index": count}
-    known = ((one.name, raw.get(one.name)) for one in fields(NvidiaGpu)[1:])
-    return {
-        name: value if isinstance(value, Reading) else read.get(name, word)(value, text)
-        for name, value in known
-    }
+    readings = {}
+    for field in fields(NvidiaGpu)[1:]:
+        name = field.name
+        value = raw.get(name)
+        if isinstance(value, Reading):
+            readings[name] = value
+        elif name in SIZES:
+            readings[name] = size(value, text, unit)
+        elif name == "index":
+            readings[name] = count(value, text)
+        else:
+            readings[name] = word(value, text)
+    return readings
 
 
 def parse_xml(text: Text) -> Listing:
     """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
     root, elements = _elements(stdout_of(text))
-    found: dict[str, dict[str, Reading]] = {}
+    readings: dict[str, dict[str, Reading]] = {}
     running: list[NvidiaHolder] = []
-    listed = False
+    is_listed = False
     for index, gpu in enumerate(elements):
         address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
         if not address or root is None:
             continue
         raw: dict[str, Any] = {part: gpu.findtext("fb_memory_usage/" + part) for part in SIZES}
         raw.update(index=index, name=gpu.findtext("product_name"))
-        found[address] = _readings({**raw, "cuda": root.findtext("cuda_version")}, text)
-        listed = listed or gpu.find("processes") is not None
+        readings[address] = _readings({**raw, "cuda": root.findtext("cuda_version")}, text)
+        is_listed = is_listed or gpu.find("processes") is not None
         for process in gpu.iterfind("processes/process_info"):
-            tags = ("pid", "process_name", "gpu_instance_id")
-            pid, name, instance = ((process.findtext(tag) or "").strip() for tag in tags)
-            if _PID.fullmatch(pid):
-                memory = size(process.findtext("used_memory"), text, "MiB")
-                instance = "" if instance == "N/A" else instance
-                running.append(NvidiaHolder(address, int(pid), name, memory, instance))
-    return Listing(text, found, tuple(running) if listed else None)
+            pid = process.findtext("pid", "").strip()
+            if not _PID.fullmatch(pid):
+                continue
+            instance = process.findtext("gpu_instance_id", "").strip()
+            holder = NvidiaHolder(
+                pci=address,
+                pid=int(pid),
+                name=process.findtext("process_name", "").strip(),
+                memory=size(process.findtext("used_memory"), text, "MiB"),
+                gpu_instance="" if instance == "N/A" else instance,
+            )
+            running.append(holder)
+    return Listing(text, readings, tuple(running) if is_listed else None)
 
 
 def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
     if re.search(r"<!ENTITY|<!DOCTYPE[^>\[]{0,400}\[", words, re.IGNORECASE):
         return None, []
     start = words.find("<?xml")
-    words = words[start if start >= 0 else max(words.find("<nvidia_smi_log"), 0) :]
+    if start < 0:
+        start = max(words.find("<nvidia_smi_log"), 0)
+    words = words[start:]
     parser: Any = ElementTree.XMLPullParser(("start", "end"))
     root: ElementTree.Element | None = None
-    found: list[ElementTree.Element] = []
+    complete: list[ElementTree.Element] = []
     depth = 0
 
     def fed(part: str) -> Any:
@@ -207,22 +235,29 @@ def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.
 
     try:  # what is refused on the way is never built whole
         for event, element in chain.from_iterable(map(fed, cut(words, BLOCK))):
-            root = element if root is None else root
-            depth += 1 if event == "start" else -1
+            if root is None:
+                root = element
+            if event == "start":
+                depth += 1
+            else:
+                depth -= 1
             if event == "end" and depth == 1 and element.tag == "gpu":
-                found.append(element)
+                complete.append(element)
             if depth > MOST_DEPTH:
                 return None, []
     except (ElementTree.ParseError, ValueError):
-        return root, found  # cut off, or followed by a warning: what was whole until there stands
-    return root, found
+        return (
+            root,
+            complete,
+        )  # cut off, or followed by a warning: what was whole until there stands
+    return root, complete
 
 
 def _of_nvml(bundle: Bundle) -> Listing:
     """The table ``nvml``, in bytes; NVML gives no names of processes."""
     text = bundle.read(TABLE)
-    listed = False
-    found: dict[str, dict[str, Reading]] = {}
+    is_listed = False
+    readings: dict[str, dict[str, Reading]] = {}
     running: list[NvidiaHolder] = []
     for row in bundle.table(TABLE):
         address = pci_address(row.get("pci"))
@@ -234,10 +269,10 @@ def _of_nvml(bundle: Bundle) -> Listing:
             name = field.replace("_bytes", "")
             reason = row.inner("unread").inner(field)
             unit = "bytes" if name in SIZES else "text"
-            why = str(reason.get("why") or "not read")
+            why = str(reason.get("why") or NOT_READ)
             raw[name] = text.refused(reason.get("status"), why, unit)
-        found[address] = _readings(raw, text, "B")
-        listed = listed or isinstance(row.get("compute"), list)
+        readings[address] = _readings(raw, text, "B")
+        is_listed = is_listed or isinstance(row.get("compute"), list)
         memory: dict[tuple[int, str], Any] = {}
         for process in rows(row.get("compute")) + rows(row.get("graphics")):
             pid = process.number("pid")
@@ -246,15 +281,15 @@ def _of_nvml(bundle: Bundle) -> Listing:
                 instance = "" if instance in _NO_INSTANCE else str(instance)
                 memory.setdefault((pid, instance), process.get("used_bytes"))
         for (pid, instance), used in memory.items():
-            held = size("N/A" if used is None else used, text, "B")
-            running.append(NvidiaHolder(address, pid, "", held, instance))
-    return Listing(text, found, tuple(running) if listed else None)
+            measured = size("N/A" if used is None else used, text, "B")
+            running.append(NvidiaHolder(address, pid, "", measured, instance))
+    return Listing(text, readings, tuple(running) if is_listed else None)
 
 
 def _of_driver(bundle: Bundle) -> Listing:
     """What the kernel driver lists: names alone."""
     nothing = _failure(bundle)
-    found = {}
+    readings = {}
     unread = dict.fromkeys(SIZES, nothing.missing("", "bytes"))
     for source in bundle.sources(INFORMATION):
         text = bundle.read(source)
@@ -262,8 +297,8 @@ def _of_driver(bundle: Bundle) -> Listing:
         model = re.search(r"(?m)^\s*Model\s*:([^\n]*)", text.text)
         if address:
             name = model.group(1).strip() if model else None
-            found[address] = _readings({**unread, "name": name}, text)
-    return Listing(nothing, found, None)
+            readings[address] = _readings({**unread, "name": name}, text)
+    return Listing(nothing, readings, None)
 
 
 def _failure(bundle: Bundle) -> Text:

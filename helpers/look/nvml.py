@@ -88,7 +88,10 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The loaded library. Raises OSError where there is none, NvmlError where it refuses to start."""
+    """The loaded library.
+
+    Raises OSError where there is none, NvmlError where it refuses to start.
+    """
 
     def __init__(self) -> None:
         why = []

@@ -8,6 +8,7 @@ looked at and one without memory stay three different things.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from . import files, hanging
 
 DEVICE_PREFIXES = ("/dev/dri/", "/dev/kfd", "/dev/nvidia", "/dev/dxg")
 SMALL_BYTES = 64 << 10
+NO_MEMORY = "no RssAnon: a kernel thread, a zombie or an older kernel"
 # include/linux/sched.h; in the flags of /proc/PID/stat, which anybody may read.
 PF_KTHREAD = 0x00200000
 
@@ -50,40 +52,47 @@ def pids(root: str) -> list[int]:
 def walk_processes(root: str, with_args: bool = False) -> Iterator[dict[str, Any]]:
     """Rows of the table ``processes``, one by one."""
     for pid, row, why in hanging.read_each(pids(root), partial(_process, root, with_args)):
-        yield row or {"pid": pid, "status": "not_available", "why": why}
+        if row is None:
+            row = {"pid": pid, "status": "not_available", "why": why}
+        yield row
 
 
 def walk_device_files(root: str) -> Iterator[dict[str, Any]]:
     """Rows of the table ``device_files``, one by one: the open files first, then what each
     one's fdinfo says.
     """
-    held: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     for pid, rows, why in hanging.read_each(pids(root), partial(_device_files, root)):
-        held += [{"pid": pid, "status": "not_available", "why": why}] if rows is None else rows
-    open_files = [row for row in held if row["status"] == "ok"]
+        if rows is None:
+            rows = [{"pid": pid, "status": "not_available", "why": why}]
+        listed += rows
+    open_files = [row for row in listed if row["status"] == "ok"]
     texts = hanging.read_each(open_files, partial(_fdinfo, root), group=lambda row: row["pid"])
-    for row in held:
+    for row in listed:
         if row["status"] == "ok":
             _, answer, why = next(texts)
-            row = answer or {**row, "fdinfo": "", "status": "not_available", "why": why}
+            if answer is None:
+                answer = {**row, "fdinfo": "", "status": "not_available", "why": why}
+            row = answer
         yield row
 
 
 def _text(root: str, source: str) -> tuple[str, str, str]:
+    """The text of a small file, its status and why; one that was cut counts as read."""
     content, status, why = files.read(root, source, SMALL_BYTES)
-    return (content or b"").decode("utf-8", "replace"), status, why
+    if status == "truncated":
+        status = "ok"
+    if content is None:
+        return "", status, why
+    return content.decode("utf-8", "replace"), status, why
 
 
 def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
     text, status, why = _text(root, f"/proc/{pid}/status")
-    status = "ok" if status == "truncated" else status
     if status != "ok":
-        ended = why.startswith("no such") or "ESRCH" in why
-        return {
-            "pid": pid,
-            "status": status,
-            "why": "ended while it was looked at" if ended else why,
-        }
+        if why.startswith("no such") or "ESRCH" in why:
+            why = "ended while it was looked at"
+        return {"pid": pid, "status": status, "why": why}
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     anon = _first(fields.get("RssAnon"))
     stat = process_of(pid, root.rstrip("/"))
@@ -92,21 +101,24 @@ def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
         "status": status,
         "why": why,
         "uid": _first(fields.get("Uid")),
-        "start_ticks": stat.start_ticks if stat.state else None,
         "name": fields.get("Name", "").strip(),
         "state": fields.get("State", "").strip()[:1],
-        "rss_anon_bytes": None if anon is None else anon * KIB,
     }
+    if stat.state:
+        row["start_ticks"] = stat.start_ticks
+    if anon is not None:
+        row["rss_anon_bytes"] = anon * KIB
     if with_args:
         words, args_status, args_why = _text(root, f"/proc/{pid}/cmdline")
         row["args"] = words.rstrip("\0").split("\0") if words else []
-        row["args_why"] = None if args_status in ("ok", "truncated") else args_why
+        if args_status != "ok":
+            row["args_why"] = args_why
     return {key: value for key, value in row.items() if value is not None}
 
 
 def _first(value: str | None) -> int | None:
-    words = (value or "").split()
-    return int(words[0]) if words and words[0].isdigit() and words[0].isascii() else None
+    match = re.match(r"\s*([0-9]+)(?:\s|$)", value or "")
+    return int(match.group(1)) if match else None
 
 
 def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
@@ -137,7 +149,7 @@ def _device_files(root: str, pid: int) -> list[dict[str, Any]]:
 
 def _fdinfo(root: str, row: dict[str, Any]) -> dict[str, Any]:
     text, status, why = _text(root, f"/proc/{row['pid']}/fdinfo/{row['fd']}")
-    return {**row, "fdinfo": text, "status": "ok" if status == "truncated" else status, "why": why}
+    return {**row, "fdinfo": text, "status": status, "why": why}
 
 
 def processes(bundle: Bundle) -> tuple[Process, ...]:
@@ -146,15 +158,16 @@ def processes(bundle: Bundle) -> tuple[Process, ...]:
     Empty where the table was not captured; ``bundle.read`` then says why.
     """
     text = bundle.read("processes")
-    found = {}
+    by_pid = {}
     for row in bundle.table("processes"):
         pid = row.number("pid")
         anon = row.number("rss_anon_bytes")
         if pid is None:
             continue
-        at = text.of(f"/proc/{pid}/status")
-        why = row.text("why") or "no RssAnon: a kernel thread, a zombie or an older kernel"
-        refused = at.refused(row.get("status"), why, "bytes")
-        memory = refused if anon is None else at.seen(anon, "bytes")
-        found[pid] = Process(pid, row.text("name"), row.text("state"), row.number("uid"), memory)
-    return tuple(found[pid] for pid in sorted(found))
+        source = text.of(f"/proc/{pid}/status")
+        if anon is None:
+            memory = source.refused(row.get("status"), row.text("why") or NO_MEMORY, "bytes")
+        else:
+            memory = source.seen(anon, "bytes")
+        by_pid[pid] = Process(pid, row.text("name"), row.text("state"), row.number("uid"), memory)
+    return tuple(by_pid[pid] for pid in sorted(by_pid))
