@@ -8,14 +8,15 @@ from command_line import verb as run
 from test_lines import frames
 from toy_allocator import MIB, Toy
 
-from helpers.allocator import ahead
-from helpers.allocator.ahead import end
+from helpers.allocator import exhaustion as exhaustion_of_memory
+from helpers.allocator.call_sites import LinesError, requests_of
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.allocator.growth import FEWEST_STEPS, LARGER, grows, growth
-from helpers.allocator.lines import LinesError, requests
+from helpers.allocator.exhaustion import exhaustion
+from helpers.allocator.growth import LARGER, growth_of, growth_words
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
+from helpers.allocator.steps import FEWEST_STEPS
 from helpers.commands.rehearse import _grows
 
 SITES = {"batch": 10, "forward": 11, "backward": 12, "keep": 13, "state": 14, "other": 15}
@@ -53,11 +54,11 @@ def loop(steps, keep, length=lambda step: 4):
 
 
 def found(toy):
-    return requests(rewind(parse(toy.snapshot())))
+    return requests_of(rewind(parse(toy.snapshot())))
 
 
 def of(toy):
-    return growth(found(toy))
+    return growth_of(found(toy))
 
 
 def leak(step, alloc, toy):
@@ -146,18 +147,18 @@ def test_a_buffer_that_each_step_replaces_by_a_larger_one_grows():
 def test_the_step_in_which_it_runs_out_is_that_of_the_whole_program(keep, size):
     whole = found(loop(80, keep))
     card = Card(size * MIB)
-    died = int((growth(whole).steps.begins <= replay(whole.trace, "", card).first_oom).sum())
+    died = int((growth_of(whole).steps.begins <= replay(whole.trace, "", card).first_oom).sum())
     recorded = found(loop(24, keep))
-    ends = end(recorded, growth(recorded), card, "", torch="2.14.1")
+    ends = exhaustion(recorded, growth_of(recorded), card, "", torch="2.14.1")
     assert 24 < died < 80 and ends.step == died and ends.replayed
 
 
 def test_a_death_too_far_to_replay_is_extrapolated(monkeypatch):
     recorded = found(loop(9, leak))
     card = Card(3 << 30)
-    exact = end(recorded, growth(recorded), card, "", torch="2.14.1")
-    monkeypatch.setattr(ahead, "MOST_OPERATIONS", 8000)
-    further = end(recorded, growth(recorded), card, "", torch="2.14.1")
+    exact = exhaustion(recorded, growth_of(recorded), card, "", torch="2.14.1")
+    monkeypatch.setattr(exhaustion_of_memory, "MOST_OPERATIONS", 8000)
+    further = exhaustion(recorded, growth_of(recorded), card, "", torch="2.14.1")
     assert (exact.replayed, further.replayed) == (True, False)
     assert further.step == pytest.approx(exact.step, rel=0.02)
 
@@ -167,7 +168,7 @@ def test_too_few_steps_or_none_are_said_in_one_line():
         of(loop(4, leak))
     with pytest.raises(LinesError, match="no loop of the program"):
         of(loop(1, leak))
-    assert grows(found(loop(1, leak)).trace) == ""
+    assert growth_words(found(loop(1, leak)).trace) == ""
 
 
 def test_a_trace_without_call_sites_says_that_they_are_missing_not_that_there_is_no_loop(tmp_path):

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from toy_allocator import MIB, Toy
 
+from helpers.allocator.call_sites import (
+    BEFORE,
+    NO_LINE,
+    LinesError,
+    requests_of,
+    requests_with_lines,
+)
 from helpers.allocator.capacity import live_bytes
-from helpers.allocator.lines import BEFORE, NO_LINE, LinesError, requests, with_lines
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.trace_file import read_trace
@@ -32,7 +38,7 @@ def test_a_request_belongs_to_the_innermost_line_of_the_programs_own_files():
     toy.free(kept)
     toy.alloc(1000, frames(9, "log", inside=""))
     toy.alloc(MIB, frames(3, file=PACKAGE.replace("torch/nn", "lib/nn")))
-    found = with_lines(trace_of(toy))
+    found = requests_with_lines(trace_of(toy))
     sites = [found.sites[at] for at in found.site]
     names = ["train.py:4 step", NO_LINE, "train.py:9 log", "lib/nn/functional.py:3 step"]
     assert [site.name for site in sites] == names
@@ -54,7 +60,7 @@ def test_what_was_live_before_the_recording_has_a_place_of_its_own():
     toy.alloc(2 * MIB, frames(2))
     toy.free(first)
     trace = trace_of(toy)
-    found = requests(trace)
+    found = requests_of(trace)
     assert [found.sites[at].name for at in found.site] == [BEFORE, "train.py:2 step"]
     assert np.array_equal(found.live, live_bytes(trace))
     assert found.live.tolist() == [10 * MIB, 2 * MIB]
@@ -64,12 +70,12 @@ def test_a_trace_without_lines_says_in_one_line_what_is_missing():
     toy = Toy()
     toy.alloc(MIB)
     with pytest.raises(LinesError, match=r"no request of the trace has a call site.*record again"):
-        with_lines(trace_of(toy))
+        requests_with_lines(trace_of(toy))
     with pytest.raises(LinesError, match="none of the 39 call sites of the trace is a line"):
-        with_lines(read_trace(ROOT / "env" / "traces" / "cpu-training-step.parquet"))
+        requests_with_lines(read_trace(ROOT / "env" / "traces" / "cpu-training-step.parquet"))
     toy.alloc(MIB, frames(3, file=PACKAGE))
     with pytest.raises(LinesError, match="every call site of the trace lies in a package"):
-        with_lines(trace_of(toy))
+        requests_with_lines(trace_of(toy))
 
 
 def test_what_the_backward_pass_asks_for_belongs_to_the_line_that_called_it():
@@ -86,7 +92,7 @@ def test_what_the_backward_pass_asks_for_belongs_to_the_line_that_called_it():
     toy.alloc(2 * MIB)
     toy.alloc(512, frames(5))
     toy.alloc(2 * MIB)  # a thread of somebody else's
-    found = requests(trace_of(toy))
+    found = requests_of(trace_of(toy))
     lines = [found.sites[at].line for at in found.site]
     assert lines == [0, 8, 8, 4, 8, 5, 0]
     assert found.backward.tolist() == [False, True, True, False, True, False, False]

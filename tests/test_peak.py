@@ -12,8 +12,9 @@ from test_growth import loop, nothing
 from test_lines import frames, trace_of
 from toy_allocator import MIB, Toy
 
-from helpers.allocator.lines import requests
-from helpers.allocator.peak import by_kind, compare
+from helpers.allocator.call_sites import requests_of
+from helpers.allocator.kinds import bytes_by_kind
+from helpers.allocator.peaks import compare_peaks
 from helpers.rehearse import build, commits, torches
 
 
@@ -31,7 +32,7 @@ def program(shift=0, *, forward=4, extra=0, function="step"):
 
 
 def moved(one, two, *sources):
-    found = compare(one, two, *sources)
+    found = compare_peaks(one, two, *sources)
     return found, [(line.what, line.by // MIB) for line in found.lines]
 
 
@@ -59,13 +60,13 @@ def test_the_sources_say_which_line_became_which():
 
 def test_kinds_are_told_by_who_asked_and_how_long_it_stays():
     toy = loop(6, nothing)
-    kinds = {kind: size / MIB for kind, size in by_kind(requests(trace_of(toy))).items()}
+    kinds = {kind: size / MIB for kind, size in bytes_by_kind(requests_of(trace_of(toy))).items()}
     assert (kinds["parameters"], kinds["kept"]) == (8, 16)  # the model; what the first step kept
     assert kinds["activations"] == 5 * 4  # three layers, and what the step before left of two
     toy.alloc(8519680, frames(4))
     state = "/x/site-packages/torch/optim/adam.py"
     toy.alloc(40 * MIB, frames(5, inside=state))
-    kinds = by_kind(requests(trace_of(toy)))
+    kinds = bytes_by_kind(requests_of(trace_of(toy)))
     assert (kinds["workspaces"], kinds["optimizer state"]) == (8519680, 40 * MIB)
 
 

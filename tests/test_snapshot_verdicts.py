@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from toy_allocator import MIB, Toy
 
-from helpers.allocator.growth import growth
-from helpers.allocator.lines import requests
+from helpers.allocator.call_sites import requests_of
+from helpers.allocator.growth import growth_of
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.snapshot_facts import evidence_from_snapshot, refusal, snapshot_facts
@@ -166,7 +166,7 @@ def test_a_leak_of_a_few_steps_is_the_one_that_leaks_names(tmp_path):
     (row,) = [
         o for o in snapshot_observations(snapshot_facts(snapshot)) if o.name == "snapshot-grows"
     ]
-    found = growth(requests(rewind(snapshot)))
+    found = growth_of(requests_of(rewind(snapshot)))
     (one,) = found.growers
     (first, last) = found.window
     assert one.site.name in row.says and "train.py:6" in row.says

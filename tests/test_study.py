@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from helpers.allocator import study
+from helpers.allocator.circumstances import circumstances, with_record
 from helpers.allocator.driver import Card
-from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Op, Trace
 from helpers.allocator.views import replays
 from helpers.allocator.views import studies as views

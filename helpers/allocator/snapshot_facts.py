@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from helpers.allocator.growth import grown
+from helpers.allocator.growth import growth_of_trace
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import Snapshot, load
 from helpers.allocator.trace import TraceError
@@ -69,7 +69,7 @@ def refusal(snapshot: Snapshot) -> Refusal | None:
 def growing_sites(snapshot: Snapshot) -> tuple[GrowingSite, ...]:
     """The call sites that keep more with each step; none where the events cannot be replayed."""
     try:
-        growth = grown(rewind(snapshot))
+        growth = growth_of_trace(rewind(snapshot))
     except TraceError:  # segments alone, or events that contradict each other: nothing to count
         return ()
     if growth is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.allocator.circumstances import circumstances, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.patterns import PATTERNS, generate
-from helpers.allocator.recorded import circumstances, with_record
 from helpers.allocator.trace import Trace
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.child import CHECKOUT

@@ -14,7 +14,7 @@ import numpy as np
 
 from helpers.allocator.capacity import Progress, Runs, clashes, lower_bound, prepared, smallest_of
 from helpers.allocator.driver import Card
-from helpers.allocator.growth import grows
+from helpers.allocator.growth import growth_words
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
 from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
@@ -127,7 +127,7 @@ def whatif(
         live=live,
         groups=groups,
         warnings=warnings,
-        grows=grows(trace),
+        grows=growth_words(trace),
     )
 
 

@@ -194,13 +194,13 @@ def peaks(
     """What moved at the peak of two traces; 1 where it rose by more than is allowed."""
     from dataclasses import asdict
 
-    from helpers.allocator.peak import compare
-    from helpers.allocator.recorded import with_record
+    from helpers.allocator.circumstances import with_record
+    from helpers.allocator.peaks import compare_peaks
     from helpers.allocator.trace_file import read_trace
-    from helpers.allocator.views.call_sites import peaks_table
+    from helpers.allocator.views.peaks import peaks_table
 
     one, two = (with_record(read_trace(path), path) for path in sides)
-    moved = compare(one, two, sources)
+    moved = compare_peaks(one, two, sources)
     over = allowed is not None and moved.share > allowed
     if as_json:
         found = {"schema_version": 1, "kind": "trace", **asdict(moved), "share": moved.share}

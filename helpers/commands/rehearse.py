@@ -92,12 +92,12 @@ def _grows(trace: Path) -> str:
 
     Empty where nothing does or the trace cannot be read.
     """
-    from helpers.allocator.growth import grows
+    from helpers.allocator.growth import growth_words
     from helpers.allocator.trace import TraceError
     from helpers.allocator.trace_file import read_trace
 
     try:
-        return grows(read_trace(trace))
+        return growth_words(read_trace(trace))
     except TraceError:
         return ""
 
@@ -165,7 +165,7 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
 
 
 def _card(arguments: argparse.Namespace) -> GpuCard:
-    from helpers.allocator.recorded import AMPLE_BYTES
+    from helpers.allocator.circumstances import AMPLE_BYTES
     from helpers.look.boxes import open_box
     from helpers.look.cards import find_card
 

@@ -52,8 +52,8 @@ class _Subject:
     """The trace of a command with the card, version and settings it is to be replayed under."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
+        from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
         from helpers.allocator.driver import Card
-        from helpers.allocator.recorded import AMPLE_BYTES, circumstances, with_record
         from helpers.allocator.trace_file import read_trace
         from helpers.look.cards import find_card
         from helpers.settings.releases import behaviour
@@ -113,10 +113,10 @@ def replay(arguments: argparse.Namespace) -> int:
     Example: replay run.pickle --conf expandable_segments:True
     """
     from helpers.allocator import engine as allocator
+    from helpers.allocator.agreement import agreement
     from helpers.allocator.oracle_lines import op_lines
     from helpers.allocator.outcome import lines
     from helpers.allocator.parquet_file import to_parquet
-    from helpers.allocator.recorded import agreement
     from helpers.allocator.views import replays
     from helpers.allocator.whatif import row_of
     from helpers.settings.text import parse
@@ -219,7 +219,7 @@ def leaks(arguments: argparse.Namespace) -> int:
     --conf STR = None: the settings to run out under (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
-    from helpers.allocator.views.call_sites import growth_json, growth_table, until
+    from helpers.allocator.views.growth import growth_json, growth_table, until
 
     subject = _Subject(arguments)
     found = until(subject.trace, subject.card, subject.conf, **subject.how)

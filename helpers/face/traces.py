@@ -8,8 +8,8 @@ from functools import cached_property
 from helpers.allocator import panel, study, whatif
 from helpers.allocator.edits.edit import Edit, parse
 from helpers.allocator.edits.edited import edited
-from helpers.allocator.views import call_sites, replays, studies
 from helpers.allocator.views import edits as edit_views
+from helpers.allocator.views import growth, peaks, replays, studies
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
@@ -149,7 +149,7 @@ class WhatIf(Result):
         case = self.trace.study
         for edit in self._best_edit:
             after = edited(case.trace, edit).trace
-            return call_sites.moved(case.trace, after, (case.name, edit.words))
+            return peaks.moved(case.trace, after, (case.name, edit.words))
         return None
 
     def verdict(self) -> Answer:
@@ -201,7 +201,7 @@ def what_if(trace: Trace) -> WhatIf:
 def leaks(trace: Trace) -> Shown:
     """What grows from step to step, by the program's own line, in bytes a step, and when it dies."""
     case = trace.study
-    return call_sites.growing(
+    return growth.growing(
         case.trace,
         case.card,
         case.conf,

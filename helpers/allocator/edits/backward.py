@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from helpers.allocator.lines import Requests
+from helpers.allocator.call_sites import Requests
 
 NEAR = 64
 """What is kept for the backward pass counts from a share of 1 / NEAR of the largest on."""

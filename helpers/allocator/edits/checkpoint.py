@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from helpers.allocator.call_sites import Requests
 from helpers.allocator.edits.backward import NEAR, BackwardPass
 from helpers.allocator.edits.line_calls import CONTAINER, LineCalls
 from helpers.allocator.edits.rewrite import LINEAR, Rewrite
-from helpers.allocator.lines import Requests
 from helpers.allocator.stack_frames import own_line
 
 KEEP_THEIR_INPUT = (LINEAR, "torch/nn/modules/conv.py")

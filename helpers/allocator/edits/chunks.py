@@ -11,10 +11,10 @@ from bisect import bisect_right
 
 import numpy as np
 
+from helpers.allocator.call_sites import Requests
 from helpers.allocator.edits.backward import BackwardPass
 from helpers.allocator.edits.line_calls import LineCalls
 from helpers.allocator.edits.rewrite import AT, EARLIEST, FIRST, Moment, Rewrite
-from helpers.allocator.lines import Requests
 
 LARGE_BYTES = 1 << 16
 """Bytes from which what is computed from a request is looked for: smaller ones look alike."""

@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 
+from helpers.allocator.call_sites import Requests
 from helpers.allocator.edits.edit import Edit
 from helpers.allocator.edits.line_calls import (
     LineCalls,
@@ -18,7 +19,6 @@ from helpers.allocator.edits.line_calls import (
     workspaces,
 )
 from helpers.allocator.edits.rewrite import Rewrite
-from helpers.allocator.lines import Requests
 
 NEAR = 64
 OPTIMIZER = re.compile("torch/optim/").match

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
 from helpers.allocator.capacity import asked_again
 from helpers.allocator.edits.backward import BackwardPass
 from helpers.allocator.edits.checkpoint import checkpoint
@@ -18,7 +19,6 @@ from helpers.allocator.edits.drop import do_not_keep, kept_to_the_end
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, DROP, Edit
 from helpers.allocator.edits.line_calls import LineCalls, requests_of_line
 from helpers.allocator.edits.rewrite import Rewrite
-from helpers.allocator.lines import Requests, Site, with_lines
 from helpers.allocator.trace import Trace
 
 LINES_BELOW = 8
@@ -47,7 +47,7 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
     the program.
     """
     if requests is None:
-        requests = with_lines(asked_again(trace)[0])
+        requests = requests_with_lines(asked_again(trace)[0])
     rewrite = Rewrite(requests, BackwardPass(requests))
     mask = requests_of_line(requests, edit)
     if not mask.any():
@@ -86,7 +86,7 @@ def _leave_out_what_keeps(requests: Requests, edit: Edit, rewrite: Rewrite) -> N
     )
 
 
-def _nearest_lines(requests: Requests, edit: Edit) -> list[Site]:
+def _nearest_lines(requests: Requests, edit: Edit) -> list[CallSite]:
     """The program's own lines that ask for something, the nearest to the edited one first."""
     sites = {requests.sites[number] for number in set(requests.site[~requests.backward].tolist())}
     own = [site for site in sites if site.own]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from helpers.allocator.call_sites import Requests
 from helpers.allocator.edits.edit import Edit
-from helpers.allocator.lines import Requests
 from helpers.allocator.stack_frames import own_line
 
 CONTAINER = "torch/nn/modules/container.py"

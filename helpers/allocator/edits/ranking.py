@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from helpers.allocator.call_sites import Requests, requests_with_lines
 from helpers.allocator.capacity import asked_again, prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.engine import replay
-from helpers.allocator.lines import Requests, with_lines
 from helpers.allocator.trace import Trace
 from helpers.ground.replays import LineEdit
 
@@ -44,7 +44,7 @@ def ranked(
     Weights and an optimizer's state are kept for good and are not made in chunks.
     """
     trace, _, _ = asked_again(trace)
-    requests = with_lines(trace)
+    requests = requests_with_lines(trace)
     stream, origin, _ = prepared(trace, card)
 
     def first_oom(trace: Trace, conf: str) -> int | None:

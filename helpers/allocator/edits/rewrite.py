@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from helpers.allocator.call_sites import Requests
 from helpers.allocator.edits.backward import BackwardPass
 from helpers.allocator.edits.line_calls import requests_under
-from helpers.allocator.lines import Requests
 from helpers.allocator.trace import Op, Trace
 
 LINEAR = "torch/nn/modules/linear.py"

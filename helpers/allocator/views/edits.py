@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from helpers.allocator.call_sites import LinesError
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.edit import Edit
 from helpers.allocator.edits.edited import Edited, edited
 from helpers.allocator.edits.ranking import ranked
-from helpers.allocator.lines import LinesError
 from helpers.allocator.trace import Trace
 from helpers.allocator.whatif import whatif
 from helpers.ground import contract

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from helpers.allocator.agreement import Agreement
+from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.driver import Card
 from helpers.allocator.metrics import Metrics
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.recorded import AMPLE_BYTES, Agreement
 from helpers.allocator.whatif import TOP
 from helpers.ground import shapes
 from helpers.ground.replays import Replay, WhatIf

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import textwrap
 
-from helpers.allocator.lines import site_of
+from helpers.allocator.call_sites import site_of
 from helpers.allocator.shrink import Shrunk
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import show_bytes

@@ -1,5 +1,4 @@
-"""Whose line asked for it: the requests of a trace by call site, and how many bytes of each are
-live at any operation.
+"""Whose line asked for it: the requests of a trace by call site, and what of each is live when.
 
 A call site is the innermost frame in the program's own files, ``train.py:82 step``: no
 package's, no standard library's, none of torch's. Where a stack has none (a library's own
@@ -27,21 +26,22 @@ NO_LINE = "no line of Python"
 _CALLS_BACKWARD = re.compile(
     r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)|autograd::engine"
 )
+"""Frames of the call that starts a backward pass."""
 _IN_BACKWARD = re.compile(r"torch/(?:utils/checkpoint|autograd/function)\.py:")
-"""Frames of the call that starts a backward pass; and of Python that it runs itself, on its own
-thread.
-"""
+"""Frames of Python that a backward pass runs itself, on its own thread."""
 
 
 class LinesError(ValueError):
-    """A trace from which nothing can be told of a program's lines; one line: what is missing
-    and what to do.
+    """A trace that says nothing of a program's lines.
+
+    The message is one line: what is missing and what to do.
     """
 
 
-class Site(NamedTuple):
-    """A call site: ``name``, whether it is the program's own, and ``file``, ``line``,
-    ``function`` ("", 0, "" for none).
+class CallSite(NamedTuple):
+    """A call site; ``own``: whether it is a line of the program's own files.
+
+    ``file``, ``line`` and ``function`` are "", 0 and "" where it is no line of Python.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Requests:
     """The requests of a trace in order, what was live at its start first; all columns of equal
     length.
 
-    ``at``: the operation that asked, -1 for what was live before; ``until``: the operation that
-    freed it (that asked for it to be freed), the trace's length where none did; ``size``: bytes
-    on the card, each request rounded up to 512; ``site``: index into ``sites``; ``id``: the
-    block's; ``stack``: index into the trace's frames, -1 for none; ``backward``: asked for by a
+    ``at``: the operation that asked, -1 for what was live before. ``until``: the operation that
+    freed it (that asked for it to be freed), the trace's length where none did. ``size``: bytes
+    on the card, each request rounded up to 512. ``site``: index into ``sites``. ``id``: the
+    block's. ``stack``: index into the trace's frames, -1 for none. ``backward``: asked for by a
     backward pass, as far as that is known.
     """
 
@@ -71,13 +71,13 @@ class Requests:
     id: np.ndarray
     stack: np.ndarray
     backward: np.ndarray
-    sites: tuple[Site, ...]
+    sites: tuple[CallSite, ...]
 
     def __len__(self) -> int:
         return len(self.at)
 
     @property
-    def named(self) -> bool:
+    def have_lines(self) -> bool:
         """Whether any request has a line of the program's own."""
         return any(site.own for site in self.sites)
 
@@ -102,98 +102,104 @@ class Requests:
         """The operation that asks for a request; behind the last of them the trace's end."""
         return int(self.at[number]) if number < len(self) else len(self.trace)
 
-    def by_site(self, which: np.ndarray) -> np.ndarray:
+    def by_site(self, mask: np.ndarray) -> np.ndarray:
         """Bytes of the requests of a mask for each call site."""
-        sums = np.bincount(self.site[which], self.size[which], len(self.sites))
+        sums = np.bincount(self.site[mask], self.size[mask], len(self.sites))
         return sums.astype(np.int64)
 
 
-def site_of(stack: tuple[str, ...]) -> Site:
+def site_of(stack: tuple[str, ...]) -> CallSite:
     """The call site of a stack, innermost frame first."""
-    python = [frame for frame in stack if ".py:" in frame or own_line(frame)]
-    own = next((frame for frame in python if own_line(frame)), "")
-    library = (frame for frame in python if not frame.startswith(("torch/", "python/", "<")))
-    frame = own or next(library, "") or next(iter(python), "")
-    if not frame:
-        return Site(NO_LINE, False)
+    own = [frame for frame in stack if own_line(frame)]
+    python = [frame for frame in stack if ".py:" in frame]
+    library = [frame for frame in python if not frame.startswith(("torch/", "python/", "<"))]
+    innermost = [*own[:1], *library[:1], *python[:1]]
+    if not innermost:
+        return CallSite(NO_LINE, False)
+    frame = innermost[0]
     place, _, function = frame.partition(" ")
-    file, _, line = place.rpartition(":")
-    return Site(frame, bool(own), file, int(line) if line.lstrip("-").isdigit() else 0, function)
+    file, _, digits = place.rpartition(":")
+    line = int(digits) if digits.lstrip("-").isdigit() else 0
+    return CallSite(frame, bool(own), file, line, function)
 
 
-def requests(trace: Trace) -> Requests:
+def requests_of(trace: Trace) -> Requests:
     """The requests of a trace with their call sites.
 
     A request that the card refused is none: nothing was handed out.
     """
-    blocks = [block for one in trace.start for block in one.blocks if block.state == "A"]
-    first = np.array([(block.id, block.size) for block in blocks], np.int64).reshape(-1, 2)
+    blocks = [block for segment in trace.start for block in segment.blocks if block.state == "A"]
+    live_before = np.array([(block.id, block.size) for block in blocks], np.int64).reshape(-1, 2)
     refused = [call.event for call in trace.driver if call.action == "oom"]
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
     served[np.array(refused, np.int64)] = False
     asked = np.flatnonzero(served)
-    ids = np.concatenate((first[:, 0], trace.id[asked]))
+    ids = np.concatenate((live_before[:, 0], trace.id[asked]))
     rounded = -(-np.maximum(trace.size[asked], 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     freed_at = np.full(trace.ids + 1, len(trace), np.int64)
     frees = np.flatnonzero(np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED)) & (trace.id >= 0))
     np.minimum.at(freed_at, trace.id[frees], frees)
     stack = np.full(len(trace), -1) if trace.frame is None else trace.frame.astype(np.int64)
-    places: dict[Site, int] = {Site(BEFORE, False): 0, Site(NO_LINE, False): 1}
-    of_stack = [places.setdefault(site_of(frames), len(places)) for frames in trace.frames]
-    caller = _backward(trace, stack[asked])
-    # A stack of -1 is the last.
-    site = np.array([*of_stack, 1], np.int64)[np.where(caller >= 0, caller, stack[asked])]
-    none = np.zeros(len(first), np.int64)
+    places: dict[CallSite, int] = {CallSite(BEFORE, False): 0, CallSite(NO_LINE, False): 1}
+    site_of_stack = [places.setdefault(site_of(frames), len(places)) for frames in trace.frames]
+    site_of_stack.append(1)  # of a stack of -1
+    caller = _backward_callers(trace, stack[asked])
+    in_backward = caller >= 0
+    site = np.array(site_of_stack, np.int64)[np.where(in_backward, caller, stack[asked])]
+    zeros = np.zeros(len(live_before), np.int64)
     return Requests(
         trace=trace,
-        at=np.concatenate((none - 1, asked)),
+        at=np.concatenate((zeros - 1, asked)),
         until=freed_at[ids],
-        size=np.concatenate((first[:, 1], rounded)),
-        site=np.concatenate((none, site)),
+        size=np.concatenate((live_before[:, 1], rounded)),
+        site=np.concatenate((zeros, site)),
         id=ids,
-        stack=np.concatenate((none - 1, stack[asked])),
-        backward=np.concatenate((none > 0, caller >= 0)),
+        stack=np.concatenate((zeros - 1, stack[asked])),
+        backward=np.concatenate((zeros > 0, in_backward)),
         sites=tuple(places),
     )
 
 
-def _backward(trace: Trace, stacks: np.ndarray) -> np.ndarray:
+def _backward_callers(trace: Trace, stacks: np.ndarray) -> np.ndarray:
     """For each request the stack that called the backward pass which asked for it; -1 where
     none is known to.
     """
-    calls, inside = (
-        np.array([any(map(names.match, frames)) for frames in trace.frames] + [end])
-        for names, end in ((_CALLS_BACKWARD, False), (_IN_BACKWARD, True))
-    )
-    python = np.array([any(".py:" in one for one in frames) for frames in trace.frames] + [False])
+    no_stack = [False]
+    calls = np.array([any(map(_CALLS_BACKWARD.match, f)) for f in trace.frames] + no_stack)
+    inside = np.array([any(map(_IN_BACKWARD.match, f)) for f in trace.frames] + no_stack)
+    python = np.array([".py:" in "\n".join(frames) for frames in trace.frames] + no_stack)
     nameless = ~python[stacks]
     # The last request before that some other Python asked for: it may be the call of the
     # backward pass.
-    speaks = np.where(nameless | (inside & ~calls)[stacks], -1, np.arange(len(stacks)))
-    last = np.maximum.accumulate(speaks) if len(stacks) else speaks
+    speaks = ~nameless & ~(inside & ~calls)[stacks]
+    last = np.where(speaks, np.arange(len(stacks)), -1)
+    if len(stacks):
+        last = np.maximum.accumulate(last)
     root = np.where(last >= 0, stacks[last], -1)
-    return np.where((nameless & calls[root]) | calls[stacks], np.where(nameless, root, stacks), -1)
+    in_backward = (nameless & calls[root]) | calls[stacks]
+    return np.where(in_backward, np.where(nameless, root, stacks), -1)
 
 
-def with_lines(trace: Trace) -> Requests:
-    """The requests, where any has a line of the program's own; else LinesError says what is
-    missing.
+def requests_with_lines(trace: Trace) -> Requests:
+    """The requests of a trace, where any has a line of the program's own; else LinesError says
+    what is missing.
     """
-    return named(requests(trace))
+    return require_lines(requests_of(trace))
 
 
-def named(found: Requests) -> Requests:
+def require_lines(requests: Requests) -> Requests:
     """The same requests, where any has a line of the program's own; else LinesError says what
     is missing.
     """
-    if found.named:
-        return found
-    frames = len(found.trace.frames)
-    seen = f"none of the {frames} call sites of the trace is a line of Python"
-    if not frames:
-        seen = "no request of the trace has a call site"
-    if any(site.name not in (BEFORE, NO_LINE) for site in found.sites):
+    if requests.have_lines:
+        return requests
+    frames = len(requests.trace.frames)
+    if any(site.name not in (BEFORE, NO_LINE) for site in requests.sites):
         seen = "every call site of the trace lies in a package, none in the program's own files"
+    elif frames:
+        seen = f"none of the {frames} call sites of the trace is a line of Python"
+    else:
+        seen = "no request of the trace has a call site"
     raise LinesError(
         f"{seen}; expected stacks: record again with python3 -m helpers record -- COMMAND"
     )

@@ -1,0 +1,130 @@
+"""Under what a trace was recorded: what the recording says, completed by what it shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from helpers.allocator.agreement import Agreement, agreement
+from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
+from helpers.allocator.outcome import ReplayError
+from helpers.allocator.trace import Trace, start_bytes
+from helpers.look.files import whole
+
+NEWEST_CHECKED = "2.14.1"
+CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.2 to 2.11", "2.12.1": "2.12"}
+"""One release, and which it stands for, for each order in which equal free blocks are taken
+(helpers/settings/torch.json).
+"""
+AMPLE_BYTES = 1 << 41
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Under what a trace was recorded: None or 0 where the file does not say and it cannot be
+    inferred.
+    """
+
+    conf: str
+    torch: str
+    build: str
+    capacity_bytes: int
+    held_bytes: int
+    fraction: float | None
+    policy: str
+    start_bytes: int
+    notes: tuple[str, ...]
+
+
+def with_record(trace: Trace, path: Path) -> Trace:
+    """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's
+    size and the fraction.
+    """
+    try:
+        record = path.with_suffix(".record") / "record.json"
+        report = json.loads(whole(record))
+        process = next(process for process in report["processes"] if process.get("devices"))
+        torch = process["torch"]
+        device = process["devices"][int(trace.header.get("device") or 0)]
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return trace  # no such record, or none of a GPU: the trace alone speaks
+    recorded = {
+        "torch": torch.get("version"),
+        "vram": device.get("total_bytes"),
+        "fraction": device.get("fraction"),
+        "build": None,
+    }
+    if torch.get("hip"):
+        recorded["build"] = "rocm" + ".".join(str(torch["hip"]).split(".")[:2])
+    header = dict(trace.header)
+    for key, value in recorded.items():
+        if value is not None and header.get(key) is None:
+            header[key] = value
+    notes = list(trace.notes)
+    if report.get("rehearsed"):
+        notes.append(report["rehearsed"])
+    notes += [str(line) for line in report.get("trust") or () if "values" in str(line)]
+    return replace(trace, header=header, notes=tuple(notes))
+
+
+def circumstances(trace: Trace) -> Circumstances:
+    """What the header says, completed by what the recording shows."""
+    header = trace.header
+    notes = []
+    has_addresses = trace.address is not None and bool((trace.address >= 0).any())
+    conf = str(header.get("conf") or "")
+    torch = str(header.get("torch") or "")
+    build = str(header.get("build") or "cuda")
+    if "+rocm" in torch and not header.get("build"):
+        build = "rocm" + torch.split("+rocm")[1]
+    if not torch and has_addresses:
+        torch, how = _infer_torch(trace, conf)
+        notes.append(how)
+    elif not torch:
+        torch = NEWEST_CHECKED
+        if header.get("label") not in ("generated", None):
+            notes.append(f"the recording does not name its torch: {torch} is taken")
+    return Circumstances(
+        conf=conf,
+        torch=torch,
+        build=build,
+        capacity_bytes=int(header.get("vram") or 0),
+        held_bytes=int(header.get("foreign") or 0),
+        fraction=header.get("fraction"),
+        policy="recorded" if has_addresses else str(header.get("policy") or "firstfit"),
+        start_bytes=start_bytes(trace.start),
+        notes=tuple(notes),
+    )
+
+
+def _infer_torch(trace: Trace, conf: str) -> tuple[str, str]:
+    """The candidate whose replay gives the most recorded addresses, and that in words."""
+    header: dict[str, Any] = trace.header
+    card = Card(header.get("vram") or AMPLE_BYTES, header.get("foreign") or 0, "recorded")
+    checks: dict[str, Agreement] = {}
+    for torch in CANDIDATES:
+        try:
+            outcome = replay(
+                trace, conf, card, torch=torch, fraction=header.get("fraction"), timeline=True
+            )
+        except ReplayError:
+            # Where the program lowers max_split_size_mb, another order may meet a segment in
+            # parts: this is not the order.
+            continue
+        check = agreement(trace, outcome)
+        assert check is not None, "a trace with addresses and a timeline"
+        checks[torch] = check
+        if check.exact:
+            break
+    if not checks:
+        none = "the recording names no torch, and no block order replays it"
+        return NEWEST_CHECKED, f"{none}: {NEWEST_CHECKED} is taken"
+    best = max(checks, key=lambda torch: checks[torch].same_address)
+    check = checks[best]
+    return best, (
+        f"the recording does not name its torch: the block order of {CANDIDATES[best]} gives "
+        f"{check.same_address} of {check.allocations} recorded addresses and is taken ({best})"
+    )

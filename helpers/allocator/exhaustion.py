@@ -1,0 +1,264 @@
+"""At which step does a growing program run out of memory?
+
+Its steps are repeated as they were recorded, and replayed. The steps of a whole period are put
+behind the recording again and again: what one of them replaced, the next replaces; what its
+growing call sites kept, stays. So fragmentation and the packing of what is kept into segments
+count as the allocator makes them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from helpers.allocator.call_sites import Requests
+from helpers.allocator.capacity import Runs, prepared, smallest
+from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
+from helpers.allocator.growth import LARGER, Growth
+from helpers.allocator.trace import Op, Trace
+
+MOST_OPERATIONS = 500_000
+"""What is replayed at most; a later exhaustion is extrapolated from two cards on which the
+program runs out sooner.
+"""
+LEAST_REACH_BYTES = 256 << 20
+"""What must grow in so many operations for that: less is few segments, and is taken to fill the
+card byte by byte.
+"""
+
+
+class Exhaustion(NamedTuple):
+    """``step``: the one in which the program runs out of memory, counted from 1 at the first of
+    the trace. ``recorded``: it lies in the recording. ``replayed``: it was replayed to, else
+    extrapolated along a line.
+    """
+
+    step: int
+    recorded: bool
+    replayed: bool
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Under what the program is replayed."""
+
+    conf: str
+    torch: str
+    build: str
+    fraction: float | None
+
+    def out_of_memory_at(self, trace: Trace, card: Card) -> int | None:
+        """The operation of the trace at which it runs out of memory."""
+        stream, origin, _ = prepared(trace, card)
+        outcome = replay(
+            stream, self.conf, card, torch=self.torch, build=self.build, fraction=self.fraction
+        )
+        return None if outcome.first_oom is None else int(origin[outcome.first_oom])
+
+    def smallest_card(self, trace: Trace, card: Card) -> int:
+        """The smallest card, in bytes, on which the trace passes."""
+        stream, _, _ = prepared(trace, card)
+        return smallest(Runs(stream, card, self.torch, self.build, self.fraction), self.conf)
+
+
+def exhaustion(
+    requests: Requests,
+    growth: Growth,
+    card: Card,
+    conf: str,
+    *,
+    torch: str = "2.14.1",
+    build: str = "cuda",
+    fraction: float | None = None,
+) -> Exhaustion | None:
+    """Where the program runs out on that card under those settings; None where nothing grows
+    and the recording passes.
+
+    Raises ValueError for a card smaller than what was live on it when the trace began.
+    """
+    setting = _Setting(conf, torch, build, fraction)
+    # Where its own addresses were is known of the recording only.
+    card = replace(card, policy="firstfit")
+    failure = setting.out_of_memory_at(requests.trace, card)
+    if failure is not None:
+        step = int(np.searchsorted(growth.steps.begins, failure, "right"))
+        return Exhaustion(max(1, step), recorded=True, replayed=True)
+    if not growth.growers:
+        return None
+    period = _Period(requests, growth)
+    bytes_per_copy = growth.bytes_per_step * period.steps
+    room = card.capacity_bytes - card.held_bytes - int(requests.live.max(initial=0))
+    copies = int(max(0, room) / bytes_per_copy) + 2
+    most_copies = max(2, MOST_OPERATIONS // max(1, len(period.op)))
+    if copies > most_copies:
+        return _extrapolated(requests, growth, card, setting, period, most_copies)
+    failure = setting.out_of_memory_at(period.repeated(copies), card)
+    if failure is None:
+        return None
+    return Exhaustion(period.step_of(failure), recorded=False, replayed=True)
+
+
+def _extrapolated(
+    requests: Requests,
+    growth: Growth,
+    card: Card,
+    setting: _Setting,
+    period: _Period,
+    copies: int,
+) -> Exhaustion | None:
+    """Where the program runs out, too far to be replayed.
+
+    On smaller cards it runs out sooner, and each further byte lasts as long as those between
+    two of them.
+    """
+    enough = setting.smallest_card(requests.trace, card)
+    reach = growth.bytes_per_step * period.steps * copies
+    if reach < LEAST_REACH_BYTES:
+        further = (card.capacity_bytes - enough) / growth.bytes_per_step
+        step = len(growth.steps) + int(further) + 1
+        return Exhaustion(step, recorded=False, replayed=False)
+    longer = period.repeated(copies)
+    places = []
+    for share in (0.3, 0.9):
+        size = enough + int(reach * share)
+        failure = setting.out_of_memory_at(longer, replace(card, capacity_bytes=size))
+        if failure is None:
+            return None
+        places.append((size, period.step_of(failure)))
+    (small, early), (large, late) = places
+    further = (card.capacity_bytes - large) * (late - early) / (large - small)
+    return Exhaustion(late + round(further), recorded=False, replayed=False)
+
+
+class _Period:
+    """The operations of some steps, ready to be repeated behind the recording up to their end.
+
+    ``op``, ``place``, ``copies_back``, ``operation`` and ``larger_bytes`` are columns: the
+    operation; the place of its block among those asked for in one copy, -1 for none; 1 where
+    the block is of the copy before; the recorded operation; and by how much the request grows
+    with each copy.
+    """
+
+    def __init__(self, requests: Requests, growth: Growth):
+        trace = requests.trace
+        self.trace = trace
+        begins = growth.steps.begins
+        first, last = growth.window
+        self.begin = int(begins[first + 1])
+        self.end = int(begins[last + 1])
+        self.steps = last - first
+        self.first_copied_step = last + 2
+        self.begins = begins[first + 1 : last + 2]
+        inside = (requests.at >= self.begin) & (requests.at < self.end)
+        self.ids = requests.id[inside]
+        """The blocks asked for in one copy, in order."""
+        place_of = {block: place for place, block in enumerate(self.ids.tolist())}
+        successors, dropped = self._leftovers(requests, growth, inside)
+        op = trace.op[self.begin : self.end].copy()
+        blocks = trace.id[self.begin : self.end].tolist()
+        op[op == Op.FREE_REQUESTED] = Op.FREE
+        place = np.full(len(op), -1)
+        copies_back = np.zeros(len(op), np.int64)
+        for at, block in enumerate(blocks):
+            if block in place_of:
+                place[at] = place_of[block]
+            elif block in successors:
+                place[at] = place_of[successors[block]]
+                copies_back[at] = 1
+        of_block = np.isin(op, (Op.ALLOC, Op.FREE)) & (place >= 0)
+        rows = np.flatnonzero(of_block | (op == Op.EMPTY_CACHE))
+        frees = np.full(len(dropped), int(Op.FREE), op.dtype)
+        at_end = np.full(len(dropped), self.end - 1)
+        dropped_places = np.array([place_of[block] for block in dropped], np.int64)
+        self.op = np.append(op[rows], frees)
+        self.place = np.append(place[rows], dropped_places)
+        self.copies_back = np.append(copies_back[rows], np.zeros(len(dropped), np.int64))
+        self.operation = np.append(rows + self.begin, at_end)
+        self.larger_bytes = self._larger_bytes(requests, growth, inside)
+
+    def _larger_bytes(self, requests: Requests, growth: Growth, inside: np.ndarray) -> np.ndarray:
+        """By how many bytes each request of the columns grows from copy to copy."""
+        by_site = np.zeros(len(requests.sites))
+        for grower in growth.growers:
+            if grower.how == LARGER:
+                by_site[requests.sites.index(grower.site)] = grower.bytes_per_step
+        site = np.zeros(len(self.trace), np.int64)
+        site[requests.at[inside]] = requests.site[inside]
+        growing = by_site[site[self.operation]] * self.steps
+        return np.where(self.op == Op.ALLOC, growing, 0.0)
+
+    def _leftovers(
+        self, requests: Requests, growth: Growth, inside: np.ndarray
+    ) -> tuple[dict[int, int], list[int]]:
+        """For each block from before that is freed in these steps the one that they leave in its
+        place, by call site, the last for the last; and what they leave besides without being
+        known to grow, which goes at their end.
+        """
+        freed_inside = (requests.until >= self.begin) & (requests.until < self.end)
+        came = _by_stack(requests, (requests.at < self.begin) & freed_inside)
+        left = _by_stack(requests, inside & (requests.until >= self.end))
+        growing = {grower.site for grower in growth.growers}
+        successors = {}
+        dropped = []
+        for stack, leaving in left.items():
+            freed = came.get(stack, [])[-len(leaving) :]
+            alone = leaving[: len(leaving) - len(freed)]
+            for old, new in zip(freed, leaving[len(alone) :], strict=True):
+                successors[int(requests.id[old])] = int(requests.id[new])
+            for number in alone:
+                if requests.sites[requests.site[number]] not in growing:
+                    dropped.append(int(requests.id[number]))
+        return successors, dropped
+
+    def repeated(self, copies: int) -> Trace:
+        """The recording up to the end of these steps, and so many copies of them."""
+        trace = self.trace
+        number = np.repeat(np.arange(copies), len(self.op))
+        place = np.tile(self.place, copies)
+        copies_back = np.tile(self.copies_back, copies)
+        operation = np.tile(self.operation, copies)
+        op = np.tile(self.op, copies)
+        block = trace.ids + (number - copies_back) * len(self.ids) + place
+        recorded = (number == 0) & (copies_back == 1)
+        block[recorded] = self.ids[place[recorded]]
+        block[place < 0] = -1
+        larger = (np.tile(self.larger_bytes, copies) * (number + 1)).astype(np.int64)
+        size = np.where(op == Op.ALLOC, trace.size[operation], 0) + larger
+
+        def column(recorded: np.ndarray, copied: np.ndarray) -> np.ndarray:
+            return np.concatenate((recorded[: self.end], copied)).astype(recorded.dtype)
+
+        return replace(
+            trace,
+            op=column(trace.op, op),
+            id=column(trace.id, block),
+            size=column(trace.size, size),
+            stream=column(trace.stream, trace.stream[operation]),
+            pool=column(trace.pool, trace.pool[operation]),
+            time_ns=None,
+            address=None,
+            frame=None,
+            driver=tuple(call for call in trace.driver if call.event < self.end),
+            names=(),
+        )
+
+    def step_of(self, operation: int) -> int:
+        """The step of an operation of such a trace, counted from 1 at the first of the recording."""
+        if operation < self.end:
+            inside = int(np.searchsorted(self.begins, operation, "right"))
+            return inside + self.first_copied_step - self.steps - 1
+        copy, at = divmod(operation - self.end, len(self.op))
+        inside = int(np.searchsorted(self.begins, self.operation[at], "right")) - 1
+        return self.first_copied_step + copy * self.steps + min(inside, self.steps - 1)
+
+
+def _by_stack(requests: Requests, mask: np.ndarray) -> dict[int, list[int]]:
+    """The requests of a mask by the stack that asked for them."""
+    by_stack: dict[int, list[int]] = defaultdict(list)
+    for number in np.flatnonzero(mask).tolist():
+        by_stack[int(requests.stack[number])].append(number)
+    return by_stack

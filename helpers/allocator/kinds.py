@@ -1,0 +1,83 @@
+"""What is live at the peak by kind: parameters, gradients, activations and the like.
+
+The kind follows from who asked and how long it stays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from helpers.allocator.call_sites import LinesError, Requests
+from helpers.allocator.steps import steps_of
+
+WORKSPACES = "workspaces"
+CACHED = "cached"
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    WORKSPACES,
+    "kept",
+    "temporaries",
+    CACHED,
+)
+BLAS_BYTES = (8519680, 32 << 20)
+"""What cuBLAS gets once and keeps, up to Hopper and on it
+(aten/src/ATen/cuda/CublasHandlePool.cpp).
+"""
+_OPTIMIZER = ("torch/optim/", "Optimizer.step")
+
+
+def bytes_by_kind(requests: Requests) -> dict[str, int]:
+    """Live bytes at the peak by kind.
+
+    What the optimizer's code asks for and keeps is its state; what a backward pass asks for and
+    outlives it, a gradient; what is there when a backward pass begins and not to the end, an
+    activation; what stays to the end beside those, a parameter or buffer where it was asked for
+    before the first step, else kept; a block of cuBLAS's size that stays, its workspace.
+    """
+    by_optimizer = _asked_by_optimizer(requests)
+    stays = requests.until > requests.at.max(initial=0)  # also what goes at the program's end
+    outlives_backward = _is_there_at_next(requests, ~requests.backward)
+    there_in_backward = _is_there_at_next(requests, requests.backward)
+    masks = {
+        WORKSPACES: stays & np.isin(requests.size, BLAS_BYTES) & ~by_optimizer,
+        "optimizer state": by_optimizer & stays,
+        "gradients": requests.backward & (outlives_backward | stays),
+        "parameters": stays & ~by_optimizer & (requests.at < _first_step(requests)),
+        "kept": stays,
+        "activations": there_in_backward & ~requests.backward,
+        "temporaries": np.ones(len(requests), bool),
+    }
+    left = requests.alive(requests.peak)
+    sums = {}
+    for kind, mask in masks.items():
+        sums[kind] = int(requests.size[left & mask].sum())
+        left = left & ~mask
+    return sums
+
+
+def _asked_by_optimizer(requests: Requests) -> np.ndarray:
+    by_stack = [
+        any(frame.startswith(_OPTIMIZER) for frame in frames) for frames in requests.trace.frames
+    ]
+    return np.array([*by_stack, False])[requests.stack]
+
+
+def _is_there_at_next(requests: Requests, mask: np.ndarray) -> np.ndarray:
+    """Which are still there when the next request of a mask is asked for, or at the end."""
+    asked = np.append(np.sort(requests.at[mask]), len(requests.trace))
+    following = asked[np.searchsorted(asked, requests.at, "right")]
+    return np.asarray(following < requests.until)
+
+
+def _first_step(requests: Requests) -> int:
+    """The operation with which the steps begin; where none are seen, the first of a backward
+    pass, else the end.
+    """
+    try:
+        return int(steps_of(requests).begins[0])
+    except LinesError:
+        asked = requests.at[requests.backward]
+        return int(asked.min(initial=len(requests.trace)))

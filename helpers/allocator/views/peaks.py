@@ -1,0 +1,57 @@
+"""What moved at the peak from one trace to another, by the program's own lines and by kind."""
+
+from __future__ import annotations
+
+from helpers.allocator.call_sites import LinesError
+from helpers.allocator.peaks import Peaks, compare_peaks
+from helpers.allocator.trace import Trace
+from helpers.ground.units import show_bytes
+from helpers.tell.shown import Column, Shown
+
+MOST_LINES = 20
+
+
+def moved(before: Trace, after: Trace, names: tuple[str, str]) -> Shown:
+    """What moved at the peak between two traces; where that cannot be said, why."""
+    try:
+        return peaks_table(compare_peaks(before, after), names)
+    except LinesError as error:
+        return Shown("What moved at the peak", ["line"], [], none=f"Not told: {error}.")
+
+
+def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
+    """What moved at the peak, a line of the program each, then by kind; ``names``: of the two
+    traces.
+    """
+    before, after = peaks.live
+    reserved_before, reserved_after = peaks.reserved
+    result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share:+.1%})"
+    first = next((change for change in peaks.lines if change.by * (after - before) > 0), None)
+    if first:
+        result += f", most at {first.what}"
+    above = [
+        f"A: {names[0]}",
+        f"B: {names[1]}",
+        result,
+        f"reserved at most {show_bytes(reserved_before)} -> {show_bytes(reserved_after)}",
+        "",
+    ]
+    rows = []
+    for change in [*peaks.lines[:MOST_LINES], *peaks.kinds]:
+        name = f"{change.what} (was {change.was})" if change.was else change.what
+        rows.append([name, change.before, change.after, _signed(change.by)])
+    notes = []
+    left_out = len(peaks.lines) - MOST_LINES
+    if left_out > 0:
+        notes.append(f"{left_out} more lines moved by less")
+    if peaks.changed and before != after:
+        notes.append(f"changed lines behind it: {', '.join(peaks.changed)}")
+    columns = ["at the peak", Column("A", "bytes"), Column("B", "bytes"), "by"]
+    return Shown(result, columns, rows, notes, above, widest=80, result=result)
+
+
+def _signed(size: int) -> str:
+    if not size:
+        return "0"
+    sign = "-" if size < 0 else "+"
+    return f"{sign}{show_bytes(abs(size))}"
