@@ -35,10 +35,10 @@ def test_resident_comes_before_memory_before_total_and_the_first_words_of_amdgpu
         "drm-driver:\tamdgpu\ndrm-memory-vram:\t9 MiB\ndrm-total-vram:\t12 MiB\ndrm-resident-vram : 8192 KiB\n"
         "drm-total-gtt:\t7\ndrm-memory-gtt:\t6 KiB\ndrm-shared-gtt:\t5 KiB\ndrm-total-cpu:\tmany\n"
     )
-    assert info.held == {"vram": 8 * MIB, "gtt": 6 << 10}
+    assert info.regions == {"vram": 8 * MIB, "gtt": 6 << 10}
     early = drm.parse_fdinfo("pdev:\t0000:03:00.0\npasid:\t7\nvram mem:\t12 kB\ngtt mem:\t3 kB\n")
     assert (early.driver, early.pci, early.pasid) == ("amdgpu", "0000:03:00.0", "7")
-    assert early.held == {"vram": 12 << 10, "gtt": 3 << 10}
+    assert early.regions == {"vram": 12 << 10, "gtt": 3 << 10}
 
 
 def naive_vram(rows):
@@ -46,7 +46,7 @@ def naive_vram(rows):
     kept = []
     for one in rows:
         info = drm.parse_fdinfo(one["fdinfo"])
-        held = info.held.get("vram", 0)
+        held = info.regions.get("vram", 0)
         twins = [k for k in kept if k[0] == info.pci and k[1] == info.client_id]
         if not twins:
             kept.append([info.pci, info.client_id, held, {one["pid"]}])

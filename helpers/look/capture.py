@@ -81,12 +81,21 @@ class Options:
 
     @property
     def not_this_box(self) -> str:
-        why = "--root given: this process and its commands say nothing of that tree"
-        return "" if self.root == "/" else why
+        if self.root == "/":
+            return ""
+        return "--root given: this process and its commands say nothing of that tree"
 
     @property
     def no_commands(self) -> str:
-        return self.not_this_box or ("" if self.commands else "--no-commands given")
+        if self.not_this_box or self.commands:
+            return self.not_this_box
+        return "--no-commands given"
+
+    @property
+    def no_torch(self) -> str:
+        if self.not_this_box or self.torch:
+            return self.not_this_box
+        return "--no-torch given"
 
 
 class NoRows(Exception):
@@ -138,9 +147,12 @@ class Collection:
             content = None
             status = "not_available"
             why = f"left out: the bundle has reached {COLLECTION_LIMIT_BYTES >> 20} MiB"
-        self._bytes += len(content or b"")
-        more: dict[str, Any] = {"status": status, "why": why, "seconds": seconds, "exit": exited}
-        self.items.append(self.writer.add(kind, source, content, **more))
+        if content is not None:
+            self._bytes += len(content)
+        item = self.writer.add(
+            kind, source, content, status=status, why=why, seconds=seconds, exit=exited
+        )
+        self.items.append(item)
 
     def rest(self, why: str) -> None:
         """Mark everything that was planned and not reached."""
@@ -168,10 +180,10 @@ class Collection:
                     status = "truncated"
                     why = f"cut after {len(lines)} rows ({most})"
                     break
-            nothing = row.get("status") in ("not_available", "not_allowed")
-            if name in ANSWERS and len(lines) == 1 and nothing:
+            is_failure = row.get("status") in ("not_available", "not_allowed")
+            if name in ANSWERS and len(lines) == 1 and is_failure:
                 status = row["status"]
-                why = str(row.get("why") or "no reason given")
+                why = str(row.get("why") or access.NO_REASON)
         except OSError as error:
             status, why = files.fault(error)
         except NoRows as error:
@@ -199,11 +211,13 @@ class Collection:
             head = WORDS[status].capitalize()
             some = [item for item in self.items if item.status == status]
             lines += [f"{head}: {item.source}: {item.why}" for item in some[:FEW]]
-            lines += [f"{head}: {len(some) - FEW} more"] if len(some) > FEW else []
+            if len(some) > FEW:
+                lines.append(f"{head}: {len(some) - FEW} more")
         bundle = self.writer.bundle()
         refused = sum(row.get("status") == "not_allowed" for row in bundle.table("device_files"))
         if refused:
-            whose = f"the open files of {refused} process{'es' if refused > 1 else ''}"
+            processes_word = "process" if refused == 1 else "processes"
+            whose = f"the open files of {refused} {processes_word}"
             lines.append(f"Not allowed: {whose}, which may hold a GPU")
         if any(row.get("init_pid_ns") is False for row in bundle.table("identity")):
             unseen = "processes outside it, which may hold a GPU too"
@@ -242,7 +256,8 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
         "NVML": partial(_fill, collection, nvml),
         "torch": partial(_fill, collection, torch),
     }
-    collection.plan("file", (name for some in (*tables.values(), nvml, torch) for name in some))
+    for names in (*tables.values(), nvml, torch):
+        collection.plan("file", names)
     collection.plan("command", files.sources("command"))
     try:
         for name, step in steps.items():
@@ -250,7 +265,8 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
             began = time.monotonic()
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - a fault in one reader must not lose the evidence of the others
+            # A fault in one reader must not lose the evidence of the others.
+            except Exception as error:  # noqa: BLE001
                 collection.faults.append(f"{name}: {type(error).__name__}: {error}")
             count = len(collection.items) - before
             seconds = time.monotonic() - began
@@ -272,10 +288,9 @@ def _tables(options: Options) -> dict[str, Tables]:
     """The tables of each step in their order: by name, what makes the rows, and why it shall
     not, or empty.
     """
-    own = options.not_this_box
+    elsewhere = options.not_this_box
     root = options.root
-    no_torch = own or ("" if options.torch else "--no-torch given")
-    no_pci = "" if os.path.isdir(root.rstrip("/") + pci.DEVICES) else "no such file"
+    has_pci = os.path.isdir(root.rstrip("/") + pci.DEVICES)
 
     def child(read: Callable[[Path], Rows]) -> Callable[[], Rows]:
         return partial(in_child, partial(read, Path(root)))
@@ -283,7 +298,7 @@ def _tables(options: Options) -> dict[str, Tables]:
     return {
         "this box": {
             "host": (child(machine.collect_host), ""),
-            "pci_devices": (child(pci.collect_pci), no_pci),
+            "pci_devices": (child(pci.collect_pci), "" if has_pci else "no such file"),
             "initramfs": (child(ttm.collect_initramfs), ""),
         },
         "processes": {
@@ -291,31 +306,34 @@ def _tables(options: Options) -> dict[str, Tables]:
             "device_files": (partial(processes.walk_device_files, root), ""),
         },
         "access": {
-            "identity": (child(access.collect_identity), own),
-            "limits": (environment.collect_limits, own),
-            "environment": (environment.collect_environment, own),
-            "access": (access.walk_access, own),
+            "identity": (child(access.collect_identity), elsewhere),
+            "limits": (environment.collect_limits, elsewhere),
+            "environment": (environment.collect_environment, elsewhere),
+            "access": (access.walk_access, elsewhere),
         },
         "NVML": {"nvml": (partial(nvidia.collect_nvml, NVML_LIMIT_S), options.no_commands)},
-        "torch": {"torch": (partial(_torch, options), no_torch)},
+        "torch": {"torch": (partial(_torch, options), options.no_torch)},
     }
 
 
 def _files(collection: Collection, options: Options) -> None:
-    found: dict[str, files.Found] = {}
+    by_source: dict[str, files.Found] = {}
     groups = machine.cgroup_files(Path(options.root))
     for pattern in sorted({*files.sources("files"), *groups}):
         for item in files.find(options.root, pattern):
-            found.setdefault(item.source, item)
-    there = [item.source for item in found.values() if item.status == "ok"]
-    collection.plan("file", there)
-    for item in found.values():
+            by_source.setdefault(item.source, item)
+    readable = [item.source for item in by_source.values() if item.status == "ok"]
+    collection.plan("file", readable)
+    for item in by_source.values():
         if item.status != "ok":
             collection.add(item.source, None, item.status, item.why)
     began = time.monotonic()
     read = partial(files.read, options.root)
-    for source, got, why in hanging.read_each(there, read, group=os.path.dirname):
-        content, status, why = got or (None, lost_status(why), why)
+    for source, answer, why in hanging.read_each(readable, read, group=os.path.dirname):
+        content = None
+        status = lost_status(why)
+        if answer is not None:
+            content, status, why = answer
         collection.add(source, content, status, why, time.monotonic() - began)
         began = time.monotonic()
 
@@ -330,10 +348,11 @@ def _commands(collection: Collection, options: Options) -> None:
         if unless:
             collection.add(source, None, "not_available", unless, kind="command")
             continue
-        got = commands.run(argv)
-        hangs[argv[0]] += got.status == "timeout"
-        text = None if got.status in ("not_available", "not_allowed") else got.text
-        collection.add(source, text, got.status, got.why, got.seconds, got.exit, "command")
+        ended = commands.run(argv)
+        if ended.status == "timeout":
+            hangs[argv[0]] += 1
+        text = None if ended.status in ("not_available", "not_allowed") else ended.text
+        collection.add(source, text, ended.status, ended.why, ended.seconds, ended.exit, "command")
 
 
 def _kernel_log(collection: Collection, options: Options) -> None:
@@ -347,10 +366,7 @@ def _kernel_log(collection: Collection, options: Options) -> None:
 
 def _torch(options: Options) -> list[dict[str, Any]]:
     """What the interpreter that owns torch says of it, in a child of its own."""
-    recorded = framework.recorded_python()
-    python = options.torch_python or recorded * os.access(recorded, os.X_OK)
-    python = python or shutil.which("python3", path=commands.search_path()) or sys.executable
-    rows = framework.collect(python, TORCH_LIMIT_S, options.torch_devices)
+    rows = framework.collect(_torch_python(options), TORCH_LIMIT_S, options.torch_devices)
     for row in rows:
         for key in ("python", "path"):
             if row.get(key):
@@ -358,12 +374,23 @@ def _torch(options: Options) -> list[dict[str, Any]]:
     return rows
 
 
+def _torch_python(options: Options) -> str:
+    if options.torch_python:
+        return options.torch_python
+    recorded = framework.recorded_python()
+    if recorded and os.access(recorded, os.X_OK):
+        return recorded
+    return shutil.which("python3", path=commands.search_path()) or sys.executable
+
+
 def box_name(root: str) -> str:
     """A name for the box: the same at each capture, and without its host name."""
-    known = (files.read(root, "/etc/machine-id")[0] or b"").strip()
-    place = os.uname().nodename if root == "/" else os.path.realpath(root)
-    known = known or place.encode("utf-8", "surrogateescape")
-    return "box-" + hashlib.sha256(known).hexdigest()[:6]
+    identity = files.text(root, "/etc/machine-id").strip()
+    if not identity and root == "/":
+        identity = os.uname().nodename
+    elif not identity:
+        identity = os.path.realpath(root)
+    return "box-" + hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:6]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -381,37 +408,46 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for option, words in _KNOWN["options"].items():
         flag, _, value = option.partition(" ")
-        more: Any = {"metavar": value, "default": ""} if value else {"action": "store_true"}
-        parser.add_argument(flag, help=words, **more)
+        if value:
+            parser.add_argument(flag, help=words, metavar=value, default="")
+        else:
+            parser.add_argument(flag, help=words, action="store_true")
     return parser.parse_args(argv)
 
 
-def _checked(given: argparse.Namespace) -> tuple[Options, Path]:
+def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
     """Options and where to write; bad use is refused before anything is measured."""
-    root = given.root or "/"
-    python = given.torch_python
+    root = arguments.root
+    if not root:
+        root = "/"
+    python = arguments.torch_python
     if not os.path.isdir(root) or not os.access(root, os.R_OK | os.X_OK):
         expected = "expected a tree with proc and sys in it"
         raise BundleError(f"--root {root}: no folder that can be listed; {expected}")
-    if python and not shutil.which(python):
+    program = shutil.which(python) if python else None
+    if python and not program:
         raise BundleError(f"--torch-python {python}: no such program; expected a Python's path")
-    if given.box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", given.box):
-        raise BundleError(f"--box {given.box!r}: expected up to 64 letters, digits, dots, dashes")
+    if arguments.box and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", arguments.box):
+        raise BundleError(
+            f"--box {arguments.box!r}: expected up to 64 letters, digits, dots, dashes"
+        )
     options = Options(
         root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
-        torch_python=os.path.abspath(shutil.which(python) or "") if python else "",
-        with_args=given.with_args,
-        commands=not given.no_commands,
-        torch=not given.no_torch,
-        torch_devices=given.torch_devices,
-        box=given.box,
+        torch_python=os.path.abspath(program) if program else "",
+        with_args=arguments.with_args,
+        commands=not arguments.no_commands,
+        torch=not arguments.no_torch,
+        torch_devices=arguments.torch_devices,
+        box=arguments.box,
     )
-    if not given.out:
+    if arguments.out:
+        out = Path(arguments.out)
+    else:
         os.umask(0o077)  # it holds what the kernel says to root alone
-    out = Path(given.out) if given.out else _default_out(options)
+        out = _default_out(options)
     if out.name.endswith((".zip", ".tar", ".tar.xz", ".tar.bz2", ".zst")):
         raise BundleError(f"--out {out}: expected a name that ends in .tar.gz, or a folder")
-    check_target(out, given.force)
+    check_target(out, arguments.force)
     return options, out
 
 
@@ -428,22 +464,26 @@ def _default_out(options: Options) -> Path:
     return out
 
 
+def _say(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"  {line}", file=sys.stderr)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command: 0 written, 2 wrong use in one line, 130 interrupted (what was measured until
     then is written).
     """
-    os.umask(mask := os.umask(0o077))
+    mask = os.umask(0o077)
+    os.umask(mask)
     try:
-        given = _options(argv)
-        options, out = _checked(given)
+        arguments = _options(argv)
+        options, out = _checked(arguments)
         began = time.monotonic()
         # `timeout 60 ... capture` and a stopped job are interruptions too: keep what there is.
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
-            seen = sys.stderr.isatty()
-            say = lambda line: print(f"  {line}", file=sys.stderr) if seen else None  # noqa: E731
-            collection = measure(options, say)
-            collection.writer.write(out, given.force)
+            collection = measure(options, _say)
+            collection.writer.write(out, arguments.force)
         finally:
             signal.signal(signal.SIGTERM, before)
     except BundleError as error:
@@ -464,7 +504,7 @@ def main(argv: list[str] | None = None) -> int:
         "counts": collection.counts(),
     }
     words = [f"{summary['box']}, {summary['seconds']} s", *collection.report(), f"Written to {out}"]
-    print(json.dumps(summary, indent=1) if given.json else "\n".join(words))
+    print(json.dumps(summary, indent=1) if arguments.json else "\n".join(words))
     return 130 if collection.interrupted else 0
 
 

@@ -57,7 +57,7 @@ class Card:
 class Fdinfo:
     """One fdinfo text.
 
-    ``held`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes: resident, else
+    ``regions`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes: resident, else
     memory (its deprecated name), else total.
     """
 
@@ -65,7 +65,7 @@ class Fdinfo:
     pci: str
     client_id: str
     pasid: str
-    held: dict[str, int]
+    regions: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -74,30 +74,34 @@ class Client:
 
     ``pids`` are all processes that have it open (forks inherit it).
 
-    ``held`` is as of Fdinfo; memory that clients share is counted in each.
+    ``regions`` is as of Fdinfo; memory that clients share is counted in each.
     """
 
     pci: str
     pids: tuple[int, ...]
-    held: dict[str, int]
+    regions: dict[str, int]
     text: Text
 
     def region(self, name: str) -> Reading:
         """Bytes in a region, as ``region_bytes``."""
-        size = region_bytes(self.held, name)
-        if size is None:
-            return self.text.missing(f"no region {name}" if self.held else _NO_MEMORY, "bytes")
-        return self.text.seen(size, "bytes")
+        size = region_bytes(self.regions, name)
+        if size is not None:
+            return self.text.seen(size, "bytes")
+        if self.regions:
+            return self.text.missing(f"no region {name}", "bytes")
+        return self.text.missing(_NO_MEMORY, "bytes")
 
 
-def region_bytes(held: dict[str, int], name: str) -> int | None:
+def region_bytes(regions: dict[str, int], name: str) -> int | None:
     """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0..."""
     sizes = [
         size
-        for region, size in held.items()
+        for region, size in regions.items()
         if region == name or (name == "vram" and _DEVICE_MEMORY.fullmatch(region))
     ]
-    return sum(sizes) if sizes else None
+    if not sizes:
+        return None
+    return sum(sizes)
 
 
 def cards(bundle: Bundle) -> tuple[Card, ...]:
@@ -110,8 +114,11 @@ def cards(bundle: Bundle) -> tuple[Card, ...]:
         pci = pci_address(_uevent(bundle, source).get("PCI_SLOT_NAME", ""))
         if pci:
             renders[pci] = source.split("/")[4]
-    found = (source for pattern in _CARDS for source in bundle.sources(pattern))
-    return tuple(_card(bundle, source[: -len("/uevent")], renders) for source in found)
+    drm_cards = []
+    for pattern in _CARDS:
+        for source in bundle.sources(pattern):
+            drm_cards.append(_card(bundle, source[: -len("/uevent")], renders))
+    return tuple(drm_cards)
 
 
 def _card(bundle: Bundle, folder: str, renders: dict[str, str]) -> Card:
@@ -139,20 +146,34 @@ def parse_fdinfo(text: str) -> Fdinfo:
     a trailing blank; a size without a unit is in bytes.
     """
     words: dict[str, str] = {}
-    regions: dict[str, dict[str, int]] = {}
+    sizes_by_region: dict[str, dict[str, int]] = {}
     for name, card, pasid, early, kind, region, value in _LINE.findall(text):
         if early or kind:
             try:
-                regions.setdefault(early or region, {})[kind or "memory"] = printed_size(value)
+                size = printed_size(value)
             except ValueError:
-                continue  # a size that nobody can read is no zero: the region stays without that kind
+                continue  # a size that nobody can read is no zero
+            if early:
+                sizes_by_region.setdefault(early, {})["memory"] = size
+            else:
+                sizes_by_region.setdefault(region, {})[kind] = size
         else:
             words[name or card or pasid] = value[:64]
-    driver = words.get("driver", "amdgpu" if "pdev" in words and regions else "")
-    best = ((name, [sizes[k] for k in _KINDS if k in sizes]) for name, sizes in regions.items())
-    held = {name: sizes[0] for name, sizes in sorted(best) if sizes}
-    address = pci_address(words.get("pdev", ""))
-    return Fdinfo(driver, address, words.get("client-id", ""), words.get("pasid", ""), held)
+    driver = words.get("driver", "")
+    if "driver" not in words and "pdev" in words and sizes_by_region:
+        driver = "amdgpu"
+    regions = {}
+    for region, sizes in sorted(sizes_by_region.items()):
+        kind = next((kind for kind in _KINDS if kind in sizes), None)
+        if kind is not None:
+            regions[region] = sizes[kind]
+    return Fdinfo(
+        driver=driver,
+        pci=pci_address(words.get("pdev", "")),
+        client_id=words.get("client-id", ""),
+        pasid=words.get("pasid", ""),
+        regions=regions,
+    )
 
 
 def clients(bundle: Bundle) -> tuple[Client, ...]:
@@ -163,29 +184,37 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
     most memory stands for it.
     """
     text = bundle.read("device_files")
-    found: dict[tuple[str, ...], list[tuple[int, int, Fdinfo]]] = {}
+    sightings: dict[tuple[str, ...], list[tuple[int, int, Fdinfo]]] = {}
     for row in bundle.table("device_files"):
         pid = row.number("pid")
         fd = row.number("fd")
         info = parse_fdinfo(row.text("fdinfo"))
-        if pid is None or not (info.driver or info.held):
+        if pid is None or not (info.driver or info.regions):
             continue
-        own = ("client", info.client_id) if info.client_id else ("pasid", info.pasid)
-        key = (info.pci, *(own if own[1] else ("fd", f"{pid} {fd}")))
-        found.setdefault(key, []).append((pid, -1 if fd is None else fd, info))
-    order = sorted(found, key=lambda key: (key[0], natural(" ".join(key[1:]))))
-    return tuple(_client(found[key], text) for key in order)
+        if info.client_id:
+            key = (info.pci, "client", info.client_id)
+        elif info.pasid:
+            key = (info.pci, "pasid", info.pasid)
+        else:
+            key = (info.pci, "fd", f"{pid} {fd}")
+        sightings.setdefault(key, []).append((pid, -1 if fd is None else fd, info))
+    order = sorted(sightings, key=lambda key: (key[0], natural(" ".join(key[1:]))))
+    return tuple(_client(sightings[key], text) for key in order)
 
 
 def _client(sightings: list[tuple[int, int, Fdinfo]], text: Text) -> Client:
-    pid, fd, info = max(sightings, key=lambda s: (sum(s[2].held.values()), -s[0], -s[1]))
+    pid, fd, info = max(sightings, key=lambda s: (sum(s[2].regions.values()), -s[0], -s[1]))
     pids = tuple(sorted({sighting[0] for sighting in sightings}))
-    return Client(info.pci, pids, info.held, text.of(f"/proc/{pid}/fdinfo/{fd}"))
+    return Client(info.pci, pids, info.regions, text.of(f"/proc/{pid}/fdinfo/{fd}"))
 
 
 def refused_pids(bundle: Bundle) -> tuple[int, ...]:
     """Processes whose open files could not be read, so that what they hold is not attributable
     from here.
     """
-    rows = (row for row in bundle.table("device_files") if row.get("status") == "not_allowed")
-    return tuple(sorted({pid for pid in (row.number("pid") for row in rows) if pid is not None}))
+    refused = set()
+    for row in bundle.table("device_files"):
+        pid = row.number("pid")
+        if row.get("status") == "not_allowed" and pid is not None:
+            refused.add(pid)
+    return tuple(sorted(refused))

@@ -70,12 +70,12 @@ def nodes(bundle: Bundle) -> tuple[KfdNode, ...]:
     """Every node of the topology, CPU nodes included, by number."""
     sources = bundle.sources(f"{_NODES}/*/gpu_id") + bundle.sources(f"{_NODES}/*/properties")
     numbers = {source.split("/")[7] for source in sources}
-    known = {card.pci for card in cards(bundle)}
-    whole = sorted((n for n in numbers if re.fullmatch(r"[0-9]{1,9}", n)), key=natural)
-    return tuple(_node(bundle, number, known) for number in whole)
+    card_addresses = {card.pci for card in cards(bundle)}
+    in_order = sorted((n for n in numbers if re.fullmatch(r"[0-9]{1,9}", n)), key=natural)
+    return tuple(_node(bundle, number, card_addresses) for number in in_order)
 
 
-def _node(bundle: Bundle, number: str, known: set[str]) -> KfdNode:
+def _node(bundle: Bundle, number: str, card_addresses: set[str]) -> KfdNode:
     folder = f"{_NODES}/{number}"
     gpu_id = bundle.number(folder + "/gpu_id", "count")
     read = bundle.read(folder + "/properties")
@@ -85,12 +85,14 @@ def _node(bundle: Bundle, number: str, known: set[str]) -> KfdNode:
     gfx = gfx_name(values.get("gfx_target_version", 0))
     # Only GPUs are checked against the container's device list, so a refused node is one.
     is_gpu = values.get("simd_count", 0) > 0 or gpu_id.status == "not_allowed" or gpu_id.bytes != 0
-    pci = _address(values, gfx, known) if is_gpu and "location_id" in values else ""
+    pci = ""
+    if is_gpu and "location_id" in values:
+        pci = _address(values, gfx, card_addresses)
     return KfdNode(int(number), gpu_id, gfx, pci, _framebuffer(bundle, folder))
 
 
-def _address(values: dict[str, int], gfx: str, known: set[str]) -> str:
-    """The PCI address in location_id and domain. ``known`` are the addresses of DRM cards.
+def _address(values: dict[str, int], gfx: str, card_addresses: set[str]) -> str:
+    """The PCI address in location_id and domain. ``card_addresses`` are those of DRM cards.
 
     Of an Instinct GPU that is split into several nodes the node's number is mixed in: by some
     kernels into bits 28 to 31, by others into the function's bits (kfd_topology_add_device, for
@@ -98,11 +100,13 @@ def _address(values: dict[str, int], gfx: str, known: set[str]) -> str:
     """
     location = values["location_id"]
     domain = values.get("domain", 0) & 0xFFFFFFFF
-    whole = f"{domain:04x}:{location >> 8 & 0xFF:x}:{location >> 3 & 0x1F:x}."
-    pci = pci_address(f"{whole}{location & 7}")
-    first = pci_address(whole + "0")
-    split = first in known or gfx.startswith(("gfx94", "gfx95"))
-    return first if split and pci not in known else pci
+    device = f"{domain:04x}:{location >> 8 & 0xFF:x}:{location >> 3 & 0x1F:x}"
+    pci = pci_address(f"{device}.{location & 7}")
+    first_function = pci_address(f"{device}.0")
+    is_split = first_function in card_addresses or gfx.startswith(("gfx94", "gfx95"))
+    if is_split and pci not in card_addresses:
+        return first_function
+    return pci
 
 
 def _properties(text: str) -> dict[str, int]:
@@ -117,10 +121,13 @@ def _framebuffer(bundle: Bundle, folder: str) -> Reading:
         values = _properties(got.text)
         if values.get("heap_type") in _FRAMEBUFFER:
             size = values.get("size_in_bytes")
-            odd = "no size_in_bytes line"
-            sizes.append(got.missing(odd, "bytes") if size is None else got.seen(size, "bytes"))
-    none = not_available("no framebuffer bank", "bytes", folder + "/mem_banks")
-    return sum_of(sizes) if sizes else none
+            if size is None:
+                sizes.append(got.missing("no size_in_bytes line", "bytes"))
+            else:
+                sizes.append(got.seen(size, "bytes"))
+    if not sizes:
+        return not_available("no framebuffer bank", "bytes", folder + "/mem_banks")
+    return sum_of(sizes)
 
 
 def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
@@ -128,18 +135,23 @@ def processes(bundle: Bundle) -> tuple[KfdProcess, ...]:
 
     Bytes of its further contexts (context_N, in amdkfd since late 2025) are added.
     """
-    found: dict[int, dict[int, list[Reading]]] = {}
-    for source in (one for path in FILES if path.startswith(_PROC) for one in bundle.sources(path)):
+    by_pid: dict[int, dict[int, list[Reading]]] = {}
+    sources: list[str] = []
+    for pattern in FILES:
+        if pattern.startswith(_PROC):
+            sources += bundle.sources(pattern)
+    for source in sources:
         pid = source.split("/")[6]
-        (kind, _, gpu) = source.rsplit("/", 1)[-1].partition("_")
+        kind, _, gpu = source.rsplit("/", 1)[-1].partition("_")
         if re.fullmatch(r"[0-9]{1,10}", pid):
-            parts = found.setdefault(int(pid), {})
+            by_gpu = by_pid.setdefault(int(pid), {})
             if kind == "vram" and re.fullmatch(r"[0-9]{1,10}", gpu):
-                parts.setdefault(int(gpu), []).append(bundle.number(source))
-    return tuple(
-        KfdProcess(pid, {gpu: sum_of(parts) for gpu, parts in sorted(by_gpu.items())})
-        for pid, by_gpu in sorted(found.items())
-    )
+                by_gpu.setdefault(int(gpu), []).append(bundle.number(source))
+    listed = []
+    for number, by_gpu in sorted(by_pid.items()):
+        vram = {gpu_id: sum_of(parts) for gpu_id, parts in sorted(by_gpu.items())}
+        listed.append(KfdProcess(number, vram))
+    return tuple(listed)
 
 
 def driver_version(bundle: Bundle) -> Reading:

@@ -50,11 +50,11 @@ class Sampler:
         self.proc = f"{root}/proc"
         self.pid = pid
         self.ticks = 0
-        self.green = 0
+        self.nvidia_count = 0
         used = sorted(glob(f"{root}/sys/class/drm/card*/device/mem_info_vram_used"))
         folders = list(map(os.path.dirname, used))
         self.cards = [(os.path.basename(os.path.realpath(folder)), folder) for folder in folders]
-        self.known: set[int] = set()
+        self.running: set[int] = set()
         self.refused: set[int] = set()
         self.turn: deque[int] = deque()
         # Of a process, by card and client: one fdinfo file of it.
@@ -64,7 +64,7 @@ class Sampler:
         self.nvml: Nvml | None = None
         try:
             self.nvml = Nvml()
-            self.green = self.nvml.number("nvmlDeviceGetCount_v2")
+            self.nvidia_count = self.nvml.number("nvmlDeviceGetCount_v2")
             self.why = ""
         except (OSError, NvmlError):
             self.why = (
@@ -76,15 +76,11 @@ class Sampler:
         self._find_holders()
         gpus = [self._amd(*card) for card in self.cards]
         holders = self._holders()
-        for index in range(self.green):
-            row: Any = self.nvml.gpu(index) if self.nvml else {}
-            pci = str(row.get("pci"))
-            sizes = (row.get("used_bytes"), row.get("total_bytes"))
-            gpus.append({"pci": pci, "vram_used": sizes[0], "vram_total": sizes[1]})
-            for one in (row.get("compute") or []) + (row.get("graphics") or []):
-                who = {"pid": one["pid"], "name": self._name(one["pid"]), "pci": pci}
-                holders.append({**who, "vram": one["used_bytes"], "by": "NVML"})
-        why = [self.why] * bool(self.why and not gpus)
+        for index in range(self.nvidia_count):
+            self._add_nvidia(index, gpus, holders)
+        why = []
+        if self.why and not gpus:
+            why.append(self.why)
         if self.refused:
             why.append(f"processes whose open files this user may not see: {len(self.refused)}")
         self.ticks += 1
@@ -100,21 +96,34 @@ class Sampler:
 
     def _amd(self, pci: str, folder: str) -> Row:
         texts = {name: read(f"{folder}/mem_info_{name}") for name in POOLS}
-        known = {name: int(text) for name, text in texts.items() if text.strip().isdigit()}
-        return {"pci": pci, **known}
+        sizes = {name: int(text) for name, text in texts.items() if text.strip().isdigit()}
+        return {"pci": pci, **sizes}
+
+    def _add_nvidia(self, index: int, gpus: list[Row], holders: list[Row]) -> None:
+        if self.nvml is None:
+            return
+        card = self.nvml.gpu(index)
+        pci = str(card.get("pci"))
+        sizes = {"vram_used": card.get("used_bytes"), "vram_total": card.get("total_bytes")}
+        gpus.append({"pci": pci, **sizes})
+        for kind in ("compute", "graphics"):
+            for process in card.get(kind) or ():
+                pid = process["pid"]
+                row = {"pid": pid, "name": self._name(pid), "pci": pci}
+                holders.append({**row, "vram": process["used_bytes"], "by": "NVML"})
 
     def _find_holders(self) -> None:
         if self.ticks % LIST_EVERY == 0:
-            there = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
-            new = sorted(there - self.known)
-            old = [pid for pid in self.turn if pid in there]
+            running = {int(name) for name in os.listdir(self.proc) if name.isdigit()}
+            new = sorted(running - self.running)
+            old = [pid for pid in self.turn if pid in running]
             self.turn = deque([*new, *old])
-            for gone in self.known - there:
+            for gone in self.running - running:
                 for kept in (self.files, self.rows, self.names):
                     kept.pop(gone, None)
-            self.known = there
-            self.refused = self.refused & there
-            if self.pid in there:
+            self.running = running
+            self.refused = self.refused & running
+            if self.pid in running:
                 self._scan(self.pid)
         for _ in range(min(SCANNED, len(self.turn))):
             self._scan(self.turn[0])
@@ -143,17 +152,20 @@ class Sampler:
     def _holders(self) -> list[Row]:
         order = sorted(self.files, key=self._most)
         rest = order[LARGEST:]
-        asked = {*order[:LARGEST], *({self.pid} & set(rest))}
+        read_now = set(order[:LARGEST])
+        if self.pid in rest:
+            read_now.add(self.pid)
         if rest:
-            asked.add(rest[self.ticks % len(rest)])
-        for pid in asked:
+            read_now.add(rest[self.ticks % len(rest)])
+        for pid in read_now:
             cards: dict[str, Row] = {}
             for (pci, _), path in self.files[pid].items():
                 about = {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
                 row = cards.setdefault(pci, about)
                 info = parse_fdinfo(read(path).decode("utf-8", "replace"))
                 for region in ("vram", "gtt"):
-                    if (size := region_bytes(info.held, region)) is not None:
+                    size = region_bytes(info.regions, region)
+                    if size is not None:
                         row[region] = row.get(region, 0) + size
             self.rows[pid] = list(cards.values())
         return [row for rows in self.rows.values() for row in rows]
@@ -172,31 +184,31 @@ class Sampler:
     def _watched(self, holders: list[Row]) -> Row | None:
         if not self.pid:
             return None
-        found = dict(_STATUS.findall(read(f"{self.proc}/{self.pid}/status")))
-        if not found:
+        status = dict(_STATUS.findall(read(f"{self.proc}/{self.pid}/status")))
+        if not status:
             return {"pid": self.pid, "why": "no such process, or it has ended"}
         row: Row = {"pid": self.pid}
         for key in (b"Name", b"State"):
-            row[key.decode().lower()] = found.get(key, b"").decode("utf-8", "replace")
-        row.update({name: int(found[key]) << 10 for name, key in SIZES if key in found})
-        mine = [one for one in holders if one["pid"] == self.pid]
+            row[key.decode().lower()] = status.get(key, b"").decode("utf-8", "replace")
+        row.update({name: int(status[key]) << 10 for name, key in SIZES if key in status})
+        cards = [row for row in holders if row["pid"] == self.pid]
         for region in ("vram", "gtt"):
-            sizes = [one[region] for one in mine if one.get(region) is not None]
+            sizes = [card[region] for card in cards if card.get(region) is not None]
             if sizes:
                 row[region] = sum(sizes)
         return row
 
 
 def main(pid: int = 0, every_s: float = 0.5, root: str = "") -> None:
-    """Print a sample every ``every_s`` seconds until standard input ends or nobody reads any more."""
+    """Print a sample every ``every_s`` seconds until standard input ends or nobody reads."""
     sampler = Sampler(root, pid)
     due = time.monotonic()
     try:
         while True:
             print(json.dumps(sampler.sample()), flush=True)
             due = max(due + every_s, time.monotonic())
-            while (wait := due - time.monotonic()) > 0:
-                if select.select([0], [], [], wait)[0]:
+            while time.monotonic() < due:
+                if select.select([0], [], [], max(0.0, due - time.monotonic()))[0]:
                     words = os.read(0, 64).split()
                     if not words:
                         return

@@ -59,7 +59,7 @@ class Parameter:
     """One module parameter: ``live`` as sysfs shows it, in ``unit`` (pages, MiB, GiB or empty),
     and ``live_bytes`` in bytes.
 
-    ``found`` are the settings of it, in the order in which they take effect: the last one wins,
+    ``settings`` are those of it, in the order in which they take effect: the last one wins,
     and the command line wins over files. For a module that the kernel was built with, only the
     command line counts.
     """
@@ -69,12 +69,14 @@ class Parameter:
     unit: str
     live: Reading
     live_bytes: Reading
-    found: tuple[Setting, ...]
+    settings: tuple[Setting, ...]
 
     @property
     def wanted(self) -> Setting | None:
         """The setting that wins when the module is loaded next."""
-        return self.found[-1] if self.found else None
+        if not self.settings:
+            return None
+        return self.settings[-1]
 
     @property
     def pending(self) -> Setting | None:
@@ -83,7 +85,9 @@ class Parameter:
         """
         if self.wanted is None or not self.live.ok:
             return None
-        return None if _value(self.wanted.value) == _value(str(self.live.value)) else self.wanted
+        if _value(self.wanted.value) == _value(str(self.live.value)):
+            return None
+        return self.wanted
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def parse_modprobe(text: str) -> list[tuple[int, str, str, str]]:
 
     A backslash continues a line; "-" and "_" are one in names.
     """
-    found = []
+    options = []
     first = 1
     joined = ""
     lines = text.split("\n")
@@ -127,12 +131,14 @@ def parse_modprobe(text: str) -> list[tuple[int, str, str, str]]:
         begun = first
         first = number + 1
         joined = ""
-        if len(words) > 2 and words[0] == "options":
+        if len(words) > 2 and words[0] == "options" and not words[1].startswith("#"):
             # modprobe knows no comment behind options: the kernel gets the words and ignores
             # each as unknown.
-            words = words[: next((i for i, word in enumerate(words) if word.startswith("#")), None)]
-            found += [(begun, _plain(words[1]), *_pair(word)) for word in words[2:]]
-    return found
+            for word in words[2:]:
+                if word.startswith("#"):
+                    break
+                options.append((begun, _plain(words[1]), *_pair(word)))
+    return options
 
 
 def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
@@ -140,7 +146,8 @@ def parse_cmdline(text: str) -> list[tuple[str, str, str]]:
     follows "--" is for init.
     """
     words = _words(text)
-    words = words[: words.index("--")] if "--" in words else words
+    if "--" in words:
+        words = words[: words.index("--")]
     dotted = [word.split(".", 1) for word in words if re.match(r"[A-Za-z][\w-]*\.[A-Za-z_]", word)]
     return [(_plain(module), *_pair(rest)) for module, rest in dotted]
 
@@ -176,7 +183,9 @@ def _value(word: str) -> int | str:
     if word.lower() in ("y", "n"):
         return int(word.lower() == "y")
     number = re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]{1,16}|0|[1-9][0-9]{0,19})", word)
-    return int(word, 0) if number else word
+    if number:
+        return int(word, 0)
+    return word
 
 
 def ttm_module(bundle: Bundle) -> Reading:
@@ -194,8 +203,9 @@ def ttm_module(bundle: Bundle) -> Reading:
     present = [m for m in MODULES[:3] if bundle.sources(f"/sys/module/{m}/parameters/*")]
     if len(present) == 1:
         return got.of(f"/sys/module/{present[0]}").seen(present[0])
-    none = f"amdgpu uses none of {', '.join(present)} by /proc/modules"
-    return got.refused("", none if present else "no TTM module is loaded")
+    if not present:
+        return got.refused("", "no TTM module is loaded")
+    return got.refused("", f"amdgpu uses none of {', '.join(present)} by /proc/modules")
 
 
 def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
@@ -204,17 +214,18 @@ def settings(bundle: Bundle) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
     """
     files: dict[str, str] = {}
     for folder in reversed(_CONFIG):
-        found = bundle.sources(f"{folder}/*.conf")
-        files.update({source.rsplit("/", 1)[-1]: source for source in found})
-    configured = (
-        Setting(module, name, value, source, line)
-        for _, source in sorted(files.items())
-        for line, module, name, value in parse_modprobe(bundle.read(source).text)
-    )
-    words = parse_cmdline(bundle.read("/proc/cmdline").text)
-    cmdline = (Setting(*word, "/proc/cmdline", 1) for word in words)
-    ours, own = (tuple(s for s in some if s.module in MODULES) for some in (configured, cmdline))
-    return ours, own
+        sources = bundle.sources(f"{folder}/*.conf")
+        files.update({source.rsplit("/", 1)[-1]: source for source in sources})
+    configured = []
+    for _, source in sorted(files.items()):
+        for line, module, name, value in parse_modprobe(bundle.read(source).text):
+            if module in MODULES:
+                configured.append(Setting(module, name, value, source, line))
+    on_cmdline = []
+    for module, name, value in parse_cmdline(bundle.read("/proc/cmdline").text):
+        if module in MODULES:
+            on_cmdline.append(Setting(module, name, value, "/proc/cmdline", 1))
+    return tuple(configured), tuple(on_cmdline)
 
 
 def parameters(bundle: Bundle) -> tuple[Parameter, ...]:
@@ -224,17 +235,24 @@ def parameters(bundle: Bundle) -> tuple[Parameter, ...]:
     written: dict[tuple[str, str], list[Setting]] = {}
     for setting in sum(settings(bundle), ()):
         written.setdefault((setting.module, setting.name), []).append(setting)
-    found = []
+    present = []
     for module, name in sorted({*written, *UNITS, *_ALSO}):
         source = f"/sys/module/{module}/parameters/{name}"
         unit = UNITS.get((module, name), "")
         if (module, name) in written or bundle.sources(source):
-            kind = "pages" if unit == "pages" else "count"
-            live = bundle.number(source, kind) if unit else bundle.word(source)
-            size = _bytes(live, unit, bundle)
-            own = tuple(written.get((module, name), ()))
-            found.append(Parameter(module, name, unit, live, size, own))
-    return tuple(found)
+            live = bundle.word(source)
+            if unit:
+                live = bundle.number(source, "pages" if unit == "pages" else "count")
+            parameter = Parameter(
+                module=module,
+                name=name,
+                unit=unit,
+                live=live,
+                live_bytes=_bytes(live, unit, bundle),
+                settings=tuple(written.get((module, name), ())),
+            )
+            present.append(parameter)
+    return tuple(present)
 
 
 def _bytes(live: Reading, unit: str, bundle: Bundle) -> Reading:
@@ -242,14 +260,15 @@ def _bytes(live: Reading, unit: str, bundle: Bundle) -> Reading:
         return live
     page = page_size(bundle)
     scale = {"pages": page.bytes, "MiB": MIB, "GiB": GIB}.get(unit, 0)
-    why = "" if unit else "not a size"
-    if unit and live.bytes < 0:
+    if not unit:
+        why = "not a size"
+    elif live.bytes < 0:
         why = f"{live.bytes}: the driver chooses"
-    elif unit and not scale:
+    elif not scale:
         why = f"page size {page.show()}"
-    if why:
-        return not_available(why, "bytes", live.source, live.item)
-    return seen(live.bytes * scale, "bytes", live.source, live.item)
+    else:
+        return seen(live.bytes * scale, "bytes", live.source, live.item)
+    return not_available(why, "bytes", live.source, live.item)
 
 
 def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
@@ -261,8 +280,8 @@ def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
     """
     odd = []
     for setting in sum(settings(bundle), ()):
-        there = bundle.sources(f"/sys/module/{setting.module}/parameters/*")
-        names = [source.rsplit("/", 1)[-1] for source in there]
+        sources = bundle.sources(f"/sys/module/{setting.module}/parameters/*")
+        names = [source.rsplit("/", 1)[-1] for source in sources]
         if names and setting.name not in map(_plain, names):
             bare = setting.name.replace("_", "")
             near = [name for name in names if name.replace("_", "") == bare]
