@@ -32,6 +32,7 @@ OWN_KEYS = (
     "e.target.setAttribute('data-lm-suppress-shortcuts', 'true')), 50)"
 )
 WRONG = "var(--jp-error-color1, #b3261e)"
+NO_REASON = "no reason given"
 _OPEN: dict[str, Frame] = {}
 
 
@@ -54,7 +55,8 @@ class Frame:
 
     def say(self, words: str, tone: str = MUTED) -> None:
         """Progress or an answer, in the panel's line."""
-        self.line.value = f"<div role='status' aria-live='polite' style='color:{tone}'>{escape(plain(words))}</div>"
+        about = f"role='status' aria-live='polite' style='color:{tone}'"
+        self.line.value = f"<div {about}>{escape(plain(words))}</div>"
 
     def guarded(self, act: Callable[[], object]) -> Callable[..., None]:
         """``act`` as a widget may call it: the line says working, then what ``act`` said,
@@ -66,11 +68,9 @@ class Frame:
             before = self.line.value
             try:
                 act()
-            except Exception as error:  # noqa: BLE001 - an error of a callback reaches nobody but through this line
-                own = isinstance(error, (ValueError, OSError))
-                kind = "" if own else f"{type(error).__name__}: "
-                why = " ".join(str(error).split()) or "no reason given"
-                self.say(f"not done: {kind}{why}", WRONG)
+            # An error of a callback reaches nobody but through this line.
+            except Exception as error:  # noqa: BLE001
+                self.say(f"not done: {_reason(error)}", WRONG)
             if self.line.value == before:
                 self.say("ready")
 
@@ -87,9 +87,9 @@ class Frame:
 
     def button(self, words: str, act: Callable[[], object], tip: str) -> Any:
         """A button as wide as its words."""
-        made = self.widgets.Button(description=words, tooltip=tip, layout={"width": "auto"})
-        made.on_click(self.guarded(act))
-        return made
+        button = self.widgets.Button(description=words, tooltip=tip, layout={"width": "auto"})
+        button.on_click(self.guarded(act))
+        return button
 
     def field(self, kind: str, words: str, value: Any, wide: bool = False, **more: Any) -> Any:
         """A control with its label before it; one of text speaks when it is left or Enter is
@@ -113,16 +113,24 @@ class Frame:
             for end in self.ends:
                 end()
             self.say(f"{self.name}: closed, because it was opened again")
-            rest = [one for one in self.box.children if one is not self.line]
+            controls = [control for control in self.box.children if control is not self.line]
             self.box.children = [self.line]
-            for one in rest:
-                rest += getattr(one, "children", ())
-                one.close()
+            for control in controls:
+                controls += getattr(control, "children", ())
+                control.close()
+
+
+def _reason(error: Exception) -> str:
+    reason = " ".join(str(error).split()) or NO_REASON
+    if isinstance(error, (ValueError, OSError)):
+        return reason
+    return f"{type(error).__name__}: {reason}"
 
 
 def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
     """The panel that ``build`` fills, after the one of that name was closed."""
-    if before := _OPEN.pop(name, None):
+    before = _OPEN.pop(name, None)
+    if before:
         before.close()
     frame = Frame(name)
     title = frame.widgets.HTML(f"<h4 style='margin:2px 0'>{escape(name)}</h4>")
@@ -148,12 +156,12 @@ class Panel:
     build: Callable[[Frame, Any], Sequence[Any]]
     again: str | bool = False
 
-    def show(self, *given: Any) -> None:
+    def show(self, *arguments: Any) -> None:
         """The panel where somebody is there to use it, else its twin.
 
         A saved notebook holds the twin's words beside the panel.
         """
-        state = self.state(*given)
+        state = self.state(*arguments)
         parts: list[Part] = list(state.parts())
         if is_interactive():
             from IPython.display import display as front
@@ -167,7 +175,9 @@ class Panel:
             view["text/plain"] = "The panel itself shows in JupyterLab only."
             front(view, raw=True, metadata={ABOUT: {"again": True}})
             return
-        for part in [self.again] if isinstance(self.again, str) else parts:
+        if isinstance(self.again, str):
+            parts = [self.again]
+        for part in parts:
             display(part, again=bool(self.again))
 
 
@@ -197,7 +207,10 @@ def parts_html(parts: Iterable[Part]) -> str:
     """
     pieces = []
     for part in parts:
-        view = part if isinstance(part, Shown) else None
-        drawn = view.draw().svg(view.alt) if view and view.draw else view and view.html()
-        pieces.append(drawn or text_html(str(part)))
+        if isinstance(part, str):
+            pieces.append(text_html(part))
+        elif part.draw:
+            pieces.append(part.draw().svg(part.alt))
+        else:
+            pieces.append(part.html() or text_html(str(part)))
     return f"<div style='width:0;min-width:100%'>{''.join(pieces)}</div>"

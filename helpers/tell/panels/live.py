@@ -68,9 +68,11 @@ class Monitor:
         return f"marked: {self.marks[-1][1]}"
 
     def pause(self) -> str:
-        """Hold what is shown, or go on; what is said of it, nothing where it goes on."""
+        """Hold what is shown, or go on; what is said of it."""
         self.paused = not self.paused
-        return "what you see stands still; samples are still kept" if self.paused else ""
+        if self.paused:
+            return "what you see stands still; samples are still kept"
+        return "ready"
 
     def shares(self) -> dict[str, list[float | None]]:
         """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the

@@ -34,13 +34,13 @@ class Watch:
     monitor: Monitor = field(default_factory=Monitor)
 
     @property
-    def here(self) -> bool:
+    def is_here(self) -> bool:
         """Whether this machine is the box, so that watching it shows the box."""
         return self.bundle is None or is_this_box(self.bundle)
 
     def parts(self) -> list[Part]:
         """One sentence: a page has no live monitor."""
-        if self.here:
+        if self.is_here:
             return [
                 "The live monitor samples this machine twice a second while a notebook is open."
             ]
@@ -52,14 +52,14 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     """Which process, the buttons, the drawing and the tables, and the feed behind them."""
     make = frame.widgets.HTML
     monitor = watch.monitor
-    if not watch.here:
+    if not watch.is_here:
         return [make(parts_html(watch.parts()))]
     tip = "a process to watch from outside; 0 for none"
     watched = frame.field("IntText", "Process (PID)", watch.pid, tooltip=tip)
     event = frame.field("Text", "Event", "", placeholder="such as: batch 2 starts")
     drawing = make()
     rows = make()
-    asked = make()
+    answer = make()
 
     def hear(sample: dict[str, Any]) -> None:
         monitor.ring.append(sample)
@@ -68,7 +68,7 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
             rows.value = parts_html(views(sample))
 
     def pause() -> None:
-        frame.say(monitor.pause() or "ready")
+        frame.say(monitor.pause())
         stop.description = "Go on" if monitor.paused else "Pause"
 
     def mark() -> None:
@@ -79,7 +79,7 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
 
     def ask() -> None:
         said = torch_numbers(watched.value)
-        asked.value = text_html(f"{datetime.now():%H:%M:%S}, process {watched.value}: {said}")
+        answer.value = text_html(f"{datetime.now():%H:%M:%S}, process {watched.value}: {said}")
 
     feed = Feed(hear, frame.say, str(watch.pid), "0.5", watch.root)
     frame.ends.append(feed.stop)
@@ -92,7 +92,7 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
         frame.button("Save as evidence", save, "a JSON file in outputs"),
     ]
     frame.changed(lambda: feed.watch(max(0, watched.value)), watched)
-    return [watched, event, frame.row(*buttons), drawing, asked, rows]
+    return [watched, event, frame.row(*buttons), drawing, answer, rows]
 
 
 PANEL = Panel("Live monitor", Watch, build, again=True)
