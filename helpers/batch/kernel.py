@@ -17,11 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.ground.child import CHECKOUT, OUTPUTS, carrying, oom_kills, process_of, signal_name
+from helpers.ground.child import CHECKOUT, carrying, oom_kills, process_of, signal_name
+from helpers.ground.workbook_process import MARK, environment
 from helpers.look.files import opened
 
-__all__ = ["CHECKOUT", "oom_kills"]
-MARK = "CASEBOOK_RUN"
+__all__ = ["CHECKOUT", "environment", "oom_kills"]
 STACKS = "CASEBOOK_STACKS"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
@@ -29,34 +29,12 @@ PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 # standard library.
 START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.batch.kernel import main; main()"
 ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
-# ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what
-# the user's own Python needs.
-LEFT_OUT = {
-    *("PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONHOME", "PYTHONSAFEPATH", "PYTHONINSPECT"),
-    *("MPLBACKEND", "IPYTHONDIR", "JUPYTER_DEFAULT_PROVISIONER_NAME"),
-}
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
 PATIENCE_S = 0.5
 SWEEP_S = 3.0
 SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
 LONGEST_PLACE_BYTES = 70  # of the 107 bytes that a unix socket's path may have (unix(7))
-
-
-def environment() -> dict[str, str]:
-    """Environment of a child of the workbook: the checkout alone on PYTHONPATH, nothing of the
-    user's own Python.
-    """
-    kept = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    return {
-        "MPLCONFIGDIR": str(OUTPUTS / "cache" / "matplotlib"),
-        **kept,
-        "PYTHONPATH": str(CHECKOUT),
-        "CASEBOOK_OUTPUTS": str(OUTPUTS),
-        "PYTHONNOUSERSITE": "1",
-        "JUPYTER_PREFER_ENV_PATH": "1",
-        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-    }
 
 
 def main() -> None:

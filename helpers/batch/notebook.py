@@ -19,12 +19,11 @@ from helpers.ground.contract import from_json
 from helpers.ground.shapes import VERDICT_MIME as VERDICT
 from helpers.ground.shapes import Verdict
 from helpers.look.files import whole
+from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from .shapes import Figure
 
 NBFORMAT = 4
-INJECTED = "injected-parameters"
-PARAMETERS = "parameters"
 INJECTED_FIRST = (
     "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
 )

@@ -44,6 +44,10 @@ MOST_RECORDS = 200
 BATCHES = "[0-9]*T[0-9]*Z-*"  # as batches are named: the newest has the last name
 APART = ("box", "preset", "gpu")  # not among a run's own parameters
 ITS_LIMIT = "its limit"
+GONE_KEYS = {
+    "insecure": "a cluster beyond loopback needs Dask's TLS configuration; see env/FLEET.md"
+}
+"""Keys of a plan that are gone, each with what to use instead."""
 ROW = (
     *("box_name", "run_id", "notebook", "gpu", "preset", "parameters", "danger", "waits"),
     *("estimate_s", "estimate_from", "cell_s", "run_s"),
@@ -108,6 +112,9 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
         text = _LIVE.sub(rf"\g<1>{box}", text)
     where = str(path)
     steps = list[Step]()
+    for key, instead in GONE_KEYS.items():
+        if isinstance(content, dict) and key in content:
+            raise PlanError(f"{path}: {key} is gone; {instead}")
     try:
         plan = Plan.model_validate(content)
         count_runs(plan)

@@ -4,6 +4,8 @@ read with tolerance.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +91,18 @@ def again(run: Run, attempt: int) -> Run:
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
     return Run(**run.model_dump(include=PLANNED), attempt=attempt)
+
+
+def same_run(run: Run, with_box: bool = True) -> str:
+    """What makes two records the same run at two times, as twelve hexadecimal digits.
+
+    That is notebook, parameters, preset, GPU and, with ``with_box``, the box.
+    """
+    asked = [run.notebook, run.parameters, run.preset, run.gpu]
+    if with_box:
+        asked.append(run.box)
+    text = json.dumps(asked, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def write_run(folder: Path, run: Run) -> None:
@@ -249,7 +263,7 @@ def status_text(view: BatchView) -> str:
             run.cause or gone(run),
             run.gate and f"afterwards: {run.gate}",
             run.quarantined and f"closed: {run.quarantined}",
-            f"{run.strikes} strike{'s' * (run.strikes > 1)}" if run.strikes else "",
+            run.strikes_in_words,
             *run.notes,
         ]
         seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8

@@ -93,8 +93,7 @@ class Plan(Shape):
     when it stops.
 
     ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the
-    checkout that paths may be in. ``insecure`` lets a fleet listen beyond loopback without TLS:
-    whoever reaches a port of it can run any program there.
+    checkout that paths may be in.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -104,7 +103,6 @@ class Plan(Shape):
     gates: Gates = Gates()
     stop: StopRules = StopRules()
     outside: list[str] = []
-    insecure: bool = False
     runs: list[PlannedRun] = Field(min_length=1)
 
 
@@ -175,3 +173,10 @@ class Run(Shape):
     def short(self) -> str:
         """The run in a few words: its notebook, and the box that it is about."""
         return f"{self.notebook} on {self.box}" if self.box else self.notebook
+
+    @property
+    def strikes_in_words(self) -> str:
+        """How many strikes it has, or nothing."""
+        if not self.strikes:
+            return ""
+        return "1 strike" if self.strikes == 1 else f"{self.strikes} strikes"

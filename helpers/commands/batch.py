@@ -1,4 +1,4 @@
-"""Commands about batches: run, status, report, compare, collect, history."""
+"""Commands about batches: run, status, report, compare."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from helpers.commands.use import WrongUse, listed, print_json, say, show
+from helpers.commands.use import WrongUse, print_json, say, show
 from helpers.ground.child import CHECKOUT, OUTPUTS
 
 
@@ -19,8 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     --dry-run: print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing
     --resume [BATCH]: go on with a batch of this plan that was stopped (default: the newest)
     --again RUN ...: with --resume: repeat this run whatever it did; may be given more than once
-    --scheduler ADDRESS: carry the runs out on the workers of a dask scheduler (tls://host:8786; see env/FLEET.md)
-    --keys FOLDER: with --scheduler tls://...: the fleet's keys (default: outputs/fleet-keys)
+    --scheduler ADDRESS: carry the runs out on the workers of a Dask scheduler (tls://host:8786; see env/FLEET.md)
     --print-service: with --resume: print how to go on by itself after a logout or a reboot; run nothing
     Example: run notebooks/plans/quick.yaml --dry-run
     """
@@ -45,10 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(resume_texts(plan, CHECKOUT, resume, OUTPUTS.parent, arguments.box)))
         return 0
     if arguments.scheduler:
-        from helpers.batch.fleet import Fleet
+        from helpers.batch.cluster import Cluster
 
-        keys = Path(arguments.keys) if arguments.keys else None
-        carrier = Fleet(arguments.scheduler, keys=keys, stop=stop)
+        carrier = Cluster(arguments.scheduler, stop=stop)
     result = run_plan(
         plan,
         outputs,
@@ -117,8 +115,7 @@ def named_batch(name: str) -> Path:
     """The folder of a batch, of the newest without a name. Raises WrongUse."""
     if name:
         folder = Path(name)
-        batch = any((folder / one).is_file() for one in ("plan.yaml", "collected"))
-        if not batch and not any(folder.glob("*/run.json")):
+        if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
             seen = "holds no plan and no run" if folder.is_dir() else "no such folder"
             raise WrongUse(f"{name}: {seen}; expected a batch below outputs")
         return folder
@@ -142,14 +139,18 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write the page of a batch, partial batches included.
+    """Write the page of a batch, partial batches included, or one page of several batches.
 
-    [batch]: a batch folder (default: the newest below outputs)
+    [folders ...]: batch folders, or folders that hold some (default: the newest batch below outputs)
     Example: report outputs/20260301T210000Z-overnight
     """
     from helpers.batch.report import write_index
 
-    page = str(write_index(named_batch(arguments.batch)))
+    folders = [Path(name) for name in arguments.folders] or [named_batch("")]
+    for folder in folders:
+        if not any(folder.glob("*/*/run.json")):
+            named_batch(str(folder))
+    page = str(write_index(*folders))
     return say(arguments, {"page": page}, f"Open: {page}")
 
 
@@ -212,94 +213,4 @@ def peaks(
     return int(over)
 
 
-def collect(arguments: argparse.Namespace) -> int:
-    """Merge the batches of several boxes into one, for one page over all.
-
-    folders DIR ...: batch folders, or folders that hold some
-    --out FOLDER !: where the merge goes; may hold an earlier one
-    Example: collect nights/oak nights/elm --out outputs/both
-    """
-    from helpers.batch import history
-    from helpers.batch.record import read_batch, status_json, status_text
-    from helpers.batch.report import write_index
-
-    folders = [Path(folder) for folder in arguments.folders]
-    merged = history.collect(folders, Path(arguments.out))
-    view = read_batch(merged.folder)
-    page = write_index(merged.folder)
-    told = {**status_json(view), "same": merged.same, "page": str(page)}
-    here = f"{len(merged.runs)} runs, {merged.same} of them here before"
-    return say(arguments, told, status_text(view), here, f"Open: {page}")
-
-
-def history(arguments: argparse.Namespace) -> int:
-    """Questions over the records of many nights (DuckDB).
-
-    [question]: the name of a question, or SQL (default: the names, and what each answers)
-    --out FOLDER: the folder that holds the batches (default: outputs)
-    Example: history verdicts
-    """
-    from helpers.batch.history import MEANING, QUESTIONS, open_history
-    from helpers.tell.shown import Shown
-
-    if not arguments.question:
-        meanings = (listed(name, MEANING[name]) for name in QUESTIONS)
-        return say(arguments, list(QUESTIONS), *meanings)
-    nights = open_history(Path(arguments.out) if arguments.out else OUTPUTS)
-    found = nights.ask(arguments.question)
-    rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
-    told = {"rows": rows, "read": nights.read, "unreadable": list(nights.unreadable)}
-    lines = [f"not readable: {line}" for line in nights.unreadable]
-    shown = Shown("", found.columns, found.in_words().rows)
-    return say(arguments, told, shown, *lines, f"{nights.read} records read")
-
-
-def fleet(arguments: argparse.Namespace) -> int:
-    """Start one part of a fleet of boxes, or make the keys by which its parts know each other.
-
-    part: keys, scheduler or worker (env/FLEET.md)
-    --scheduler ADDRESS: of a worker: where its scheduler is, such as tls://10.0.0.1:8786
-    --keys FOLDER: the keys, asked of everybody where they are there (default: outputs/fleet-keys)
-    --host ADDRESS: of this box, to listen at and nowhere else (default: 127.0.0.1)
-    --port N <int>: to listen at (default: 8786 for the scheduler, a free one for a worker)
-    --scheduler-file FILE: on shared storage: the scheduler writes its address there, a worker reads it
-    --name NAME: of a worker
-    --resources LIST: of a worker: "GPU=1 0000:03:00.0=1" where its one GPU has this PCI address
-    --scratch FOLDER: where a worker's runs work (default: outputs/fleet)
-    --plan PLAN: one that says insecure: true lets it listen without keys
-    Example: fleet scheduler --host 10.0.0.1
-    """
-    from helpers.batch import fleet_worker as doors
-    from helpers.batch.plan import load_plan
-
-    part = arguments.part
-    place = Path(arguments.keys) if arguments.keys else doors.KEYS
-    if part == "keys":
-        made = str(doors.make_keys(place))
-        note = f"{made}: keys for {doors.DAYS} days; copy the folder to every box of the fleet"
-        return say(arguments, {"keys": made}, note)
-    scratch = Path(arguments.scratch) if arguments.scratch else OUTPUTS / "fleet"
-    options: dict[str, Any] = {"scheduler_file": arguments.scheduler_file or None}
-    if part == "worker":
-        try:
-            pairs = [one.split("=") for one in arguments.resources.replace(",", " ").split()]
-            resources = {name: float(count) for name, count in pairs}
-        except ValueError:
-            seen = f"seen {arguments.resources!r}; expected NAME=COUNT, such as GPU=1"
-            raise WrongUse(f"--resources: {seen}") from None
-        if not arguments.scheduler and not arguments.scheduler_file:
-            expected = "expected --scheduler ADDRESS or --scheduler-file FILE"
-            raise WrongUse(f"worker: seen no scheduler; {expected}")
-        options.update(scheduler_ip=arguments.scheduler or None, name=arguments.name or None)
-        options.update(resources=resources, local_directory=str(scratch))
-    elif part != "scheduler":
-        raise WrongUse(f"part: seen {part!r}; expected keys, scheduler or worker")
-    port = arguments.port if arguments.port is not None else 8786 if part == "scheduler" else 0
-    plan = load_plan(_plan(arguments.plan)).plan if arguments.plan else None
-    has_keys = bool(arguments.keys) or place.exists()
-    options.update(keys=place if has_keys else None, insecure=bool(plan and plan.insecure))
-    doors.serve(part, arguments.host, port, scratch, **options)
-    return 0
-
-
-VERBS = (run, status, report, compare, collect, history, fleet)
+VERBS = (run, status, report, compare)

@@ -12,6 +12,7 @@ VERBS = {
 }
 
 OPTIONS = {
+    ("run", "--keys"): "Dask's own TLS configuration names the keys; see env/FLEET.md",
     ("record", "--cpu-profile"): "rehearse runs the program on a card that is not there",
     ("fits", "--train"): "rehearse -- python train.py answers exactly",
     ("fits", "--checkpointing"): "rehearse -- python train.py answers exactly",

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from helpers.batch.notebook import (
-    INJECTED,
-    PARAMETERS,
     NotebookError,
     VerdictError,
     open_notebook,
@@ -21,10 +19,11 @@ from helpers.batch.notebook import (
 )
 from helpers.batch.notebook import parameters as parameters_of
 from helpers.batch.record import read_batch
-from helpers.batch.report import about_box, bundle_of, leading
+from helpers.batch.leading_verdict import about_box, bundle_of, leading
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.look.bundle import Bundle, open_bundle
+from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 from helpers.tell.shown import plain
 
 from . import public

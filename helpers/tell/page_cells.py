@@ -11,9 +11,8 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from helpers.batch.notebook import INJECTED, PARAMETERS
-
 from .markdown_html import Prose
+from .notebook_cells import INJECTED, PARAMETERS
 from .page_output import PageOutput, page_output
 from .page_room import Room, clipped
 from .prose import LONGEST_LINE, one_line, uncoloured

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeGuard
 
-from helpers.batch.kernel import MARK
+from helpers.ground.workbook_process import MARK
 from helpers.ground.units import plain
 from helpers.tell.display import display
 from helpers.tell.html_table import MUTED, text_html

@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.batch.kernel import environment
+from helpers.ground.workbook_process import environment
 from helpers.ground.child import CHECKOUT
 from helpers.look.files import write_atomic
 from helpers.tell.shown import Shown

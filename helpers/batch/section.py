@@ -1,0 +1,227 @@
+"""One run on the page of a batch, and how runs are put together there: by box, by trouble."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from markupsafe import Markup
+
+from helpers.ground.shapes import Verdict
+from helpers.tell.shown import cut, duration, words
+
+from .leading_verdict import leading
+from .record import EARLIER, read_batch
+from .shapes import Run
+
+MOST_TEXTS = 6
+STATE_WORDS: dict[str, str] = words("states")
+"""What became of a run, in words; the worst first."""
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One run on the page: its record, its executed notebook as HTML, or why there is none.
+
+    ``folder`` is the run's own, below that of its batch. ``link`` leads to its notebook.
+    """
+
+    run: Run
+    anchor: str
+    folder: Path
+    gone: str
+    link: str = ""
+    machine: str = ""
+    question: str = ""
+    html: Markup = Markup("")
+    without: str = ""
+    last_words: str = ""
+    before: str = ""
+    own_verdict: Verdict | None = None
+    agrees: bool = False
+    few: bool = False
+
+    @property
+    def batch(self) -> Path:
+        """The folder of its batch."""
+        return self.folder.parent
+
+    @property
+    def title(self) -> str:
+        return Path(self.run.notebook).stem or self.run.run_id
+
+    @property
+    def state(self) -> str:
+        return STATE_WORDS[self.run.state]
+
+    @property
+    def cause(self) -> str:
+        return self.run.cause or self.gone
+
+    @property
+    def time(self) -> str:
+        return "" if self.run.seconds is None else duration(self.run.seconds)
+
+    @property
+    def ran(self) -> bool:
+        return self.run.state not in ("planned", "skipped")
+
+    @property
+    def lost(self) -> bool:
+        """Whether the run began and came to no answer."""
+        return bool(self.gone) or (self.ran and self.run.state not in ("answered", "started"))
+
+    @property
+    def kind(self) -> str:
+        """How its state is marked: a lost run must not look like one that came to an answer."""
+        if self.lost:
+            return "lost"
+        return "answered" if self.run.state == "answered" else "waiting"
+
+    @property
+    def open(self) -> bool:
+        """Whether the page shows it at once: somebody has to look at it, or there is little else."""
+        return self.few or bool(self.lost and self.html)
+
+    @property
+    def outcome(self) -> str:
+        """What it came to: its answer, else its state."""
+        return outcome(self.run)
+
+    @property
+    def says(self) -> str:
+        """Its answer in a sentence, where the page has not said that above; or why there is none."""
+        if self.run.verdict is None:
+            return cut(self.cause, 120)
+        return "the answer above" if self.agrees else self.run.verdict.headline
+
+    @property
+    def not_clean(self) -> str:
+        """What kept its box or GPU from being clean afterwards."""
+        run = self.run
+        return f"{run.quarantined}: {run.gate}" if run.quarantined else run.gate
+
+    @property
+    def about(self) -> list[str]:
+        """Which run it is: its id and parameters, where it stood, and the texts it left."""
+        run = self.run
+        parameters = run.parameters.items()
+        lines = [run.run_id]
+        lines += [f"{name}={value}" for name, value in parameters if "{batch}" not in str(value)]
+        total = sum(run.cells.values())
+        done = run.cells.get("completed", 0)
+        if done < total:
+            lines.append(f"{done} of {total} cells")
+        if run.failing_cell is not None:
+            lines.append(f"stopped in cell {run.failing_cell}")
+        if run.node:
+            lines.append(f"node {run.node}")
+        if run.attempt > 1:
+            lines.append(f"attempt {run.attempt}")
+        if run.strikes:
+            lines.append(run.strikes_in_words)
+        texts = [name for name in run.files if name.endswith((".txt", ".log", ".stderr"))]
+        if texts:
+            lines.append(f"beside it: {', '.join(texts[:MOST_TEXTS])}")
+        return lines
+
+    @property
+    def earlier(self) -> list[str]:
+        """How the earlier attempts at the run ended, in one line each."""
+        view = read_batch(self.folder / EARLIER)
+        lines = []
+        for run in view.runs:
+            end = STATE_WORDS[run.state]
+            if run.cause:
+                end += f": {run.cause}"
+            lines.append(f"attempt {run.attempt}: {end}")
+        return lines + ["a record of one cannot be read"] * len(view.unreadable)
+
+
+Sections = tuple[Section, ...]
+
+
+@dataclass(frozen=True)
+class BoxAnswer:
+    """What a batch found out about one box; without a ``verdict``, the ``obstacle`` in its way.
+
+    ``cells`` has for each notebook of the batch a run of each outcome with how many there are.
+    """
+
+    box: str
+    verdict: Verdict | None
+    obstacle: str
+    machine: str
+    link: str
+    cells: list[list[tuple[Section, int]]]
+
+    @property
+    def sure(self) -> str:
+        """How sure the verdict is; empty where it answers another question or there is none."""
+        return self.verdict.confidence if self.verdict and not self.verdict.state else ""
+
+
+def outcome(run: Run) -> str:
+    """What a run came to: its answer, else its state."""
+    return run.verdict.short if run.verdict else run.state.replace("_", " ")
+
+
+def answers_of(sections: list[Section]) -> list[BoxAnswer]:
+    """What the batch found out about each box, in order of first appearance."""
+    notebooks = list(dict.fromkeys(section.title for section in sections))
+    by_box = grouped(sections, lambda section: section.run.box)
+    return [_answer(box, runs, notebooks) for box, runs in by_box]
+
+
+def _answer(box: str, sections: Sections, notebooks: list[str]) -> BoxAnswer:
+    verdict = leading(section.run.verdict for section in sections)
+    link = ""
+    if verdict is not None:
+        link = next(f"#{s.anchor}" for s in sections if s.run.verdict is verdict)
+    obstacle = "No run has a verdict yet."
+    lost = next((section for section in sections if section.lost), None)
+    if lost:
+        obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
+    by_title = dict(grouped(sections, lambda section: section.title))
+    return BoxAnswer(
+        box=box,
+        verdict=verdict,
+        obstacle=obstacle,
+        machine=next((s.machine for s in sections if s.machine), f"box {box}"),
+        link=link,
+        cells=[_outcomes(by_title.get(title, ())) for title in notebooks],
+    )
+
+
+def _outcomes(runs: Sections) -> list[tuple[Section, int]]:
+    """A run of each outcome with how many there are, the most frequent first."""
+    counted = [(alike[0], len(alike)) for _, alike in grouped(runs, lambda run: run.outcome)]
+    return sorted(counted, key=lambda pair: -pair[1])
+
+
+def grouped(
+    sections: Iterable[Section], key: Callable[[Section], Key]
+) -> list[tuple[Key, Sections]]:
+    """Sections under their key, both in order of first appearance."""
+    groups: dict[Key, list[Section]] = {}
+    for section in sections:
+        groups.setdefault(key(section), []).append(section)
+    return [(name, tuple(members)) for name, members in groups.items()]
+
+
+def troubles(sections: list[Section]) -> list[Sections]:
+    """Runs that need a person, worst first; those that ended alike (numbers aside) together."""
+
+    def alike(section: Section) -> tuple[str, ...]:
+        run = section.run
+        cause = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", section.cause)
+        return run.state, run.notebook, run.signal, cause
+
+    needing = [s for s in sections if s.lost or s.cause or s.not_clean]
+    kinds = [members for _, members in grouped(needing, alike)]
+    worst_first = list(STATE_WORDS)
+    return sorted(kinds, key=lambda members: worst_first.index(members[0].run.state))
