@@ -279,7 +279,6 @@ def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(t
     words = [
         f"run {plan} --out {out}/run",
         *(f"{verb} BATCH" for verb in ("status", "report")),
-        f"collect BATCH --out {out}/all",
         f"share BATCH --out {out}/page.html --issue rocm",
         f"replay {trace}",
         f"whatif {trace} --capacity 8GiB",

@@ -52,7 +52,6 @@ def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
         "replay run.pickle --results {}/r.jsonl",
         "replay run.pickle --parquet {}/r.parquet",
         "vpoc ticks.csv --out {}/x",
-        "collect night --out {}/all",
         "trial churn --preset cuda-expandable --out {}/t",
         "rehearse --gpu 4090 --out {}/t.pickle -- python train.py",
     ],
@@ -78,7 +77,7 @@ def test_a_folder_to_write_into_that_is_not_there_is_to_be_made(casebook, tmp_pa
 ANSWERS = [
     *((verb, name) for verb in ("diagnose", "ttm") for name in recorded_names()),
     ("ttm", "strix-halo-4-ttm", "--verify", "strix-halo-3-gttsize"),
-    *((verb,) for verb in ("boxes", "schema", "history")),
+    *((verb,) for verb in ("boxes", "schema")),
     ("run", "notebooks/plans/overnight.yaml", "--dry-run"),
     *(("compare", *(RECORDED / name for name in two)) for two in pairwise(recorded_names())),
     *((verb, "--help") for verb in parsers()[1]),
@@ -182,8 +181,6 @@ def test_a_run_ends_with_its_page_and_is_resumed_by_its_plan(casebook, tmp_path,
     assert again["unrecorded"] == [] and again["page"] == page
     service = casebook(*quick, "--resume", folder, "--print-service")
     assert service.code == 0 and folder in service.out and "@reboot" in service.out
-    merged = json.loads(casebook("collect", folder, "--out", tmp_path / "all", "--json").out)
-    assert merged["same"] == 0 and merged["counts"] == {"answered": 3}
 
 
 def test_a_pasted_message_is_diagnosed_without_a_box():
@@ -209,7 +206,6 @@ def test_ttm_prints_its_plan_and_verify_tells_what_took(casebook):
     [
         ("boxes", "cpu-only", "no GPU at all"),
         ("schema", "run", "run.json: the truth about one run"),
-        ("history", "died", "runs that were lost"),
     ],
 )
 def test_a_list_of_names_says_what_each_is(listed, name, words):

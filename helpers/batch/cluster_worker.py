@@ -78,8 +78,15 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="casebook-", dir=worker.local_directory))
     stop = Stop()
     done = threading.Event()
-    word = {"key": order.key, "node": node(), "boot_id": boot_id(), "folder": str(folder)}
-    word |= {"cell": 0, "cells": 0, "seconds": 0.0}
+    word: dict[str, object] = {
+        "key": order.key,
+        "node": node(),
+        "boot_id": boot_id(),
+        "folder": str(folder),
+        "cell": 0,
+        "cells": 0,
+        "seconds": 0.0,
+    }
     stopping = Event(f"{order.topic}-stop", client=client)
 
     def tick(cell: int, cells: int, seconds: float) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import quote
 
 from helpers.ground.shapes import Verdict
+from helpers.ground.units import cut, plain
 from helpers.look.bundle import open_bundle
 from helpers.look.files import write_atomic
 from helpers.tell.notebook_cells import machine_line, question
-from helpers.ground.units import cut, plain
 from helpers.tell.page import notebook_html
 from helpers.tell.page_room import Room
 from helpers.tell.prose import uncoloured

@@ -38,7 +38,7 @@ class Box:
         return self.bundle
 
     @cached_property
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> tuple[Gpu, ...]:
         """The GPUs as they were read, in the order of their PCI addresses."""
         return read_gpus(self.facts)
 

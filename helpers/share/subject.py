@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from helpers.batch.leading_verdict import about_box, bundle_of, leading
 from helpers.batch.notebook import (
     NotebookError,
     VerdictError,
@@ -19,7 +20,6 @@ from helpers.batch.notebook import (
 )
 from helpers.batch.notebook import parameters as parameters_of
 from helpers.batch.record import read_batch
-from helpers.batch.leading_verdict import about_box, bundle_of, leading
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.look.bundle import Bundle, open_bundle

@@ -301,7 +301,7 @@ class Drawing(Figure):
         out.
         """
         buffer = io.StringIO()
-        plain_text = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
+        plain_text: Any = {"svg.fonttype": "none", "svg.hashsalt": "casebook"}
         with matplotlib.rc_context(plain_text, fname=STYLE):
             self.savefig(buffer, format="svg", metadata={"Date": None})
         text = re.sub(r"<metadata>.*?</metadata>|<[?!][^>]*>", "", buffer.getvalue(), flags=re.S)

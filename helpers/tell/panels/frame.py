@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeGuard
 
-from helpers.ground.workbook_process import MARK
 from helpers.ground.units import plain
+from helpers.ground.workbook_process import MARK
 from helpers.tell.display import display
 from helpers.tell.html_table import MUTED, text_html
 from helpers.tell.resources import template

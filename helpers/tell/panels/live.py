@@ -21,8 +21,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from helpers.ground.workbook_process import environment
 from helpers.ground.child import CHECKOUT
+from helpers.ground.workbook_process import environment
 from helpers.look.files import write_atomic
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
