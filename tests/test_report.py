@@ -15,7 +15,7 @@ from night_runs import night
 from page_audit import Audit, check, in_order
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
-from helpers.batch import report
+from helpers.batch import report, section
 from helpers.batch.box_state import BoxState, GpuState
 from helpers.batch.gate import before_the_end, keep
 from helpers.batch.notebook import VERDICT as MIME
@@ -99,7 +99,7 @@ def test_verdict_machine_runs_notebooks_and_where_it_came_from_stand_in_this_ord
         "06-torn/run.json: no whole JSON",
     ):
         assert said in text, said
-    assert set(report.STATE_WORDS) == set(STATES)
+    assert set(section.STATE_WORDS) == set(STATES)
 
 
 def test_last_words_stand_beneath_the_failed_cell_and_where_there_is_no_notebook(whole):

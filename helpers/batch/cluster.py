@@ -259,9 +259,16 @@ class Cluster(Local):
         return workers
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
-        word = dict(event[1])
-        key = word.pop("key")
-        self.words[key] = Word(**word, heard=time.monotonic())
+        _, told_by_worker = event
+        self.words[told_by_worker["key"]] = Word(
+            node=told_by_worker["node"],
+            boot_id=told_by_worker["boot_id"],
+            folder=told_by_worker["folder"],
+            cell=told_by_worker["cell"],
+            cells=told_by_worker["cells"],
+            seconds=told_by_worker["seconds"],
+            heard=time.monotonic(),
+        )
 
     def _usable(self, wanted: dict[str, float]) -> list[str]:
         """The workers that may get a run that wants these resources."""
