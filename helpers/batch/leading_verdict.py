@@ -7,7 +7,8 @@ from pathlib import Path
 
 from helpers.ground.shapes import Verdict
 from helpers.look.archive import BundleError
-from helpers.look.bundle import RECORDED, Bundle, open_bundle
+from helpers.look.boxes import RECORDED
+from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.shown import plain
 
 from .record import read_batch
