@@ -10,7 +10,7 @@ from helpers.allocator import study
 from helpers.allocator.circumstances import circumstances, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Op, Trace
-from helpers.allocator.views import replays
+from helpers.allocator.views import replays, segment_map, trace_verdict
 from helpers.allocator.views import studies as views
 from helpers.allocator.whatif import whatif
 from helpers.look.boxes import open_box
@@ -55,7 +55,7 @@ def verdict_on(card_mib, *sizes_mib):
     header = {"label": "recorded on a GPU"}
     trace = Trace(op, np.arange(count), sizes, none, none.astype(np.int32), header=header)
     answer = whatif(trace, Card(card_mib * MIB), confs=("", EXPANDABLE))
-    return replays.verdict(answer, views.row_of(answer, ""), None, recorded=True)
+    return trace_verdict.verdict(answer, views.row_of(answer, ""), None, recorded=True)
 
 
 def test_a_floor_above_the_card_is_true_capacity_by_arithmetic():
@@ -76,12 +76,14 @@ def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_
     seen, answer, recorded, confidence
 ):
     assert seen.outcome.first_oom is not None and seen.metrics.stranded_bytes > 4 << 30
-    found = replays.verdict(answer, views.row_of(answer, ""), seen.metrics, recorded=recorded)
+    found = trace_verdict.verdict(answer, views.row_of(answer, ""), seen.metrics, recorded=recorded)
     assert (found.cause, found.confidence) == ("allocator-fragmentation", confidence)
     assert found.next_step.command == f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
     for torch, wins in (("2.6.0", "PYTORCH_HIP_ALLOC_CONF"), ("2.9.0", "PYTORCH_CUDA_ALLOC_CONF")):
         other = replace(answer, torch=torch, build="rocm6.4")
-        said = replays.verdict(other, views.row_of(answer, ""), seen.metrics, recorded=recorded)
+        said = trace_verdict.verdict(
+            other, views.row_of(answer, ""), seen.metrics, recorded=recorded
+        )
         assert said.next_step.command == f"export {wins}={EXPANDABLE}", (
             "the name that this build reads"
         )
@@ -117,7 +119,7 @@ def test_the_league_begins_with_the_setting_to_use_in_the_table_and_in_its_title
 
 def test_the_words_of_the_segment_map_add_up_to_what_is_reserved(seen):
     blocks = seen.at.blocks
-    kinds = views.kinds_of(blocks)
+    kinds = segment_map.kinds_of(blocks)
     in_use = int(blocks[(kinds == 0) | (kinds == 1)][:, 4].sum())
     assert in_use == seen.metrics.allocated_bytes
     assert int(blocks[kinds == 3][:, 4].sum()) == seen.metrics.stranded_bytes

@@ -22,6 +22,7 @@ from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
 from helpers.allocator.views import replays
 from helpers.allocator.views import studies as allocator_view
+from helpers.allocator.views.segment_map import segment_map
 from helpers.ground.units import parse_size, show_bytes
 from helpers.settings.releases import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
@@ -111,7 +112,7 @@ class Bench:
         seen = self.replayed(stop=number + 1)
         trace = self.study.trace
         whole = self.outcome
-        return allocator_view.segment_map(trace, whole, seen, f"After operation {number}")
+        return segment_map(trace, whole, seen, f"After operation {number}")
 
     def parts(self) -> list[Part]:
         """Where a look begins."""

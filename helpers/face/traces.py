@@ -9,7 +9,7 @@ from helpers.allocator import panel, study, whatif
 from helpers.allocator.edits.edit import Edit, parse
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.views import edits as edit_views
-from helpers.allocator.views import growth, peaks, replays, studies
+from helpers.allocator.views import growth, peaks, replays, studies, trace_verdict
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
@@ -157,7 +157,7 @@ class WhatIf(Result):
         case = self.trace.study
         now = replay(self.trace).replayed
         in_force = studies.row_of(self.league, case.conf)
-        verdict = replays.verdict(
+        verdict = trace_verdict.verdict(
             self.league, in_force, now.metrics, recorded=case.recorded, own=case.own
         )
         return Answer(verdict, sources=False)
