@@ -22,7 +22,6 @@ from helpers.ground.units import GIB, MIB
 from helpers.trials.checks import CHECKS, DEFAULT, LOOKS, Limits, as_rows, run_checks
 from helpers.trials.targets import Target
 from helpers.trials.under_torch import checks as torch_checks
-from helpers.trials.under_torch.checks import STEP_BYTES, climb, stop_bytes
 from helpers.trials.under_torch.device import (
     Device,
     Failed,
@@ -32,6 +31,7 @@ from helpers.trials.under_torch.device import (
 )
 from helpers.trials.under_torch.frame import NotRun
 from helpers.trials.under_torch.host_memory import host_available_bytes
+from helpers.trials.under_torch.ladder import STEP_BYTES, climb, stop_bytes
 
 PROGRAMS = Path(__file__).parent / "programs"
 MISBEHAVE = [sys.executable, str(PROGRAMS / "misbehave.py")]
@@ -460,8 +460,11 @@ def test_a_copy_that_loses_a_bit_fails(cpu, monkeypatch):
 @settings(max_examples=60)
 def test_the_ladder_ends_next_to_the_largest_size_that_fits(limit, stop):
     stop -= stop % STEP_BYTES
-    held, refused, tried = climb(lambda size: size <= limit, stop)
-    assert all(0 < size <= stop for size, _ in tried) and held <= limit and len(tried) < 40
+    climbed = climb(lambda size: size <= limit, stop)
+    held = climbed.held_bytes
+    refused = climbed.refused_bytes
+    assert all(0 < size <= stop for size, _ in climbed.tried)
+    assert held <= limit and len(climbed.tried) < 40
     if refused:
         assert limit < refused <= held + max(2 * STEP_BYTES, refused // 128)
     else:

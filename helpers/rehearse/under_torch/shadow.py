@@ -27,19 +27,14 @@ SMALL_WHOLE = 1 << 20  # elements; of whole numbers: masks of long inputs, lengt
 MOVED = 1 << 20  # bytes: what the device moves at all (FAKE_COPY_MAX)
 INDEX_FIRST = ("argmax", "argmin", "multinomial", "max", "min", "median")
 INDEX_SECOND = ("topk", "sort", "kthvalue")
-
-
-def _half(elements: int) -> int:
-    return (elements + 1) // 2
-
-
-# Of so many elements, how many a result of unknown values has. Typical is tried with the zeros
-# that stand for them first.
 BOUNDS: dict[str, Callable[[int], int]] = {
     "least": lambda elements: 0,
-    "typical": _half,
+    "typical": lambda elements: (elements + 1) // 2,
     "most": lambda elements: elements,
 }
+"""Of so many elements, how many a result of unknown values has. Typical is tried with the zeros
+that stand for them first.
+"""
 
 
 @dataclass

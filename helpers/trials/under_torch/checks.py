@@ -25,14 +25,10 @@ from typing import Any
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import SEED, Device, Failed
 from helpers.trials.under_torch.frame import GIB, MIB, NotRun, Row, is_oom, one_line
+from helpers.trials.under_torch.ladder import ladder
 
 TOLERANCE = {"float32": 2.0**-16, "bfloat16": 2.0**-7}
 NETWORK_TOLERANCE = 1e-4
-START_BYTES = 64 * MIB
-# KFD rounds each buffer up to 2 MiB (amdgpu_amdkfd_gpuvm.c), so a finer answer means nothing.
-STEP_BYTES = 2 * MIB
-LEFT_TO_OTHERS_BYTES = 2 * GIB
-MOST_ON_CPU_BYTES = 2 * GIB
 Check = Callable[[Device], Row]
 
 
@@ -98,11 +94,14 @@ def network(device: Device) -> Row:
     twin.load_state_dict(net.state_dict())
     x = torch.randn(32, 64, generator=device.generator())
     y = torch.arange(32) % 10
-    here = _step(torch, net.to(device.name), x.to(device.name), y.to(device.name))
-    expected = _step(torch, twin.double(), x.double(), y)
-    if not all(bool(torch.isfinite(value).all()) for value in here):
+    results = _step(torch, net.to(device.name), x.to(device.name), y.to(device.name))
+    references = _step(torch, twin.double(), x.double(), y)
+    if not all(bool(torch.isfinite(value).all()) for value in results):
         raise Failed("loss or gradients are not finite")
-    error = max(map(lambda g, e: float((g - e).abs().max() / e.abs().max()), here, expected))
+    error = max(
+        float((value - reference).abs().max() / reference.abs().max())
+        for value, reference in zip(results, references)  # noqa: B905 -- Python 3.9
+    )
     limit = f"{NETWORK_TOLERANCE:.1e}"
     if not error <= NETWORK_TOLERANCE:
         says = f"loss or gradients differ from the CPU's by more than {limit}"
@@ -122,110 +121,35 @@ def copies(device: Device, pinned: bool) -> Row:
     if pinned and not device.gpu:
         raise NotRun("not run because pinned memory is about GPUs and this is the CPU")
     for words in (1, 4097, 4 * MIB):
-        there = _words(device, words)
-        there = there.pin_memory() if pinned else there
-        on_device = there.to(device.name, non_blocking=pinned).clone()
-        back = device.torch.empty_like(there, pin_memory=pinned)
+        sent = _words(device, words)
+        if pinned:
+            sent = sent.pin_memory()
+        on_device = sent.to(device.name, non_blocking=pinned).clone()
+        back = device.torch.empty_like(sent, pin_memory=pinned)
         back.copy_(on_device, non_blocking=pinned)
         device.wait()
-        _same_words(back, there, "what came back is not what went there")
+        _same_words(back, sent, "what came back is not what went there")
     return {"says": "16 MiB there and back are bit equal"}
 
 
 def _words(device: Device, count: int) -> Any:
     """So many words of 4 bytes on the host, the same in every run."""
     torch = device.torch
-    drawn: Row = {"generator": device.generator(), "dtype": torch.int32}
-    return torch.randint(-(2**31), 2**31, (count,), **drawn)
+    generator = device.generator()
+    return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int32)
 
 
-def _same_words(here: Any, there: Any, says: str) -> None:
+def _same_words(words_back: Any, sent: Any, says: str) -> None:
     """Raises Failed where a word differs."""
-    wrong = int((here != there).sum())
-    words = len(there)
+    wrong = int((words_back != sent).sum())
+    words = len(sent)
     if wrong:
         message = f"{wrong} of {words} words of 4 bytes differ"
         raise Failed(says, message=message, figures={"wrong_words": wrong, "words": words})
 
 
-# The largest single allocation: sizes are doubled, then halved in between; each is written and
-# given back.
-
-
-def ladder(device: Device) -> Row:
-    """Stops at the smaller of half of the free memory and free less 2 GiB (on the CPU also at 2
-    GiB), unless told otherwise.
-    """
-    if device.gpu:
-        device.torch.cuda.empty_cache()
-        device.limit_memory(1 << 62)
-    free = device.free_bytes()
-    stop = free if device.spec.get("to_the_limit") else stop_bytes(free, device.gpu)
-    stop -= stop % STEP_BYTES
-    if stop < STEP_BYTES:
-        free_words = f"only {free / GIB:.2f} GiB is free, and 2 GiB is left to others"
-        raise NotRun("not run because " + free_words)
-    held, refused, tried = climb(partial(can_hold, device), stop)
-    says = f"the largest single allocation is {held / GIB:.2f} GiB of {free / GIB:.2f} GiB free"
-    stopped = f"; {refused / GIB:.2f} GiB was refused" if refused else ", where the check stopped"
-    figures: Row = {"largest_bytes": held, "refused_bytes": refused or None, "free_bytes": free}
-    figures |= {"stop_bytes": stop, "tried": tried}
-    return {"says": says + stopped + " by itself" * (not refused), "figures": figures}
-
-
-def stop_bytes(free_bytes: int, gpu: bool) -> int:
-    """How far the ladder goes when nobody tells it to go further; may be negative."""
-    stop = min(free_bytes // 2, free_bytes - LEFT_TO_OTHERS_BYTES)
-    return stop if gpu else min(stop, MOST_ON_CPU_BYTES)
-
-
-def climb(fits: Callable[[int], bool], stop: int) -> tuple[int, int, list[list[Any]]]:
-    """The largest size that fits and the smallest that was refused (0: none up to ``stop``),
-    with every size tried.
-    """
-    held = 0
-    refused = 0
-    size = min(START_BYTES, stop)
-    tried: list[list[Any]] = []
-    while True:
-        ok = fits(size)
-        tried.append([size, ok])
-        if ok:
-            held = size
-        else:
-            refused = size
-        if refused:
-            middle = (held + refused) // 2
-            size = middle - middle % STEP_BYTES
-            if size <= held or refused - held <= max(STEP_BYTES, refused // 256):
-                return held, refused, tried
-        elif size == stop:
-            return held, refused, tried
-        else:
-            size = min(2 * size, stop)
-
-
-def can_hold(device: Device, size_bytes: int) -> bool:
-    """Whether one block of this size can be had and written to its last byte."""
-    torch = device.torch
-    block = None
-    try:
-        block = torch.empty(size_bytes, dtype=torch.uint8, device=device.name)
-        block.fill_(165)
-        return int(block[-1]) == 165
-    except (MemoryError, RuntimeError) as error:
-        if not is_oom(torch, error):
-            raise
-        return False
-    finally:
-        del block
-        if device.gpu:
-            torch.cuda.empty_cache()
-
-
-# Those that take no device memory, those that share the time of one GPU, and those that are
-# asked for by name.
 LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
+"""Checks that take no device memory."""
 LOADS: dict[str, Check] = {
     "matmul_fp32": partial(matmul, kind="float32"),
     "matmul_bf16": partial(matmul, kind="bfloat16"),
@@ -233,9 +157,9 @@ LOADS: dict[str, Check] = {
     "copy_pageable": partial(copies, pinned=False),
     "copy_pinned": partial(copies, pinned=True),
 }
-OPT_IN: dict[str, Check] = {
-    "ladder": ladder,
-}
+"""Checks that share the time of one GPU."""
+OPT_IN: dict[str, Check] = {"ladder": ladder}
+"""Checks that run only where their name is given."""
 
 
 def checks(device: Device) -> Iterator[Row]:
@@ -251,8 +175,11 @@ def checks(device: Device) -> Iterator[Row]:
         left_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
         left_s = spec["gpu_s"] - spent_s if name in LOADS else left_s
         yield {"event": "start", "check": name}
-        why = "not run because " + blocked if blocked and name not in LOOKS else ""
-        why = why or spec["used_up"] * (left_s < spec["least_s"])
+        why = ""
+        if blocked and name not in LOOKS:
+            why = f"not run because {blocked}"
+        elif left_s < spec["least_s"]:
+            why = spec["used_up"]
         if why:
             yield {"event": "end", "check": name, "state": "not_run", "says": why}
             continue
