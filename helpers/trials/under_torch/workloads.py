@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,11 +30,12 @@ from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.device import Device
 from helpers.trials.under_torch.frame import MIB, NotRun, Row, is_oom, one_line, own_bytes
 
+Parameters = SimpleNamespace
 PROGRAM = "from helpers.trials.under_torch.workloads import main; main()"
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
 
 
-def tidy(run: Device, number: int, p: Any) -> None:
+def tidy(run: Device, number: int, p: Parameters) -> None:
     """What people call between steps: empty the cache (once, or before and after collecting)
     and collect garbage.
 
@@ -50,7 +51,7 @@ def tidy(run: Device, number: int, p: Any) -> None:
     run.wait()
 
 
-def training(run: Device, seed: int, p: Any) -> Iterator[float]:
+def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """A small transformer that learns.
 
     ``prune``: percent of each linear layer; ``data_mib``: of samples that are read beside.
@@ -69,15 +70,27 @@ def training(run: Device, seed: int, p: Any) -> Iterator[float]:
             with keep_there, torch.autocast(kind, torch.bfloat16, enabled=bf16):
                 return super().loss(tokens)
 
-    spec: dict[str, Any] = {"seed": seed, "device": run.name, "dropout": 0.0, "heads": 4}
-    spec |= {"batch": p.batch, "length": p.length, "width": p.width, "layers": p.layers}
-    spec |= {"vocab": p.vocabulary, "pieces": p.accumulate, "recompute": p.checkpointing}
-    work = Training(spec)
+    work = Training(
+        {
+            "seed": seed,
+            "device": run.name,
+            "dropout": 0.0,
+            "heads": 4,
+            "batch": p.batch,
+            "length": p.length,
+            "width": p.width,
+            "layers": p.layers,
+            "vocab": p.vocabulary,
+            "pieces": p.accumulate,
+            "recompute": p.checkpointing,
+        }
+    )
     work.model.to(getattr(torch, p.weights))
-    layers = work.model.modules() if p.prune else ()
-    for layer in [one for one in layers if isinstance(one, torch.nn.Linear)]:
-        pruned = importlib.import_module("torch.nn.utils.prune")
-        pruned.l1_unstructured(layer, "weight", p.prune / 100)
+    if p.prune:
+        prune = importlib.import_module("torch.nn.utils.prune")
+        for layer in list(work.model.modules()):
+            if isinstance(layer, torch.nn.Linear):
+                prune.l1_unstructured(layer, "weight", p.prune / 100)
     samples = _samples(torch, p.data_mib * MIB, bool(p.mapped))
     work.optimizer = _optimizer(run, p.optimizer, work.model.parameters())
     for number in range(p.steps):
@@ -88,8 +101,8 @@ def training(run: Device, seed: int, p: Any) -> Iterator[float]:
 
 
 def _samples(torch: Any, size: int, mapped: bool) -> Any:
-    """So many bytes to train on: read into memory as a whole, or a file of which only what is
-    used comes in.
+    """So many bytes to train on: in memory as a whole, or mapped from a file, of which only the
+    bytes that are used come in.
     """
     if not mapped:
         return torch.ones(size, dtype=torch.uint8)
@@ -109,15 +122,16 @@ def _optimizer(run: Device, name: str, parameters: Any) -> Any:
             raise NotRun(BITS) from error
     if name == "sgd":
         return optim.SGD(parameters, lr=1e-2)
-    fused: Row = {"adamw": {}, "fused": {"fused": True}}[name]
     try:
-        return optim.AdamW(parameters, lr=1e-3, **fused)
+        if name == "fused":
+            return optim.AdamW(parameters, lr=1e-3, fused=True)
+        return optim.AdamW(parameters, lr=1e-3)
     except (RuntimeError, TypeError) as error:
         # An older torch has no fused optimizer, or none for this device.
         raise NotRun(f"optimizer {name}: {one_line(error)}") from error
 
 
-def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
+def volume(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """Volume at each price level by comparing every tick with every level: whole, in chunks of
     ticks, in a buffer made once.
     """
@@ -126,7 +140,11 @@ def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
     levels = p.levels
     size = p.chunk or ticks
     grid = torch.arange(levels, device=run.name)
-    elements = p.pool_mib * MIB // 4 if p.pool_mib else size * levels if p.preallocate else 0
+    elements = 0
+    if p.pool_mib:
+        elements = p.pool_mib * MIB // 4
+    elif p.preallocate:
+        elements = size * levels
     if elements and elements < size * levels:
         wanted = f"{size} ticks of {levels} levels in float32"
         raise NotRun(f"a pool of {p.pool_mib} MiB cannot hold {wanted}")
@@ -141,15 +159,17 @@ def volume(run: Device, seed: int, p: Any) -> Iterator[float]:
             price = prices[start : start + size, None]
             amount = volumes[start : start + size, None]
             hit = price == grid
-            here = pool[: hit.numel()].view(hit.shape) if elements else None
-            out = torch.empty(hit.shape, device=run.name) if here is None else here
+            if elements:
+                out = pool[: hit.numel()].view(hit.shape)
+            else:
+                out = torch.empty(hit.shape, device=run.name)
             profile += torch.mul(hit, amount, out=out).sum(0)
-            del hit, here, out
+            del hit, out
         run.wait()
         yield float(profile.max()) + float(profile.argmax()) / levels
 
 
-def tuning(run: Device, seed: int, p: Any) -> Iterator[float]:
+def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """Trials of changing size in one process, each leaving a tensor behind: in a list, or in a
     cycle that collecting frees.
     """
@@ -163,30 +183,34 @@ def tuning(run: Device, seed: int, p: Any) -> Iterator[float]:
         weight = torch.zeros(1024, 1, device=run.name, requires_grad=True)
         loss = ((data @ weight - 1.0) ** 2).mean()
         loss.backward()
-        left: list[Any] = [torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)]
-        (left if p.leak == "cycle" else kept).append(left)
+        leaked: list[Any] = [torch.ones(p.leak_mib * MIB, dtype=torch.uint8, device=run.name)]
+        if p.leak == "cycle":
+            leaked.append(leaked)
+        else:
+            kept.append(leaked)
         answer = float(weight.grad.sum())
-        del data, weight, loss, left
+        del data, weight, loss, leaked
         tidy(run, number, p)
         yield answer
 
 
-def churn(run: Device, seed: int, p: Any) -> Iterator[float]:
-    """Tensors of random size made and dropped; ``pool`` keeps dropped ones by size class for
-    the next request.
+def churn(run: Device, seed: int, p: Parameters) -> Iterator[float]:
+    """Tensors of random size made and dropped.
+
+    ``pool`` keeps dropped ones by size class for the next request.
     """
     torch = run.torch
     rng = random.Random(seed)
     live: list[tuple[int, Any]] = []
     spare: dict[int, list[Any]] = {}
-    held = 0
+    live_bytes = 0
     primed(run, p.prime)
     for number in range(p.steps):
         for _ in range(p.requests):
             size = int(p.low_kib * 1024 * (p.high_kib / p.low_kib) ** rng.random())
-            while live and held + size > p.live_mib * MIB:
+            while live and live_bytes + size > p.live_mib * MIB:
                 old, tensor = live.pop(rng.randrange(len(live)))
-                held -= old
+                live_bytes -= old
                 if p.pool:
                     spare.setdefault(tensor.numel(), []).append(tensor)
                 del tensor
@@ -196,7 +220,7 @@ def churn(run: Device, seed: int, p: Any) -> Iterator[float]:
                 tensor = torch.empty(room, dtype=torch.uint8, device=run.name)
             tensor.fill_(size % 251)
             live.append((size, tensor))
-            held += size
+            live_bytes += size
             del tensor
         tidy(run, number, p)
         yield float(sum(int(tensor[0]) for _, tensor in live) + len(live))
@@ -210,7 +234,12 @@ def primed(run: Device, most_mib: int) -> None:
         size *= 2
 
 
-PROGRAMS: dict[str, Any] = {one.__name__: one for one in (training, volume, tuning, churn)}
+PROGRAMS: dict[str, Callable[[Device, int, Parameters], Iterator[float]]] = {
+    "training": training,
+    "volume": volume,
+    "tuning": tuning,
+    "churn": churn,
+}
 
 
 def work(spec: Row) -> Iterator[Row]:
@@ -222,7 +251,7 @@ def work(spec: Row) -> Iterator[Row]:
     run = Device(torch, {"pci": "", **spec})
     why = run.trouble or run.wrong
     if why:
-        yield {"event": "refused", "why": ": ".join(filter(None, [why, run.reason]))}
+        yield {"event": "refused", "why": f"{why}: {run.reason}" if run.reason else why}
         return
     if spec["workload"] == "training":
         importlib.import_module("helpers.trials.under_torch.transformer").warm(spec)
@@ -235,16 +264,16 @@ def work(spec: Row) -> Iterator[Row]:
     card = torch.cuda.get_device_name(0) if run.gpu else ""
     ready = {"event": "ready", "torch": str(torch.__version__), "device": run.name, "gpu": card}
     yield {**ready, "import_s": time.perf_counter() - began, **start}
-    begun = time.perf_counter()
-    at = unhindered()
+    work_began = time.perf_counter()
+    step_began = unhindered()
     try:
         # A known effect, planted: memory that is held beside, and a factor of time.
         ballast = torch.ones(p.ballast_mib * MIB, dtype=torch.uint8, device=run.name)
         for number, loss in enumerate(PROGRAMS[spec["workload"]](run, spec["seed"], p)):
-            time.sleep((p.slow - 1.0) * max(0.0, unhindered() - at))
+            time.sleep((p.slow - 1.0) * max(0.0, unhindered() - step_began))
             now = unhindered()
-            yield {"event": "step", "number": number, "loss": loss, "seconds": now - at}
-            at = now
+            yield {"event": "step", "number": number, "loss": loss, "seconds": now - step_began}
+            step_began = now
     except NotRun as error:
         yield {"event": "refused", "why": str(error)}
         return
@@ -255,7 +284,7 @@ def work(spec: Row) -> Iterator[Row]:
         return
     del ballast
     now_s = time.perf_counter()
-    end = {"event": "end", "work_s": now_s - begun, "alive_s": now_s - began}
+    end = {"event": "end", "work_s": now_s - work_began, "alive_s": now_s - began}
     yield {**end, **peaks(run), **start}
 
 
@@ -282,19 +311,26 @@ def unhindered() -> float:
     return time.perf_counter() - waited_ns / 1e9
 
 
-def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
-    """The workload's steps in processes of their own: ``each`` in one, ``parallel`` at a time;
-    no torch here.
+def in_parts(spec: Row, steps_of_part: int, parallel: int) -> Iterator[Row]:
+    """The workload's steps in processes of their own, ``parallel`` at a time; no torch here.
+
+    ``steps_of_part`` 0: all steps in one round.
     """
     total = spec["parameters"]["steps"]
-    each = each or -(-total // parallel)
+    if not steps_of_part:
+        steps_of_part = -(-total // parallel)
     running: list[Any] = []
 
     def part(first: int) -> list[Row]:
-        steps = {"first": first, "steps": min(each, total - first)}
-        steps |= {"recycle_every": 0, "parallel": 1}
-        own = {**spec, "parameters": {**spec["parameters"], **steps}}
-        argv = [sys.executable, "-c", PROGRAM, json.dumps(own)]
+        parameters = {
+            **spec["parameters"],
+            "first": first,
+            "steps": min(steps_of_part, total - first),
+            "recycle_every": 0,
+            "parallel": 1,
+        }
+        options = json.dumps({**spec, "parameters": parameters})
+        argv = [sys.executable, "-c", PROGRAM, options]
         child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         running.append(child)
         return [json.loads(line) for line in child.communicate()[0].splitlines()]
@@ -302,7 +338,7 @@ def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
     ended: list[Row] = []
     yield {"event": "ready", "torch": "", "import_s": 0.0, "device": spec["device"]}
     with ThreadPoolExecutor(parallel) as pool:
-        for rows in pool.map(part, range(0, total, each)):
+        for rows in pool.map(part, range(0, total, steps_of_part)):
             yield from (row for row in rows if row["event"] == "step")
             last = rows[-1] if rows else {"event": "nothing"}
             ended.append(last)
@@ -318,15 +354,18 @@ def in_parts(spec: Row, each: int, parallel: int) -> Iterator[Row]:
         raise SystemExit(70)
     # Peaks of processes that run at once do not add up to a peak: only the driver knows that one.
     names = ("peak_allocated_bytes", "peak_reserved_bytes") if parallel == 1 else ()
-    most = {name: max((one[name] or 0 for one in ended), default=0) or None for name in names}
-    work_s = sum(one["work_s"] for one in ended)
-    yield {"event": "end", "work_s": work_s, "parts": len(ended), **most}
+    peak_bytes = {name: max(row[name] or 0 for row in ended) or None for name in names}
+    work_s = sum(row["work_s"] for row in ended)
+    yield {"event": "end", "work_s": work_s, "parts": len(ended), **peak_bytes}
 
 
 def workload(spec: Row) -> Iterator[Row]:
     """One workload, in this process or in several one after the other or beside each other."""
-    each, parallel = (spec["parameters"].get(name, 0) for name in ("recycle_every", "parallel"))
-    return in_parts(spec, each, parallel) if each or parallel > 1 else work(spec)
+    recycle_every = spec["parameters"].get("recycle_every", 0)
+    parallel = spec["parameters"].get("parallel", 0)
+    if recycle_every or parallel > 1:
+        return in_parts(spec, recycle_every, parallel)
+    return work(spec)
 
 
 def main() -> None:
