@@ -30,6 +30,7 @@ _HOMES = {
     "volume_profiles": "face.profiles",
     "check_torch": "face.checks",
     "message_reader": "face.reader",
+    "open_batch": "face.batches",
     "show_bytes": "ground.units",
     "Shown": "tell.shown",
     "display": "tell.display",

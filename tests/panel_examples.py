@@ -13,10 +13,10 @@ MESSAGE = (
     "memory 4.50 GiB is allocated by PyTorch, and 1.25 GiB is reserved by PyTorch but unallocated."
 )
 CELLS = {
-    "Message reader": ("00_start_here", "reader_panel.show(message, box)"),
-    "Live monitor": ("01_hardware_probe", "monitor.show(bundle)"),
-    "Allocator what-if": ("02_allocator_stress", "allocator.show(case)"),
-    "Ceilings and the reserve": ("03_ttm_gtt_analysis", "ceilings_panel.show(stacks[0], what_if)"),
+    "Message reader": ("00_start_here", "message_reader(message, box)"),
+    "Live monitor": ("01_hardware_probe", "this_box.monitor()"),
+    "Allocator what-if": ("02_allocator_stress", "program.panel()"),
+    "Ceilings and the reserve": ("03_ttm_gtt_analysis", "limits.panel()"),
     "What fits": ("07_what_fits", "fit.panel()"),
     "Chunk planner": ("04_vpoc_chunking", "profiles.panel()"),
 }
@@ -43,6 +43,10 @@ allocator.replay = functools.partial(replay, engine="plain")  # the compiled one
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 stacks, case = layers.ceilings(bundle), panel_examples.small_study()
 what_if = ttm.what_if(stacks[0], ttm_limit.room(bundle, stacks[0]))
+message_reader = reader_panel.show
+this_box = types.SimpleNamespace(monitor=functools.partial(monitor.show, bundle))
+program = types.SimpleNamespace(panel=functools.partial(allocator.show, case))
+limits = types.SimpleNamespace(panel=functools.partial(ceilings_panel.show, stacks[0], what_if))
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 fit = types.SimpleNamespace(panel=functools.partial(fits_panel.show, given))

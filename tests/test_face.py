@@ -16,7 +16,6 @@ MOST_IMPORTS = 6
 NOT_YET = {
     "05_fix_validation",
     "06_training_paths",
-    "09_case_report",
 }
 
 

@@ -97,6 +97,14 @@ class Box:
             return "the text given as a parameter"
         return box_views.provenance(self.bundle)
 
+    @property
+    def claims(self) -> Shown | None:
+        """What the case study of a recorded box claims, each with what became of it; else None."""
+        from helpers.tell.claims import claims_table  # it needs PyYAML, which a bare box has not
+
+        table = claims_table(self.facts.box)
+        return table if table.cells else None
+
     def monitor(self) -> None:
         """Show the live monitor where somebody is there to use it, else a sentence."""
         from helpers.tell.panels import monitor

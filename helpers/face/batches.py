@@ -1,0 +1,39 @@
+"""The runs of a batch, and the verdict that leads among them."""
+
+from __future__ import annotations
+
+from helpers.batch.leading_verdict import of_batch
+from helpers.batch.runs_table import runs_table
+from helpers.face.box import Box, as_box
+from helpers.face.diagnosis import Answer
+from helpers.face.result import Result
+from helpers.tell.shown import Shown
+
+
+class Batch(Result):
+    """The runs of one use of a plan, also of one that is not finished."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @property
+    def view(self) -> Shown:
+        return runs_table(self.folder)
+
+    @property
+    def runs(self) -> Shown:
+        """Each run with its true state and its answer, or why it has none."""
+        return self.view
+
+    def verdict(self, box: Box | str) -> Answer | None:
+        """The verdict that leads among the runs on a box; None where none is about the box itself."""
+        verdict = of_batch(self.folder, as_box(box).facts)
+        return None if verdict is None else Answer(verdict)
+
+
+def open_batch(folder: str = "") -> Batch:
+    """The batch in a folder below outputs; an empty name is a batch without runs.
+
+    Its views raise ValueError in one line for a folder that is no batch.
+    """
+    return Batch(folder)
