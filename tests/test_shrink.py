@@ -11,7 +11,7 @@ from command_line import verb as run
 
 from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
-from helpers.allocator.shrink import shrink
+from helpers.allocator.shrinking.shrink import shrink
 from helpers.allocator.trace import Op
 from helpers.allocator.trace_file import read_trace
 from helpers.allocator.views.reproducer import MOST_LINES, NoProgramError, program

@@ -262,7 +262,7 @@ def shrink(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from helpers.allocator.parquet_file import to_parquet
-    from helpers.allocator.shrink import shrink
+    from helpers.allocator.shrinking.shrink import shrink
     from helpers.allocator.views.reproducer import NoProgramError, program, shrunk_table
 
     subject = _Subject(arguments)

@@ -5,55 +5,68 @@ alone that a maintainer can run.
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 from helpers.allocator.call_sites import site_of
-from helpers.allocator.shrink import Shrunk
+from helpers.allocator.shrinking.shrink import Shrunk
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import show_bytes
 from helpers.settings.releases import behaviour
 from helpers.tell.shown import Column, Shown, template
 
-LONGEST = 96
+LINE_COLUMNS = 96
 MOST_LINES = 40
-PERIOD = 8
-"""Columns of a line, lines of a program, and operations of one turn of a loop that is looked for."""
+"""Lines that a program may have."""
+LONGEST_TURN = 8
+"""Steps of one turn of a loop that is looked for."""
 
 
 class NoProgramError(ValueError):
     """Why a trace has no program of torch alone; one line."""
 
 
-def shrunk_table(made: Shrunk) -> Shown:
+def shrunk_table(shrunk: Shrunk) -> Shown:
     """The requests that are left, runs of equal ones as one row, with what was kept above them
     and the figures below.
     """
-    failure = made.failure
-    head = f"{made.before:,} requests became {made.requests}: {failure.kind}"
-    held = show_bytes(failure.reserved_bytes)
-    live = show_bytes(failure.live_bytes)
+    failure = shrunk.failure
+    head = f"{shrunk.before:,} requests became {shrunk.requests}: {failure.kind}"
+    sizes = (
+        f"{show_bytes(failure.reserved_bytes)} held, {show_bytes(failure.live_bytes)} in use, "
+        f"{show_bytes(failure.free_bytes)} free within"
+    )
+    effort = f"{shrunk.replays} replays in {shrunk.seconds:.1f} s"
     below = [
-        f"At the failure: {held} held, {live} in use, {show_bytes(failure.free_bytes)} free within",
-        f"way: {made.way}; {made.replays} replays in {made.seconds:.1f} s; {made.trace.header['label']}",
-        *(f"note: {note}" for note in made.notes),
+        f"At the failure: {sizes}",
+        f"way: {shrunk.way}; {effort}; {shrunk.trace.header['label']}",
+        *(f"note: {note}" for note in shrunk.notes),
     ]
-    if made.least > MOST_LINES:
-        below.append(f"fewer than {made.least} cannot fill this card; --smaller-card may help")
+    if shrunk.least > MOST_LINES:
+        below.append(f"fewer than {shrunk.least} cannot fill this card; --smaller-card may help")
     before = [head, "kept:", *(f"  {line}" for line in failure.invariants), ""]
-    rows: list[list] = []
-    for at, (op, size) in enumerate(zip(made.trace.op, made.trace.size.tolist(), strict=True)):
-        stack = -1 if made.trace.frame is None else int(made.trace.frame[at])
-        where = site_of(made.trace.frames[stack]).name if stack >= 0 else ""
-        row = [Op(op).name.lower().replace("_", " "), size if op == Op.ALLOC else None, where]
+    columns = ["times", "what", Column("bytes each", "bytes"), "call site"]
+    title = f"The smallest proof: {head}"
+    return Shown(title, columns, _rows(shrunk.trace), below, before, widest=None)
+
+
+def _rows(trace: Trace) -> list[list[Any]]:
+    """The operations, runs of equal ones as one row with how often."""
+    rows: list[list[Any]] = []
+    for at, (op, size) in enumerate(zip(trace.op.tolist(), trace.size.tolist(), strict=True)):
+        where = ""
+        if trace.frame is not None and trace.frame[at] >= 0:
+            where = site_of(trace.frames[int(trace.frame[at])]).name
+        name = Op(op).name.lower().replace("_", " ")
+        row = [name, size if op == Op.ALLOC else None, where]
         if rows and rows[-1][1:] == row:
             rows[-1][0] += 1
         else:
             rows.append([1, *row])
     rows[-1][1] = "alloc, refused"
-    columns = ["times", "what", Column("bytes each", "bytes"), "call site"]
-    return Shown(f"The smallest proof: {head}", columns, rows, below, before, widest=None)
+    return rows
 
 
-def program(made: Shrunk, name: str = "reproducer.py") -> str:
+def program(shrunk: Shrunk, name: str = "reproducer.py") -> str:
     """A program of torch alone that asks the same of the allocator; equal turns are one line of
     its list.
 
@@ -61,55 +74,76 @@ def program(made: Shrunk, name: str = "reproducer.py") -> str:
     for a trace that needs what it cannot say (private pools, other streams, memory of others),
     or more than MOST_LINES lines.
     """
-    trace = made.trace
-    failure = made.failure
+    trace = shrunk.trace
+    header = trace.header
     strange = {Op(op).name.lower() for op in trace.op} - {"alloc", "free", "empty_cache"}
-    if strange or trace.pool.any() or trace.stream.any() or trace.header.get("fraction"):
+    if strange or trace.pool.any() or trace.stream.any() or header.get("fraction"):
         what = ", ".join(sorted(strange)) or "private pools, several streams or a memory fraction"
         raise NoProgramError(f"no program: the failure needs {what}, which it cannot say")
-    head = made.trace.header
-    variables = behaviour(head["torch"], head["build"]).conf_names
-    conf = head["conf"]
+    conf = header["conf"]
+    setting = "os.environ.pop(name, None)"
+    if conf:
+        setting = f"os.environ[name] = {conf!r}"
     text = template("reproducer.txt").format(
-        title=f"{made.before:,} requests, {made.requests} left; {head['label']}",
-        kind=failure.kind,
-        room=failure.room_bytes,
+        title=f"{shrunk.before:,} requests, {shrunk.requests} left; {header['label']}",
+        kind=shrunk.failure.kind,
+        room=shrunk.failure.room_bytes,
         name=name,
-        variables=variables,
-        setting=f"os.environ[name] = {conf!r}" if conf else "os.environ.pop(name, None)",
+        variables=behaviour(header["torch"], header["build"]).conf_names,
+        setting=setting,
         steps=_turns(_steps(trace)),
-        last=failure.request_bytes,
+        last=shrunk.failure.request_bytes,
     )
-    if (lines := text.count("\n")) > MOST_LINES:
+    lines = text.count("\n")
+    if lines > MOST_LINES:
         raise NoProgramError(f"no program: it would have {lines} lines, more than {MOST_LINES}")
     return text
 
 
 def _steps(trace: Trace) -> list[int]:
-    """The operations but the last, as the program's list has them."""
+    """The operations but the last, as the program's list has them.
+
+    A request is its bytes, a free how many requests ago its block was asked for as a number
+    below 0, and 0 empties the cache.
+    """
     steps: list[int] = []
-    born: dict[int, int] = {}
-    ops = zip(trace.op.tolist(), trace.id.tolist(), trace.size.tolist(), strict=True)
-    for op, ident, size in list(ops)[:-1]:
+    number_of: dict[int, int] = {}
+    columns = (trace.op[:-1].tolist(), trace.id[:-1].tolist(), trace.size[:-1].tolist())
+    for op, ident, size in zip(*columns, strict=True):
         if op == Op.ALLOC:
-            born[ident] = len(born)
-        steps.append(size if op == Op.ALLOC else born[ident] - len(born) if op == Op.FREE else 0)
+            number_of[ident] = len(number_of)
+            steps.append(size)
+        elif op == Op.FREE:
+            steps.append(number_of[ident] - len(number_of))
+        else:
+            steps.append(0)
     return steps
 
 
 def _turns(steps: list[int]) -> str:
     """(times, steps) of the longest repetitions, from the first step on."""
-    found: list[tuple[int, list[int]]] = []
+    turns: list[tuple[int, list[int]]] = []
     while steps:
-        turns = [(_times(steps, period), period) for period in range(1, PERIOD + 1)]
-        times, period = max(turns, key=lambda one: (one[0] * one[1] * (one[0] > 1), -one[1]))
-        if times == 1 and found and found[-1][0] == 1:
-            found[-1][1].append(steps[0])
+        times, period = _longest_repetition(steps)
+        if times == 1 and turns and turns[-1][0] == 1:
+            turns[-1][1].append(steps[0])
         else:
-            found.append((times, steps[:period]))
+            turns.append((times, steps[:period]))
         steps = steps[times * period :]
-    words = " ".join(f"({times}, {turn})," for times, turn in found)
-    return textwrap.fill(words, LONGEST, initial_indent="    ", subsequent_indent="    ")
+    words = " ".join(f"({times}, {turn})," for times, turn in turns)
+    return textwrap.fill(words, LINE_COLUMNS, initial_indent="    ", subsequent_indent="    ")
+
+
+def _longest_repetition(steps: list[int]) -> tuple[int, int]:
+    """How often the first steps repeat, and how many they are; the shortest of equally long."""
+    best = (1, 1)
+    longest = 0
+    for period in range(1, LONGEST_TURN + 1):
+        times = _times(steps, period)
+        if times > 1 and times * period > longest:
+            best = (times, period)
+            longest = times * period
+    return best
 
 
 def _times(steps: list[int], period: int) -> int:

@@ -1,0 +1,1 @@
+"""The fewest requests that still fail in the same way."""

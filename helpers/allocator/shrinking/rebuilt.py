@@ -1,0 +1,143 @@
+"""The layout at a failure built anew from a few repeated requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from helpers.allocator.driver import GRANULE_BYTES, round_up
+from helpers.allocator.outcome import STATES, Outcome
+from helpers.allocator.shrinking.failure import Failure
+from helpers.allocator.shrinking.search import Search, block_column
+from helpers.allocator.trace import Op, Trace
+from helpers.settings.text import (
+    LARGE_STEP_BYTES,
+    MIN_BLOCK_BYTES,
+    MIN_LARGE_BYTES,
+    SMALL_MAX_BYTES,
+)
+
+Rows = list[tuple[int, int, int]]
+"""(op, id, size) of each operation."""
+
+
+def rebuilt(search: Search, trace: Trace) -> Iterator[Trace]:
+    """Candidates from what lay on the card at the failure, those with the fewest requests first."""
+    target = search.target
+    assert target is not None, "the search knows how candidates are to fail"
+    if target.kind == "capacity":
+        yield _program(_filling(target.room_bytes, target.largest_bytes), trace)
+        return
+    for layout in sorted(_layouts(search.outcome(trace), target)):
+        yield _program(_rows_of(layout, target), trace)
+
+
+class _Layout(NamedTuple):
+    """Segments in which ``live`` bytes are in use and the rest is a hole; ``segments`` of them."""
+
+    requests: int
+    segment: int
+    live: int
+    segments: int
+
+    @property
+    def hole(self) -> int:
+        return self.segment - self.live
+
+
+def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
+    """Holes that are enough together for the request, by the shapes seen at the failure."""
+    size = block_column(outcome, "size")
+    in_use = block_column(outcome, "state") != STATES.index("I")
+    key = block_column(outcome, "ordinal") * 2 + block_column(outcome, "kind")
+    _, segment_of = np.unique(key, return_inverse=True)
+    segments = np.bincount(segment_of, size).astype(np.int64).tolist()
+    used = np.bincount(segment_of, np.where(in_use, size, 0)).astype(np.int64).tolist()
+    for segment, used_bytes in set(zip(segments, used, strict=True)):
+        live = max(round_up(used_bytes, GRANULE_BYTES), GRANULE_BYTES)
+        if not _can_be_built(segment, live, target):
+            continue
+        enough = -(-target.rounded_bytes // (segment - live))
+        # More than enough where other settings, which round otherwise, are to pass.
+        for count in {enough, enough + 1, enough + enough // 8 + 2, 2 * enough}:
+            if count * segment <= target.room_bytes:
+                requests = _requests(segment, live, count, target)
+                yield _Layout(requests, segment, live, count)
+
+
+def _can_be_built(segment: int, live: int, target: Failure) -> bool:
+    """Whether requests up to the largest make such a segment with a hole too small to serve."""
+    by_one_request = segment <= target.largest_bytes
+    by_smaller = segment == LARGE_STEP_BYTES and live < MIN_LARGE_BYTES
+    too_small = 0 < segment - live < target.rounded_bytes
+    return (by_one_request or by_smaller) and live <= target.largest_bytes and too_small
+
+
+def _requests(segment: int, live: int, count: int, target: Failure) -> int:
+    """How many requests a layout takes."""
+    hole = segment - live
+    each = 1
+    if segment <= target.largest_bytes:
+        each += 1
+    if live <= hole:
+        each += -(-hole // target.largest_bytes)
+    rest = (target.room_bytes - count * segment) // target.largest_bytes
+    return count * each + rest
+
+
+def _rows_of(layout: _Layout, target: Failure) -> Rows:
+    """The operations that build a layout and fill the rest of the card."""
+    largest = target.largest_bytes
+    rows = _filling(target.room_bytes - layout.segments * layout.segment, largest)
+    fillers: list[int] = []
+    for _ in range(layout.segments):
+        if layout.segment <= largest:  # else the smaller request makes the segment
+            ident = len(rows)
+            rows += [(Op.ALLOC, ident, layout.segment), (Op.FREE, ident, 0)]
+        rows.append((Op.ALLOC, len(rows), layout.live))
+        if layout.live <= layout.hole:  # the next one would lie in this hole
+            parts = -(-layout.hole // largest)
+            size = layout.hole // parts // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES
+            idents = range(len(rows), len(rows) + parts)
+            fillers += idents
+            rows += [(Op.ALLOC, ident, size) for ident in idents]
+    return [*rows, *((Op.FREE, ident, 0) for ident in fillers)]
+
+
+def _filling(size: int, largest: int) -> Rows:
+    """Requests that take so many bytes of the card in whole segments, as few as the largest
+    request allows.
+    """
+    sizes: list[int] = []
+    if largest >= MIN_LARGE_BYTES:
+        unit = largest // GRANULE_BYTES * GRANULE_BYTES
+        rest = size % unit // GRANULE_BYTES * GRANULE_BYTES
+        sizes = [unit] * (size // unit)
+        if rest >= MIN_LARGE_BYTES:
+            sizes.append(rest)
+    elif largest:
+        segment = LARGE_STEP_BYTES if largest > SMALL_MAX_BYTES else GRANULE_BYTES
+        parts = -(-segment // largest)
+        part = max(segment // parts // MIN_BLOCK_BYTES * MIN_BLOCK_BYTES, MIN_BLOCK_BYTES)
+        sizes = [part] * (size // segment * parts)
+    return [(Op.ALLOC, ident, part) for ident, part in enumerate(sizes)]
+
+
+def _program(rows: Rows, like: Trace) -> Trace:
+    """The rows and then the last request of another trace, with its stack."""
+    last = (Op.ALLOC, len(rows), int(like.size[-1]))
+    op, ident, size = np.array([*rows, last], np.int64).T
+    frame = np.full(len(op), -1, np.int32)
+    if like.frame is not None:
+        frame[-1] = like.frame[-1]
+    return Trace(
+        op=op.astype(np.int8),
+        id=ident,
+        size=size,
+        stream=np.zeros(len(op), np.int64),
+        pool=np.zeros(len(op), np.int32),
+        frame=frame,
+        frames=like.frames,
+    )

@@ -1,0 +1,127 @@
+"""Replays of candidates on one card: which of them still fail as the whole trace does."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from helpers.allocator.driver import Card
+from helpers.allocator.engine import limit, replay
+from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
+from helpers.allocator.shrinking.failure import Failure
+from helpers.allocator.trace import Op, Trace
+from helpers.settings.releases import behaviour
+from helpers.settings.text import MIN_BLOCK_BYTES
+
+
+@dataclass(eq=False)
+class Search:
+    """Replays of candidates on one card, until a moment; ``target``: how they are to fail."""
+
+    conf: str
+    card: Card
+    torch: str
+    build: str
+    fraction: float | None
+    until: float
+    target: Failure | None = None
+    replays: int = 0
+
+    def outcome(self, trace: Trace, conf: str = "", stop: int | None = None) -> Outcome:
+        """What becomes of a candidate, under other settings than the search's where named."""
+        self.replays += 1
+        return replay(
+            trace,
+            conf or self.conf,
+            self.card,
+            stop=stop,
+            torch=self.torch,
+            build=self.build,
+            fraction=self.fraction,
+        )
+
+    def failure(self, trace: Trace, outcome: Outcome) -> Failure | None:
+        """The first request that is refused, None where none is."""
+        index = outcome.first_oom
+        if index is None:
+            return None
+        if index + 1 < len(trace):
+            outcome = self.outcome(trace, stop=index + 1)
+        size = block_column(outcome, "size")
+        requested = block_column(outcome, "requested")
+        is_free = block_column(outcome, "state") == STATES.index("I")
+        mapped = block_column(outcome, "mapped") == 1
+        foreign = trace.size[:index][trace.op[:index] == Op.FOREIGN]
+        held_bytes = int(foreign[-1]) if len(foreign) else self.card.held_bytes
+        rules = behaviour(self.torch, self.build)
+        allowed = limit(self.fraction, self.card, rules)
+        room = int(min(self.card.capacity_bytes - held_bytes, allowed))
+        rounded = -(-requested[~is_free] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        live = int(rounded.sum())
+        fits = live + outcome.first_oom_bytes <= room
+        allocates = trace.op[: index + 1] == Op.ALLOC
+        return Failure(
+            index=index,
+            kind="fragmentation" if fits else "capacity",
+            request_bytes=int(trace.size[index]),
+            rounded_bytes=outcome.first_oom_bytes,
+            room_bytes=room,
+            live_bytes=live,
+            reserved_bytes=int(size[mapped].sum()),
+            free_bytes=int(size[mapped & is_free].sum()),
+            largest_bytes=int(trace.size[: index + 1][allocates].max()),
+        )
+
+    def fails_alike(self, trace: Trace) -> bool:
+        """Whether a candidate fails as the target does, with its last request."""
+        try:
+            return self._fails_alike(trace)
+        except ReplayError:
+            return False
+
+    def _fails_alike(self, trace: Trace) -> bool:
+        target = self.target
+        outcome = self.outcome(trace)
+        if target is None or outcome.first_oom != len(trace) - 1:
+            return False
+        failure = self.failure(trace, outcome)
+        if failure is None or failure.kind != target.kind:
+            return False
+        if trace.size[-1] != target.request_bytes:
+            return False
+        if target.saved and self.outcome(trace, target.saved).first_oom is not None:
+            return False
+        return failure.stranded or not target.stranded
+
+    @property
+    def late(self) -> bool:
+        return time.monotonic() > self.until
+
+
+def block_column(outcome: Outcome, name: str) -> np.ndarray:
+    """A column of the blocks at the end of a replay."""
+    return outcome.blocks[:, BLOCK_COLUMNS.index(name)]
+
+
+def operations(trace: Trace, mask: np.ndarray) -> Trace:
+    """The operations of a mask, without what was recorded beside them."""
+    return replace(
+        trace,
+        op=trace.op[mask],
+        id=trace.id[mask],
+        size=trace.size[mask],
+        stream=trace.stream[mask],
+        pool=trace.pool[mask],
+        frame=None if trace.frame is None else trace.frame[mask],
+        time_ns=None,
+        address=None,
+        driver=(),
+        names=(),
+    )
+
+
+def without(trace: Trace, ids: list[int]) -> Trace:
+    """The trace without the operations of these blocks."""
+    return operations(trace, ~np.isin(trace.id, ids))
