@@ -28,6 +28,8 @@ _HOMES = {
     "leaks": "face.traces",
     "what_fits": "face.fit",
     "volume_profiles": "face.profiles",
+    "try_fixes": "face.fixes",
+    "training_paths": "face.training",
     "check_torch": "face.checks",
     "message_reader": "face.reader",
     "open_batch": "face.batches",

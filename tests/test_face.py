@@ -13,10 +13,6 @@ from helpers.tell.shown import Shown
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MOST_IMPORTS = 6
-NOT_YET = {
-    "05_fix_validation",
-    "06_training_paths",
-}
 
 
 def imports_of(notebook):
@@ -51,8 +47,6 @@ def test_importing_the_face_loads_neither_torch_nor_a_room():
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_imports_from_the_face_alone(notebook):
-    if notebook.stem in NOT_YET:
-        pytest.skip("its room has no face yet")
     lines = imports_of(notebook)
     assert len(lines) <= MOST_IMPORTS
     assert all(line.startswith("from helpers import ") for line in lines)

@@ -1,0 +1,120 @@
+"""Which remedies help on a box, and which harm: predicted, rehearsed or tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.face.box import Box, as_box
+from helpers.face.diagnosis import Answer
+from helpers.face.result import Result
+from helpers.look.cards import find_card
+from helpers.rehearse import measured_rows
+from helpers.tell.claims import claims_table
+from helpers.tell.shown import Shown
+from helpers.trials import view
+from helpers.trials.box_study import FixStudy, fix_study
+from helpers.trials.catalogue import chosen
+
+REHEARSAL_S = 900.0
+
+
+class Fixes(Result):
+    """Each remedy with all that is known of its effect on a box.
+
+    ``study`` holds the rows as data; sizes are bytes.
+    """
+
+    def __init__(self, box: Box, study: FixStudy, remedies: Sequence[str]) -> None:
+        self.box = box
+        self.study = study
+        self.remedies = remedies
+
+    @property
+    def view(self) -> Shown:
+        return view.fixes_table(self.study)
+
+    @property
+    def words(self) -> str:
+        """What the table is for, in one line, and why a remedy could not be tried."""
+        return view.study_words(self.study)
+
+    @property
+    def counts(self) -> Shown:
+        """How many remedies help, harm, do nothing or are untested, and what that rests on."""
+        return view.counts(self.study)
+
+    @property
+    def bars(self) -> Shown:
+        """The peak that is left with each remedy for which there is a figure."""
+        return view.saved_bars(self.study)
+
+    @property
+    def effects(self) -> Shown:
+        """The effects that trials on this box measured, with their intervals."""
+        return view.forest_plot(self.study)
+
+    @property
+    def preset(self) -> str:
+        """What to adopt for good, ready for a preset file."""
+        return view.preset_text(self.study)
+
+    @property
+    def claims(self) -> Shown | None:
+        """What became of the claims of the box's case study; None where it comes from none."""
+        claims = claims_table(self.box.facts.box)
+        return claims if claims.cells else None
+
+    def rehearsed(self, run: bool = True) -> Shown:
+        """What a run by torch's real allocator changes, on a card of this size that is not there.
+
+        It takes at most 15 minutes. Without ``run`` nothing runs, and the view says so.
+        """
+        changed = []
+        if run:
+            capacity = str(self.study.capacity_bytes)
+            card = find_card(capacity=capacity, bundle=self.box.facts)
+            before = {row.remedy: row.measured for row in self.study.rows}
+            rows = measured_rows(self.study.rows, chosen(self.remedies), card, seconds=REHEARSAL_S)
+            changed = [
+                [row.says, row.measured] for row in rows if row.measured != before[row.remedy]
+            ]
+        return Shown(
+            "Rehearsed on a card that is not there",
+            ["remedy", "measured"],
+            changed,
+            none="Not run: rehearse is off.",
+        )
+
+    def verdict(self) -> Answer:
+        """The verdict: which remedy to adopt, and the one next step."""
+        return Answer(view.verdict(self.study), sources=False)
+
+
+def try_fixes(
+    box: Box | str = "live",
+    remedies: Sequence[str] = (),
+    *,
+    trace: str = "growing-loop",
+    capacity: str = "",
+    repeats: int = 3,
+    budget_s: float = 0.0,
+    seed: int = 0,
+) -> Fixes:
+    """Which remedies help on a box: predicted, and tried where it is this machine and there is time.
+
+    ``remedies`` are names of env/remedies.yaml, by default all that are for this box; ``trace`` is
+    what settings are replayed on; ``capacity`` a card's memory such as ``24GiB``, by default the
+    box's own; ``repeats`` the trials of each arm; ``budget_s`` the seconds that all trials may
+    take (0: none runs). Raises ValueError in one line.
+    """
+    box = as_box(box)
+    study = fix_study(
+        box.facts,
+        remedies,
+        trace=trace,
+        capacity=capacity,
+        repeats=repeats,
+        budget_s=budget_s,
+        seed=seed,
+    )
+    return Fixes(box, study, remedies)

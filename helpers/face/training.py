@@ -1,0 +1,72 @@
+"""Ways to train with less memory, run on this machine and compared with a single device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.face.diagnosis import Answer
+from helpers.face.result import Result
+from helpers.rehearse import on_cards
+from helpers.tell.shown import Shown
+from helpers.trials import training, training_view
+from helpers.trials.endurance import grow
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.workload import workload
+
+
+class TrainingPaths(Result):
+    """Ways to train that ran here: what each took, and whether it is the same training.
+
+    ``results`` holds them as data, the single device first; sizes are bytes.
+    """
+
+    def __init__(
+        self, results: Sequence[training.PathResult], *, device: str, shape: str, seed: int
+    ) -> None:
+        self.results = results
+        self.device = device
+        self.shape = shape
+        self.seed = seed
+
+    @property
+    def view(self) -> Shown:
+        return training_view.same_table(self.results)
+
+    @property
+    def costs(self) -> Shown:
+        """What each way took above the start of its process, and in how many seconds."""
+        return training_view.cost_table(self.results)
+
+    def endurance(self, limit: str) -> str:
+        """How many growing batches train until ``limit``, such as ``1GiB``, is used up.
+
+        Without a limit nothing runs, and the text says so.
+        """
+        endurance = grow(limit, device=self.device, shape=self.shape, seed=self.seed)
+        return training_view.endurance_text(endurance)
+
+    def on_cards(self, cards: Sequence[str]) -> Shown:
+        """The built-in training under torch's real allocator, on cards that are not there."""
+        ways = {
+            "single device": workload("training"),
+            "checkpointing": workload("training", checkpointing=1),
+            "accumulation": workload("training", accumulate=4),
+        }
+        header, *rows = on_cards(ways, cards)
+        return Shown("The training on cards that are not there", header, rows, widest=None)
+
+    def verdict(self) -> Answer:
+        """The verdict: which ways finish and are the same training, and the one next step."""
+        return Answer(training_view.verdict(self.results), sources=False)
+
+
+def training_paths(
+    paths: Sequence[str] = training.PATHS, *, device: str = "cpu", shape: str = "", seed: int = 7
+) -> TrainingPaths:
+    """Train a small transformer on this machine in each of the named ways, in child processes.
+
+    ``device`` is ``cpu`` or ``cuda``; ``shape`` the model's size, by default small on the CPU and
+    medium on a GPU; ``seed`` makes weights and data. Raises ValueError for an unknown name.
+    """
+    results = training.paths(torch_interpreter(), paths, device=device, shape=shape, seed=seed)
+    return TrainingPaths(results, device=device, shape=shape, seed=seed)
