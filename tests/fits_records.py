@@ -16,7 +16,8 @@ from helpers.fits.answer import answer  # noqa: E402
 from helpers.fits.model import read_record  # noqa: E402
 from helpers.fits.servers import family_of  # noqa: E402
 from helpers.ground.units import GIB, MIB  # noqa: E402
-from helpers.tell.shown import Column, Shown  # noqa: E402
+from helpers.tell.shown import Shown  # noqa: E402
+from helpers.tell.values import Column  # noqa: E402
 
 DIGITS = {"llama.cpp": 0.005 * MIB + 1, "ollama": 0.05 * GIB + 1, "SGLang": 0.01 * GIB + 2}
 """Half of the last printed digit, in bytes; SGLang prints keys and values apart, each to 0.01 GiB."""

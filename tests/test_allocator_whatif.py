@@ -26,7 +26,7 @@ from helpers.allocator.views.replays import league
 from helpers.allocator.whatif import whatif
 from helpers.ground.contract import to_json
 from helpers.ground.replays import FirstOom, Replay, WhatIf
-from helpers.settings.text import SettingsError
+from helpers.settings.allocator_text import SettingsError
 
 GRANULE = 2 * MIB
 EXPANDABLE = "expandable_segments:True"

@@ -22,7 +22,7 @@ from helpers.judge.observations import observe
 from helpers.judge.weights import weigh_failures
 from helpers.look import wordings
 from helpers.look.relations import RELATIONS
-from helpers.tell.shown import typed
+from helpers.tell.prose import typed
 
 JUDGE = Path(catalogue.__file__).parent
 RAW = judge.table("failures")

@@ -25,8 +25,8 @@ from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.boxes import open_box, recorded_names
 from helpers.share import Case, issue_text, subject_of
 from helpers.share.verdict_facts import headline
+from helpers.tell.prose import typed
 from helpers.tell.render import verdict_html
-from helpers.tell.shown import typed
 from helpers.tell.verdict import against, as_text
 
 ROOT = Path(__file__).resolve().parents[1]

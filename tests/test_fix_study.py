@@ -9,7 +9,7 @@ import pytest
 from helpers import cli
 from helpers.look.boxes import open_box
 from helpers.tell.sheet import png
-from helpers.tell.shown import cell
+from helpers.tell.values import cell
 from helpers.trials import training_view as training
 from helpers.trials import view as fixes
 from helpers.trials.box_study import FixStudy, box_of, fix_study

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from helpers.look.environment import is_allowed
 from helpers.settings import table
+from helpers.settings.allocator_text import SettingsError, parts
 from helpers.settings.assignments import late_assignments
 from helpers.settings.audit import audit
 from helpers.settings.releases import behaviour
@@ -28,7 +29,7 @@ from helpers.settings.table import (
     VARIABLES,
     VERDICTS,
 )
-from helpers.settings.text import SettingsError, memory_fraction, parse, parts
+from helpers.settings.text import memory_fraction, parse
 
 DATA = json.loads((Path(__file__).parent / "data" / "settings.json").read_text())
 CUDA, HIP, PLAIN = CONF_NAMES

@@ -15,7 +15,7 @@ from helpers.judge.ceilings import ceilings
 from helpers.judge.evidence import evidence_from_message
 from helpers.look.boxes import open_box
 from helpers.look.wordings import lines as log_lines
-from helpers.tell import shown, tables
+from helpers.tell import resources, shown, tables
 from helpers.tell.message import message_table
 from helpers.tell.prose import one_line, typed, uncoloured
 from helpers.tell.resources import words
@@ -192,7 +192,7 @@ def test_a_view_is_a_table_in_a_notebook_and_a_frame_to_go_on_with(monkeypatch):
     assert "<script>" in data["text/html"] and "position:sticky" in data["text/html"]
     # JupyterLab sets td right with two classes and a not(): one class of ours would lose
     assert ".casebook.casebook table :is(td,th)" in data["text/html"]
-    assert "src=" not in data["text/html"] and "http" not in shown.template("table.js")
+    assert "src=" not in data["text/html"] and "http" not in resources.template("table.js")
     # an untrusted notebook loses scripts and style sheets, and would set words right
     bare = re.sub("<(style|script)>.*?</\\1>", "", data["text/html"], flags=re.DOTALL)
     assert re.search("<td style='text-align:left'>b</td>", bare) and "<td class=number>" in bare

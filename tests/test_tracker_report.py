@@ -10,7 +10,7 @@ from helpers.ground.shapes import CAUSES
 from helpers.look.boxes import open_box, recorded_names
 from helpers.share import TRACKERS, Case, issue_text
 from helpers.share.verdict_facts import TABLE
-from helpers.tell import shown
+from helpers.tell import resources
 
 ROCM = """\
 ### Problem Description
@@ -134,7 +134,7 @@ def test_a_shared_page_is_never_said_to_show_what_is_not_on_it(cause):
         assert "summary above" not in row[name]
 
 
-@pytest.mark.parametrize(("term", "pattern", "means"), shown.words("glossary"))
+@pytest.mark.parametrize(("term", "pattern", "means"), resources.words("glossary"))
 def test_a_term_of_the_glossary_is_found_by_its_own_name_and_explained(term, pattern, means):
     assert re.search(pattern, term.split(",")[0])
     assert len(means) > 15

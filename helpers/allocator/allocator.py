@@ -68,7 +68,8 @@ from helpers.allocator.records import (
     stat_at,
 )
 from helpers.allocator.trace import Op
-from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, UNLIMITED
+from helpers.settings.allocator_text import UNLIMITED
+from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES
 
 
 # malloc

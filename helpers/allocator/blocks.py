@@ -29,8 +29,8 @@ from helpers.allocator.records import (
     stat_at,
     use_at,
 )
+from helpers.settings.allocator_text import INTERVALS
 from helpers.settings.text import (
-    INTERVALS,
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,
     MIN_LARGE_BYTES,

@@ -18,8 +18,9 @@ from helpers.allocator.driver import GRANULE_BYTES, Card, round_up, stream_turn
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
 from helpers.allocator.records import NO_LIMIT, NONE, Memory, table, unused
 from helpers.allocator.trace import Op, StartBlock, StartSegment, Trace
+from helpers.settings.allocator_text import SettingsError
 from helpers.settings.releases import Behaviour, behaviour
-from helpers.settings.text import Settings, SettingsError, parse
+from helpers.settings.text import Settings, parse
 
 LARGEST = 1 << 62
 ORDERS = ("address", "block", "segment")

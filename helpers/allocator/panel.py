@@ -26,8 +26,9 @@ from helpers.allocator.views.segment_map import segment_map
 from helpers.ground.units import parse_size, show_bytes
 from helpers.settings.releases import NEWEST, OLDEST, behaviour
 from helpers.settings.text import grid
+from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
-from helpers.tell.shown import Shown, text_html
+from helpers.tell.shown import Shown
 
 BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
 STRANDING = 12

@@ -18,15 +18,9 @@ from helpers.allocator.blocks import round_size
 from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.snapshot_trace import check, conf_of, placed, trace_of
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
+from helpers.settings.allocator_text import UNLIMITED, SettingsError
 from helpers.settings.releases import NEWEST, behaviour
-from helpers.settings.text import (
-    SMALL_MAX_BYTES,
-    SMALL_SEGMENT_BYTES,
-    UNLIMITED,
-    Settings,
-    SettingsError,
-    parse,
-)
+from helpers.settings.text import SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, Settings, parse
 
 GONE = "neither freed later nor in the final segments"
 SILENT = (

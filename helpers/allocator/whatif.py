@@ -19,9 +19,10 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
 from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
+from helpers.settings.allocator_text import UNLIMITED, SettingsError, parts
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.table import OPTIONS
-from helpers.settings.text import UNLIMITED, Settings, SettingsError, grid, parse, parts
+from helpers.settings.text import Settings, grid, parse
 
 BY_ADDRESS = (
     "on this release some settings pass or fail by the addresses that the driver returns; only those that "

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from helpers.ground.shapes import Verdict
+from helpers.ground.units import plain
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import Bundle, open_bundle
-from helpers.tell.shown import plain
 
 from .record import read_batch
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from helpers.tell.shown import Shown, words
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
 
 from .record import gone, read_batch
 from .shapes import Run

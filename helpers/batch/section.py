@@ -11,7 +11,9 @@ from typing import TypeVar
 from markupsafe import Markup
 
 from helpers.ground.shapes import Verdict
-from helpers.tell.shown import cut, duration, words
+from helpers.ground.units import cut
+from helpers.tell.resources import words
+from helpers.tell.values import duration
 
 from .leading_verdict import leading
 from .record import EARLIER, read_batch

@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from helpers.commands.use import OUTPUTS, PROGRAM, WrongUse
+from helpers.commands.use import PROGRAM, WrongUse
+from helpers.ground.places import OUTPUTS
 
 if TYPE_CHECKING:
     from helpers.look.cards import GpuCard

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.batch import named_batch
-from helpers.commands.use import OUTPUTS, WrongUse, print_json
+from helpers.commands.use import WrongUse, print_json
+from helpers.ground.places import OUTPUTS
 
 if TYPE_CHECKING:
     from helpers.share.subject import Subject

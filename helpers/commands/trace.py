@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from helpers.commands.use import OUTPUTS, WrongUse, print_json, say, show, waits_for
+from helpers.commands.use import WrongUse, print_json, say, show, waits_for
 from helpers.ground.contract import as_dict
+from helpers.ground.places import OUTPUTS
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace

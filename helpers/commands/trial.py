@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import OUTPUTS, WrongUse, may_write, say
+from helpers.commands.use import WrongUse, may_write, say
+from helpers.ground.places import OUTPUTS
 
 if TYPE_CHECKING:
     from helpers.settings.presets import Preset
@@ -96,7 +97,8 @@ def _rehearsed(given: argparse.Namespace) -> int:
     from helpers.rehearse import torches
     from helpers.rehearse.rehearsal import Limits
     from helpers.settings.presets import load
-    from helpers.tell.shown import Shown, percent
+    from helpers.tell.shown import Shown
+    from helpers.tell.values import percent
     from helpers.trials.box_study import fix_study
     from helpers.trials.catalogue import Remedy, chosen
     from helpers.trials.trial import DROPPED

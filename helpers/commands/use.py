@@ -28,8 +28,6 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
-from helpers.ground.places import OUTPUTS as OUTPUTS
-
 PROGRAM = "python3 -m helpers"
 KINDS = {"<int>": int, "<float>": float}
 

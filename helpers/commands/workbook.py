@@ -8,7 +8,8 @@ import pkgutil
 
 from helpers.commands.use import WrongUse, listed, say
 from helpers.ground.child import CHECKOUT
-from helpers.tell.shown import Shown, words
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
 
 SHAPES: dict[str, tuple[str, str]] = words("shapes")
 """Where each is defined, and what it is."""

@@ -12,7 +12,10 @@ from typing import Any
 from helpers.fits.answer import Answer
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
-from helpers.tell.shown import SCREEN, Column, Shown, words, wrapped
+from helpers.tell.prose import SCREEN, wrapped
+from helpers.tell.resources import words
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 ASK = "python3 -m helpers fits MODEL --gpu NAME --context N"
 

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.settings.allocator_text import INTERVALS as INTERVALS
-from helpers.settings.allocator_text import LARGE_SEGMENT_BYTES as LARGE_SEGMENT_BYTES
-from helpers.settings.allocator_text import MIB as MIB
-from helpers.settings.allocator_text import UNLIMITED as UNLIMITED
-from helpers.settings.allocator_text import AllocatorText
-from helpers.settings.allocator_text import SettingsError as SettingsError
-from helpers.settings.allocator_text import parts as parts
+from helpers.settings.allocator_text import (
+    INTERVALS,
+    LARGE_SEGMENT_BYTES,
+    MIB,
+    UNLIMITED,
+    AllocatorText,
+    SettingsError,
+    parts,
+)
 from helpers.settings.releases import NEWEST, Behaviour, nearest
 from helpers.settings.rules import facts_of, release, rule_findings
 from helpers.settings.table import OPTIONS, SAYS, TRIED

@@ -10,8 +10,9 @@ from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, Pool, gpus, host_pools
 from helpers.look.machine import machine
-from helpers.tell.shown import Column, Shown, size
+from helpers.tell.shown import Shown
 from helpers.tell.tables import kind_words
+from helpers.tell.values import Column, size
 
 from . import public
 

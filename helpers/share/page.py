@@ -14,7 +14,7 @@ from typing import Any
 
 from helpers.look.bundle import Bundle
 from helpers.tell.render import render
-from helpers.tell.shown import words
+from helpers.tell.resources import words
 
 from . import verdict_facts
 from .box_facts import filled_readings, machine_line

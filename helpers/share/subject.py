@@ -22,9 +22,9 @@ from helpers.batch.notebook import parameters as parameters_of
 from helpers.batch.record import read_batch
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
+from helpers.ground.units import plain
 from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
-from helpers.tell.shown import plain
 
 from . import public
 from .verdict_facts import texts_left_out

@@ -7,7 +7,8 @@ from typing import Any
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.look.bundle import Bundle
-from helpers.tell.shown import Column, Shown, cell
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column, cell
 from helpers.tell.verdict import label
 
 from . import public, verdict_facts

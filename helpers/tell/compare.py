@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground.shapes import Evidence, Reading, Verdict, in_words, seen
-from helpers.ground.units import show_bytes
+from helpers.ground.units import cut, plain, show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
@@ -22,7 +22,6 @@ from helpers.look.bundle import Bundle, Text, open_bundle
 from helpers.look.gpus import gpus, host_pools
 
 from .box import settings_table, stack_table
-from .shown import cut, plain
 from .verdict import SUM, quoted
 
 TRACES = (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")

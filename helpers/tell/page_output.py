@@ -15,6 +15,7 @@ from markupsafe import Markup
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.shapes import VERDICT_MIME, Verdict
 from helpers.ground.units import plain
+from helpers.tell.shown import ABOUT
 
 from .box import ELSEWHERE
 from .markdown_html import Prose
@@ -22,7 +23,6 @@ from .page_room import NO_ROOM, Room, clipped
 from .prose import uncoloured
 from .render import verdict_html
 from .sanitise import clean_html
-from .shown import ABOUT
 from .svg import clean_svg
 
 KINDS = (

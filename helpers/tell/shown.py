@@ -19,31 +19,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.ground.units import columns_of
-from helpers.ground.units import cut as cut
-from helpers.ground.units import plain as plain
-from helpers.tell.html_table import MUTED as MUTED
-from helpers.tell.html_table import breakable as breakable
-from helpers.tell.html_table import lines_html, table_html, within_sheet
-from helpers.tell.html_table import text_html as text_html
-from helpers.tell.prose import LONGEST_LINE as LONGEST_LINE
-from helpers.tell.prose import SCREEN as SCREEN
-from helpers.tell.prose import WIDE as WIDE
-from helpers.tell.prose import bold as bold
-from helpers.tell.prose import one_line as one_line
-from helpers.tell.prose import typed as typed
-from helpers.tell.prose import uncoloured as uncoloured
-from helpers.tell.prose import within as within
-from helpers.tell.prose import wrapped as wrapped
-from helpers.tell.resources import template as template
-from helpers.tell.resources import words as words
+from helpers.ground.units import columns_of, cut, plain
+from helpers.tell.html_table import (
+    lines_html,
+    table_html,
+    within_sheet,
+)
+from helpers.tell.prose import one_line, within
+from helpers.tell.resources import template
 from helpers.tell.text_table import aligned
-from helpers.tell.values import WIDEST, Cell, bare_values
-from helpers.tell.values import Column as Column
-from helpers.tell.values import cell as cell
-from helpers.tell.values import duration as duration
-from helpers.tell.values import percent as percent
-from helpers.tell.values import size as size
+from helpers.tell.values import WIDEST, Cell, Column, bare_values, cell
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;

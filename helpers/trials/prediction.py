@@ -15,11 +15,11 @@ from helpers.allocator.whatif import whatif
 from helpers.ground.child import CHECKOUT
 from helpers.ground.replays import Replay
 from helpers.ground.units import show_bytes
+from helpers.settings.allocator_text import SettingsError
 from helpers.settings.presets import Preset, findings
 from helpers.settings.presets import load as load_preset
 from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES, HOST_NAMES
-from helpers.settings.text import SettingsError
 from helpers.trials.catalogue import Remedy, not_for
 from helpers.trials.effect import LEAST
 from helpers.trials.workload import Workload

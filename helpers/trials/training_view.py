@@ -11,7 +11,8 @@ from typing import Any
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 from helpers.trials.endurance import Endurance
 from helpers.trials.training import WAYS, PathResult
 

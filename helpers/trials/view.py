@@ -14,7 +14,8 @@ from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled
-from helpers.tell.shown import Column, Shown, percent
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column, percent
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import remedies
 from helpers.trials.fixes import RECORDED, FixRow, adopt, forest

@@ -13,7 +13,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell.sheet import ACCENT, ALARM, MUTED, SERIES, annotated, drawn, legend, titled
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.levels import levels

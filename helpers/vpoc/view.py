@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 from helpers.vpoc.case import Expectation, case_arithmetic
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.levels import USUAL, SessionLevels, level_rows, levels

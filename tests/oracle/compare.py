@@ -11,7 +11,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.engine import replay
 from helpers.allocator.oracle_lines import from_oracle
 from helpers.allocator.outcome import ReplayError, lines
-from helpers.settings.text import SettingsError
+from helpers.settings.allocator_text import SettingsError
 
 FIELDS = ("out", "seg", "off", "bsize", "alloc", "res", "act", "req", "isplit", "n", "c", "drv")
 ABSENT = "absent"  # a field that one line lacks; null is a counter that the release does not have

@@ -17,7 +17,8 @@ from helpers.allocator.whatif import whatif
 from helpers.ground import contract
 from helpers.ground.replays import LineEdit, Replay, WhatIf
 from helpers.ground.units import show_bytes
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 CONFS = ["", "expandable_segments:True"]
 MOST_EVENTS = 200_000

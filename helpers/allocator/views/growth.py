@@ -11,7 +11,8 @@ from helpers.allocator.exhaustion import Exhaustion, exhaustion
 from helpers.allocator.growth import KEPT, Growth, growth_of
 from helpers.allocator.trace import Trace
 from helpers.ground.units import show_bytes
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 NEVER_STEPS = 10_000_000
 """A later end is said to be as good as never: a step a millisecond for three hours."""

@@ -6,7 +6,8 @@ from helpers.allocator.call_sites import LinesError
 from helpers.allocator.peaks import Peaks, compare_peaks
 from helpers.allocator.trace import Trace
 from helpers.ground.units import show_bytes
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 MOST_LINES = 20
 

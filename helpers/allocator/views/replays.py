@@ -12,7 +12,8 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.whatif import TOP
 from helpers.ground.replays import LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 LEAKS = "which lines keep it, and the step at which it runs out: python3 -m helpers leaks TRACE"
 SLOW_CALLS = (

@@ -12,7 +12,9 @@ from helpers.allocator.shrinking.shrink import Shrunk
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import show_bytes
 from helpers.settings.releases import behaviour
-from helpers.tell.shown import Column, Shown, template
+from helpers.tell.resources import template
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 LINE_COLUMNS = 96
 MOST_LINES = 40

@@ -18,7 +18,8 @@ from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell import sheet
-from helpers.tell.shown import Column, Shown
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 ROWS = 26
 """Rows that the segment map is folded into."""

@@ -25,8 +25,10 @@ from helpers.ground.units import GIB, show_bytes
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
 from helpers.tell import sheet
-from helpers.tell.shown import Column, Shown, wrapped
-from helpers.tell.shown import words as wording
+from helpers.tell.prose import wrapped
+from helpers.tell.resources import words as wording
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 POINTS = 1200
 """Points of a curve that are drawn."""
