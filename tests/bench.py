@@ -154,8 +154,8 @@ def replay() -> list[dict]:
         [
             sys.executable,
             "-c",
-            "from helpers.allocator.study import study; from helpers.allocator.views.studies import view; "
-            "view(study('growing-loop'))",
+            "from helpers.allocator.study import open_study; from helpers.allocator.views.studies import view; "
+            "view(open_study('growing-loop'))",
         ],
     )
     with tempfile.TemporaryDirectory() as empty:  # no machine code is kept there

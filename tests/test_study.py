@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from helpers import allocator
 from helpers.allocator import study
 from helpers.allocator.circumstances import circumstances, with_record
 from helpers.allocator.driver import Card
@@ -23,7 +24,7 @@ EXPANDABLE = "expandable_segments:True"
 
 @pytest.fixture(scope="module")
 def seen():
-    return views.view(study.study("growing-loop"), samples=4)
+    return views.view(study.open_study("growing-loop"), samples=4)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_what_record_wrote_beside_a_snapshot_tells_its_torch_build_card_and_frac
     (tmp_path / "run.record").mkdir()
     record = {"processes": [{"torch": torch}, {"torch": torch, "devices": [card]}]}
     (tmp_path / "run.record/record.json").write_text(json.dumps(record))
-    bare = study.study("growing-loop").trace
+    bare = study.open_study("growing-loop").trace
     trace = with_record(replace(bare, header={"label": "x"}), tmp_path / "run.pickle")
     assert trace.header["build"] == "rocm6.3" and trace.header["torch"] == "2.8.0"
     assert (trace.header["vram"], trace.header["fraction"]) == (20 << 30, 0.5)
@@ -131,20 +132,20 @@ def test_the_words_of_the_segment_map_add_up_to_what_is_reserved(seen):
 )
 def test_a_study_of_nothing_is_refused_in_one_line(source, told):
     with pytest.raises(ValueError, match=told):
-        study.study(source)
+        study.open_study(source)
 
 
 @pytest.mark.parametrize(
     ("limit", "told"), [("", "no limit was given"), ("1GiB", "is not this machine")]
 )
 def test_a_recorded_box_is_never_loaded(limit, told):
-    case = study.study("growing_batches")
+    case = study.open_study("growing_batches")
     result, rows = stress.live(open_box("cuda-healthy"), case, limit)
     assert result.status == "not_available" and told in result.why and rows == []
 
 
 def test_what_a_card_did_stands_beside_what_the_model_says(monkeypatch):
-    case = study.study("volume_profiles")
+    case = study.open_study("volume_profiles")
     model = stress.StressResult(
         "ok", "", len(case.trace), torch=case.torch, build="cuda", total_bytes=2 << 30, fraction=1.0
     ).replayed(case.trace, "")
@@ -159,3 +160,11 @@ def test_what_a_card_did_stands_beside_what_the_model_says(monkeypatch):
     _, table = stress.live(open_box("cuda-healthy"), case, "2GiB")
     assert table[0] == ["operations", str(len(rows)), str(len(rows))]
     assert table[-1] == ["operations with equal bytes", str(len(rows)), str(len(rows) - 1)]
+
+
+def test_the_room_offers_its_public_names_when_they_are_asked_for():
+    assert 5 <= len(allocator.__all__) <= 12
+    for name in allocator.__all__:
+        assert getattr(allocator, name).__doc__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        allocator.nothing  # noqa: B018

@@ -1,12 +1,28 @@
-"""PyTorch's caching allocator: its settings, traces of what was asked of it, and a model that
-replays them.
+"""PyTorch's caching allocator: traces of what was asked of it, a model that replays them, and
+what the replays answer.
 
-A program that knows this project records a part of itself with ``recording``.
+A program that knows this project records a part of itself with ``recording``. Each public name
+is loaded when it is first asked for.
 """
 
 _HOMES = {
+    "Card": "driver",
+    "Trace": "trace",
+    "compare_peaks": "peaks",
+    "edited": "edits.edited",
+    "generate": "patterns",
+    "growth_of_trace": "growth",
+    "open_study": "study",
+    "ranked": "edits.ranking",
+    "read_trace": "trace_file",
     "recording": "under_torch.recording",
+    "replay": "engine",
+    "shrink": "shrinking.shrink",
 }
+"""Each public name, and the module of this package that holds it.
+
+A name that is also a module's (``whatif``, ``exhaustion``) is imported from that module.
+"""
 
 __all__ = [*_HOMES]
 

@@ -46,7 +46,7 @@ class Study:
         return f"{self.name}: {len(self.trace)} operations ({label}) on {card}, {under}"
 
 
-def study(
+def open_study(
     source: str,
     *,
     capacity: str = "",

@@ -178,7 +178,7 @@ def load_trace(
     ``torch`` and ``build`` the release and the build (``cuda`` or ``rocmX.Y``). What is empty is
     taken from the trace. Raises ValueError in one line.
     """
-    case = study.study(
+    case = study.open_study(
         source, capacity=capacity, conf=settings, torch=torch, build=build, seed=seed
     )
     return Trace(case)

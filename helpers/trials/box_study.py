@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from helpers.allocator.study import study
+from helpers.allocator.study import open_study
 from helpers.ground.child import OUTPUTS
 from helpers.ground.units import parse_size
 from helpers.look.boxes import is_this_box
@@ -128,7 +128,7 @@ def fix_study(
         places = [(remedy, elsewhere(remedy, place.build, place.kinds)) for remedy in wanted]
         wanted = [remedy for remedy, other in places if not other]
         others = Counter(other for _, other in places if other)
-    requests = study(trace, capacity=str(place.capacity_bytes)).trace
+    requests = open_study(trace, capacity=str(place.capacity_bytes)).trace
     predictions = {
         remedy.id: predict(
             remedy, place.capacity_bytes, requests, place.torch, place.build, place.gfx
