@@ -10,24 +10,40 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
-MOST_TOKENS = {"TOTAL": 392_000}
+MOST_TOKENS = {
+    "allocator": 76_800,
+    "batch": 36_200,
+    "commands": 13_300,
+    "face": 6_000,
+    "fits": 20_900,
+    "ground": 10_800,
+    "judge": 39_500,
+    "look": 56_200,
+    "rehearse": 15_200,
+    "settings": 10_400,
+    "share": 6_900,
+    "tell": 31_900,
+    "trials": 39_000,
+    "vpoc": 18_200,
+    "TOTAL": 381_000,
+}
 
 # Per 1,000 tokens of the whole package. These only fall.
 MOST_FORMS = {
-    "tuple": 0.1,
-    "ternary": 5.3,
-    "nested": 0.2,
-    "truth": 0.4,
-    "or_value": 1.2,
-    "walrus": 0.3,
-    "double_for": 0.7,
-    "any": 2.9,
-    "star_dict": 0.6,
+    "tuple": 0.05,
+    "ternary": 3.2,
+    "nested": 0.03,
+    "truth": 0.07,
+    "or_value": 0.85,
+    "walrus": 0.1,
+    "double_for": 0.25,
+    "any": 1.9,
+    "star_dict": 0.3,
     "rebound": 0.0,
-    "header": 0.3,
-    "vague": 4.8,
-    "wide": 0.7,
-    "dynamic": 0.1,
+    "header": 0.08,
+    "vague": 1.3,
+    "wide": 0.6,
+    "dynamic": 0.0,
 }
 
 
