@@ -1,11 +1,11 @@
 """Is every run accounted for, whatever happens to it, to its supervisor, to the disk and to the machine? Faults by the hundred.
 
-    python tests/fault_campaign.py [--faults 300] [--seed N] [--real] [--one SEED] [--keep FOLDER] [--json]
+    python tests/fault_campaign.py [--faults 300] [--seed N] [--one SEED] [--keep FOLDER] [--json]
 
-Two layers, counted apart. Without --real: the loop, journal and supervisor as they are, over a stand-in of 50 ms for the runner
-and its kernel (fault_stand_in.py); several faults in each batch, drawn by the seed, each batch resumed until it ends. With
---real: each kind once against real papermill kernels (fault_real.py). After each batch fault_check.py judges it by what the
-stand-ins themselves logged outside of it. --one runs the batch of one seed again, and --keep leaves its folder there.
+The loop, journal and supervisor as they are, over a stand-in of 50 ms for the runner and its kernel (fault_stand_in.py); several
+faults in each batch, drawn by the seed, each batch resumed until it ends. Real kernels under each kind of end are those of
+test_engine.py. After each batch fault_check.py judges it by what the stand-ins themselves logged outside of it.
+--one runs the batch of one seed again, and --keep leaves its folder there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from fault_check import Check, bare, summary  # noqa: E402
-from fault_kinds import DISK, FLEET, GATE, IN_RUN, OUTSIDE, Case, lines, mount  # noqa: E402
+from fault_kinds import DISK, GATE, IN_RUN, OUTSIDE, Case, lines, mount  # noqa: E402
 from fault_lives import Lived, send, strike  # noqa: E402
 
 NOTEBOOK = ROOT / "tests" / "notebooks" / "needs_no_verdict.ipynb"
@@ -145,7 +145,7 @@ def table(done: list[dict[str, Any]]) -> str:
     bad = Counter(kind for one in done for kind in set(one["struck"]) if one["violations"])
     reasons = [item for one in done for item in one.get("not_run", {}).items()]
     not_run = {kind: why for kind, why in reasons if not struck[kind]}
-    kinds = [kind for kind in (*IN_RUN, *OUTSIDE, *FLEET) if struck[kind]]
+    kinds = [kind for kind in (*IN_RUN, *OUTSIDE) if struck[kind]]
     rows = [f"{kind:<45}{struck[kind]:>6}{bad[kind]:>12}" for kind in kinds]
     return "\n".join(
         [
@@ -162,7 +162,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--faults", type=int, default=300)
     parser.add_argument("--seed", type=int, default=8)
-    parser.add_argument("--real", action="store_true", help="each kind once, against real kernels")
     one = "the batch of this seed alone, as a violation names it"
     keep = "with --one: its folder"
     parser.add_argument("--one", type=int, metavar="SEED", help=one)
@@ -173,11 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     import helpers.batch.batch
     import helpers.batch.gate  # noqa: F401  before the forks
 
-    if given.real:
-        import fault_real
-
-        done = fault_real.campaign(given.seed)
-    elif given.one is not None:
+    if given.one is not None:
         faults = drawn(given.one // 100_000, 10_000)[given.one % 100_000]
         done = [batch_of(*faults, keep=given.keep)]
     else:

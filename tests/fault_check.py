@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fault_kinds import CUTS, DISK, FLEET, IN_RUN, KILLED, SIGNALS, Case, Life, lines
+from fault_kinds import CUTS, DISK, IN_RUN, KILLED, SIGNALS, Case, Life, lines
 from fault_stand_in import answer
 
 ENDS = ("answered", "failed", "died", "timed_out", "stuck", "rebooted", "node_lost", "skipped")
@@ -157,7 +157,7 @@ class Check:
                 if state != event["state"] and not spoiled:
                     now = f"now {self.records.get(key, {})}"[:200]
                     self.no("measured and lost", f"{key}: recorded as {event['state']}, {now}")
-            if self.says(key, "end") and not self.case.real:
+            if self.says(key, "end"):
                 here = self.batch / name
                 files = [here / "answer.json", here / "earlier" / str(attempt) / "answer.json"]
                 kept = [json.loads(path.read_text()) for path in files if path.exists()]
@@ -242,8 +242,6 @@ class Check:
                     self.no("a reboot that was not found", f"{key}: {state}: {record['cause']}")
             elif life.struck and life.fault in (*KILLED, *CUTS, *SIGNALS, *DISK):
                 continue
-            elif life.fault in FLEET and state == "node_lost":
-                continue
             elif state not in IN_RUN.get(fault, {"answered"}):
                 under = f"under {fault or 'no fault'}, {life.fault}"
                 self.no("a false state", f"{key}: {state} ({record['cause']}) {under}")
@@ -327,14 +325,6 @@ class Check:
         own = ("child", "begin", "kernel")
         events = [event for event in self.log if event["what"] in own]
         pids = {event.get("child", event["pid"]) for event in events}
-        for entry in os.listdir("/proc") if self.case.real else ():
-            if entry.isdigit() and entry not in deaf:
-                try:
-                    at = os.readlink(f"/proc/{entry}/cwd")
-                except OSError:
-                    continue
-                if at.startswith(str(self.batch)):
-                    self.no("a process is left", f"{entry} in {at}")
         for pid in sorted(pids):
             try:
                 there = Path(f"/proc/{pid}/cmdline").read_bytes()

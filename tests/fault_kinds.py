@@ -62,7 +62,6 @@ OTHERS = (
     *("supervisor frozen", "ssh gone", "two supervisors at once", "clock jump"),
     "plan changed between",
 )
-FLEET = ("worker killed", "worker frozen", "scheduler killed")  # with --real alone
 OUTSIDE = (*KILLS, *CUTS, *SPOILED, *SIGNALS, *DISK, *GATE, *OTHERS)
 # The life ends by SIGKILL, and the box is the same afterwards.
 KILLED = (*KILLS, *SPOILED, "plan changed between")
@@ -90,9 +89,6 @@ class Case:
     work: Path
     seed: int
     jobs: int
-    real: bool = False
-    fleet: str = ""
-    cgroup: str = ""
     faults: dict[str, str] = field(default_factory=dict)  # by run_id
     spoiled: dict[str, bytes] = field(default_factory=dict)
     lives: list[Life] = field(default_factory=list)
@@ -101,7 +97,6 @@ class Case:
     mounted: bool = False
     powerless: bool = False
     refusals: list[str] = field(default_factory=list)
-    limits: dict[str, float] = field(default_factory=dict)
 
     @property
     def control(self) -> Path:
@@ -161,8 +156,6 @@ def life_of(case: Case, life: Life) -> None:
     code = 70
     try:
         os.environ["FAULT_LIFE"] = str(life.number)
-        if case.cgroup:
-            Path(case.cgroup, "cgroup.procs").write_text(str(os.getpid()))
         if case.powerless:
             _give_up_override()
         rng = random.Random(f"{case.seed} {life.number}")
@@ -175,13 +168,7 @@ def life_of(case: Case, life: Life) -> None:
         _patch(case, life, rng)
         stop = Stop()
         carrier: Any = Local(case.jobs, stop)
-        if life.fault in FLEET:
-            from helpers.batch.fleet import Fleet
-
-            carrier = Fleet(case.fleet, stop=stop, first_s=30, silent_s=5, lease_s=10)
         gate: Any = Gate(case, life, rng)
-        if case.real and life.fault not in GATE:
-            from helpers.batch import gate
         try:
             out = case.out or case.work / "out"
             options = {"gate": gate, "carrier": carrier}
@@ -211,22 +198,18 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
 
     for module in (batch, gate, journal, one, record):
         module.boot_id = lambda: life.boot  # type: ignore[attr-defined]
-    if case.real:
-        for name, value in case.limits.items():
-            setattr(one, name, value)
-    else:
-        kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
-        for name, seconds in FAST.items():
-            setattr(one, name, seconds)
-        journal.LAST_RUNNER_S = 0.5
-        journal.KILL_S = 0.3
-        kernel.PATIENCE_S = 0.1
-        kernel.SWEEP_S = 0.3
-        put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
-        pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
-        pieces["TimeoutExpired"] = subprocess.TimeoutExpired
-        pieces["Popen"] = lambda words, **more: subprocess.Popen([*put, *words[-2:]], **more)
-        one.subprocess = SimpleNamespace(**pieces)  # type: ignore[assignment]
+    kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
+    for name, seconds in FAST.items():
+        setattr(one, name, seconds)
+    journal.LAST_RUNNER_S = 0.5
+    journal.KILL_S = 0.3
+    kernel.PATIENCE_S = 0.1
+    kernel.SWEEP_S = 0.3
+    put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
+    pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
+    pieces["TimeoutExpired"] = subprocess.TimeoutExpired
+    pieces["Popen"] = lambda words, **more: subprocess.Popen([*put, *words[-2:]], **more)
+    one.subprocess = SimpleNamespace(**pieces)  # type: ignore[assignment]
     kill = os.kill
 
     def deaf(pid: int, number: int) -> None:
@@ -241,7 +224,7 @@ def _patch(case: Case, life: Life, rng: random.Random) -> None:
         time.time = lambda: real() + (by if time.monotonic() > began else 0)
     if life.fault.endswith("at a write"):
         kills = life.fault in KILLS
-        count = rng.randrange(1, 50 if case.real else 110)
+        count = rng.randrange(1, 110)
         _fail_at(count, signal.SIGKILL if kills else signal.SIGSTOP)
     if life.fault == "disk full" and not case.mounted:
         _refuse_writes(case.control / "full")

@@ -132,7 +132,7 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
         if fault in GATE:
             life.struck = (case.control / f"struck-{life.number}").exists()
     else:
-        life.struck = lived.moment(1.2 if case.real else 0.12)
+        life.struck = lived.moment(0.12)
     if not life.struck:
         lived.end()
         return boot
@@ -155,7 +155,7 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
             send([lived.pid] * lived.going(), signal.SIGINT)
     elif fault == "supervisor frozen":
         os.kill(lived.pid, signal.SIGSTOP)
-        time.sleep(rng.uniform(0.5, 1.5) * (4 if case.real else 1))
+        time.sleep(rng.uniform(0.5, 1.5))
         os.kill(lived.pid, signal.SIGCONT)
     elif fault == "ssh gone":
         os.close(lived.master)

@@ -219,5 +219,5 @@ def test_what_others_could_reach_without_tls_is_refused_in_one_line(address):
 def test_without_a_scheduler_or_without_keys_one_line_says_so():
     for address in ("tcp://127.0.0.1:1", "tls://127.0.0.1:1"):
         with pytest.raises(PlanError, match="no scheduler answers") as refused:
-            Cluster(address, connect_s=0.5)
+            Cluster(address, first_s=0.5)
         assert "\n" not in str(refused.value)

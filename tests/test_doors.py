@@ -14,7 +14,7 @@ from data_rows import read_rows
 from tell_boxes import run_record
 from toy_allocator import Toy
 
-from helpers.batch import report
+from helpers.batch import leading, of_batch, report
 from helpers.batch.batch import run_plan
 from helpers.batch.record import read_batch
 from helpers.cli import main
@@ -116,11 +116,11 @@ def test_page_report_and_issue_lead_with_one_verdict_and_never_with_an_answer_to
 ):
     verdicts = [made(words) for words in verdicts]
     folder = batch_of(tmp_path / "batch", "cuda-healthy", *verdicts)
-    lead = report.leading(run.verdict for run in read_batch(folder).runs)
+    lead = leading(run.verdict for run in read_batch(folder).runs)
     assert answer(lead) == answer(verdicts[first]) == answer(subject_of(folder).verdict)
     page = report.page(folder)
     assert page.index(lead.title) == min(page.index(v.title) for v in verdicts if v.title in page)
-    said = report.of_batch(str(folder), open_box("cuda-healthy"))
+    said = of_batch(str(folder), open_box("cuda-healthy"))
     assert said is None if lead.state == "aside" else answer(said) == answer(lead)
 
 

@@ -15,11 +15,13 @@ from night_runs import night
 from page_audit import Audit, check, in_order
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
-from helpers.batch import report, section
+from helpers.batch import report
+from helpers.batch.batch_table import NO_BATCH, runs_table
 from helpers.batch.box_state import BoxState, GpuState
 from helpers.batch.gate import before_the_end, keep
 from helpers.batch.notebook import VERDICT as MIME
-from helpers.batch.record import boot_id
+from helpers.batch.record import boot_id, read_run
+from helpers.batch.section import STATE_WORDS
 from helpers.batch.shapes import STATES
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
@@ -28,6 +30,7 @@ from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
 from helpers.tell import box as words_of_box
 from helpers.tell.markdown_html import Prose
+from helpers.tell.notebook_cells import machine_line
 from helpers.tell.page import notebook_html
 from helpers.tell.page_cells import CodeCell, cells
 from helpers.tell.page_output import png_size
@@ -99,7 +102,7 @@ def test_verdict_machine_runs_notebooks_and_where_it_came_from_stand_in_this_ord
         "06-torn/run.json: no whole JSON",
     ):
         assert said in text, said
-    assert set(section.STATE_WORDS) == set(STATES)
+    assert set(STATE_WORDS) == set(STATES)
 
 
 def test_last_words_stand_beneath_the_failed_cell_and_where_there_is_no_notebook(whole):
@@ -178,8 +181,8 @@ def test_the_same_batch_gives_the_same_page_wherever_it_lies(example_batch, whol
 def test_the_machine_is_told_by_its_cell_whatever_stands_above_it():
     line = code("", printed("\n\x1b[1mbox\x1b[0m: Linux\nmore\n"), tags=("machine",))
     other = [markdown("## Machine"), code("print(1)", printed("1\n"))]
-    assert report.machine_line(new_notebook(cells=[*other, line])) == "box: Linux"
-    assert report.machine_line(new_notebook(cells=other)) == ""
+    assert machine_line(new_notebook(cells=[*other, line])) == "box: Linux"
+    assert machine_line(new_notebook(cells=other)) == ""
 
 
 def test_words_that_stand_in_the_error_already_are_not_said_twice():
@@ -586,7 +589,7 @@ def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_pat
     boot = "kernel: [    0.0] Linux version 6.8\n"
     fault = "Nov 22 03:12:20 h kernel: [ 4021.7] amdgpu 0000:c5:00.0: GPU reset begin!\n"
     (tmp_path / "box/var/log/kern.log").write_text(f"x {boot}{fault}x {boot}")
-    run = report.read_run(next(folder.glob("*/run.json"))).model_copy(update={"boot_id": "b"})
+    run = read_run(next(folder.glob("*/run.json"))).model_copy(update={"boot_id": "b"})
     notes = before_the_end(folder, run, str(tmp_path / "box"))
     path = folder / run.run_id / "run.json"
     path.write_text(run.model_copy(update={"notes": notes}).model_dump_json())
@@ -649,6 +652,19 @@ def test_a_notebook_says_loudly_that_a_box_is_not_this_machine_and_what_to_chang
     assert first == ([f'{loud} To look at this one: box = "live"'] if loud else [])
     assert line == words_of_box.box_line(bundle)
     told = code("", printed("\n".join([*first, line, "more"])), tags=("machine",))
-    assert report.machine_line(new_notebook(cells=[told])) == line
+    assert machine_line(new_notebook(cells=[told])) == line
     html = notebook_html(new_notebook(cells=[told]), Room(10**6))
     assert "NOT THIS MACHINE" not in html and "more" in html, "a page is for other machines anyway"
+
+
+def test_the_table_of_runs_has_the_cause_or_the_answer_of_each_and_names_torn_records(tmp_path):
+    one_run(tmp_path, verdict=verdict("true-capacity"))
+    lost = run_record("02-died", "notebooks/x.ipynb", "died", cause="killed by SIGSEGV")
+    put(tmp_path, lost)
+    (tmp_path / "03-torn").mkdir()
+    (tmp_path / "03-torn" / "run.json").write_text('{"schema_version": 2, "run')
+    table = runs_table(str(tmp_path))
+    ends = [row["answer, or why there is none"] for row in table.rows]
+    assert ends == ["killed by SIGSEGV", "too little memory (weak)"]
+    assert re.search("Not readable: .*03-torn", str(table))
+    assert NO_BATCH in str(runs_table(""))

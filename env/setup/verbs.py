@@ -181,7 +181,7 @@ test | the tests and the notebooks, without what takes long | env/run_tests.py |
 test-all | all tests | env/run_tests.py --all | base test
 test-browser | every panel in JupyterLab, in a headless Chromium | -m pytest -q tests/browser | base test
 doors | papermill, nbval and jupyter as typed, on every notebook | -m pytest -v --durations=0 tests/test_stock_commands.py | base test
-faults | breaks batches in some forty ways and checks their records (ARGS=--real: real kernels) | tests/fault_campaign.py | base test
+faults | breaks batches in some forty ways and checks their records | tests/fault_campaign.py | base test
 cases | scores the diagnosis on the shared cases, where they lie beside the checkout | tests/cases.py | base test
 oracle | holds the allocator model against torch's own, of a CUDA wheel and a ROCm build (fetches both) | -m tests.oracle | base test
 oracle-rocm | the same on a ROCm build, shipped or made here (RELEASE=, SOURCE=, HEADERS=) | -m tests.oracle --build rocm | base test

@@ -1,1 +1,27 @@
-"""Plans, the papermill engine, batches and their records."""
+"""A batch: every notebook of a plan, each run in a process of its own, with its record and a page.
+
+Each public name is loaded when it is first asked for.
+"""
+
+_HOMES = {
+    "load_plan": "plan",
+    "run_plan": "batch",
+    "Cluster": "cluster",
+    "read_run": "record",
+    "read_batch": "record",
+    "write_index": "report",
+    "runs_table": "batch_table",
+    "of_batch": "leading_verdict",
+    "leading": "leading_verdict",
+}
+"""Each public name, and the module of this package that holds it."""
+
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -49,9 +49,11 @@ class Word:
 class Cluster(Local):
     """Carries out each run on a free worker of the scheduler at ``address``.
 
-    A worker whose connection ends, or that says nothing for ``silent_s`` seconds, is lost: its
-    run is node_lost, and it gets no other. Raises PlanError in one line where there is no
-    scheduler or no worker, and where others could reach one of them without TLS.
+    A worker whose connection ends, or that says nothing for ``silent_s`` seconds (``first_s``
+    before its first word), is lost: its run is node_lost, and it gets no other.
+
+    Raises PlanError in one line where there is no scheduler or no worker, and where others could
+    reach one of them without TLS.
     """
 
     one_box = False
@@ -62,7 +64,7 @@ class Cluster(Local):
         *,
         stop: Stop | None = None,
         run_one: Callable[..., Run] = run_one,
-        connect_s: float = 30,
+        first_s: float = 60,
         silent_s: float = 60,
     ):
         from distributed import Event
@@ -70,6 +72,7 @@ class Cluster(Local):
         super().__init__(1, stop, run_one)
         refuse_open_door(address)
         self.address = address
+        self.first_s = first_s
         self.silent_s = silent_s
         self.gates = Gates()
         self.node_strikes = 0
@@ -80,7 +83,7 @@ class Cluster(Local):
         self.busy: set[str] = set()
         self.choosing = threading.Lock()
         self.at_home = threading.Lock()
-        self.client = _connected(address, connect_s)
+        self.client = _connected(address, first_s)
         self.stopping = Event(f"{self.topic}-stop", client=self.client)
         try:
             self.workers = self._look()
@@ -187,7 +190,7 @@ class Cluster(Local):
             if word:
                 run = _started(folder, run, word.node, word.boot_id)
                 tick(word.cell, word.cells, word.seconds)
-            trouble = self._trouble(worker, word.heard if word else began)
+            trouble = self._trouble(worker, word, began)
             if trouble:
                 task.cancel(force=True)
                 return self._lost(folder, run, worker, key, trouble)
@@ -203,18 +206,19 @@ class Cluster(Local):
             return move(run, "failed", cause=why, ended_at=now())
         return self._lost(folder, run, worker, key, "its connection ended")
 
-    def _trouble(self, worker: str, heard: float) -> str:
+    def _trouble(self, worker: str, word: Word | None, began: float) -> str:
         """Why a run that has not come back is not waited for any longer."""
+        patience_s = self.silent_s if word else self.first_s
+        is_silent = time.monotonic() - (word.heard if word else began) > patience_s
         try:
             self.workers = self._look()
         except OSError as error:
-            if time.monotonic() - heard > self.silent_s:
+            if is_silent:
                 return f"the scheduler does not answer ({in_words(error)})"
             return ""
         if worker not in self.workers:
             return "its connection ended"
-        silent = time.monotonic() - heard > self.silent_s
-        return f"no word for {self.silent_s:g} s" if silent else ""
+        return f"no word for {patience_s:g} s" if is_silent else ""
 
     def _lost(self, folder: Path, run: Run, worker: str, key: str, trouble: str) -> Run:
         """The record of a run whose worker is lost, with the last word on it."""

@@ -93,14 +93,12 @@ def again(run: Run, attempt: int) -> Run:
     return Run(**run.model_dump(include=PLANNED), attempt=attempt)
 
 
-def same_run(run: Run, with_box: bool = True) -> str:
+def same_run(run: Run) -> str:
     """What makes two records the same run at two times, as twelve hexadecimal digits.
 
-    That is notebook, parameters, preset, GPU and, with ``with_box``, the box.
+    That is notebook, parameters, preset, GPU and box.
     """
-    asked = [run.notebook, run.parameters, run.preset, run.gpu]
-    if with_box:
-        asked.append(run.box)
+    asked = [run.notebook, run.parameters, run.preset, run.gpu, run.box]
     text = json.dumps(asked, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

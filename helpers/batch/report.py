@@ -28,12 +28,12 @@ from helpers.tell.page_room import Room
 from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
+from .batch_table import counted
 from .gate import before_the_end
 from .kernel import last_words
 from .leading_verdict import bundle_of
 from .notebook import NotebookError, open_notebook
 from .record import RecordUnreadable, boot_id, gone, read_batch, read_run, same_run
-from .runs_table import counted
 from .section import BoxAnswer, Section, Sections, answers_of, grouped, outcome, troubles
 from .shapes import Run
 

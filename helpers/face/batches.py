@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from helpers.batch.batch_table import runs_table
 from helpers.batch.leading_verdict import of_batch
-from helpers.batch.runs_table import runs_table
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
