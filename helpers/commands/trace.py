@@ -7,14 +7,18 @@ import itertools
 import json
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from helpers.commands.use import WrongUse, print_json, say, show, waits_for
+from helpers.commands.use import WrongUse, say, waits_for
 from helpers.ground.contract import as_dict
 from helpers.ground.places import OUTPUTS
+
+if TYPE_CHECKING:
+    from helpers.allocator.outcome import Outcome
+    from helpers.commands.trace_subject import Subject
+    from helpers.ground.replays import WhatIf
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
@@ -29,78 +33,6 @@ trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet
 """
 
 
-def _size(text: str, what: str) -> int:
-    from helpers.ground.units import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise WrongUse(f"--{what} {text!r}: {error}") from error
-
-
-def _release(named: str, usual: str) -> str:
-    """The torch release that was named, or the usual one. Raises WrongUse for one that is not known: nobody has seen it."""
-    from helpers.settings.releases import NEWEST
-    from helpers.settings.rules import release
-
-    if release(named) > NEWEST:
-        newest = ".".join(map(str, NEWEST))
-        raise WrongUse(f"--torch {named}: not a release known here; expected up to {newest}")
-    return named or usual
-
-
-class _Subject:
-    """The trace of a command with the card, version and settings it is to be replayed under."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
-        from helpers.allocator.driver import Card
-        from helpers.allocator.trace_file import read_trace
-        from helpers.look.cards import find_card
-        from helpers.settings.releases import behaviour
-
-        most = arguments.max_bytes
-        limit = {"max_bytes": _size(most, "max-bytes")} if most else {}
-        trace = read_trace(arguments.trace, device=arguments.device, **limit)
-        self.trace = with_record(trace, Path(arguments.trace))
-        known = circumstances(self.trace)
-        self.torch = _release(arguments.torch, known.torch)
-        self.build = arguments.build or known.build
-        self.rules = behaviour(self.torch, self.build)
-        # What the circumstances note is how the release was inferred.
-        self.notes = [*self.trace.notes, *(() if arguments.torch else known.notes)]
-        capacity = known.capacity_bytes
-        wants_card = arguments.verb not in ("replay", "leaks")
-        if arguments.gpu:
-            capacity = find_card(arguments.gpu).total_bytes
-        if arguments.capacity:
-            capacity = _size(arguments.capacity, "capacity")
-        if capacity <= 0 and wants_card:
-            why = "the trace does not say how large the card was"
-            raise WrongUse(f"--capacity: {why}; give it, such as --capacity 20GiB")
-        capacity = capacity if capacity > 0 else AMPLE_BYTES
-        self.held_bytes = _size(arguments.held, "held") if arguments.held else known.held_bytes
-        self.fraction = arguments.fraction if arguments.fraction is not None else known.fraction
-        if self.fraction is not None and not 0 <= self.fraction <= 1:
-            raise WrongUse(f"--fraction {self.fraction}: expected a number from 0 to 1")
-        if known.start_bytes > capacity and not wants_card:
-            seen = f"{known.start_bytes} bytes are reserved when the trace begins"
-            raise WrongUse(f"--capacity {capacity} bytes: {seen}; expected at least as many")
-        conf = getattr(arguments, "conf", None)
-        self.same_settings = conf is None
-        self.conf = known.conf if conf is None or isinstance(conf, list) else conf
-        usual = known.policy if self.same_settings else "firstfit"
-        policy = getattr(arguments, "policy", "") or usual
-        self.card = Card(capacity, self.held_bytes, policy)
-        self.how: dict[str, Any] = {"torch": self.torch, "build": self.build}
-        self.how["fraction"] = self.fraction
-
-    @property
-    def remarks(self) -> str:
-        """The notes, a line each."""
-        return "\n".join("note: " + note for note in self.notes)
-
-
 def replay(arguments: argparse.Namespace) -> int:
     """What the caching allocator does with a trace under other settings, to the byte.
 
@@ -113,45 +45,65 @@ def replay(arguments: argparse.Namespace) -> int:
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --conf expandable_segments:True
     """
-    from helpers.allocator import engine as allocator
     from helpers.allocator.agreement import agreement
-    from helpers.allocator.oracle_lines import op_lines
-    from helpers.allocator.outcome import lines
+    from helpers.allocator.engine import replay
     from helpers.allocator.parquet_file import to_parquet
     from helpers.allocator.views import replays
     from helpers.allocator.whatif import row_of
+    from helpers.commands.trace_subject import Subject
     from helpers.settings.text import parse
 
-    subject = _Subject(arguments)
-    out = Path(arguments.results) if arguments.results and arguments.results != "-" else None
-    for new in filter(None, (out, arguments.parquet)):
-        if Path(new).exists() and not arguments.force:
-            raise WrongUse(f"{new}: is there already; expected a new file, or --force")
+    subject = Subject(arguments)
+    to_terminal = arguments.results == "-"
+    results = arguments.results if not to_terminal else ""
+    for path in filter(None, (results, arguments.parquet)):
+        if Path(path).exists() and not arguments.force:
+            raise WrongUse(f"{path}: is there already; expected a new file, or --force")
     if arguments.parquet:
         to_parquet(subject.trace, arguments.parquet)
-    wanted = bool(arguments.results) or subject.trace.address is not None
-    how = {**subject.how, "timeline": wanted, "engine": arguments.engine}
-    outcome = allocator.replay(subject.trace, subject.conf, subject.card, **how)
-    if arguments.results:
-        rows = lines(op_lines(subject.trace), outcome)
-        card = subject.card
-        job = {"conf": subject.conf, "vram": card.capacity_bytes, "fraction": subject.fraction}
-        job.update(policy=card.policy, foreign=subject.held_bytes)
-        head = {"job": job, "torch": subject.torch, "model": True}
-        with open(out, "w", encoding="utf-8") if out else nullcontext(sys.stdout) as file:
-            for row in [head, *rows]:
-                file.write(json.dumps(row, separators=(",", ":")) + "\n")
-        if out is None:
-            return 0
+    outcome = replay(
+        subject.trace,
+        subject.conf,
+        subject.card,
+        torch=subject.torch,
+        build=subject.build,
+        fraction=subject.fraction,
+        timeline=bool(arguments.results) or subject.trace.address is not None,
+        engine=arguments.engine,
+    )
+    if to_terminal:
+        _write_results(subject, outcome, sys.stdout)
+        return 0
+    if results:
+        with open(results, "w", encoding="utf-8") as file:
+            _write_results(subject, outcome, file)
     check = agreement(subject.trace, outcome) if subject.same_settings else None
     settings = parse(subject.conf, subject.rules)
-    rules = subject.rules
-    shape = row_of(settings, [outcome], rules, subject.fraction)
-    shape = replace(shape, proved_on=rules.proved_on)
-    agreed = {"agreement": check._asdict()} if check else {}
-    told = {**as_dict(shape), **agreed, "notes": subject.notes}
-    text = replays.replay_text(outcome, shape, subject.card, check, subject.notes)
-    return say(arguments, told, text)
+    row = row_of(settings, [outcome], subject.rules, subject.fraction)
+    row = replace(row, proved_on=subject.rules.proved_on)
+    answer = as_dict(row)
+    if check:
+        answer["agreement"] = check._asdict()
+    answer["notes"] = subject.notes
+    text = replays.replay_text(outcome, row, subject.card, check, subject.notes)
+    return say(arguments, answer, text)
+
+
+def _write_results(subject: Subject, outcome: Outcome, file: TextIO) -> None:
+    """One JSON line an operation, as the oracle writes them, behind a line of circumstances."""
+    from helpers.allocator.oracle_lines import op_lines
+    from helpers.allocator.outcome import lines
+
+    job = {
+        "conf": subject.conf,
+        "vram": subject.card.capacity_bytes,
+        "fraction": subject.fraction,
+        "policy": subject.card.policy,
+        "foreign": subject.card.held_bytes,
+    }
+    head = {"job": job, "torch": subject.torch, "model": True}
+    for row in [head, *lines(op_lines(subject.trace), outcome)]:
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
 def whatif(arguments: argparse.Namespace) -> int:
@@ -166,52 +118,98 @@ def whatif(arguments: argparse.Namespace) -> int:
         of / 8; may be given again
     Example: whatif run.pickle --capacity 20GiB
     """
-    from helpers.allocator import whatif
     from helpers.allocator.views import edits, replays
+    from helpers.commands.trace_subject import Subject
 
     capacities = arguments.capacity.split(",")
     releases = arguments.torch.split(",")
     arguments.capacity = capacities[0]
     arguments.torch = releases[0]
-    subject = _Subject(arguments)
+    subject = Subject(arguments)
     if arguments.edit:
-        return _changed(arguments, subject)
-    answers = []
-    for release, capacity in itertools.product(releases, capacities):
-        torch = _release(release, subject.torch)
-        card = subject.card
-        if capacity:
-            card = replace(card, capacity_bytes=_size(capacity, "capacity"))
-        how = {**subject.how, "torch": torch, "confs": _tried(arguments, torch, subject.build)}
-        with waits_for(f"settings on torch {torch}", quiet=arguments.json) as tick:
-            answers.append(whatif.whatif(subject.trace, card, progress=tick, **how))
+        return _edited(arguments, subject)
+    answers = [
+        _league(arguments, subject, release, capacity)
+        for release, capacity in itertools.product(releases, capacities)
+    ]
     if len(answers) == 1:
-        of = (subject.trace, replace(subject.card, capacity_bytes=answers[0].capacity_bytes))
-        subject.notes += edits.unranked(subject.trace, answers[0])
-        answers = [replace(answers[0], lines=edits.least(*of, answers[0], subject.fraction))]
-    smallest = _smallest(subject, answers[0]) if arguments.smallest else {}
-    if arguments.json:
-        found = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
-        print_json(smallest or (found if len(found) > 1 else found[0]))
-    elif smallest:
-        show(replays.smallest_table(smallest))
-    else:
-        show(replays.league(answers[0]) if len(answers) == 1 else replays.sweep_table(answers))
-        if answers[0].lines:
-            show("", edits.lines(answers[0].lines, edits.failed(subject.trace)))
-        show(subject.remarks)
-    return 0
+        answer = answers[0]
+        card = replace(subject.card, capacity_bytes=answer.capacity_bytes)
+        subject.notes += edits.unranked(subject.trace, answer)
+        lines = edits.least(subject.trace, card, answer, subject.fraction)
+        answers = [replace(answer, lines=lines)]
+    if arguments.smallest:
+        sizes = _smallest(subject, answers[0])
+        return say(arguments, sizes, replays.smallest_table(sizes))
+    rows = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
+    if len(answers) > 1:
+        return say(arguments, rows, replays.sweep_table(answers), subject.remarks)
+    texts: list[Any] = [replays.league(answers[0])]
+    if answers[0].lines:
+        texts += ["", edits.lines(answers[0].lines, edits.failed(subject.trace))]
+    return say(arguments, rows[0], *texts, subject.remarks)
 
 
-def _changed(arguments: argparse.Namespace, subject: _Subject) -> int:
+def _league(arguments: argparse.Namespace, subject: Subject, release: str, capacity: str) -> WhatIf:
+    """The what-if on one release and card."""
+    from helpers.allocator.whatif import whatif
+    from helpers.commands.trace_subject import release_of, size_of
+
+    torch = release_of(release, subject.torch)
+    card = subject.card
+    if capacity:
+        card = replace(card, capacity_bytes=size_of(capacity, "capacity"))
+    with waits_for(f"settings on torch {torch}", quiet=arguments.json) as progress:
+        return whatif(
+            subject.trace,
+            card,
+            confs=_confs(arguments, torch, subject.build),
+            torch=torch,
+            build=subject.build,
+            fraction=subject.fraction,
+            progress=progress,
+        )
+
+
+def _confs(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
+    """The settings to try; None leaves it to the what-if."""
+    from helpers.settings.releases import behaviour
+    from helpers.settings.text import grid
+
+    if not (arguments.conf or arguments.only):
+        return None
+    usual: list[str] = []
+    if not arguments.only:
+        usual = list(grid(behaviour(torch, build)))
+    return list(dict.fromkeys(["", *usual, *arguments.conf]))
+
+
+def _edited(arguments: argparse.Namespace, subject: Subject) -> int:
     """What edits of the program's own lines make of it."""
     from helpers.allocator.edits.edit import parse
     from helpers.allocator.views import edits
 
-    asked = [parse(text) for text in arguments.edit]
-    study = edits.study(subject.trace, asked, subject.card, **subject.how)
-    told = {**edits.as_dict(study), "notes": subject.notes}
-    return say(arguments, told, edits.table(study), subject.remarks)
+    study = edits.study(
+        subject.trace,
+        [parse(text) for text in arguments.edit],
+        subject.card,
+        torch=subject.torch,
+        build=subject.build,
+        fraction=subject.fraction,
+    )
+    answer = {**edits.as_dict(study), "notes": subject.notes}
+    return say(arguments, answer, edits.table(study), subject.remarks)
+
+
+def _smallest(subject: Subject, answer: WhatIf) -> dict[str, int]:
+    """Setting to the bytes of the smallest card that is enough: the default, the one to use, and those asked for."""
+    from helpers.allocator.capacity import Runs, prepared, smallest
+
+    stream, _, _ = prepared(subject.trace, subject.card, anew=True)
+    runs = Runs(stream, subject.card, subject.torch, subject.build, subject.fraction)
+    others = [row.settings for row in answer.rows if not row.flags][:8]
+    confs = ["", answer.use or answer.needs_settings, *others]
+    return {conf: smallest(runs, conf) for conf in dict.fromkeys(confs)}
 
 
 def leaks(arguments: argparse.Namespace) -> int:
@@ -221,33 +219,21 @@ def leaks(arguments: argparse.Namespace) -> int:
     Example: leaks run.pickle --capacity 20GiB
     """
     from helpers.allocator.views.growth import growth_json, growth_table, until
+    from helpers.commands.trace_subject import Subject
 
-    subject = _Subject(arguments)
-    found = until(subject.trace, subject.card, subject.conf, **subject.how)
-    told = {**growth_json(*found), "notes": subject.notes}
-    return say(arguments, told, growth_table(*found), subject.remarks)
-
-
-def _tried(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
-    """The settings to try; None leaves it to the what-if."""
-    from helpers.settings.releases import behaviour
-    from helpers.settings.text import grid
-
-    if not (arguments.conf or arguments.only):
-        return None
-    known = [] if arguments.only else list(grid(behaviour(torch, build)))
-    return list(dict.fromkeys(["", *known, *arguments.conf]))
-
-
-def _smallest(subject: _Subject, answer: Any) -> dict[str, int]:
-    """Setting to the bytes of the smallest card that is enough: the default, the one to use, and those asked for."""
-    from helpers.allocator.capacity import Runs, prepared, smallest
-
-    stream, _, _ = prepared(subject.trace, subject.card, anew=True)
-    runs = Runs(stream, subject.card, subject.torch, subject.build, subject.fraction)
-    others = [row.settings for row in answer.rows if not row.flags][:8]
-    named = ["", answer.use or answer.needs_settings, *others]
-    return {conf: smallest(runs, conf) for conf in dict.fromkeys(named)}
+    subject = Subject(arguments)
+    growth, runs_out, capacity_bytes = until(
+        subject.trace,
+        subject.card,
+        subject.conf,
+        torch=subject.torch,
+        build=subject.build,
+        fraction=subject.fraction,
+    )
+    answer = growth_json(growth, runs_out, capacity_bytes)
+    answer["notes"] = subject.notes
+    table = growth_table(growth, runs_out, capacity_bytes)
+    return say(arguments, answer, table, subject.remarks)
 
 
 def shrink(arguments: argparse.Namespace) -> int:
@@ -265,31 +251,43 @@ def shrink(arguments: argparse.Namespace) -> int:
     from helpers.allocator.parquet_file import to_parquet
     from helpers.allocator.shrinking.shrink import shrink
     from helpers.allocator.views.reproducer import NoProgramError, program, shrunk_table
+    from helpers.commands.trace_subject import Subject
 
-    subject = _Subject(arguments)
-    given = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
-    out = Path(str(given).removesuffix(".parquet").removesuffix(".py"))
-    files = {kind: out.with_name(f"{out.name}.{kind}") for kind in ("parquet", "py")}
-    for new in files.values():
-        if new.exists() and not arguments.force:
-            raise WrongUse(f"{new}: is there already; expected a new name, or --force")
-    how = {**subject.how, "smaller_card": arguments.smaller_card, "seconds": arguments.seconds}
-    made = shrink(subject.trace, subject.card, conf=subject.conf, **how)
-    notes = [*subject.notes]
-    out.parent.mkdir(parents=True, exist_ok=True)
-    to_parquet(made.trace, files["parquet"])
+    subject = Subject(arguments)
+    out = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
+    base = Path(str(out).removesuffix(".parquet").removesuffix(".py"))
+    files = {kind: base.with_name(f"{base.name}.{kind}") for kind in ("parquet", "py")}
+    for path in files.values():
+        if path.exists() and not arguments.force:
+            raise WrongUse(f"{path}: is there already; expected a new name, or --force")
+    shrunk = shrink(
+        subject.trace,
+        subject.card,
+        conf=subject.conf,
+        torch=subject.torch,
+        build=subject.build,
+        fraction=subject.fraction,
+        smaller_card=arguments.smaller_card,
+        seconds=arguments.seconds,
+    )
+    base.parent.mkdir(parents=True, exist_ok=True)
+    to_parquet(shrunk.trace, files["parquet"])
     try:
-        files["py"].write_text(program(made, files["py"].name), encoding="utf-8")
+        files["py"].write_text(program(shrunk, files["py"].name), encoding="utf-8")
     except NoProgramError as error:
-        notes.append(str(error))
+        subject.notes.append(str(error))
         files.pop("py")
-    found = {"kind": made.failure.kind, "invariants": made.failure.invariants}
-    found |= {key: value for key, value in asdict(made).items() if key != "trace"}
-    written = {kind: str(path) for kind, path in files.items()}
-    told = {"schema_version": 1, **found, "files": written, "notes": [*made.notes, *notes]}
-    remarks = "\n".join("note: " + note for note in notes)
-    lines = (f"written: {path}" for path in files.values())
-    return say(arguments, told, shrunk_table(made), remarks, *lines)
+    figures = {key: value for key, value in asdict(shrunk).items() if key != "trace"}
+    answer = {
+        "schema_version": 1,
+        "kind": shrunk.failure.kind,
+        "invariants": shrunk.failure.invariants,
+        **figures,
+        "files": {kind: str(path) for kind, path in files.items()},
+        "notes": [*shrunk.notes, *subject.notes],
+    }
+    written = [f"written: {path}" for path in files.values()]
+    return say(arguments, answer, shrunk_table(shrunk), subject.remarks, *written)
 
 
 VERBS = (replay, whatif, leaks, shrink)

@@ -1,0 +1,104 @@
+"""The trace of a command, with the card, release and settings it is to be replayed under."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
+from helpers.allocator.driver import Card
+from helpers.allocator.trace import MAX_FILE_BYTES, Trace
+from helpers.allocator.trace_file import read_trace
+from helpers.commands.use import WrongUse
+from helpers.ground.units import parse_size
+from helpers.look.cards import find_card
+from helpers.settings.releases import NEWEST, behaviour
+from helpers.settings.rules import release
+
+
+def size_of(text: str, option: str) -> int:
+    """The bytes that an option names. Raises WrongUse where it is no size."""
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise WrongUse(f"--{option} {text!r}: {error}") from error
+
+
+def release_of(text: str, recorded: str) -> str:
+    """The torch release that was named, or the recorded one.
+
+    Raises WrongUse for one that is not known: nobody has seen it.
+    """
+    if release(text) > NEWEST:
+        newest = ".".join(map(str, NEWEST))
+        raise WrongUse(f"--torch {text}: not a release known here; expected up to {newest}")
+    return text or recorded
+
+
+class Subject:
+    """The trace of a command with what it is replayed under, as named or else as recorded.
+
+    ``conf``: the settings; ``same_settings``: they are those of the recording; ``notes``: what
+    was missing or inferred.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.trace = _trace(arguments)
+        recorded = circumstances(self.trace)
+        self.torch = release_of(arguments.torch, recorded.torch)
+        self.build = arguments.build or recorded.build
+        self.rules = behaviour(self.torch, self.build)
+        self.notes = list(self.trace.notes)
+        if not arguments.torch:
+            self.notes += recorded.notes  # how the release was inferred
+        self.fraction = _fraction(arguments, recorded.fraction)
+        conf = getattr(arguments, "conf", None)  # whatif tries several, compare none
+        self.same_settings = conf is None
+        self.conf = conf if isinstance(conf, str) else recorded.conf
+        policy = getattr(arguments, "policy", "")
+        if not policy:
+            policy = recorded.policy if self.same_settings else "firstfit"
+        held_bytes = recorded.held_bytes
+        if arguments.held:
+            held_bytes = size_of(arguments.held, "held")
+        capacity = _capacity(arguments, recorded.capacity_bytes, recorded.start_bytes)
+        self.card = Card(capacity, held_bytes, policy)
+
+    @property
+    def remarks(self) -> str:
+        """The notes, a line each."""
+        return "\n".join(f"note: {note}" for note in self.notes)
+
+
+def _trace(arguments: argparse.Namespace) -> Trace:
+    most = MAX_FILE_BYTES
+    if arguments.max_bytes:
+        most = size_of(arguments.max_bytes, "max-bytes")
+    trace = read_trace(arguments.trace, device=arguments.device, max_bytes=most)
+    return with_record(trace, Path(arguments.trace))
+
+
+def _fraction(arguments: argparse.Namespace, recorded: float | None) -> float | None:
+    fraction = recorded if arguments.fraction is None else arguments.fraction
+    if fraction is not None and not 0 <= fraction <= 1:
+        raise WrongUse(f"--fraction {fraction}: expected a number from 0 to 1")
+    return fraction
+
+
+def _capacity(arguments: argparse.Namespace, recorded: int, start_bytes: int) -> int:
+    """The card's bytes: as named, else as recorded, else ample where the verb needs no card."""
+    needs_card = arguments.verb not in ("replay", "leaks")
+    capacity = recorded
+    if arguments.gpu:
+        capacity = find_card(arguments.gpu).total_bytes
+    if arguments.capacity:
+        capacity = size_of(arguments.capacity, "capacity")
+    if capacity <= 0 and needs_card:
+        why = "the trace does not say how large the card was"
+        raise WrongUse(f"--capacity: {why}; give it, such as --capacity 20GiB")
+    if capacity <= 0:
+        capacity = AMPLE_BYTES
+    if start_bytes > capacity and not needs_card:
+        seen = f"{start_bytes} bytes are reserved when the trace begins"
+        raise WrongUse(f"--capacity {capacity} bytes: {seen}; expected at least as many")
+    return capacity
