@@ -175,3 +175,9 @@ def test_the_cache_can_be_switched_off_by_the_hip_name_too():
     assert contradicted({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}, "2.6")
     assert not contradicted({"PYTORCH_NO_HIP_MEMORY_CACHING": ""}, "2.14")
     assert not contradicted({}, "2.14")
+
+
+def test_a_release_older_than_all_that_are_modelled_says_as_which_it_is_run():
+    old = behaviour("2.3", "cuda")
+    assert old.release == (2, 5)
+    assert "run as 2.5" in old.proved_on

@@ -146,6 +146,8 @@ def nearest(torch: str, build: str) -> Behaviour:
     option = OPTIONS[EXPANDABLE]
     sources["expandable_available"] = refusals[0].source if refusals else option.source
     proved, proved_on = _proved(facts.torch, facts.build)
+    if facts.torch < OLDEST:
+        proved_on = f"{SAYS['older'].format(torch=torch, oldest=_words(OLDEST))}; {proved_on}"
     return Behaviour(
         torch=torch,
         release=used,
