@@ -5,6 +5,8 @@ A program that knows this project records a part of itself with ``recording``. E
 is loaded when it is first asked for.
 """
 
+from helpers.ground.lazy_names import load_name
+
 _HOMES = {
     "Card": "driver",
     "Trace": "trace",
@@ -28,10 +30,4 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module  # here: importing the room loads nothing else
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return load_name(__name__, _HOMES, name)

@@ -8,7 +8,7 @@ from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
 from helpers.look.cards import find_card
-from helpers.rehearse import measured_rows
+from helpers.rehearse.remedies import measured_rows
 from helpers.tell.claims import claims_table
 from helpers.tell.shown import Shown
 from helpers.trials import view

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.rehearse import on_cards
+from helpers.rehearse.workloads import on_cards
 from helpers.tell.shown import Shown
 from helpers.trials import training, training_view
 from helpers.trials.endurance import grow

@@ -2,6 +2,8 @@
 for, where it runs out.
 """
 
+from helpers.ground.lazy_names import load_name
+
 _HOMES = {
     "rehearse": "run",
     "Limits": "rehearsal",
@@ -20,13 +22,7 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module  # here: importing the room loads nothing else
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+    return load_name(__name__, _HOMES, name)
 
 
 def __dir__() -> "list[str]":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-_PLACES = {
+from helpers.ground.lazy_names import load_name
+
+_HOMES = {
     "Subject": "subject",
     "ShareError": "subject",
     "subject_of": "subject",
@@ -15,11 +16,8 @@ _PLACES = {
     "TRACKERS": "tracker",
     "issue_text": "tracker",
 }
-__all__ = sorted(_PLACES)
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for (PEP 562)."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    return load_name(__name__, _HOMES, name)

@@ -3,6 +3,8 @@
 Each public name is loaded when it is first asked for.
 """
 
+from helpers.ground.lazy_names import load_name
+
 _HOMES = {
     "Trades": "trades",
     "TradesError": "trades",
@@ -23,8 +25,4 @@ __all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return load_name(__name__, _HOMES, name)
