@@ -27,6 +27,11 @@ class Trace(Result):
     def __init__(self, case: study.Study) -> None:
         self.study = case
 
+    @cached_property
+    def as_it_is(self) -> ReplayView:
+        """The replay under the trace's own settings, made once."""
+        return ReplayView(studies.view(self.study))
+
     @property
     def words(self) -> str:
         """The trace in a line, and what is to be said of how it was recorded."""
@@ -34,7 +39,7 @@ class Trace(Result):
 
     @property
     def view(self) -> Shown:
-        return replay(self).view
+        return self.as_it_is.view
 
     def __repr__(self) -> str:
         return self.words
@@ -111,7 +116,7 @@ class WhatIf(Result):
     @property
     def best(self) -> ReplayView:
         """The replay under the setting to use, or the best of those that do not help."""
-        _, best = studies.pair(replay(self.trace).replayed, self.league)
+        _, best = studies.pair(self.trace.as_it_is.replayed, self.league)
         return ReplayView(best)
 
     @cached_property
@@ -155,7 +160,7 @@ class WhatIf(Result):
     def verdict(self) -> Answer:
         """The verdict over the run as it is: what its settings do, and the one next step."""
         case = self.trace.study
-        now = replay(self.trace).replayed
+        now = self.trace.as_it_is.replayed
         in_force = studies.row_of(self.league, case.conf)
         verdict = trace_verdict.verdict(
             self.league, in_force, now.metrics, recorded=case.recorded, own=case.own
@@ -186,6 +191,8 @@ def load_trace(
 
 def replay(trace: Trace, settings: str | None = None) -> ReplayView:
     """What the allocator does with a trace, to the byte, under ``settings`` or the trace's own."""
+    if settings is None:
+        return trace.as_it_is
     return ReplayView(studies.view(trace.study, settings))
 
 
