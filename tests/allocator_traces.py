@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from helpers.allocator.driver import Card
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 
 MIB = 1 << 20
@@ -21,3 +23,8 @@ def alloc(ident, mib, stream=0, pool=0):
 
 def free(ident):
     return (Op.FREE, ident)
+
+
+def study_of(*rows, mib, **circumstances):
+    """A study of such rows on a card of so many MiB."""
+    return Study(trace_of(*rows), Card(mib * MIB), **circumstances)

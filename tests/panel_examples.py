@@ -34,12 +34,12 @@ from helpers.vpoc.panel import PANEL as chunks_panel
 from helpers.vpoc.planner import Shape
 from helpers.look.bundle import open_box
 from helpers.tell import ttm
-from helpers.allocator import panel as allocator
+from helpers.allocator import panel as allocator, study
 from helpers.tell.panels import monitor
 from helpers.tell.panels.questions import ceilings as ceilings_panel, reader as reader_panel
 from helpers.tell.shown import Column, Shown
 monitor.is_this_box = lambda bundle: True
-allocator.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
+study.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 stacks, case = layers.ceilings(bundle), panel_examples.small_study()
 what_if = ttm.what_if(stacks[0], ttm_limit.room(bundle, stacks[0]))
@@ -62,4 +62,4 @@ def small_study(capacity_bytes: int = 100 * MIB) -> Study:
     ops += [{"op": "free", "id": 1}, {"op": "alloc", "id": 3, "size": 1000}]
     ops += [{"op": "alloc", "id": 4, "size": 40 * MIB}]
     trace = from_oracle(map(json.dumps, ops), {"label": "made for a test"})
-    return Study("small", trace, Card(capacity_bytes), "2.14.1", "cuda", "", None, False, ())
+    return Study(trace, Card(capacity_bytes), "small")

@@ -15,6 +15,7 @@ from helpers.allocator.edits.edited import edited
 from helpers.allocator.edits.ranking import ranked
 from helpers.allocator.engine import replay
 from helpers.allocator.parquet_file import to_parquet
+from helpers.allocator.study import Study
 from helpers.allocator.trace import DriverCall, Op
 from helpers.ground.places import CHECKOUT
 
@@ -62,27 +63,25 @@ def peak(one):
     return int(live_bytes(one).max()) / MIB
 
 
+# As it is: weights 10, activations 40 and 40, loss 8, the gradient of the second 40.
+AS_IT_IS = 138
+
+
 @pytest.mark.parametrize(
     ("words", "mib", "requests"),
     [
-        # As it is: weights 10, activations 40 and 40, loss 8, the gradient of the second 40.
-        pytest.param("train.py:30 drop", 138, None, id="as it is"),
-        # The second activation and its gradient are a quarter. What the chunks give on as gradient of the first, 40, is put
-        # together of their parts, 40 too; then the first itself, loss, weights.
-        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 40 + 40, 17, id="chunks"),
+        # The second activation and its gradient are a quarter; the gradient of the first, 40, is there as a whole.
+        pytest.param("train.py:12 / 4", 10 + 40 + 8 + 10 + 40, 13, id="chunks"),
         pytest.param("train.py:12 drop", 10 + 40 + 8 + 40 + 40, 11, id="drop"),
         # The first is the whole of its line's run and the input of the next: its output stays.
-        pytest.param("train.py:11 checkpoint", 138, 13, id="an output stays"),
+        pytest.param("train.py:11 checkpoint", AS_IT_IS, 13, id="an output stays"),
         # Of the two of line 21 the first is made again before the gradients.
-        pytest.param("train.py:21 checkpoint", 138, 15, id="checkpoint"),
+        pytest.param("train.py:21 checkpoint", AS_IT_IS, 15, id="checkpoint"),
     ],
 )
 def test_an_edit_changes_the_requests_of_its_line_and_no_others(words, mib, requests):
-    if requests is None:
-        assert peak(PLAIN) == mib
-        return
     made = edited(PLAIN, parse(words))
-    assert peak(made.trace) == mib
+    assert (peak(PLAIN), peak(made.trace)) == (AS_IT_IS, mib)
     assert int((made.trace.op == Op.ALLOC).sum()) == requests
     done = replay(made.trace, "", Card(1 << 30))
     assert done.ooms == 0 and done.figure("allocated_bytes") == 10 * MIB  # all else is freed
@@ -105,45 +104,17 @@ def test_the_words_of_an_edit_are_read_back_from_it():
             parse(wrong)
 
 
-def test_a_line_that_asks_for_nothing_keeps_what_the_line_above_it_asked_for():
-    """``kept.append(x)`` at line 13, in a loop: not kept, each is freed when there is the next."""
-    kept = trace([(SECOND, alloc(at, 40)) for at in range(1, 5)], [(LOSS, alloc(5, 8))])
-    made = edited(kept, parse("train.py:13 drop"))
-    assert peak(kept) == 178 and peak(made.trace) == 10 + 40 + 40
-
-
-def test_a_result_that_its_line_keeps_itself_is_made_again_and_one_that_the_next_keeps_is_not():
-    """A relu keeps its result, and its backward step uses up that result's gradient; what only the next line keeps goes with
-    that one's step."""
-
-    def program(relu):
-        frees = [(BACKWARD, free(1)), (BACKWARD, free(5))]
-        after = [(BACKWARD, alloc(6, 30)), (BACKWARD, free(4)), *frees]
-        before = [(BACKWARD, free(4)), *frees, (BACKWARD, alloc(6, 30))]
-        return trace(
-            [(FIRST, alloc(1, 20)), (FIRST, alloc(5, 30)), (SECOND, alloc(2, 8))],
-            [(LOSS, alloc(3, 1)), (BACKWARD, alloc(7, 8)), (BACKWARD, free(2))],
-            [(LOSS, alloc(8, 1)), (LOSS, free(8)), (BACKWARD, alloc(4, 30))],
-            [(BACKWARD, free(7)), *(after if relu else before)],
-        )
-
-    again = [
-        edited(program(relu), parse("train.py:11 checkpoint")).added_bytes for relu in (True, False)
-    ]
-    assert again[0] >= 50 * MIB > again[1]
-
-
 CALL = "torch/nn/modules/module.py:1 _call_impl"
 LIST = "torch/nn/modules/container.py:9 forward"
 LINEAR = "torch/nn/modules/linear.py:1 forward"
 GELU = "torch/nn/modules/activation.py:1 forward"
 
 
-def blocks(through, own):
+def blocks(through):
     """Four blocks of linear, GELU and linear, called from line 21 ``through`` those frames, and their way back."""
     inner = [(LINEAR, 40), (GELU, 40), (LINEAR, 10)]
     frames = [
-        (layer, CALL, *([f"train.py:{40 + at} forward", CALL] if own else []), *through)
+        (layer, CALL, f"train.py:{40 + at} forward", CALL, *through)
         for at, (layer, _) in enumerate(inner)
     ]
     steps = []
@@ -170,32 +141,28 @@ def blocks(through, own):
 
 
 @pytest.mark.parametrize(
-    ("through", "own", "mib"),
+    ("through", "mib"),
     [
-        # ``for b in blocks: x = b(x)``; no stack tells one block from the next. Weights, three outputs, loss, then the last block
-        # made again with the gradients of its output and of what the GELU gave.
+        # ``for b in blocks: x = b(x)``, blocks of several lines. Weights, three outputs, loss, then the last block made again
+        # with the gradients of its output and of what the GELU gave.
         pytest.param(
-            (LIST, CALL, "train.py:31 forward", CALL, "train.py:21 <module>"), False,
-            10 + 3 * 10 + 1 + 80 + 10 + 40, id="the forward of a block is one line",
-        ),
-        pytest.param(
-            ("train.py:31 forward", CALL, "train.py:21 <module>"), False,
-            10 + 3 * 10 + 1 + 80 + 10 + 40, id="one expression",
+            ("train.py:21 <module>",),
+            10 + 3 * 10 + 1 + 80 + 10 + 40, id="a loop of blocks",
         ),
         # ``x = self.blocks(x)``: the whole is one call, and made again at once.
         pytest.param(
-            (LIST, CALL, "train.py:21 <module>"), True,
+            (LIST, CALL, "train.py:21 <module>"),
             10 + 3 * 90 + 80 + 1 + 10 + 40, id="a container of blocks",
         ),
         # Deep stacks lack the container's frame; its call of the block is there.
         pytest.param(
-            (CALL, "train.py:21 <module>"), True,
+            (CALL, "train.py:21 <module>"),
             10 + 3 * 90 + 80 + 1 + 10 + 40, id="a container that the stack leaves out",
         ),
     ],
 )  # fmt: skip
-def test_blocks_called_in_a_loop_are_made_again_one_by_one(through, own, mib):
-    program = blocks(through, own)
+def test_blocks_called_in_a_loop_are_made_again_one_by_one(through, mib):
+    program = blocks(through)
     made = edited(program, parse("train.py:21 checkpoint"))
     done = replay(made.trace, "", Card(1 << 30))
     assert done.ooms == 0 and done.figure("allocated_bytes") == 10 * MIB
@@ -211,28 +178,6 @@ def test_what_chunks_give_together_is_there_as_a_whole_from_the_first_of_them():
     assert (peak(program), peak(made.trace)) == (10 + 80 + 16, 10 + 16 + 80 // 8)
 
 
-def test_what_a_backward_step_needs_beside_the_gradient_of_a_chunk_is_as_small():
-    """Summing up the gradient of a bias takes scratch memory; small requests of the line are told from no others."""
-    steps = [
-        (FIRST, alloc(1, 8)),
-        (SECOND, alloc(2, 80)),
-        (SECOND, alloc(20, 0)),
-        (LOSS, alloc(3, 1)),
-    ]
-    steps += [(BACKWARD, alloc(21, 0)), (BACKWARD, free(20)), (BACKWARD, alloc(4, 80))]
-    steps += [(BACKWARD, free(2)), (BACKWARD, alloc(5, 56)), (BACKWARD, free(5))]
-    steps += [(BACKWARD, alloc(6, 8)), (BACKWARD, free(4)), (BACKWARD, free(1))]
-    steps += [
-        (BACKWARD, alloc(7, 8)),
-        (BACKWARD, free(6)),
-        (BACKWARD, free(7)),
-        (BACKWARD, free(21)),
-    ]
-    program = trace(steps)
-    made = edited(program, parse("train.py:12 / 8"))
-    assert (peak(program), peak(made.trace)) == (179, 10 + 8 + 1 + 80 // 8 + 80 // 8 + 8)
-
-
 def test_a_request_that_was_refused_is_edited_too():
     refused = replace(trace(step(1)[:2]), driver=(DriverCall(2, "oom", 0, 40 * MIB, 0),))
     made = edited(refused, parse("train.py:12 / 4"))
@@ -243,16 +188,15 @@ def test_a_request_that_was_refused_is_edited_too():
 def test_a_trace_too_long_to_rank_says_so(tmp_path, monkeypatch):
     path = tmp_path / "big.parquet"
     to_parquet(trace(step(1, first=4, second=60), step(11, first=4, second=60)), path)
-    monkeypatch.setattr("helpers.allocator.views.edits.MOST_EVENTS", 3)
+    monkeypatch.setattr("helpers.allocator.edits.comparison.MOST_EVENTS", 3)
     text = run("whatif", path, "--capacity", "120MiB").out
     assert "its lines are not ranked" in text and "saves the run" not in text
     assert "not ranked" not in run("whatif", path, "--capacity", "1GiB").out
 
 
 def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
-    card = Card(120 * MIB)
     big = trace(step(1, first=4, second=60), step(11, first=4, second=60))
-    found = ranked(big, card, [""])
+    found = ranked(Study(big, Card(120 * MIB)), [""])
     assert (found[0].line, found[0].edit) == ("train.py:12 forward", "train.py:12 / 2")
     assert not found[-1].edit
     path = tmp_path / "big.parquet"
@@ -274,77 +218,11 @@ def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
     assert done.code == 2 and "no request of the trace has a call site" in done.err
 
 
-def test_what_a_list_keeps_of_layers_stays_until_the_backward_pass_through_its_line():
-    """``feats.append(x)`` not made: the next layer still needs x."""
-    frames = (
-        *FRAMES,
-        ("torch/nn/functional.py:1 relu", "train.py:12 forward", "train.py:21 <module>"),
+def test_what_a_step_that_failed_kept_is_not_kept_by_a_checkpoint_either():
+    """The recording ends before the backward pass of its last step: what the step before it kept is known."""
+    program = trace(
+        step(1), [(FIRST, alloc(11, 40)), (SECOND, alloc(12, 40)), (LOSS, alloc(13, 8))]
     )
-    rows = [(WEIGHTS, alloc(0, 10))]
-    for at in (1, 11):
-        rows += [(SECOND, alloc(at, 20)), (6, alloc(at + 1, 20))]
-    rows += [
-        (LOSS, alloc(30, 40)),
-        (BACKWARD, alloc(31, 1)),
-        (BACKWARD, free(11)),
-        (BACKWARD, free(1)),
-    ]
-    rows += [(BACKWARD, free(31)), (LOSS, free(30)), (LOSS, alloc(40, 1)), (LOSS, free(40))]
-    frame = np.array([of for of, _ in rows], np.int32)
-    program = trace_of(*(row for _, row in rows), frame=frame, frames=frames)
-    made = edited(program, parse("train.py:13 drop"))
-    assert peak(made.trace) == 10 + 4 * 20 + 40 + 1
-
-
-def rows_of(*rows, frames=FRAMES):
-    frame = np.array([of for of, _ in rows], np.int32)
-    return trace_of(*(row for _, row in rows), frame=frame, frames=frames)
-
-
-def block(at, later=True):
-    """``return x, skip``: h is kept by what makes the skip, x by the line after the block, which asks for 50."""
-    made = [(FIRST, alloc(at, 20)), (SECOND, alloc(at + 1, 20)), (SECOND, alloc(at + 2, 20))]
-    made += [(LOSS, alloc(at + 3, 50)), (LOSS, free(at + 2)), (BACKWARD, alloc(at + 4, 50))]
-    made += [(BACKWARD, free(at + 3)), (BACKWARD, alloc(at + 5, 20)), (BACKWARD, free(at + 4))]
-    made += [(BACKWARD, free(at + 1))] * later
-    made += [(BACKWARD, alloc(at + 6, 20)), (BACKWARD, free(at + 5))]
-    return [*made, *[(BACKWARD, free(at))] * later, (BACKWARD, free(at + 6))]
-
-
-def test_of_a_block_with_two_results_a_checkpoint_keeps_the_one_that_the_next_line_needs():
-    made = edited(rows_of((WEIGHTS, alloc(0, 10)), *block(1)), parse("train.py:21 checkpoint"))
-    assert made.changed == 1 and peak(made.trace) == 10 + 20 + 50 + 50
-
-
-def test_what_no_backward_pass_comes_to_is_not_kept_by_a_checkpoint_either():
-    """A last block's result that nothing uses: autograd has what it is made of until the name is taken over."""
-    first, *more = block(21)
-    after = [first, (FIRST, free(11)), (FIRST, free(12)), *more]
-    program = rows_of((WEIGHTS, alloc(0, 10)), *block(1), *block(11, later=False), *after)
     made = edited(program, parse("train.py:21 checkpoint"))
-    assert made.changed == 3 and peak(made.trace) == 10 + 20 + 50 + 50
-
-
-def test_what_a_checkpoint_makes_again_goes_before_the_gradient_of_a_linear_bias_is_summed_up():
-    """``torch.utils.checkpoint`` lets go of it when the step's function is done; autograd does so after the sum."""
-    linear = ("torch/nn/modules/linear.py:134 forward", *FRAMES[SECOND])
-    rows = [(WEIGHTS, alloc(0, 10)), (FIRST, alloc(1, 40)), (6, alloc(2, 8)), (LOSS, alloc(3, 8))]
-    rows += [(BACKWARD, alloc(4, 8)), (BACKWARD, free(3)), (BACKWARD, alloc(5, 40))]
-    rows += [(BACKWARD, alloc(6, 2)), (BACKWARD, alloc(7, 1)), (BACKWARD, alloc(8, 30))]
-    rows += [(BACKWARD, free(8)), (BACKWARD, free(4)), (BACKWARD, free(1)), (BACKWARD, free(5))]
-    program = rows_of(*rows, frames=(*FRAMES, linear))
-    assert peak(program) == 10 + 40 + 8 + 8 + 40 + 2 + 1 + 30
-    assert peak(edited(program, parse("train.py:21 checkpoint")).trace) == peak(program) - 30
-
-
-def test_both_sides_of_a_product_are_there_until_a_checkpointed_block_has_made_it():
-    """``down(silu(gate(x)) * up(x))``: the first side waits for the second."""
-    names = ("silu.py:1 forward", "up.py:1 forward", "mul.py:1 __call__")
-    frames = [(f"torch/nn/modules/{one}", *FRAMES[SECOND]) for one in names]
-    rows = [(WEIGHTS, alloc(0, 10)), (6, alloc(1, 40)), (7, alloc(2, 40)), (8, alloc(3, 40))]
-    rows += [(LOSS, alloc(4, 1)), (BACKWARD, alloc(5, 20)), (BACKWARD, free(4))]
-    rows += [(BACKWARD, free(3)), (BACKWARD, alloc(6, 1)), (BACKWARD, free(5))]
-    rows += [(BACKWARD, free(1)), (BACKWARD, free(2)), (BACKWARD, free(6))]
-    made = edited(rows_of(*rows, frames=(*FRAMES, *frames)), parse("train.py:21 checkpoint"))
-    live = live_bytes(made.trace)
-    assert live[3] / MIB == 10 + 40 + 40 + 40
+    assert live_bytes(program)[-1] == (10 + 40 + 40 + 8) * MIB
+    assert live_bytes(made.trace)[-1] == (10 + 40 + 8) * MIB

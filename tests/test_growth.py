@@ -17,6 +17,7 @@ from helpers.allocator.growth import LARGER, growth_of, growth_words
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.steps import FEWEST_STEPS
+from helpers.allocator.study import Study
 from helpers.commands.rehearse import _grows
 
 SITES = {"batch": 10, "forward": 11, "backward": 12, "keep": 13, "state": 14, "other": 15}
@@ -149,16 +150,16 @@ def test_the_step_in_which_it_runs_out_is_that_of_the_whole_program(keep, size):
     card = Card(size * MIB)
     died = int((growth_of(whole).steps.begins <= replay(whole.trace, "", card).first_oom).sum())
     recorded = found(loop(24, keep))
-    ends = exhaustion(recorded, growth_of(recorded), card, "", torch="2.14.1")
+    ends = exhaustion(recorded, growth_of(recorded), Study(recorded.trace, card))
     assert 24 < died < 80 and ends.step == died and ends.replayed
 
 
 def test_a_death_too_far_to_replay_is_extrapolated(monkeypatch):
     recorded = found(loop(9, leak))
     card = Card(3 << 30)
-    exact = exhaustion(recorded, growth_of(recorded), card, "", torch="2.14.1")
+    exact = exhaustion(recorded, growth_of(recorded), Study(recorded.trace, card))
     monkeypatch.setattr(exhaustion_of_memory, "MOST_OPERATIONS", 8000)
-    further = exhaustion(recorded, growth_of(recorded), card, "", torch="2.14.1")
+    further = exhaustion(recorded, growth_of(recorded), Study(recorded.trace, card))
     assert (exact.replayed, further.replayed) == (True, False)
     assert further.step == pytest.approx(exact.step, rel=0.02)
 

@@ -16,6 +16,7 @@ from tell_boxes import DATA
 from test_notebooks import ROOT
 
 from helpers.allocator import panel as allocator
+from helpers.allocator import study
 from helpers.allocator.engine import replay
 from helpers.batch.kernel import MARK
 from helpers.fits.panel import PANEL as fits_panel
@@ -47,7 +48,7 @@ PANELS = (reader, ceilings, chunks, fits_panel, allocator.PANEL, monitor.PANEL)
 
 @pytest.fixture(autouse=True)
 def readable_replay(monkeypatch):
-    monkeypatch.setattr(allocator, "replay", functools.partial(replay, engine="plain"))
+    monkeypatch.setattr(study, "replay", functools.partial(replay, engine="plain"))
 
 
 def reserve_of(name):

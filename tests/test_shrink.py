@@ -6,7 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
-from allocator_traces import MIB, alloc, free, trace_of
+from allocator_traces import MIB, alloc, free, study_of
 from command_line import verb as run
 
 from helpers.allocator.driver import Card
@@ -139,8 +139,9 @@ STREAMS = [alloc(0, 400, stream=7), free(0), alloc(1, 30, stream=7), alloc(2, 30
     ],
 )
 def test_the_way_to_fail_is_kept(rows, mib, conf, kind, most):
-    trace = trace_of(*NOISE, *rows)
-    made = shrink(trace, Card(mib * MIB), conf=conf)
+    study = study_of(*NOISE, *rows, mib=mib, conf=conf)
+    trace = study.trace
+    made = shrink(study)
     small = made.trace
     failure = made.failure
     assert failure.kind == kind and made.requests <= most < made.before

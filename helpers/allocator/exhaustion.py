@@ -9,25 +9,25 @@ count as the allocator makes them.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from helpers.allocator.call_sites import Requests
-from helpers.allocator.capacity import Runs, prepared, smallest
-from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
+from helpers.allocator.capacity import prepared
+from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.growth import LARGER, Growth
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 
 MOST_OPERATIONS = 500_000
-"""What is replayed at most; a later exhaustion is extrapolated from two cards on which the
-program runs out sooner.
+"""What is replayed at most; a later exhaustion is extrapolated from how what is reserved grows
+over so many.
 """
 LEAST_REACH_BYTES = 256 << 20
-"""What must grow in so many operations for that: less is few segments, and is taken to fill the
-card byte by byte.
+"""What must be reserved anew for that: less is few segments, and what is kept is taken to fill
+the card byte by byte.
 """
 
 
@@ -42,96 +42,57 @@ class Exhaustion(NamedTuple):
     replayed: bool
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """Under what the program is replayed."""
-
-    conf: str
-    torch: str
-    build: str
-    fraction: float | None
-
-    def out_of_memory_at(self, trace: Trace, card: Card) -> int | None:
-        """The operation of the trace at which it runs out of memory."""
-        stream, origin, _ = prepared(trace, card)
-        outcome = replay(
-            stream, self.conf, card, torch=self.torch, build=self.build, fraction=self.fraction
-        )
-        return None if outcome.first_oom is None else int(origin[outcome.first_oom])
-
-    def smallest_card(self, trace: Trace, card: Card) -> int:
-        """The smallest card, in bytes, on which the trace passes."""
-        stream, _, _ = prepared(trace, card)
-        return smallest(Runs(stream, card, self.torch, self.build, self.fraction), self.conf)
-
-
-def exhaustion(
-    requests: Requests,
-    growth: Growth,
-    card: Card,
-    conf: str,
-    *,
-    torch: str = "2.14.1",
-    build: str = "cuda",
-    fraction: float | None = None,
-) -> Exhaustion | None:
-    """Where the program runs out on that card under those settings; None where nothing grows
-    and the recording passes.
+def exhaustion(requests: Requests, growth: Growth, study: Study) -> Exhaustion | None:
+    """Where the study's program runs out on its card under its settings; None where nothing
+    grows and the recording passes.
 
     Raises ValueError for a card smaller than what was live on it when the trace began.
     """
-    setting = _Setting(conf, torch, build, fraction)
     # Where its own addresses were is known of the recording only.
-    card = replace(card, policy="firstfit")
-    failure = setting.out_of_memory_at(requests.trace, card)
+    card = replace(study.card, policy="firstfit")
+    study = replace(study, card=card)
+    failure = _out_of_memory_at(study, requests.trace)
     if failure is not None:
         step = int(np.searchsorted(growth.steps.begins, failure, "right"))
         return Exhaustion(max(1, step), recorded=True, replayed=True)
     if not growth.growers:
         return None
     period = _Period(requests, growth)
-    bytes_per_copy = growth.bytes_per_step * period.steps
     room = card.capacity_bytes - card.held_bytes - int(requests.live.max(initial=0))
-    copies = int(max(0, room) / bytes_per_copy) + 2
+    copies = int(max(0, room) / (growth.bytes_per_step * period.steps)) + 2
     most_copies = max(2, MOST_OPERATIONS // max(1, len(period.op)))
     if copies > most_copies:
-        return _extrapolated(requests, growth, card, setting, period, most_copies)
-    failure = setting.out_of_memory_at(period.repeated(copies), card)
+        step = _extrapolated_step(study, growth, period, most_copies)
+        return Exhaustion(step, recorded=False, replayed=False)
+    failure = _out_of_memory_at(study, period.repeated(copies))
     if failure is None:
         return None
     return Exhaustion(period.step_of(failure), recorded=False, replayed=True)
 
 
-def _extrapolated(
-    requests: Requests,
-    growth: Growth,
-    card: Card,
-    setting: _Setting,
-    period: _Period,
-    copies: int,
-) -> Exhaustion | None:
-    """Where the program runs out, too far to be replayed.
+def _out_of_memory_at(study: Study, trace: Trace) -> int | None:
+    """The operation of a trace at which it runs out of memory on the study's card."""
+    stream, origin, _ = prepared(trace, study.card)
+    first = replace(study, trace=stream).replay().first_oom
+    return None if first is None else int(origin[first])
 
-    On smaller cards it runs out sooner, and each further byte lasts as long as those between
-    two of them.
+
+def _extrapolated_step(study: Study, growth: Growth, period: _Period, copies: int) -> int:
+    """The step in which the program runs out, too far to be replayed: what is reserved grows on
+    as it does over the second half of so many copies on an ample card.
     """
-    enough = setting.smallest_card(requests.trace, card)
-    reach = growth.bytes_per_step * period.steps * copies
-    if reach < LEAST_REACH_BYTES:
-        further = (card.capacity_bytes - enough) / growth.bytes_per_step
-        step = len(growth.steps) + int(further) + 1
-        return Exhaustion(step, recorded=False, replayed=False)
     longer = period.repeated(copies)
-    places = []
-    for share in (0.3, 0.9):
-        size = enough + int(reach * share)
-        failure = setting.out_of_memory_at(longer, replace(card, capacity_bytes=size))
-        if failure is None:
-            return None
-        places.append((size, period.step_of(failure)))
-    (small, early), (large, late) = places
-    further = (card.capacity_bytes - large) * (late - early) / (large - small)
-    return Exhaustion(late + round(further), recorded=False, replayed=False)
+    ample = replace(study.card, capacity_bytes=AMPLE_BYTES)
+    stream, _, _ = prepared(longer, ample)
+    outcome = replace(study, trace=stream, card=ample).replay(timeline=True)
+    reserved = np.maximum.accumulate(outcome.column("reserved"))
+    half = copies // 2
+    grown = int(reserved[-1] - reserved[-1 - half * len(period.op)])
+    bytes_per_step = grown / (half * period.steps)
+    if grown < LEAST_REACH_BYTES:
+        bytes_per_step = growth.bytes_per_step
+    left = study.card.capacity_bytes - study.card.held_bytes - int(reserved[-1])
+    return period.step_of(len(longer) - 1) + int(left / bytes_per_step) + 1
 
 
 class _Period:

@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator import whatif
 from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.edit import parse
 from helpers.allocator.edits.edited import edited
-from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
-from helpers.allocator.views import replays
-from helpers.allocator.views import studies as allocator_view
+from helpers.allocator.views import studies
 from helpers.allocator.views.segment_map import segment_map
 from helpers.ground.units import parse_size, show_bytes
 from helpers.settings.releases import NEWEST, OLDEST, behaviour
@@ -47,29 +44,30 @@ class Bench:
         a change of one of the program's lines such as "train.py:82 / 8". Raises ValueError
         in one line.
         """
-        if (size := parse_size(capacity)) <= 0:
+        size = parse_size(capacity)
+        if size <= 0:
             raise ValueError(f"card of {capacity}: expected a size above 0, such as 20GiB")
-        card = Card(size, self.study.card.held_bytes)
         trace = self.study.trace
-        trace = edited(trace, parse(change)).trace if change else trace
-        how: Any = {"conf": conf, "torch": torch, "build": build}
-        return Bench(replace(self.study, trace=trace, card=card, **how))
-
-    def replayed(self, **how: Any) -> Outcome:
-        """The replay, whole or up to ``stop``."""
-        study = self.study
-        moment = dict(how)
-        moment.update(torch=study.torch, build=study.build, fraction=study.fraction)
-        return replay(study.trace, study.conf, study.card, **moment)
+        if change:
+            trace = edited(trace, parse(change)).trace
+        study = replace(
+            self.study,
+            trace=trace,
+            card=Card(size, self.study.card.held_bytes),
+            conf=conf,
+            torch=torch,
+            build=build,
+        )
+        return Bench(study)
 
     @cached_property
     def outcome(self) -> Outcome:
-        return self.replayed(timeline=True)
+        return self.study.replay(timeline=True)
 
     @property
     def moment(self) -> int:
         """Where a look begins: at the first out-of-memory, else where most was reserved."""
-        return allocator_view.moment_of(self.outcome)
+        return studies.moment_of(self.outcome)
 
     def event(self, number: int, ahead: bool) -> int:
         """The nearest operation after (before) this one that changed the segments or ran out;
@@ -84,14 +82,15 @@ class Bench:
     def words(self, number: int) -> str:
         """One operation: what was asked, what came of it, and what was held after it."""
         trace = self.study.trace
-        names = ("out", "reserved", "allocated")
-        out, reserved, allocated = (int(self.outcome.column(name)[number]) for name in names)
+        reserved = show_bytes(int(self.outcome.column("reserved")[number]))
+        allocated = show_bytes(int(self.outcome.column("allocated")[number]))
         asked = Op(int(trace.op[number])).name.lower().replace("_", " ")
-        size = f" {show_bytes(int(trace.size[number]))}" if trace.op[number] == Op.ALLOC else ""
-        end = OUTCOMES[out].replace("oom", "OUT OF MEMORY")
+        if trace.op[number] == Op.ALLOC:
+            asked += f" {show_bytes(int(trace.size[number]))}"
+        end = OUTCOMES[int(self.outcome.column("out")[number])].replace("oom", "OUT OF MEMORY")
         return (
-            f"operation {number}, the last is {len(trace) - 1}: {asked}{size}, {end}; "
-            f"{show_bytes(reserved)} reserved, {show_bytes(allocated)} allocated"
+            f"operation {number}, the last is {len(trace) - 1}: {asked}, {end}; "
+            f"{reserved} reserved, {allocated} allocated"
         )
 
     def says(self) -> str:
@@ -103,17 +102,13 @@ class Bench:
             end = (
                 f"requests that fail: {done.ooms}, the first is operation {done.first_oom} ({size})"
             )
-        most = (
-            f"at most {show_bytes(done.peak_reserved_bytes)} reserved, {done.slow_calls} slow calls"
-        )
-        return f"{self.study.words}\n{end}; {most}"
+        most = f"at most {show_bytes(done.peak_reserved_bytes)} reserved"
+        return f"{self.study.words}\n{end}; {most}, {done.slow_calls} slow calls"
 
     def map(self, number: int) -> Shown:
         """The segment map after an operation."""
-        seen = self.replayed(stop=number + 1)
-        trace = self.study.trace
-        whole = self.outcome
-        return segment_map(trace, whole, seen, f"After operation {number}")
+        seen = self.study.replay(stop=number + 1)
+        return segment_map(self.study.trace, self.outcome, seen, f"After operation {number}")
 
     def parts(self) -> list[Part]:
         """Where a look begins."""
@@ -121,27 +116,30 @@ class Bench:
 
 
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:
-    """Card, settings and release; the run; the step through it with the map; the league of
-    settings on demand.
-    """
+    """Card, settings, release and a changed line; the run; the step through it with the map."""
     study = bench.study
     now = [bench]
-    card = show_bytes(bench.study.card.capacity_bytes)
-    confs = [conf for conf in grid(behaviour(study.torch, study.build)) if conf]
-    hint = "empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF"
+    card = show_bytes(study.card.capacity_bytes)
     capacity = frame.field("Text", "Card", card, tooltip="such as 20GiB")
-    choice: Any = {"options": confs, "placeholder": hint, "ensure_option": False}
-    conf = frame.field("Combobox", "Settings", study.conf, True, **choice)
+    conf = frame.field(
+        "Combobox",
+        "Settings",
+        study.conf,
+        True,
+        options=[conf for conf in grid(behaviour(study.torch, study.build)) if conf],
+        placeholder="empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF",
+        ensure_option=False,
+    )
     releases = list(dict.fromkeys([study.torch, *RELEASES]))
-    builds = list(dict.fromkeys([study.build, *BUILDS]))
     torch = frame.field("Dropdown", "torch", study.torch, options=releases)
+    builds = list(dict.fromkeys([study.build, *BUILDS]))
     built = frame.field("Dropdown", "Build", study.build, options=builds)
     words = "a line changed: / 8, checkpoint or drop"
     change = frame.field("Text", "Edit", "", placeholder="train.py:82 / 8", tooltip=words)
     last = len(study.trace) - 1
     tip = "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
-    run, here, drawn, league = (frame.widgets.HTML() for _ in range(4))
+    run, here, drawn = (frame.widgets.HTML() for _ in range(3))
 
     def look() -> None:
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
@@ -149,7 +147,6 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
             size, conf.value.strip(), torch.value, built.value, change.value.strip()
         )
         run.value = text_html(asked.says())
-        league.value = ""
         now[0] = asked
         at.max = len(asked.study.trace) - 1
         if at.value == asked.moment:
@@ -159,18 +156,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     def step() -> None:
         here.value = text_html(now[0].words(at.value))
         seen = now[0].map(at.value)
-        drawn.value = parts_html(
-            [seen, replace(seen, draw=None, notes=(), most=STRANDING)] if seen.cells else []
-        )
-
-    def rank() -> None:
-        this = now[0].study
-        how: Any = {"torch": this.torch, "build": this.build, "fraction": this.fraction}
-        how["progress"] = lambda done, of: frame.say(f"{done} of {of} replays done")
-        answer = whatif.whatif(this.trace, this.card, **how)
-        use = f"use: {answer.use or 'the default settings'}"
-        league.value = parts_html([replays.league(answer, rows=6)])
-        frame.say(answer.why if answer.needs_bytes else use)
+        listed = replace(seen, draw=None, notes=(), most=STRANDING)
+        drawn.value = parts_html([seen, listed] if seen.cells else [])
 
     def to(where: Callable[[], int]) -> Callable[[], None]:
         return lambda: setattr(at, "value", where())
@@ -180,11 +167,10 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         frame.button("First failure or peak", to(lambda: now[0].moment), "where a look begins"),
         frame.button("Event before", to(lambda: now[0].event(at.value, False)), near),
         frame.button("Event after", to(lambda: now[0].event(at.value, True)), near),
-        frame.button("Try every setting", rank, "the league of settings for this card"),
     ]
     frame.changed(step, at)
     frame.changed(look, capacity, conf, torch, built, change)()
-    return [capacity, conf, torch, built, change, run, at, frame.row(*steps), here, drawn, league]
+    return [capacity, conf, torch, built, change, run, at, frame.row(*steps), here, drawn]
 
 
 PANEL = Panel("Allocator what-if", Bench, build)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.allocator.capacity import Progress, Runs, prepared, smallest
 from helpers.allocator.circumstances import circumstances, with_record
 from helpers.allocator.driver import Card
+from helpers.allocator.engine import replay
+from helpers.allocator.outcome import Outcome
 from helpers.allocator.patterns import PATTERNS, generate
 from helpers.allocator.trace import Trace
 from helpers.allocator.trace_file import read_trace
+from helpers.allocator.whatif import row_of, whatif
 from helpers.ground.child import CHECKOUT
+from helpers.ground.replays import Replay, WhatIf
 from helpers.ground.units import parse_size, show_bytes
+from helpers.settings.releases import behaviour
+from helpers.settings.text import parse
 
 BUNDLED = CHECKOUT / "env" / "traces"
 CPU_STEP = "cpu-training-step"
@@ -22,20 +31,67 @@ CPU_STEP = "cpu-training-step"
 class Study:
     """One trace with the card, release, build and settings it is studied under.
 
-    ``recorded``: by a GPU, not made up; ``own``: a file that was given, no pattern or example
-    of the workbook's.
+    ``fraction``: of ``set_per_process_memory_fraction``. ``recorded``: by a GPU, not made up;
+    ``own``: a file that was given, no pattern or example of the workbook's.
     """
 
-    name: str
     trace: Trace
     card: Card
-    torch: str
-    build: str
-    conf: str
-    fraction: float | None
-    recorded: bool
-    notes: tuple[str, ...]
+    name: str = "trace"
+    torch: str = "2.14.1"
+    build: str = "cuda"
+    conf: str = ""
+    fraction: float | None = None
+    recorded: bool = False
+    notes: tuple[str, ...] = ()
     own: bool = False
+
+    def replay(
+        self,
+        conf: str | None = None,
+        *,
+        stop: int | None = None,
+        timeline: bool = False,
+        engine: str = "auto",
+    ) -> Outcome:
+        """The replay under the study's own settings, or under others; see ``engine.replay``."""
+        return replay(
+            self.trace,
+            self.conf if conf is None else conf,
+            self.card,
+            torch=self.torch,
+            build=self.build,
+            fraction=self.fraction,
+            stop=stop,
+            timeline=timeline,
+            engine=engine,
+        )
+
+    def what_if(
+        self, confs: Sequence[str] | None = None, progress: Progress | None = None
+    ) -> WhatIf:
+        """The league of settings, or of those named in ``confs``; see ``whatif.whatif``."""
+        return whatif(
+            self.trace,
+            self.card,
+            torch=self.torch,
+            build=self.build,
+            confs=confs,
+            fraction=self.fraction,
+            progress=progress,
+        )
+
+    def row(self, outcome: Outcome) -> Replay:
+        """A replay under the study's own settings as a row, with what the model was proved on."""
+        rules = behaviour(self.torch, self.build)
+        row = row_of(parse(self.conf, rules), [outcome], rules, self.fraction)
+        return dataclasses.replace(row, proved_on=rules.proved_on)
+
+    def smallest_cards(self, confs: Sequence[str]) -> dict[str, int]:
+        """Setting to the bytes of the smallest card that is enough under it."""
+        stream, _, _ = prepared(self.trace, self.card, anew=True)
+        runs = Runs(stream, self.card, self.torch, self.build, self.fraction)
+        return {conf: smallest(runs, conf) for conf in dict.fromkeys(confs)}
 
     @property
     def words(self) -> str:
@@ -76,9 +132,9 @@ def open_study(
         expected = "it does not say how large the card was; give capacity, such as 20GiB"
         raise ValueError(f"trace {Path(source).name}: {expected}")
     return Study(
-        name=Path(source).stem,
         trace=trace,
         card=Card(size, known.held_bytes),
+        name=Path(source).stem,
         torch=torch or known.torch,
         build=build or known.build,
         conf=conf or known.conf,

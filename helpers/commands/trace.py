@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,6 +18,7 @@ from helpers.ground.places import OUTPUTS
 
 if TYPE_CHECKING:
     from helpers.allocator.outcome import Outcome
+    from helpers.allocator.study import Study
     from helpers.commands.trace_subject import Subject
     from helpers.ground.replays import WhatIf
 
@@ -46,63 +48,54 @@ def replay(arguments: argparse.Namespace) -> int:
     Example: replay run.pickle --conf expandable_segments:True
     """
     from helpers.allocator.agreement import agreement
-    from helpers.allocator.engine import replay
     from helpers.allocator.parquet_file import to_parquet
-    from helpers.allocator.views import replays
-    from helpers.allocator.whatif import row_of
+    from helpers.allocator.views.replays import replay_text
     from helpers.commands.trace_subject import Subject
-    from helpers.settings.text import parse
 
     subject = Subject(arguments)
-    to_terminal = arguments.results == "-"
-    results = arguments.results if not to_terminal else ""
-    for path in filter(None, (results, arguments.parquet)):
-        if Path(path).exists() and not arguments.force:
-            raise WrongUse(f"{path}: is there already; expected a new file, or --force")
+    study = subject.study
+    results = arguments.results
+    _refuse_to_overwrite(arguments, [results if results != "-" else "", arguments.parquet])
     if arguments.parquet:
-        to_parquet(subject.trace, arguments.parquet)
-    outcome = replay(
-        subject.trace,
-        subject.conf,
-        subject.card,
-        torch=subject.torch,
-        build=subject.build,
-        fraction=subject.fraction,
-        timeline=bool(arguments.results) or subject.trace.address is not None,
-        engine=arguments.engine,
-    )
-    if to_terminal:
-        _write_results(subject, outcome, sys.stdout)
+        to_parquet(study.trace, arguments.parquet)
+    timeline = bool(results) or study.trace.address is not None
+    outcome = study.replay(timeline=timeline, engine=arguments.engine)
+    if results == "-":
+        _write_results(study, outcome, sys.stdout)
         return 0
     if results:
         with open(results, "w", encoding="utf-8") as file:
-            _write_results(subject, outcome, file)
-    check = agreement(subject.trace, outcome) if subject.same_settings else None
-    settings = parse(subject.conf, subject.rules)
-    row = row_of(settings, [outcome], subject.rules, subject.fraction)
-    row = replace(row, proved_on=subject.rules.proved_on)
+            _write_results(study, outcome, file)
+    check = agreement(study.trace, outcome) if subject.same_settings else None
+    row = study.row(outcome)
     answer = as_dict(row)
     if check:
         answer["agreement"] = check._asdict()
     answer["notes"] = subject.notes
-    text = replays.replay_text(outcome, row, subject.card, check, subject.notes)
-    return say(arguments, answer, text)
+    return say(arguments, answer, replay_text(outcome, row, study.card, check, subject.notes))
 
 
-def _write_results(subject: Subject, outcome: Outcome, file: TextIO) -> None:
+def _refuse_to_overwrite(arguments: argparse.Namespace, paths: Sequence[str | Path]) -> None:
+    """Raises WrongUse where one of these files is there already, without --force."""
+    for path in paths:
+        if path and Path(path).exists() and not arguments.force:
+            raise WrongUse(f"{path}: is there already; expected a new name, or --force")
+
+
+def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:
     """One JSON line an operation, as the oracle writes them, behind a line of circumstances."""
     from helpers.allocator.oracle_lines import op_lines
     from helpers.allocator.outcome import lines
 
     job = {
-        "conf": subject.conf,
-        "vram": subject.card.capacity_bytes,
-        "fraction": subject.fraction,
-        "policy": subject.card.policy,
-        "foreign": subject.card.held_bytes,
+        "conf": study.conf,
+        "vram": study.card.capacity_bytes,
+        "fraction": study.fraction,
+        "policy": study.card.policy,
+        "foreign": study.card.held_bytes,
     }
-    head = {"job": job, "torch": subject.torch, "model": True}
-    for row in [head, *lines(op_lines(subject.trace), outcome)]:
+    head = {"job": job, "torch": study.torch, "model": True}
+    for row in [head, *lines(op_lines(study.trace), outcome)]:
         file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
@@ -118,6 +111,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         of / 8; may be given again
     Example: whatif run.pickle --capacity 20GiB
     """
+    from helpers.allocator.edits.comparison import lines_that_save, recording_failed
     from helpers.allocator.views import edits, replays
     from helpers.commands.trace_subject import Subject
 
@@ -128,88 +122,60 @@ def whatif(arguments: argparse.Namespace) -> int:
     subject = Subject(arguments)
     if arguments.edit:
         return _edited(arguments, subject)
-    answers = [
-        _league(arguments, subject, release, capacity)
+    studies = [
+        _on_other(subject.study, release, capacity)
         for release, capacity in itertools.product(releases, capacities)
     ]
-    if len(answers) == 1:
-        answer = answers[0]
-        card = replace(subject.card, capacity_bytes=answer.capacity_bytes)
-        subject.notes += edits.unranked(subject.trace, answer)
-        lines = edits.least(subject.trace, card, answer, subject.fraction)
-        answers = [replace(answer, lines=lines)]
+    answers = [_league(arguments, study) for study in studies]
     if arguments.smallest:
-        sizes = _smallest(subject, answers[0])
+        row = answers[0]
+        others = [one.settings for one in row.rows if not one.flags][:8]
+        sizes = studies[0].smallest_cards(["", row.use or row.needs_settings, *others])
         return say(arguments, sizes, replays.smallest_table(sizes))
-    rows = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
     if len(answers) > 1:
+        rows = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
         return say(arguments, rows, replays.sweep_table(answers), subject.remarks)
-    texts: list[Any] = [replays.league(answers[0])]
-    if answers[0].lines:
-        texts += ["", edits.lines(answers[0].lines, edits.failed(subject.trace))]
-    return say(arguments, rows[0], *texts, subject.remarks)
+    lines, why_none = lines_that_save(studies[0], answers[0])
+    subject.notes += why_none
+    answer = replace(answers[0], lines=lines, notes=subject.notes)
+    texts: list[Any] = [replays.league(answer)]
+    if lines:
+        texts += ["", edits.lines(lines, recording_failed(subject.study.trace))]
+    return say(arguments, as_dict(answer), *texts, subject.remarks)
 
 
-def _league(arguments: argparse.Namespace, subject: Subject, release: str, capacity: str) -> WhatIf:
-    """The what-if on one release and card."""
-    from helpers.allocator.whatif import whatif
+def _on_other(study: Study, release: str, capacity: str) -> Study:
+    """The study on another release and card, where they are named."""
     from helpers.commands.trace_subject import release_of, size_of
 
-    torch = release_of(release, subject.torch)
-    card = subject.card
+    card = study.card
     if capacity:
         card = replace(card, capacity_bytes=size_of(capacity, "capacity"))
-    with waits_for(f"settings on torch {torch}", quiet=arguments.json) as progress:
-        return whatif(
-            subject.trace,
-            card,
-            confs=_confs(arguments, torch, subject.build),
-            torch=torch,
-            build=subject.build,
-            fraction=subject.fraction,
-            progress=progress,
-        )
+    return replace(study, torch=release_of(release, study.torch), card=card)
 
 
-def _confs(arguments: argparse.Namespace, torch: str, build: str) -> list[str] | None:
-    """The settings to try; None leaves it to the what-if."""
+def _league(arguments: argparse.Namespace, study: Study) -> WhatIf:
+    """The what-if of a study; without settings named it tries the usual ones."""
     from helpers.settings.releases import behaviour
     from helpers.settings.text import grid
 
-    if not (arguments.conf or arguments.only):
-        return None
-    usual: list[str] = []
-    if not arguments.only:
-        usual = list(grid(behaviour(torch, build)))
-    return list(dict.fromkeys(["", *usual, *arguments.conf]))
+    confs = None
+    if arguments.conf or arguments.only:
+        usual = [] if arguments.only else grid(behaviour(study.torch, study.build))
+        confs = list(dict.fromkeys(["", *usual, *arguments.conf]))
+    with waits_for(f"settings on torch {study.torch}", quiet=arguments.json) as progress:
+        return study.what_if(confs, progress)
 
 
 def _edited(arguments: argparse.Namespace, subject: Subject) -> int:
     """What edits of the program's own lines make of it."""
+    from helpers.allocator.edits.comparison import compare_edits
     from helpers.allocator.edits.edit import parse
     from helpers.allocator.views import edits
 
-    study = edits.study(
-        subject.trace,
-        [parse(text) for text in arguments.edit],
-        subject.card,
-        torch=subject.torch,
-        build=subject.build,
-        fraction=subject.fraction,
-    )
-    answer = {**edits.as_dict(study), "notes": subject.notes}
-    return say(arguments, answer, edits.table(study), subject.remarks)
-
-
-def _smallest(subject: Subject, answer: WhatIf) -> dict[str, int]:
-    """Setting to the bytes of the smallest card that is enough: the default, the one to use, and those asked for."""
-    from helpers.allocator.capacity import Runs, prepared, smallest
-
-    stream, _, _ = prepared(subject.trace, subject.card, anew=True)
-    runs = Runs(stream, subject.card, subject.torch, subject.build, subject.fraction)
-    others = [row.settings for row in answer.rows if not row.flags][:8]
-    confs = ["", answer.use or answer.needs_settings, *others]
-    return {conf: smallest(runs, conf) for conf in dict.fromkeys(confs)}
+    comparison = compare_edits(subject.study, [parse(text) for text in arguments.edit])
+    answer = {**comparison.as_dict(), "notes": subject.notes}
+    return say(arguments, answer, edits.table(comparison), subject.remarks)
 
 
 def leaks(arguments: argparse.Namespace) -> int:
@@ -218,18 +184,11 @@ def leaks(arguments: argparse.Namespace) -> int:
     --conf STR = None: the settings to run out under (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
-    from helpers.allocator.views.growth import growth_json, growth_table, until
+    from helpers.allocator.views.growth import growth_json, growth_of_study, growth_table
     from helpers.commands.trace_subject import Subject
 
     subject = Subject(arguments)
-    growth, runs_out, capacity_bytes = until(
-        subject.trace,
-        subject.card,
-        subject.conf,
-        torch=subject.torch,
-        build=subject.build,
-        fraction=subject.fraction,
-    )
+    growth, runs_out, capacity_bytes = growth_of_study(subject.study)
     answer = growth_json(growth, runs_out, capacity_bytes)
     answer["notes"] = subject.notes
     table = growth_table(growth, runs_out, capacity_bytes)
@@ -257,19 +216,8 @@ def shrink(arguments: argparse.Namespace) -> int:
     out = arguments.out or OUTPUTS / f"shrunk-{time.strftime('%Y%m%d-%H%M%S')}"
     base = Path(str(out).removesuffix(".parquet").removesuffix(".py"))
     files = {kind: base.with_name(f"{base.name}.{kind}") for kind in ("parquet", "py")}
-    for path in files.values():
-        if path.exists() and not arguments.force:
-            raise WrongUse(f"{path}: is there already; expected a new name, or --force")
-    shrunk = shrink(
-        subject.trace,
-        subject.card,
-        conf=subject.conf,
-        torch=subject.torch,
-        build=subject.build,
-        fraction=subject.fraction,
-        smaller_card=arguments.smaller_card,
-        seconds=arguments.seconds,
-    )
+    _refuse_to_overwrite(arguments, list(files.values()))
+    shrunk = shrink(subject.study, smaller_card=arguments.smaller_card, seconds=arguments.seconds)
     base.parent.mkdir(parents=True, exist_ok=True)
     to_parquet(shrunk.trace, files["parquet"])
     try:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
 from helpers.allocator.driver import Card
+from helpers.allocator.study import Study
 from helpers.allocator.trace import MAX_FILE_BYTES, Trace
 from helpers.allocator.trace_file import read_trace
 from helpers.commands.use import WrongUse
 from helpers.ground.units import parse_size
 from helpers.look.cards import find_card
-from helpers.settings.releases import NEWEST, behaviour
+from helpers.settings.releases import NEWEST
 from helpers.settings.rules import release
 
 
@@ -38,23 +39,18 @@ def release_of(text: str, recorded: str) -> str:
 class Subject:
     """The trace of a command with what it is replayed under, as named or else as recorded.
 
-    ``conf``: the settings; ``same_settings``: they are those of the recording; ``notes``: what
-    was missing or inferred.
+    ``study`` holds both; ``same_settings``: the settings are those of the recording; ``notes``:
+    what was missing or inferred.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.trace = _trace(arguments)
-        recorded = circumstances(self.trace)
-        self.torch = release_of(arguments.torch, recorded.torch)
-        self.build = arguments.build or recorded.build
-        self.rules = behaviour(self.torch, self.build)
-        self.notes = list(self.trace.notes)
+        trace = _trace(arguments)
+        recorded = circumstances(trace)
+        self.notes = list(trace.notes)
         if not arguments.torch:
             self.notes += recorded.notes  # how the release was inferred
-        self.fraction = _fraction(arguments, recorded.fraction)
-        conf = getattr(arguments, "conf", None)  # whatif tries several, compare none
+        conf = getattr(arguments, "conf", None)  # whatif tries several
         self.same_settings = conf is None
-        self.conf = conf if isinstance(conf, str) else recorded.conf
         policy = getattr(arguments, "policy", "")
         if not policy:
             policy = recorded.policy if self.same_settings else "firstfit"
@@ -62,7 +58,14 @@ class Subject:
         if arguments.held:
             held_bytes = size_of(arguments.held, "held")
         capacity = _capacity(arguments, recorded.capacity_bytes, recorded.start_bytes)
-        self.card = Card(capacity, held_bytes, policy)
+        self.study = Study(
+            trace=trace,
+            card=Card(capacity, held_bytes, policy),
+            torch=release_of(arguments.torch, recorded.torch),
+            build=arguments.build or recorded.build,
+            conf=conf if isinstance(conf, str) else recorded.conf,
+            fraction=_fraction(arguments, recorded.fraction),
+        )
 
     @property
     def remarks(self) -> str:

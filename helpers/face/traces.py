@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-from helpers.allocator import panel, study, whatif
-from helpers.allocator.edits.edit import Edit, parse
-from helpers.allocator.edits.edited import edited
-from helpers.allocator.views import edits as edit_views
-from helpers.allocator.views import growth, peaks, replays, studies, trace_verdict
+from helpers.allocator import panel, study
+from helpers.allocator.edits import comparison
+from helpers.allocator.edits.edit import parse
+from helpers.allocator.views import edits, growth, peaks, replays, studies, trace_verdict
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
@@ -121,40 +120,31 @@ class WhatIf(Result):
 
     @cached_property
     def _line_edits(self) -> list[contracts.LineEdit]:
-        case = self.trace.study
-        return edit_views.least(case.trace, case.card, self.league, case.fraction)
+        lines, _ = comparison.lines_that_save(self.trace.study, self.league)
+        return lines
 
     @property
     def lines(self) -> Shown:
         """The program's own lines, each with the change that alone saves the run."""
-        return edit_views.lines(self._line_edits, edit_views.failed(self.trace.study.trace))
+        recording_fails = comparison.recording_failed(self.trace.study.trace)
+        return edits.lines(self._line_edits, recording_fails)
 
     @cached_property
-    def _best_edit(self) -> list[Edit]:
-        changes = [line.edit for line in self._line_edits if line.edit]
-        return [parse(change) for change in changes[:1]]
+    def _best_edit(self) -> comparison.Comparison:
+        changes = [parse(line.edit) for line in self._line_edits if line.edit]
+        return comparison.compare_edits(self.trace.study, changes[:1])
 
     @property
     def edited(self) -> Shown:
         """The run before and after the first change of ``lines``."""
-        case = self.trace.study
-        before_and_after = edit_views.study(
-            case.trace,
-            self._best_edit,
-            case.card,
-            torch=case.torch,
-            build=case.build,
-            fraction=case.fraction,
-        )
-        return edit_views.table(before_and_after)
+        return edits.table(self._best_edit)
 
     @property
     def moved(self) -> Shown | None:
         """What the first change of ``lines`` moves at the peak; None where no change helps."""
         case = self.trace.study
-        for edit in self._best_edit:
-            after = edited(case.trace, edit).trace
-            return peaks.moved(case.trace, after, (case.name, edit.words))
+        for edit, result in zip(self._best_edit.edits, self._best_edit.edited, strict=True):
+            return peaks.moved(case.trace, result.trace, (case.name, edit.words))
         return None
 
     def verdict(self) -> Answer:
@@ -198,21 +188,9 @@ def replay(trace: Trace, settings: str | None = None) -> ReplayView:
 
 def what_if(trace: Trace) -> WhatIf:
     """A trace under every setting of its release and build, best first."""
-    case = trace.study
-    league = whatif.whatif(
-        case.trace, case.card, torch=case.torch, build=case.build, fraction=case.fraction
-    )
-    return WhatIf(trace, league)
+    return WhatIf(trace, trace.study.what_if())
 
 
 def leaks(trace: Trace) -> Shown:
     """What grows from step to step, by the program's own line, in bytes a step, and when it dies."""
-    case = trace.study
-    return growth.growing(
-        case.trace,
-        case.card,
-        case.conf,
-        torch=case.torch,
-        build=case.build,
-        fraction=case.fraction,
-    )
+    return growth.growing(trace.study)

@@ -10,12 +10,10 @@ CHECKPOINT = "checkpoint"
 DROP = "drop"
 ASSUMED = {
     CHUNKS: "in {n} chunks, one at a time: what is computed from it with as many values and its "
-    "gradients are as small, and what the backward pass needs of it is made again there; a "
-    "smaller result is there as a whole",
+    "gradients are as small; a smaller result is there as a whole; rehearse it to be exact",
     CHECKPOINT: "what it keeps for the backward pass is freed and made again there, its output "
-    "stays",
-    DROP: "never asked for; where the line only keeps what one above asked for, it does not keep "
-    "it",
+    "stays; rehearse it to be exact",
+    DROP: "never asked for",
 }
 """What each kind of edit takes for granted."""
 MOST_CHUNKS = 4096

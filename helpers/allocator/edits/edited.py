@@ -1,28 +1,23 @@
 """The trace as the edited program would ask for it, so that a replay answers.
 
-A line's requests are those asked for while it ran, whatever it called; what a library keeps for
-good after its first call (a workspace) is left as it is. What no trace can tell (when a tensor
-is last used, what is computed from it) follows from rules that each edit states beside its
-answer.
+A line's requests are those asked for while it ran, whatever it called. What no trace can tell
+(what is computed from a tensor, what a backward pass needs) follows from sizes and from the
+order of requests, by rules that each edit states beside its answer; to be exact, the edited
+program is rehearsed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
+from helpers.allocator.call_sites import Requests, requests_with_lines
 from helpers.allocator.capacity import asked_again
-from helpers.allocator.edits.backward import BackwardPass
 from helpers.allocator.edits.checkpoint import checkpoint
-from helpers.allocator.edits.chunks import cut_in_chunks
-from helpers.allocator.edits.drop import do_not_keep, kept_to_the_end
-from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, DROP, Edit
-from helpers.allocator.edits.line_calls import LineCalls, requests_of_line
+from helpers.allocator.edits.chunks import made_smaller
+from helpers.allocator.edits.edit import CHUNKS, DROP, Edit
+from helpers.allocator.edits.line_calls import calls_of_line, requests_of_line
 from helpers.allocator.edits.rewrite import Rewrite
 from helpers.allocator.trace import Trace
-
-LINES_BELOW = 8
-"""So many lines below one that asks for something may keep it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,46 +43,31 @@ def edited(trace: Trace, edit: Edit, requests: Requests | None = None) -> Edited
     """
     if requests is None:
         requests = requests_with_lines(asked_again(trace)[0])
-    rewrite = Rewrite(requests, BackwardPass(requests))
     mask = requests_of_line(requests, edit)
     if not mask.any():
-        _leave_out_what_keeps(requests, edit, rewrite)
-    elif edit.kind == CHUNKS:
-        cut_in_chunks(requests, LineCalls(requests, edit, mask), rewrite)
-    elif edit.kind == CHECKPOINT:
-        checkpoint(requests, LineCalls(requests, edit, mask), rewrite)
+        raise ValueError(
+            f"--edit {edit.words}: that line asks for nothing; expected one such as "
+            f"{_nearest_lines(requests, edit)}"
+        )
+    rewrite = Rewrite(requests)
+    calls = calls_of_line(requests, edit, mask)
+    if edit.kind == CHUNKS:
+        rewrite.smaller = made_smaller(requests, calls)
+    elif edit.kind == DROP:
+        rewrite.dropped = set(mask.nonzero()[0].tolist())
     else:
-        rewrite.replaced.update(LineCalls(requests, edit, mask).numbers)
-    changed = [*rewrite.replaced | rewrite.smaller]
+        checkpoint(requests, calls, rewrite)
     return Edited(
         trace=rewrite.trace(edit.chunks),
-        changed=len(changed),
-        changed_bytes=int(requests.size[changed].sum()),
+        changed=len(rewrite.changed),
+        changed_bytes=int(requests.size[rewrite.changed].sum()),
         added_bytes=rewrite.added_bytes,
     )
 
 
-def _leave_out_what_keeps(requests: Requests, edit: Edit, rewrite: Rewrite) -> None:
-    """The edit of a line that asks for nothing, but may keep what one above it asked for."""
-    nearest = _nearest_lines(requests, edit)
-    if edit.kind == DROP:
-        for site in nearest:
-            above = 0 < edit.line - site.line <= LINES_BELOW and site.file.endswith(edit.file)
-            if not above:
-                continue
-            asking = replace(edit, line=site.line)
-            mask = kept_to_the_end(requests, asking)
-            if mask.any():
-                do_not_keep(requests, LineCalls(requests, asking, mask), rewrite)
-                return
-    some = ", ".join(f"{site.file}:{site.line}" for site in nearest[:3])
-    raise ValueError(
-        f"--edit {edit.words}: that line asks for nothing; expected one such as {some}"
-    )
-
-
-def _nearest_lines(requests: Requests, edit: Edit) -> list[CallSite]:
-    """The program's own lines that ask for something, the nearest to the edited one first."""
+def _nearest_lines(requests: Requests, edit: Edit) -> str:
+    """The program's own lines that ask for something, the three nearest to the edited one."""
     sites = {requests.sites[number] for number in set(requests.site[~requests.backward].tolist())}
     own = [site for site in sites if site.own]
-    return sorted(own, key=lambda site: abs(site.line - edit.line))
+    nearest = sorted(own, key=lambda site: abs(site.line - edit.line))[:3]
+    return ", ".join(f"{site.file}:{site.line}" for site in nearest)

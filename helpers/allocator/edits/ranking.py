@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.allocator.call_sites import Requests, requests_with_lines
+from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
 from helpers.allocator.capacity import asked_again, prepared
-from helpers.allocator.driver import Card
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
-from helpers.allocator.engine import replay
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace
 from helpers.ground.replays import LineEdit
 
@@ -28,32 +27,23 @@ KEPT_FOR_GOOD = ("torch/optim/", "torch/nn/modules/module.py:")
 """
 
 
-def ranked(
-    trace: Trace,
-    card: Card,
-    confs: Sequence[str],
-    *,
-    torch: str = "2.14.1",
-    build: str = "cuda",
-    fraction: float | None = None,
-) -> list[LineEdit]:
+def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     """The lines of a program by what saves the run: fewest chunks first, then other edits, then
     what no edit of it saves.
 
     ``confs``: settings that are tried in turn. Empty where the first fails under none of them.
     Weights and an optimizer's state are kept for good and are not made in chunks.
     """
-    trace, _, _ = asked_again(trace)
+    trace, _, _ = asked_again(study.trace)
     requests = requests_with_lines(trace)
-    stream, origin, _ = prepared(trace, card)
+    stream, origin, _ = prepared(trace, study.card)
 
-    def first_oom(trace: Trace, conf: str) -> int | None:
-        outcome = replay(trace, conf, card, torch=torch, build=build, fraction=fraction)
-        return outcome.first_oom
+    def first_oom(stream: Trace, conf: str) -> int | None:
+        return replace(study, trace=stream).replay(conf).first_oom
 
     def saving_conf(edit: Edit) -> str | None:
         """The first of the settings under which the edited program passes."""
-        changed, _, _ = prepared(edited(trace, edit, requests).trace, card)
+        changed, _, _ = prepared(edited(trace, edit, requests).trace, study.card)
         return next((conf for conf in confs if first_oom(changed, conf) is None), None)
 
     failures = (first_oom(stream, conf) for conf in confs)
@@ -66,22 +56,23 @@ def ranked(
     rows = []
     for number in _largest_lines(requests, held_bytes):
         site = requests.sites[number]
-        candidates = []
-        if not _is_kept_for_good(requests, live & (requests.site == number)):
-            chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
-            if saving_conf(chunks[-1]) is not None:
-                candidates += chunks
-            candidates.append(Edit(site.file, site.line, CHECKPOINT))
-        row = LineEdit(site.name, int(held_bytes[number]), "", "", "", NOT_IN_CHUNKS)
-        for edit in candidates:
+        size = int(held_bytes[number])
+        row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
+        kept_for_good = _is_kept_for_good(requests, live & (requests.site == number))
+        for edit in [] if kept_for_good else _candidates(site):
             conf = saving_conf(edit)
             if conf is not None:
-                row = replace(row, edit=edit.words, conf=conf, assumes=edit.assumes)
-                if edit.kind == CHUNKS:
-                    row = replace(row, chunks=edit.chunks)
+                chunks = edit.chunks if edit.kind == CHUNKS else NOT_IN_CHUNKS
+                row = LineEdit(site.name, size, edit.words, conf, edit.assumes, chunks)
                 break
         rows.append(row)
     return sorted(rows, key=lambda row: (not row.edit, row.conf, row.chunks, -row.live_bytes))
+
+
+def _candidates(site: CallSite) -> list[Edit]:
+    """The edits of a line, the least change first."""
+    chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
+    return [*chunks, Edit(site.file, site.line, CHECKPOINT)]
 
 
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:

@@ -30,14 +30,14 @@ def rebuilt(search: Search, trace: Trace) -> Iterator[Trace]:
     if target.kind == "capacity":
         yield _program(_filling(target.room_bytes, target.largest_bytes), trace)
         return
-    for layout in sorted(_layouts(search.outcome(trace), target)):
-        yield _program(_rows_of(layout, target), trace)
+    layouts = [_rows_of(layout, target) for layout in _layouts(search.outcome(trace), target)]
+    for rows in sorted(layouts, key=len):
+        yield _program(rows, trace)
 
 
 class _Layout(NamedTuple):
-    """Segments in which ``live`` bytes are in use and the rest is a hole; ``segments`` of them."""
+    """So many segments in which ``live`` bytes are in use and the rest is a hole."""
 
-    requests: int
     segment: int
     live: int
     segments: int
@@ -61,10 +61,9 @@ def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
             continue
         enough = -(-target.rounded_bytes // (segment - live))
         # More than enough where other settings, which round otherwise, are to pass.
-        for count in {enough, enough + 1, enough + enough // 8 + 2, 2 * enough}:
+        for count in (enough, enough + 1, 2 * enough):
             if count * segment <= target.room_bytes:
-                requests = _requests(segment, live, count, target)
-                yield _Layout(requests, segment, live, count)
+                yield _Layout(segment, live, count)
 
 
 def _can_be_built(segment: int, live: int, target: Failure) -> bool:
@@ -73,18 +72,6 @@ def _can_be_built(segment: int, live: int, target: Failure) -> bool:
     by_smaller = segment == LARGE_STEP_BYTES and live < MIN_LARGE_BYTES
     too_small = 0 < segment - live < target.rounded_bytes
     return (by_one_request or by_smaller) and live <= target.largest_bytes and too_small
-
-
-def _requests(segment: int, live: int, count: int, target: Failure) -> int:
-    """How many requests a layout takes."""
-    hole = segment - live
-    each = 1
-    if segment <= target.largest_bytes:
-        each += 1
-    if live <= hole:
-        each += -(-hole // target.largest_bytes)
-    rest = (target.room_bytes - count * segment) // target.largest_bytes
-    return count * each + rest
 
 
 def _rows_of(layout: _Layout, target: Failure) -> Rows:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.allocator.driver import Card
-from helpers.allocator.engine import limit, replay
+from helpers.allocator.engine import limit
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
 from helpers.allocator.shrinking.failure import Failure
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES
@@ -18,29 +18,19 @@ from helpers.settings.text import MIN_BLOCK_BYTES
 
 @dataclass(eq=False)
 class Search:
-    """Replays of candidates on one card, until a moment; ``target``: how they are to fail."""
+    """Replays of candidates under a study's settings, until a moment; ``target``: how they are
+    to fail.
+    """
 
-    conf: str
-    card: Card
-    torch: str
-    build: str
-    fraction: float | None
+    study: Study
     until: float
     target: Failure | None = None
     replays: int = 0
 
-    def outcome(self, trace: Trace, conf: str = "", stop: int | None = None) -> Outcome:
-        """What becomes of a candidate, under other settings than the search's where named."""
+    def outcome(self, trace: Trace, conf: str | None = None, stop: int | None = None) -> Outcome:
+        """What becomes of a candidate, under other settings than the study's where named."""
         self.replays += 1
-        return replay(
-            trace,
-            conf or self.conf,
-            self.card,
-            stop=stop,
-            torch=self.torch,
-            build=self.build,
-            fraction=self.fraction,
-        )
+        return replace(self.study, trace=trace).replay(conf, stop=stop)
 
     def failure(self, trace: Trace, outcome: Outcome) -> Failure | None:
         """The first request that is refused, None where none is."""
@@ -53,13 +43,8 @@ class Search:
         requested = block_column(outcome, "requested")
         is_free = block_column(outcome, "state") == STATES.index("I")
         mapped = block_column(outcome, "mapped") == 1
-        foreign = trace.size[:index][trace.op[:index] == Op.FOREIGN]
-        held_bytes = int(foreign[-1]) if len(foreign) else self.card.held_bytes
-        rules = behaviour(self.torch, self.build)
-        allowed = limit(self.fraction, self.card, rules)
-        room = int(min(self.card.capacity_bytes - held_bytes, allowed))
-        rounded = -(-requested[~is_free] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
-        live = int(rounded.sum())
+        room = self._room_bytes(trace.size[:index][trace.op[:index] == Op.FOREIGN])
+        live = int((-(-requested[~is_free] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES).sum())
         fits = live + outcome.first_oom_bytes <= room
         allocates = trace.op[: index + 1] == Op.ALLOC
         return Failure(
@@ -74,24 +59,29 @@ class Search:
             largest_bytes=int(trace.size[: index + 1][allocates].max()),
         )
 
+    def _room_bytes(self, foreign: np.ndarray) -> int:
+        """What the allocator may take of the card; ``foreign``: what others held of it in turn."""
+        card = self.study.card
+        held_bytes = int(foreign[-1]) if len(foreign) else card.held_bytes
+        allowed = limit(self.study.fraction, card, behaviour(self.study.torch, self.study.build))
+        return int(min(card.capacity_bytes - held_bytes, allowed))
+
     def fails_alike(self, trace: Trace) -> bool:
         """Whether a candidate fails as the target does, with its last request."""
-        try:
-            return self._fails_alike(trace)
-        except ReplayError:
-            return False
-
-    def _fails_alike(self, trace: Trace) -> bool:
         target = self.target
-        outcome = self.outcome(trace)
-        if target is None or outcome.first_oom != len(trace) - 1:
-            return False
-        failure = self.failure(trace, outcome)
-        if failure is None or failure.kind != target.kind:
-            return False
+        assert target is not None, "the search knows how candidates are to fail"
         if trace.size[-1] != target.request_bytes:
             return False
-        if target.saved and self.outcome(trace, target.saved).first_oom is not None:
+        try:
+            outcome = self.outcome(trace)
+            if outcome.first_oom != len(trace) - 1:
+                return False
+            if target.saved and self.outcome(trace, target.saved).first_oom is not None:
+                return False
+            failure = self.failure(trace, outcome)
+        except ReplayError:
+            return False
+        if failure is None or failure.kind != target.kind:
             return False
         return failure.stranded or not target.stranded
 

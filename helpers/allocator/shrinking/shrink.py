@@ -9,7 +9,6 @@ with the same arithmetic at that moment: ``Failure.invariants`` says what that m
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +17,10 @@ import numpy as np
 from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
 from helpers.allocator.shrinking.failure import Failure
-from helpers.allocator.shrinking.fewer import fewest, merged, on_smaller_card, without_early
+from helpers.allocator.shrinking.fewer import fewest, on_smaller_card
 from helpers.allocator.shrinking.rebuilt import rebuilt
 from helpers.allocator.shrinking.search import Search, operations
+from helpers.allocator.study import Study
 from helpers.allocator.trace import NO_OPERATION, Op, Trace
 from helpers.settings.releases import behaviour
 from helpers.settings.text import grid
@@ -50,40 +50,29 @@ class Shrunk:
     notes: list[str]
 
 
-def shrink(
-    trace: Trace,
-    card: Card,
-    *,
-    conf: str = "",
-    torch: str = "2.14.1",
-    build: str = "cuda",
-    fraction: float | None = None,
-    smaller_card: bool = False,
-    seconds: float = 240.0,
-) -> Shrunk:
-    """The smallest program found that fails as the trace does on that card under ``conf``; it
-    ends with the refused request.
+def shrink(study: Study, *, smaller_card: bool = False, seconds: float = 240.0) -> Shrunk:
+    """The smallest program found that fails as the study's trace does on its card under its
+    settings; it ends with the refused request.
 
     ``smaller_card``: where the layout is what fails, the card may be as small as the segments
     that show it. ``seconds`` bounds the search, which says so. Raises ValueError where nothing
     fails, or as it did before only while segments lie as recorded.
     """
     began = time.monotonic()
-    if not len(trace):
+    if not len(study.trace):
         raise ValueError(NO_OPERATION)
-    search = Search(conf, card, torch, build, fraction, until=began + seconds)
-    stream, failure, notes = _failing(search, trace, card)
+    search = Search(study, until=began + seconds)
+    stream, failure, notes = _failing(search)
     search.target = replace(failure, saved=_saving(search, stream, failure))
-    simple = _simplest(search, stream, failure, card, fraction)
-    small, way = _smallest(search, simple)
-    if smaller_card and failure.kind == "fragmentation" and search.fraction is None:
+    small, way = _smallest(search, _simplest(search, stream, failure))
+    if smaller_card and failure.kind == "fragmentation" and search.study.fraction is None:
         small = on_smaller_card(search, small)
         notes.append(f"the card is smaller: it gave {failure.room_bytes:,} bytes before")
     if search.late:
         notes.append(f"the search was ended after {seconds:g} s; a longer one may find fewer")
     after = search.failure(small, search.outcome(small)) or failure
     return Shrunk(
-        trace=replace(small, header=_header(search), notes=()),
+        trace=replace(small, header=_header(search.study), notes=()),
         failure=replace(after, saved=search.target.saved, largest_bytes=failure.largest_bytes),
         requests=_allocations(small),
         before=_allocations(stream),
@@ -95,18 +84,19 @@ def shrink(
     )
 
 
-def _failing(search: Search, trace: Trace, card: Card) -> tuple[Trace, Failure, list[str]]:
+def _failing(search: Search) -> tuple[Trace, Failure, list[str]]:
     """The requests up to the first that is refused, that failure, and what was changed."""
-    stream, _, notes = prepared(trace, card)
+    study = search.study
+    stream, _, notes = prepared(study.trace, study.card)
     outcome = search.outcome(stream)
     failure = search.failure(stream, outcome)
     if failure is None:
-        under = f"nothing runs out of memory under {search.conf or 'the default settings'}"
-        peak = f"{outcome.peak_reserved_bytes + card.held_bytes:,} bytes, its peak"
-        size = f"on a card of {card.capacity_bytes:,} bytes"
+        under = f"nothing runs out of memory under {study.conf or 'the default settings'}"
+        peak = f"{outcome.peak_reserved_bytes + study.card.held_bytes:,} bytes, its peak"
+        size = f"on a card of {study.card.capacity_bytes:,} bytes"
         raise ValueError(f"{under} {size}; give a --capacity below {peak}")
     if stream.start:
-        stream, _, notes = prepared(trace, card, anew=True)
+        stream, _, notes = prepared(study.trace, study.card, anew=True)
         anew = search.failure(stream, search.outcome(stream))
         if anew is None or anew.kind != failure.kind:
             lay = "the failure hangs on how segments lay when the recording began"
@@ -120,26 +110,24 @@ def _saving(search: Search, stream: Trace, failure: Failure) -> str:
     """Expandable segments beside the settings, where they are others and every request is met
     under them; else "".
     """
-    others = set(grid(behaviour(search.torch, search.build))) - {search.conf}
+    conf = search.study.conf
+    others = set(grid(behaviour(search.study.torch, search.study.build))) - {conf}
     if failure.kind != "fragmentation" or EXPANDABLE not in others:
         return ""
-    wider = ",".join(filter(None, (search.conf, EXPANDABLE)))
+    wider = ",".join(filter(None, (conf, EXPANDABLE)))
     return wider if search.outcome(stream, wider).first_oom is None else ""
 
 
-def _simplest(
-    search: Search, stream: Trace, failure: Failure, card: Card, fraction: float | None
-) -> Trace:
+def _simplest(search: Search, stream: Trace, failure: Failure) -> Trace:
     """The plainest form of the requests that fails alike: on a card of just the room, without a
     fraction, on one stream, where that does.
     """
-    search.card = Card(failure.room_bytes)
-    search.fraction = None
+    study = search.study
+    search.study = replace(study, card=Card(failure.room_bytes), fraction=None)
     on_one_stream = _plain(stream, np.zeros_like(stream.stream))
     if search.fails_alike(on_one_stream):
         return on_one_stream
-    search.card = card
-    search.fraction = fraction
+    search.study = study
     without_probes = operations(stream, stream.op < Op.RESET_PEAK)
     forms = (_plain(stream, stream.stream), without_probes, stream)
     return next(filter(search.fails_alike, forms), stream)
@@ -147,28 +135,27 @@ def _simplest(
 
 def _smallest(search: Search, simple: Trace) -> tuple[Trace, str]:
     """The smallest trace found, and the way to it."""
-    built: Iterator[Trace] = filter(search.fails_alike, rebuilt(search, simple))
-    first = next(built, None)
-    anew = None if first is None else fewest(search, first)
+    built = next(filter(search.fails_alike, rebuilt(search, simple)), None)
+    anew = None if built is None else fewest(search, built)
     if anew is not None and _allocations(simple) >= MOST_ALLOCATIONS:
         return anew, "built anew"
-    recorded = merged(search, fewest(search, without_early(search, simple)))
+    recorded = fewest(search, simple)
     if anew is not None and len(anew) <= len(recorded):
         return anew, "built anew"
     return recorded, "requests of the recording"
 
 
-def _header(search: Search) -> dict[str, Any]:
+def _header(study: Study) -> dict[str, Any]:
     """The circumstances under which the smaller trace fails."""
-    under = f"torch {search.torch}, {search.build}, {search.conf or 'default settings'}"
+    under = f"torch {study.torch}, {study.build}, {study.conf or 'default settings'}"
     return {
         "label": f"shrunk under {under}",
-        "conf": search.conf,
-        "torch": search.torch,
-        "build": search.build,
-        "vram": search.card.capacity_bytes,
-        "foreign": search.card.held_bytes,
-        "fraction": search.fraction,
+        "conf": study.conf,
+        "torch": study.torch,
+        "build": study.build,
+        "vram": study.card.capacity_bytes,
+        "foreign": study.card.held_bytes,
+        "fraction": study.fraction,
     }
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from helpers.allocator.call_sites import LinesError, requests_of
 from helpers.allocator.circumstances import AMPLE_BYTES
-from helpers.allocator.driver import Card
 from helpers.allocator.exhaustion import Exhaustion, exhaustion
 from helpers.allocator.growth import KEPT, Growth, growth_of
-from helpers.allocator.trace import Trace
+from helpers.allocator.study import Study
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
@@ -18,44 +17,27 @@ NEVER_STEPS = 10_000_000
 """A later end is said to be as good as never: a step a millisecond for three hours."""
 
 
-def growing(
-    trace: Trace,
-    card: Card,
-    conf: str = "",
-    *,
-    torch: str = "2.14.1",
-    build: str = "cuda",
-    fraction: float | None = None,
-) -> Shown:
-    """What grows in a trace, and the step in which it runs out on that card; where that cannot
-    be said, why.
+def growing(study: Study) -> Shown:
+    """What grows in a study's trace, and the step in which it runs out on its card; where that
+    cannot be said, why.
     """
     try:
-        answer = until(trace, card, conf, torch=torch, build=build, fraction=fraction)
+        return growth_table(*growth_of_study(study))
     except LinesError as error:
         return Shown("What grows from step to step", ["call site"], [], none=f"Not told: {error}.")
-    return growth_table(*answer)
 
 
-def until(
-    trace: Trace,
-    card: Card,
-    conf: str = "",
-    *,
-    torch: str = "2.14.1",
-    build: str = "cuda",
-    fraction: float | None = None,
-) -> tuple[Growth, Exhaustion | None, int]:
-    """What grows in a trace, where it runs out, and on how many bytes; 0 where no card was named.
+def growth_of_study(study: Study) -> tuple[Growth, Exhaustion | None, int]:
+    """What grows in a study's trace, where it runs out, and on how many bytes; 0 where no card
+    was named.
 
     Raises LinesError.
     """
-    requests = requests_of(trace)
+    requests = requests_of(study.trace)
     growth = growth_of(requests)
-    if card.capacity_bytes >= AMPLE_BYTES:
+    if study.card.capacity_bytes >= AMPLE_BYTES:
         return growth, None, 0
-    runs_out = exhaustion(requests, growth, card, conf, torch=torch, build=build, fraction=fraction)
-    return growth, runs_out, card.capacity_bytes
+    return growth, exhaustion(requests, growth, study), study.card.capacity_bytes
 
 
 def growth_table(growth: Growth, runs_out: Exhaustion | None, capacity_bytes: int) -> Shown:

@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from helpers.allocator import metrics
-from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
 from helpers.allocator.views.replays import league as league_rows
@@ -105,18 +104,9 @@ def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
     """
     if conf is None:
         conf = study.conf
-    run = partial(
-        replay,
-        study.trace,
-        conf,
-        study.card,
-        torch=study.torch,
-        build=study.build,
-        fraction=study.fraction,
-    )
-    outcome = run(timeline=True)
+    outcome = study.replay(conf, timeline=True)
     moment = moment_of(outcome)
-    at = run(stop=moment + 1)
+    at = study.replay(conf, stop=moment + 1)
     rules = behaviour(study.torch, study.build)
     settings = parse(conf, rules)
     state = metrics.State(metrics.state_of(at.blocks), settings, study.card, rules, study.fraction)

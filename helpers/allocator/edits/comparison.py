@@ -1,0 +1,92 @@
+"""The what-if of a program before and after edits, and which line to edit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+from helpers.allocator.call_sites import LinesError
+from helpers.allocator.edits.edit import Edit
+from helpers.allocator.edits.edited import Edited, edited
+from helpers.allocator.edits.ranking import ranked
+from helpers.allocator.study import Study
+from helpers.allocator.trace import Trace
+from helpers.ground import contract
+from helpers.ground.replays import LineEdit, WhatIf
+
+CONFS = ["", "expandable_segments:True"]
+MOST_EVENTS = 200_000
+"""A longer trace is replayed under CONFS alone, and its lines are not ranked."""
+PLAIN_EVENTS = 2_000
+"""Nor are those of a trace longer than this where only plain Python can replay it."""
+TOO_LONG = "a trace this long: its lines are not ranked; ask about one of them with --edit"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The what-if of a trace before and after edits.
+
+    ``recording_fails``: the recorded program ran out of memory, so that the rest is missing.
+    """
+
+    edits: list[Edit]
+    edited: list[Edited]
+    before: WhatIf
+    after: WhatIf
+    recording_fails: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """The comparison as JSON holds it."""
+        rows = [
+            {
+                "edit": edit.words,
+                "assumes": edit.assumes,
+                "requests": result.changed,
+                "bytes": result.changed_bytes,
+                "added_bytes": result.added_bytes,
+            }
+            for edit, result in zip(self.edits, self.edited, strict=True)
+        ]
+        before = contract.as_dict(self.before)
+        return {"edits": rows, "before": before, "after": contract.as_dict(self.after)}
+
+
+def compare_edits(study: Study, edits: Sequence[Edit]) -> Comparison:
+    """The what-if without the edits, and with them one after the other.
+
+    Raises ValueError in one line.
+    """
+    results: list[Edited] = []
+    trace = study.trace
+    for edit in edits:
+        results.append(edited(trace, edit))
+        trace = results[-1].trace
+    confs = CONFS if len(study.trace) > MOST_EVENTS else None
+    before = study.what_if(confs)
+    after = replace(study, trace=trace).what_if(confs) if edits else before
+    return Comparison(list(edits), results, before, after, recording_failed(study.trace))
+
+
+def lines_that_save(study: Study, answer: WhatIf) -> tuple[list[LineEdit], list[str]]:
+    """The lines ranked where the default settings fail, and as a note why they are not, where
+    the trace is too long for that.
+    """
+    if not any(not row.settings and not row.passes for row in answer.rows):
+        return [], []
+    most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS
+    if len(study.trace) > most:
+        return [], [TOO_LONG]
+    confs = [""]
+    if answer.needs_bytes and answer.needs_settings:
+        confs.append(answer.needs_settings)
+    try:
+        return ranked(study, confs), []
+    except LinesError:
+        return [], []
+
+
+def recording_failed(trace: Trace) -> bool:
+    """Whether the recorded program ran out of memory itself, so that the rest of it is missing."""
+    return any(call.action == "oom" for call in trace.driver)
