@@ -17,7 +17,6 @@ from helpers.ground.units import GIB, MIB
 from helpers.look.gpus import Gpu, Holder, Pool
 from helpers.look.kernel_log import Event
 from helpers.tell import figures
-from helpers.tell.sheet import png
 from helpers.tell.shown import Shown
 from helpers.tell.tables import pools_table
 
@@ -194,7 +193,7 @@ def data(**by_kind: Any) -> Any:
 
 def picture(figure: Any, alt: str) -> Any:
     """What figures.show leaves in a notebook."""
-    raw, width, height = png(figure)
+    raw, width, height = figure.picture()
     made = data(image__png=base64.b64encode(raw).decode(), text__plain=alt)
     about = {"alt": alt, "width": width, "height": height}
     made.metadata = nbformat.from_dict({"image/png": about})

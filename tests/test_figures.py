@@ -185,7 +185,7 @@ def test_words_that_do_not_fit_are_cut_or_wrapped():
 
 
 def test_a_png_is_twice_its_size_on_screen_on_white_paper_small_and_the_same_each_time():
-    pictures = [sheet.png(figures.pools([APU, *HOST_POOLS]).draw()) for _ in range(2)]
+    pictures = [figures.pools([APU, *HOST_POOLS]).draw().picture() for _ in range(2)]
     (raw, width, height), _ = pictures
     assert pictures[0] == pictures[1] and len(raw) < 80_000
     picture = Image.open(io.BytesIO(raw))
@@ -239,7 +239,7 @@ def test_in_the_dark_a_figure_has_the_contrast_that_words_and_shapes_need():
 
 def test_drawing_imports_neither_pyplot_nor_a_window_system():
     code = (
-        "import sys; from helpers.tell import figures, sheet; sheet.png(sheet.Sheet('a').done());"
+        "import sys; from helpers.tell import figures, sheet; sheet.Sheet('a').done().picture();"
         "print([m for m in ('matplotlib.pyplot', 'tkinter') if m in sys.modules])"
     )
     command = [sys.executable, "-c", code]

@@ -8,7 +8,6 @@ import pytest
 
 from helpers import cli
 from helpers.look.boxes import open_box
-from helpers.tell.sheet import png
 from helpers.tell.values import cell
 from helpers.trials import training_view as training
 from helpers.trials import view as fixes
@@ -57,7 +56,7 @@ def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
     assert "No effect was measured" in fixes.forest_plot(recorded).alt
     bars = fixes.saved_bars(recorded)
     assert bars.title == "ticks in chunks of a tenth: 80% less memory, by rehearsal"
-    assert png(bars.draw())[0].startswith(b"\x89PNG")
+    assert bars.draw().picture()[0].startswith(b"\x89PNG")
     assert "adopt none" in fixes.preset_text(recorded)
 
 
@@ -201,7 +200,7 @@ def test_the_path_that_saves_most_and_is_the_same_training_is_the_one_to_take():
     assert any("DDP" in one.reading for one in found.missing)
     assert "gradient accumulation" in str(training.same_table(results))
     costs = training.cost_table(results)
-    assert "two GPUs" in str(costs) and png(costs.draw())[0].startswith(b"\x89PNG")
+    assert "two GPUs" in str(costs) and costs.draw().picture()[0].startswith(b"\x89PNG")
     assert costs.title == "gradient accumulation takes least memory: 10.00 MiB above its start"
 
 

@@ -34,7 +34,6 @@ from helpers.tell.panels.questions import (
     ceilings,
     reader,
 )
-from helpers.tell.svg import clean_svg
 from helpers.vpoc.free import Free
 from helpers.vpoc.panel import PANEL as chunks
 from helpers.vpoc.panel import Planner
@@ -184,18 +183,14 @@ def test_releases_and_builds_are_chosen_from_lists():
     assert {"2.14.1", "2.5.0"} <= set(controls["torch"].options)
 
 
-def test_the_segments_of_the_map_have_sizes_and_say_on_hover_what_keeps_them():
+def test_the_segments_of_the_map_have_sizes_and_rows_say_what_keeps_them():
     bench = allocator.Bench(made.small_study())
     view = bench.map(bench.moment)
     assert [row["segment"] >> 20 for row in view.rows] == [2, 30, 30]
     assert [row["kept by"] for row in view.rows] == ["operation 4", "", ""]
     drawing = view.draw().svg(view.alt)
-    assert "<title>segment of 30.00 MiB: 30.00 MiB in use, 0 B stranded</title>" in drawing
-    assert "kept from the card by operation 4</title>" in drawing and DARK in drawing
+    assert DARK in drawing
     assert "prefers-color-scheme" not in drawing
-    assert "<title>segment of" in view.draw().svg() and "fill-opacity: 0.00" in drawing
-    clean = clean_svg(view.draw().svg())[0]
-    assert "segment of" not in clean and "fill-opacity: 0.00" not in clean
 
 
 def test_on_another_box_the_monitor_is_one_sentence():

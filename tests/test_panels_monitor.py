@@ -1,4 +1,4 @@
-"""The live monitor: what a sample holds, the ring and its file, the feed and its end, and whom it dares to ask."""
+"""The live monitor: what a sample holds, the ring and its file, the feed and its end."""
 
 import fcntl
 import io
@@ -22,7 +22,6 @@ from trees import link, make_tree, write
 from helpers.cli import main
 from helpers.look import sampler
 from helpers.tell.panels import frame, live, monitor, terminal
-from helpers.tell.panels.torch_numbers import torch_numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -176,24 +175,18 @@ def panel(tmp_path):
     frame.open_panel(monitor.PANEL.name, lambda one: [])
 
 
-def test_the_panel_watches_pauses_marks_saves_and_ends_with_its_cell(tmp_path, panel):
+def test_the_panel_watches_marks_saves_and_ends_with_its_cell(tmp_path, panel):
     made, feed, state = panel
-    pid, event, buttons, drawing, asked, rows = made.box.children[2:]
-    pause, mark, ask, save = buttons.children
+    pid, event, buttons, drawing, rows = made.box.children[2:]
+    mark, save = buttons.children
     until(lambda: state.ring and str(os.getpid()) in rows.value)
     assert state.ring[-1]["process"]["rss_anon"] > 1 << 20 and "host RAM" in drawing.value
-    pause.click()
-    stood = rows.value
-    count = len(state.ring)
-    until(lambda: len(state.ring) > count + 1)
-    assert rows.value == stood and pause.description == "Go on"
-    assert "stands still" in made.line.value
+    until(lambda: len(state.ring) > 1)
     event.value = "batch 2"
     mark.click()
     save.click()
     saved = json.loads(next((tmp_path / "kept").glob("*.json")).read_text())
     assert saved["events"][0]["says"] == "batch 2" and len(saved["samples"]) > 1
-    pause.click()
     pid.value = 1
     until(lambda: (state.ring[-1]["process"] or {}).get("pid") == 1)
     again = frame.open_panel(monitor.PANEL.name, lambda one: [])
@@ -229,48 +222,6 @@ def test_the_sampler_ends_with_whoever_listens():
         assert "host" in json.loads(child.stdout.readline())
         child.stdin.close()
         assert child.wait(10) == 0
-
-
-STANDS_IN = """
-import json, os, pathlib, signal, sys, time
-row = {"ended": "", "signals": {"SIGUSR1": "recorder"}, "snapshots": [], "devices": [], "notes": []}
-path = pathlib.Path(sys.argv[1], f"{os.getpid()}-1.json")
-def answer(number, frame):
-    row["snapshots"].append({})
-    row["devices"] = [{"index": 0, "stats": {"reserved_bytes.all.current": 3 << 30, "allocated_bytes.all.current": 2 << 30}}]
-    path.write_text(json.dumps(row))
-signal.signal(signal.SIGUSR1, answer)
-path.write_text(json.dumps(row))
-print("ready", flush=True)
-while True:
-    time.sleep(0.05)
-"""
-
-
-def test_torch_is_asked_only_in_a_process_that_listens(tmp_path):
-    env = {**os.environ, "CASEBOOK_RECORD": json.dumps({"folder": str(tmp_path)})}
-    command = [sys.executable, "-c", STANDS_IN, str(tmp_path)]
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as child:
-        try:
-            assert child.stdout.readline() == "ready\n"
-            said = torch_numbers(child.pid)
-            assert said == "device 0: torch holds 3.00 GiB, its tensors 2.00 GiB"
-            path = next(tmp_path.glob("*.json"))
-            row = json.loads(path.read_text())
-            for change in ({"signals": {"SIGUSR1": "the program's own"}}, {"ended": "exit"}):
-                path.write_text(json.dumps({**row, **change}))
-                with pytest.raises(ValueError, match="does not listen"):
-                    torch_numbers(child.pid)
-        finally:
-            child.kill()
-
-
-def test_a_process_not_recorded_gets_no_signal():
-    with subprocess.Popen(["sleep", "30"]) as child:
-        with pytest.raises(ValueError, match="not started under record"):
-            torch_numbers(child.pid)
-        assert child.poll() is None
-        child.kill()
 
 
 class Terminal:

@@ -15,7 +15,6 @@ from helpers.allocator.views import replays, segment_map, trace_verdict
 from helpers.allocator.views import studies as views
 from helpers.allocator.whatif import whatif
 from helpers.look.boxes import open_box
-from helpers.tell.sheet import png
 from helpers.trials import stress
 
 MIB = 1 << 20
@@ -100,7 +99,7 @@ def test_every_figure_is_drawn_and_has_words(seen, answer):
         views.league(answer),
         views.memory(*both),
     ):
-        data, width, height = png(view.draw())
+        data, width, height = view.draw().picture()
         assert data.startswith(b"\x89PNG") and width > 300 and height > 100 and len(view.alt) > 40
     assert both[1].conf == EXPANDABLE and both[1].outcome.first_oom is None
     ends = [list(row.values())[-1] for row in views.memory(*both).rows]

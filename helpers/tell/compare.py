@@ -25,10 +25,10 @@ from .box import settings_table, stack_table
 from .verdict import SUM, quoted
 
 TRACES = (".pickle", ".pkl", ".parquet", ".jsonl", ".jsonl.xz")
-KINDS = {
-    "bundle": "an evidence bundle (.tar.gz or its folder)",
-    "trace": "a trace of allocations (.pickle, .parquet, .jsonl or .jsonl.xz)",
-}
+COMPARED = (
+    "two bundles or two traces are compared; "
+    "of batches report says what is new since the batch before"
+)
 TITLES = {
     "build": "What could explain a new failure",
     "verdict": "Verdicts that changed",
@@ -38,7 +38,6 @@ TITLES = {
     "text": "Texts",
 }
 """The kinds of change in the order in which a person reads them, each with its heading."""
-GONE = "batches and runs are compared no more; report says what is new since the batch before"
 MOST_SAME = 8
 MOST_NAME = 30
 """Of what did not move so many names are listed, none longer."""
@@ -97,24 +96,17 @@ class Comparison:
     def summary(self) -> str:
         """The comparison in one line."""
         moved = int(bool(self.changes(*TITLES)))
-        verdicts = "1 verdict"
-        if not self.changes("verdict"):
-            verdicts = "0 verdicts"
+        verdicts = "1 verdict" if self.changes("verdict") else "0 verdicts"
         return f"{moved} of 1 bundles moved, {verdicts} changed"
 
 
 def compare(a: Path, b: Path) -> Comparison:
     """What moved from the bundle at ``a`` to the bundle at ``b``. Raises CompareError."""
-    kinds = [_kind(path) for path in (a, b)]
-    for path, other_kind in ((a, kinds[1]), (b, kinds[0])):
-        _check(path, other_kind)
-    if kinds[0] != kinds[1]:
-        raise CompareError(f"{a} is a {kinds[0]} and {b} is a {kinds[1]}; expected two of a kind")
     try:
         before = open_bundle(a)
         after = open_bundle(b)
     except BundleError as error:
-        raise CompareError(str(error)) from error
+        raise CompareError(f"{error}; {COMPARED}") from error
     title = " -> ".join(dict.fromkeys([before.box, after.box]))
     return Comparison(
         a=str(a),
@@ -128,33 +120,6 @@ def compare(a: Path, b: Path) -> Comparison:
 def is_trace(path: Path) -> bool:
     """Whether a file is a trace of allocations, by its name."""
     return path.is_file() and path.name.endswith(TRACES)
-
-
-def _kind(path: Path) -> str:
-    """A key of KINDS; nothing for what is none of them."""
-    if is_trace(path):
-        return "trace"
-    is_archive = path.name.endswith(".tar.gz") and path.exists()
-    if is_archive or (path / "manifest.json").is_file():
-        return "bundle"
-    return ""
-
-
-def _check(path: Path, other_kind: str) -> None:
-    """Raise CompareError where a path is nothing that can be compared."""
-    if _kind(path):
-        return
-    is_run = path.name == "run.json" or (path / "run.json").is_file()
-    is_batch = (path / "plan.yaml").is_file() or any(path.glob("*/run.json"))
-    if is_run or is_batch:
-        raise CompareError(f"{path}: {GONE}")
-    lacks = "no such file or folder"
-    if path.exists():
-        lacks = "of no kind that can be compared"
-    expected = ", ".join(KINDS.values())
-    if other_kind:
-        expected = KINDS[other_kind]
-    raise CompareError(f"{path}: {lacks}; expected {expected}")
 
 
 def _pair(title: str, seen_on_both: Iterable[Change]) -> Pair:
@@ -205,9 +170,7 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
 
 def _coded(verdict: Verdict) -> str:
     """A verdict's code and how sure it is; of a cause outside the list the answer itself."""
-    if verdict.label == "other":
-        return verdict.short
-    return f"{verdict.label} ({verdict.confidence})"
+    return verdict.short if verdict.label == "other" else f"{verdict.label} ({verdict.confidence})"
 
 
 def _said(row: Evidence) -> str:
@@ -216,9 +179,7 @@ def _said(row: Evidence) -> str:
     if row.id.startswith(SUM):
         return says
     value = quoted(row)
-    if not value:
-        return says
-    return f"{says}: {value}"
+    return f"{says}: {value}" if value else says
 
 
 def _readings(kind: str, before: dict[str, Reading], after: dict[str, Reading]) -> Iterator[Change]:
@@ -226,35 +187,20 @@ def _readings(kind: str, before: dict[str, Reading], after: dict[str, Reading]) 
     for name in dict.fromkeys([*before, *after]):
         old = before.get(name)
         new = after.get(name)
-        shown_old, shown_new = (_reading_words(kind, reading) for reading in (old, new))
-        yield Change(kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new))
-
-
-def _reading_words(kind: str, reading: Reading | None) -> str:
-    if reading is not None:
-        return reading.show()
-    if kind == "reading":
-        return "not read"
-    return ""
+        absent = "not read" if kind == "reading" else ""
+        words = [absent if reading is None else reading.show() for reading in (old, new)]
+        yield Change(kind, name, before=words[0], after=words[1], by=_moved_by(old, new))
 
 
 def _moved_by(old: Reading | None, new: Reading | None) -> str:
     """By how much a number moved; empty where it is none on either side."""
     if old is None or new is None or old.unit != new.unit:
         return ""
-    if not (_is_number(old.value) and _is_number(new.value)):
+    if not (isinstance(old.value, (int, float)) and isinstance(new.value, (int, float))):
         return ""
-    step = new.value - old.value  # type: ignore[operator]  # both are numbers
-    words = f"{step:g}"
-    if new.unit == "bytes":
-        words = show_bytes(int(step))
-    if step > 0:
-        return f"+{words}"
-    return words
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    step = new.value - old.value
+    words = show_bytes(int(step)) if new.unit == "bytes" else f"{step:g}"
+    return f"+{words}" if step > 0 else words
 
 
 def _texts(before: Bundle, after: Bundle) -> Iterator[Change]:
@@ -267,7 +213,8 @@ def _texts(before: Bundle, after: Bundle) -> Iterator[Change]:
         if old and new and old.ok and new.ok:
             by = _lines_moved(old.text, new.text)
         else:
-            by = f"{_whether_read(old)} -> {_whether_read(new)}"
+            sides = ["read" if text and text.ok else _content(text) for text in (old, new)]
+            by = " -> ".join(sides)
         yield Change("text", source, _content(old), _content(new), by)
 
 
@@ -277,12 +224,6 @@ def _lines_moved(old: str, new: str) -> str:
     gone = (old_lines - new_lines).total()
     come = (new_lines - old_lines).total()
     return f"{gone} line{'' if gone == 1 else 's'} gone, {come} new"
-
-
-def _whether_read(text: Text | None) -> str:
-    if text and text.ok:
-        return "read"
-    return _content(text)
 
 
 def _content(text: Text | None) -> str:
@@ -330,8 +271,8 @@ def as_text(comparison: Comparison) -> str:
         changes = [_line(change) for change in comparison.changes(kind)]
         if changes:
             lines += ["", heading, *(f"    {line}" for line in changes)]
-    still = [_still(pair.same) for pair in (*comparison.builds, *comparison.pairs)]
-    lines += ["", "What did not move", *(f"    {line}" for line in dict.fromkeys(still))]
+    lines += ["", "What did not move"]
+    lines += [f"    {_still(pair.same)}" for pair in (*comparison.builds, *comparison.pairs)]
     return "\n".join(map(plain, lines))
 
 
@@ -351,14 +292,10 @@ def _line(change: Change) -> str:
 def _still(same: tuple[str, ...]) -> str:
     """The names of what did not move, the long ones and those above the limit counted."""
     named = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]
-    rest = len(same) - len(named)
-    if not same:
-        return "nothing"
-    if not named:
-        return f"{rest} more"
-    if not rest:
-        return ", ".join(named)
-    return f"{', '.join(named)} and {rest} more"
+    parts = [", ".join(named)] if named else []
+    if len(same) > len(named):
+        parts.append(f"{len(same) - len(named)} more")
+    return " and ".join(parts) or "nothing"
 
 
 def shown(value: Any) -> str:

@@ -277,21 +277,28 @@ def _length(amount: float | None, scale: float) -> float:
 
 
 class Drawing(Figure):
-    """A figure that gives its picture; ``hovers`` are words of its artists by their gid, which
-    an SVG shows under the mouse.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.hovers: dict[str, str] = {}
+    """A figure that gives its picture."""
 
     def picture(self) -> tuple[bytes, int, int]:
-        """It as a PNG, its width and its height on screen; it is emptied, so that nothing of it
-        is kept.
+        """It as a PNG at twice its size on screen, and its width and height there.
+
+        24 colours keep notebooks small. The figure is emptied, so that nothing of it is kept.
         """
-        picture = png(self)
+        from PIL import Image
+
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(fname=STYLE):
+            self.savefig(buffer, format="png", metadata={"Software": None})
         self.clear()
-        return picture
+        picture = Image.open(buffer).convert("RGB")
+        small = io.BytesIO()
+        few = picture.quantize(24, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        # The quantizer averages the paper with its neighbours; without this it would be a grey
+        # card on a white page.
+        palette = few.getpalette() or []
+        few.putpalette([255 if value > 250 else value for value in palette])
+        few.save(small, format="PNG", optimize=True)
+        return small.getvalue(), picture.width // 2, picture.height // 2
 
     def svg(self, words: str = "") -> str:
         """It as an SVG, which is dark where its reader's system is; with ``words`` for a page
@@ -308,8 +315,6 @@ class Drawing(Figure):
         text = re.sub(r" font-family: 'DejaVu Sans';| id=\"[\w.]+_\d+\"", "", text)
         text = re.sub(r"<[^>]+>", _short, text)
         text = re.sub(r">\s+<", "><", text)
-        for name, says in self.hovers.items():
-            text = text.replace(f'<g id="{name}">', f"<g><title>{escape(says)}</title>")
         style = f"[data-jp-theme-light=false]{{{DARK}}}" if words else SCHEME
         text = re.sub(r"<style.*?</style>", lambda _: f"<style>{style}</style>", text, count=1)
         about = ""
@@ -377,26 +382,6 @@ def annotated(
         color=color,
         **placement,
     )
-
-
-def png(figure: Figure) -> tuple[bytes, int, int]:
-    """The figure as a PNG at twice its size on screen, and its width and height there. 24
-    colours keep pages small.
-    """
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    with matplotlib.rc_context(fname=STYLE):
-        figure.savefig(buffer, format="png", metadata={"Software": None})
-    picture = Image.open(buffer).convert("RGB")
-    small = io.BytesIO()
-    few = picture.quantize(24, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    # The quantizer averages the paper with its neighbours; without this it would be a grey card
-    # on a white page.
-    palette = few.getpalette() or []
-    few.putpalette([255 if value > 250 else value for value in palette])
-    few.save(small, format="PNG", optimize=True)
-    return small.getvalue(), picture.width // 2, picture.height // 2
 
 
 def drawable(words: str) -> str:

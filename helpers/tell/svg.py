@@ -58,8 +58,7 @@ def clean_svg(text: str) -> tuple[str, int, int] | None:
 def _drawing(element: ElementTree.Element, depth: int = 0) -> ElementTree.Element | None:
     """A copy of an element with what draws inside it; None where it does not draw."""
     space, _, name = str(element.tag).rpartition("}")
-    is_for_a_mouse = "fill-opacity: 0.00" in element.get("style", "")
-    if is_for_a_mouse or space not in ("", "{" + SVG) or depth > DEEPEST:
+    if space not in ("", "{" + SVG) or depth > DEEPEST:
         return None
     is_our_style = name == "style" and element.text == SCHEME and not len(element)
     if name not in _TAGS and not is_our_style:

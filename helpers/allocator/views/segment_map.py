@@ -56,15 +56,6 @@ class Segment(NamedTuple):
     stranded_bytes: int
     held_by: str
 
-    @property
-    def words(self) -> str:
-        used = f"{show_bytes(self.used_bytes)} in use"
-        words = f"segment of {show_bytes(self.size_bytes)}: {used}, "
-        words += f"{show_bytes(self.stranded_bytes)} stranded"
-        if self.stranded_bytes:
-            words += f", kept from the card by {self.held_by}"
-        return words
-
 
 class _Blocks:
     """The mapped blocks of a state in address order, with the kind of each."""
@@ -124,7 +115,7 @@ def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
         if size:
             notes.append(f"{kind.words}: {show_bytes(size)}")
     columns = [Column(name, "bytes") for name in ("segment", "in use", "stranded")]
-    draw = partial(sheet.drawn, partial(_draw_map, blocks, segments, head), 5.0)
+    draw = partial(sheet.drawn, partial(_draw_map, blocks, head), 5.0)
     return Shown(head, [*columns, "kept by"], rows, notes, draw=draw, widest=90)
 
 
@@ -177,9 +168,7 @@ def _names(owners: Sequence[str]) -> str:
     return f"{words} and {len(names) - 2} more" if len(names) > 2 else words
 
 
-def _draw_map(
-    blocks: _Blocks, segments: dict[_Place, Segment], head: str, figure: sheet.Drawing
-) -> None:
+def _draw_map(blocks: _Blocks, head: str, figure: sheet.Drawing) -> None:
     sizes = blocks.sizes[blocks.address_order]
     kinds = blocks.kinds[blocks.address_order]
     places = blocks.places[blocks.address_order][:, :2]
@@ -216,11 +205,6 @@ def _draw_map(
     thin_lines = -row[:, None] - np.array([0.02, 0.98, np.nan])
     at = np.repeat(column / row_bytes, 3)
     axes.plot(at, thin_lines.ravel(), color=sheet.INK, linewidth=0.5)
-    for number, (span, place) in enumerate(zip(spans(begins), places[begins], strict=True)):
-        name = f"segment-{number}"
-        strips = _strips([span], row_bytes)
-        axes.add_patch(PathPatch(strips, gid=name, facecolor="#00000001", linewidth=0))
-        figure.hovers[name] = segments[tuple(place.tolist())].words
     rows = -(-total // row_bytes)
     axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)

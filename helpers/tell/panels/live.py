@@ -38,15 +38,11 @@ PROCESS = {"anonymous": "rss_anon", "resident": "rss", "swap": "swap", "VRAM": "
 
 
 class Monitor:
-    """The last samples, the events marked on them, and whether what is shown stands still.
-
-    It starts nothing itself.
-    """
+    """The last samples, and the events marked on them. It starts nothing itself."""
 
     def __init__(self, kept: int = KEPT):
         self.ring: deque[dict[str, Any]] = deque(maxlen=kept)
         self.marks: list[tuple[float, str]] = []
-        self.paused = False
 
     def save(self, folder: Path) -> Path:
         """Keep every sample and event in a new JSON file.
@@ -66,13 +62,6 @@ class Monitor:
         """Mark this moment; what is said of it."""
         self.marks.append((time.time(), says or f"event {len(self.marks) + 1}"))
         return f"marked: {self.marks[-1][1]}"
-
-    def pause(self) -> str:
-        """Hold what is shown, or go on; what is said of it."""
-        self.paused = not self.paused
-        if self.paused:
-            return "what you see stands still; samples are still kept"
-        return "ready"
 
     def shares(self) -> dict[str, list[float | None]]:
         """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the

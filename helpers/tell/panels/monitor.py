@@ -7,18 +7,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import OUTPUTS
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
-from helpers.tell.html_table import text_html
 
 from .frame import Frame, Panel, Part, parts_html
 from .live import Feed, Monitor, views
-from .torch_numbers import torch_numbers
 
 
 @dataclass(frozen=True)
@@ -59,17 +56,11 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     event = frame.field("Text", "Event", "", placeholder="such as: batch 2 starts")
     drawing = make()
     rows = make()
-    answer = make()
 
     def hear(sample: dict[str, Any]) -> None:
         monitor.ring.append(sample)
-        if not monitor.paused:
-            drawing.value = monitor.chart()
-            rows.value = parts_html(views(sample))
-
-    def pause() -> None:
-        frame.say(monitor.pause())
-        stop.description = "Go on" if monitor.paused else "Pause"
+        drawing.value = monitor.chart()
+        rows.value = parts_html(views(sample))
 
     def mark() -> None:
         frame.say(monitor.mark(event.value.strip()))
@@ -77,22 +68,14 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     def save() -> None:
         frame.say(f"saved {os.path.relpath(monitor.save(watch.folder), OUTPUTS.parent)}")
 
-    def ask() -> None:
-        said = torch_numbers(watched.value)
-        answer.value = text_html(f"{datetime.now():%H:%M:%S}, process {watched.value}: {said}")
-
     feed = Feed(hear, frame.say, str(watch.pid), "0.5", watch.root)
     frame.ends.append(feed.stop)
-    stop = frame.button("Pause", pause, "hold what is shown; sampling goes on")
-    torch = "a process run under record tells its allocator's numbers"
     buttons = [
-        stop,
         frame.button("Mark the event", mark, "an upright line now, kept with the samples"),
-        frame.button("Ask torch", ask, torch),
         frame.button("Save as evidence", save, "a JSON file in outputs"),
     ]
     frame.changed(lambda: feed.watch(max(0, watched.value)), watched)
-    return [watched, event, frame.row(*buttons), drawing, answer, rows]
+    return [watched, event, frame.row(*buttons), drawing, rows]
 
 
 PANEL = Panel("Live monitor", Watch, build, again=True)

@@ -58,15 +58,8 @@
     if (rows.length < 9 || table.closest('.widget-html, .jupyter-widgets')) return;
     search(rows, table.closest('.scroll') || table, 'search these rows');
   };
-  // JupyterLab shows an SVG as a picture, in which no mouse finds words: one of ours that has some goes into the page itself.
-  const unpack = (picture) => {
-    const text = decodeURIComponent(picture.src.replace(/^[^,]*,/, '')), scheme = '@media(prefers-color-scheme:dark)';
-    picture.dataset.live = 1;
-    if (text.includes(scheme) && text.includes('<title>')) picture.outerHTML = text.replace(scheme, '[data-jp-theme-light=false]');
-  };
   const tables = () => {
     document.querySelectorAll('.casebook table:not([data-live])').forEach(start);
-    document.querySelectorAll('.jp-RenderedSVG img:not([data-live])').forEach(unpack);
   };
   window.casebook = {made, search, tables};
   new MutationObserver(tables).observe(document.body, {childList: true, subtree: true});
