@@ -96,7 +96,9 @@ class Comparison:
     def summary(self) -> str:
         """The comparison in one line."""
         moved = int(bool(self.changes(*TITLES)))
-        verdicts = "1 verdict" if self.changes("verdict") else "0 verdicts"
+        verdicts = "1 verdict"
+        if not self.changes("verdict"):
+            verdicts = "0 verdicts"
         return f"{moved} of 1 bundles moved, {verdicts} changed"
 
 
@@ -170,7 +172,9 @@ def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
 
 def _coded(verdict: Verdict) -> str:
     """A verdict's code and how sure it is; of a cause outside the list the answer itself."""
-    return verdict.short if verdict.label == "other" else f"{verdict.label} ({verdict.confidence})"
+    if verdict.label == "other":
+        return verdict.short
+    return f"{verdict.label} ({verdict.confidence})"
 
 
 def _said(row: Evidence) -> str:
@@ -179,7 +183,9 @@ def _said(row: Evidence) -> str:
     if row.id.startswith(SUM):
         return says
     value = quoted(row)
-    return f"{says}: {value}" if value else says
+    if not value:
+        return says
+    return f"{says}: {value}"
 
 
 def _readings(kind: str, before: dict[str, Reading], after: dict[str, Reading]) -> Iterator[Change]:
@@ -187,9 +193,16 @@ def _readings(kind: str, before: dict[str, Reading], after: dict[str, Reading]) 
     for name in dict.fromkeys([*before, *after]):
         old = before.get(name)
         new = after.get(name)
-        absent = "not read" if kind == "reading" else ""
-        words = [absent if reading is None else reading.show() for reading in (old, new)]
-        yield Change(kind, name, before=words[0], after=words[1], by=_moved_by(old, new))
+        shown_old, shown_new = (_reading_words(kind, reading) for reading in (old, new))
+        yield Change(kind, name, before=shown_old, after=shown_new, by=_moved_by(old, new))
+
+
+def _reading_words(kind: str, reading: Reading | None) -> str:
+    if reading is not None:
+        return reading.show()
+    if kind == "reading":
+        return "not read"
+    return ""
 
 
 def _moved_by(old: Reading | None, new: Reading | None) -> str:
@@ -199,8 +212,12 @@ def _moved_by(old: Reading | None, new: Reading | None) -> str:
     if not (isinstance(old.value, (int, float)) and isinstance(new.value, (int, float))):
         return ""
     step = new.value - old.value
-    words = show_bytes(int(step)) if new.unit == "bytes" else f"{step:g}"
-    return f"+{words}" if step > 0 else words
+    words = f"{step:+g}"
+    if new.unit == "bytes":
+        words = show_bytes(int(step))
+        if step > 0:
+            words = f"+{words}"
+    return words
 
 
 def _texts(before: Bundle, after: Bundle) -> Iterator[Change]:
@@ -213,8 +230,7 @@ def _texts(before: Bundle, after: Bundle) -> Iterator[Change]:
         if old and new and old.ok and new.ok:
             by = _lines_moved(old.text, new.text)
         else:
-            sides = ["read" if text and text.ok else _content(text) for text in (old, new)]
-            by = " -> ".join(sides)
+            by = " -> ".join(map(_whether_read, (old, new)))
         yield Change("text", source, _content(old), _content(new), by)
 
 
@@ -224,6 +240,12 @@ def _lines_moved(old: str, new: str) -> str:
     gone = (old_lines - new_lines).total()
     come = (new_lines - old_lines).total()
     return f"{gone} line{'' if gone == 1 else 's'} gone, {come} new"
+
+
+def _whether_read(text: Text | None) -> str:
+    if text and text.ok:
+        return "read"
+    return _content(text)
 
 
 def _content(text: Text | None) -> str:
@@ -292,7 +314,9 @@ def _line(change: Change) -> str:
 def _still(same: tuple[str, ...]) -> str:
     """The names of what did not move, the long ones and those above the limit counted."""
     named = [name for name in same if len(name) < MOST_NAME][:MOST_SAME]
-    parts = [", ".join(named)] if named else []
+    parts = []
+    if named:
+        parts.append(", ".join(named))
     if len(same) > len(named):
         parts.append(f"{len(same) - len(named)} more")
     return " and ".join(parts) or "nothing"
