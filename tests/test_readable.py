@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "batch": 36_200,
     "commands": 13_400,
     "face": 6_000,
-    "fits": 20_900,
+    "fits": 18_200,
     "ground": 10_800,
     "judge": 39_500,
     "look": 56_200,

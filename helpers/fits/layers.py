@@ -66,14 +66,11 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
 def layer_kinds(
     header: Mapping[str, Any], kind: str, types: Sequence[Any], heads: Sequence[float]
 ) -> list[str]:
-    """Of each layer whether it is full, sliding, recurrent, both, sees an encoder's tokens
-    alone, or is without a cache.
-    """
+    """Of each layer whether it is full, sliding, recurrent, both, or is without a cache."""
     layers = header["n_layer"]
     if len(types) < layers:
         types = repeated_kinds(header, kind) * layers
     widths = (listed(header.get("n_ff", 0)) * layers)[:layers]
-    cross = listed(header.get("cross_layers", ()))
     words = table("models")["kinds"]
     kinds = []
     for number in range(layers):
@@ -81,7 +78,7 @@ def layer_kinds(
         if layer == "full" and not heads[number]:
             is_feed_forward = widths[number] and 0 in widths
             layer = "none" if is_feed_forward else "recurrent"
-        kinds.append("cross" if number in cross else layer)
+        kinds.append(layer)
     return kinds
 
 
@@ -90,6 +87,8 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
     layers = header["n_layer"]
     if not 0 < layers <= MOST_LAYERS:
         raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
+    if header.get("cross_layers"):
+        raise ValueError(f"{kind}: seen layers that look at an encoder; expected a decoder alone")
     query_heads = header.get("n_head", 0)
     heads = (listed(header.get("n_head_kv", query_heads)) * layers)[:layers]
     kinds = layer_kinds(header, kind, types, heads)
@@ -107,8 +106,6 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
         n_head=max(listed(query_heads)) or None,
         n_head_kv=max(full_heads, default=max(heads)),
     )
-    if count["cross"]:
-        inputs.update(n_layer_cross=count["cross"], layers_cross_only=count["cross"])
     if isinstance(header.get("n_head_kv"), list):
         inputs.update(
             heads_full=sum(full_heads),

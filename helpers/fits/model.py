@@ -110,10 +110,9 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     text = {**config, **_part(config.get("text_config") or config.get("llm_config"))}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
     models = table("models")
-    is_encoder_decoder = text.get("is_encoder_decoder") is True
+    if text.get("is_encoder_decoder") is True:
+        raise wrong(path, "an encoder beside the decoder", "a model that is a decoder alone")
     header = named(text, models["config"])
-    if is_encoder_decoder:
-        header.update(named(text, models["encoder_decoder"]))
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
@@ -121,13 +120,10 @@ def _config(config: dict[str, Any], path: Path) -> Given:
         header["n_swa"] = 0
     types = _first(text, models["types"], (list, str)) or ()
     inputs = layer_inputs(header, kind, types)
-    is_tied = is_encoder_decoder or kind in models["tied"]
-    inputs["tied"] = text.get("tie_word_embeddings", is_tied) is True
+    inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
     inputs["act"] = str(_first(text, models["acts"], (object,)) or "")
     inputs.update(_quantised(_part(text.get("quantization_config"))))
-    eyes = [value for key, value in config.items() if key.startswith("vision")]
-    parts: dict[str, Any] = next((part for part in eyes if isinstance(part, dict)), {})
-    inputs.update(named(parts, models["eyes"]), vision_parts=len(eyes))
+    inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
     return _note_architecture(Given("vLLM", inputs), kind)
 
 

@@ -117,6 +117,22 @@ class Sheet:
         self.family = became(family, self.date)
         self.sources = dict[str, str]()
         self._worked_out = dict[str, Figure]()
+        self._at_work = list[str]()
+
+    @property
+    def is_ggml(self) -> bool:
+        """Whether the program lays layers out on cards, as llama.cpp and ollama do."""
+        return self.family in ("llama.cpp", "ollama")
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the program takes the same of each card, for one pool, as vLLM and SGLang do."""
+        return self.family in ("vLLM", "SGLang")
+
+    @property
+    def architecture(self) -> str:
+        """The architecture, by the name that GGUF files have for it."""
+        return self.text("gguf_arch")
 
     def at(self, changed: Mapping[str, Any]) -> Sheet:
         """The same sheet with other inputs."""
@@ -127,34 +143,55 @@ class Sheet:
         """The figure of that name. Raises Missing."""
         if name.startswith("_"):
             raise AttributeError(name)
+        return self.figure(name)
+
+    def figure(self, name: str) -> float:
+        """The figure of that name. Raises Missing."""
         if self.given(name):
             return self.inputs[name]
         if name not in self._worked_out:
-            self._worked_out[name] = self._work_out(name)
+            self._at_work.append(name)
+            try:
+                self._worked_out[name] = self._work_out(name)
+            finally:
+                self._at_work.pop()
         return self._worked_out[name]  # type: ignore[return-value]
 
     def _work_out(self, name: str) -> Figure:
-        defaults = table()["defaults"]
         if name in RULES:
             figure = RULES[name](self)
-        elif name in defaults:
-            figure = defaults[name]["is"]
-            if isinstance(figure, list):
-                figure = self.either(*figure)
         else:
-            raise Missing(name)
+            figure = self._default(name)
         if isinstance(figure, float) and not math.isfinite(figure):
             raise Missing(name)
         return figure
 
+    def _default(self, name: str) -> Figure:
+        """What servers.json says where nothing is given: another figure, or a number or word."""
+        row = table()["defaults"].get(name)
+        if row is None:
+            raise Missing(name)
+        others = row.get("as", ())
+        for other in others:
+            if self.given(other):
+                return self.inputs[other]
+        if "is" not in row:
+            return self.figure(others[-1])
+        figure = row["is"]
+        return self.either(*figure) if isinstance(figure, list) else figure
+
+    def cite(self, source: str) -> None:
+        """Say where the figure that is being worked out comes from."""
+        self.sources[self._at_work[-1]] = source
+
     def value(self, name: str) -> Any:
         """The figure of a name, None where nothing gives it."""
-        return None if self.lacks(name) else self.__getattr__(name)
+        return None if self.lacks(name) else self.figure(name)
 
     def lacks(self, name: str) -> Missing | None:
         """What nothing gives and a figure needs; None where nothing is missing."""
         try:
-            self.__getattr__(name)
+            self.figure(name)
         except Missing as missing:
             return missing
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -171,12 +208,25 @@ class Sheet:
 
     def text(self, name: str) -> str:
         """A figure that is a word, such as the type of the cache. Raises Missing."""
-        return str(self.__getattr__(name))
+        return str(self.figure(name))
 
     def sizes(self, name: str) -> list[float]:
         """A figure that may be one for each card, as a list. Raises Missing."""
-        return listed(self.__getattr__(name))
+        return listed(self.figure(name))
 
     def either(self, low: float, likely: float, high: float) -> float:
         """The end of a range that this sheet takes."""
         return {LOW: low, LIKELY: likely, HIGH: high}[self.end]
+
+    def no_bound(self, why: str) -> None:
+        """Say that nothing bounds the figure that is being worked out, and raise Missing at the
+        high end.
+        """
+        self.cite(why)
+        if self.end == HIGH:
+            raise Missing(self._at_work[-1], why)
+
+    def unbounded(self, low: float, likely: float, why: str) -> float:
+        """The low or the likely figure, of one that nothing bounds, as ``why`` says."""
+        self.no_bound(why)
+        return self.either(low, likely, likely)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from helpers.fits.arithmetic import longest, pad, up
+from helpers.fits.arithmetic import longest, up
+from helpers.fits.rules.dimensions import heads_on_a_card
 from helpers.fits.servers import table
 from helpers.fits.sheet import Sheet, element_bytes, rule
 
@@ -33,39 +34,44 @@ def bv(s: Sheet) -> float:
 
 
 @rule
-def has_v(s: Sheet) -> float:
-    if s.family == "llama.cpp" and s.date < 202601 and "ik_" not in s.program:
-        # read: llama.cpp pull request 19067 (January 2026): before it a latent cache had values
-        # too
-        return 1
-    # read: llama.cpp src/llama-kv-cache.cpp, has_v = !is_mla
-    return 0
+def full_width(s: Sheet) -> float:
+    # bytes of a token of one head of a full layer
+    return s.head_dim_k * s.bk + s.head_dim_v * s.bv
 
 
 @rule
-def latent(s: Sheet) -> float:
-    if s.family == "llama.cpp":
-        # read: llama.cpp src/llama-kv-cache.cpp
-        return s.kv_lora_rank * (s.bk + s.has_v * s.bv) + s.n_rot * s.bk
-    # read: vllm/v1/kv_cache_interface.py, MLAAttentionSpec; sglang MLATokenToKVPool: not divided
-    # over cards
-    return (s.kv_lora_rank + s.n_rot) * s.bk
+def swa_width(s: Sheet) -> float:
+    # bytes of a token of one head of a sliding layer
+    return s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv
 
 
 @rule
 def full_layer(s: Sheet) -> float:
     if s.given("bytes_per_token_layer"):
-        # as given
         return s.bytes_per_token_layer
-    if s.family == "vLLM" and s.given("kv_lora_rank") and s.text("kv_type") == "fp8_ds_mla":
+    if not s.given("kv_lora_rank"):
+        # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
+        # mem_cache/memory_pool.py; ollama GraphSize
+        return heads_on_a_card(s, s.n_head_kv) * s.full_width
+    if s.family == "vLLM" and s.text("kv_type") == "fp8_ds_mla":
         # read: vllm/v1/kv_cache_interface.py: 656 bytes a token of the sparse layout
         return 656
-    if s.given("kv_lora_rank") and (not s.given("head_dim_k")):
-        # the latent of multi-head latent attention, one for all heads
-        return s.latent
-    # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
-    # mem_cache/memory_pool.py; ollama GraphSize
-    return s.heads * (s.head_dim_k * s.bk + s.head_dim_v * s.bv)
+    if s.given("head_dim_k"):
+        return heads_on_a_card(s, s.n_head_kv) * s.full_width
+    # The latent of multi-head latent attention is one for all heads, not divided over cards.
+    # Read: vllm/v1/kv_cache_interface.py, MLAAttentionSpec; sglang MLATokenToKVPool; llama.cpp
+    # src/llama-kv-cache.cpp, has_v = !is_mla
+    latent = (s.kv_lora_rank + s.n_rot) * s.bk
+    if s.family == "llama.cpp" and s.date < 202601 and "ik_" not in s.program:
+        # read: llama.cpp pull request 19067 (January 2026): before it a latent cache had values
+        # too
+        latent += s.kv_lora_rank * s.bv
+    return latent
+
+
+@rule
+def swa_layer(s: Sheet) -> float:
+    return heads_on_a_card(s, s.n_head_kv_swa) * s.swa_width
 
 
 @rule
@@ -73,7 +79,6 @@ def on_cards(s: Sheet) -> float:
     if s.given("kv_printed"):
         # what of the caches the log prints for the cards
         return min(1, s.kv_printed / sum(s.sizes("cache_sizes")))
-    # all of it
     return 1
 
 
@@ -88,23 +93,18 @@ def full_token(s: Sheet) -> float:
         return s.kv_printed / s.n_ctx_printed
     if s.given("heads_full"):
         # layer by layer from the model's header
-        return s.heads_full * (s.head_dim_k * s.bk + s.head_dim_v * s.bv) / s.tensor_cards
-    if s.family in ("vLLM", "SGLang") and s.pp > 1:
+        return s.heads_full * s.full_width / (s.tp if s.is_pooled else 1)
+    if s.is_pooled:
         # read: vllm/v1/core/kv_cache_utils.py: the card with most layers counts
         return up(s.n_layer_kv, s.pp) * s.full_layer
-    # as full_layer
     return s.n_layer_kv * s.full_layer
 
 
 @rule
-def swa_layer(s: Sheet) -> float:
-    # as full_layer
-    return s.heads_swa * (s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv)
-
-
-@rule
 def swa_token(s: Sheet) -> float:
-    if s.given("cache_cells") and s.n_layer_swa:
+    if s.n_layer_swa == 0:
+        return 0
+    if s.given("cache_cells"):
         # the sizes and the cells that the log prints
         sizes = s.sizes("cache_sizes")
         cells = s.sizes("cache_cells")
@@ -112,95 +112,56 @@ def swa_token(s: Sheet) -> float:
         return s.on_cards * rest / min(cells) / s.streams
     if s.given("heads_swa_all"):
         # layer by layer from the model's header
-        swa_width = s.head_dim_swa * s.bk + s.head_dim_swa_v * s.bv
-        return s.heads_swa_all * swa_width / s.tensor_cards
-    if s.n_layer_swa == 0:
-        # no sliding layers
-        return 0
-    # as swa_layer
+        return s.heads_swa_all * s.swa_width / (s.tp if s.is_pooled else 1)
     return s.n_layer_swa * s.swa_layer
 
 
 @rule
 def token_bytes(s: Sheet) -> float:
-    if s.family == "vLLM":
-        # read: vllm/worker/cache_engine.py of V0: a block holds every layer's tokens
-        return (
-            s.full_token + s.swa_token + (s.n_layer_cross * s.full_layer if s.n_layer_cross else 0)
-        )
     # bytes of a token while no window limits it
     return s.full_token + s.swa_token
 
 
-@rule
-def cross_bytes(s: Sheet) -> float:
-    if s.n_layer_cross == 0:
-        # no cross attention is given
-        return 0
-    if s.family == "ollama" and s.text("gguf_arch") == "mllama":
-        # read: ollama GraphSize, mllama: 32 bits, whatever the type of the cache
-        return s.n_layer_cross * s.heads * (s.head_dim_k + s.head_dim_v) * 4 * s.encoder_len
-    if s.family == "llama.cpp" and "whisper" in s.program:
-        # read: whisper.cpp src/whisper.cpp, whisper_init_state: kv_cross, in the type of the
-        # cache
-        return s.n_layer_cross * pad(s.encoder_len, s.n_pad) * s.full_layer
-    if s.family in ("llama.cpp", "ollama"):
-        # read: llama.cpp src/models/t5-dec.cpp: keys and values of the encoder are computed anew
-        # for each batch
-        return 0
-    # read: transformers cache_utils.py, EncoderDecoderCache: keys and values of the encoder's
-    # output
-    return s.n_parallel * s.n_layer_cross * s.encoder_len * s.full_layer
+def paged(s: Sheet, tokens: float) -> float:
+    """Bytes of a pool of SGLang that holds so many tokens."""
+    size = (tokens + s.page_size) * s.full_token
+    if s.n_layer_swa:
+        pages = int(s.swa_ratio * tokens) // s.page_size + 1
+        size += pages * s.page_size * s.swa_token
+    return size
 
 
 @rule
 def need_bytes(s: Sheet) -> float:
     if s.family == "vLLM":
-        s.sources["need_bytes"] = "read: check_enough_kv_cache_memory: one request of max_model_len"
+        s.cite("read: check_enough_kv_cache_memory: one request of max_model_len")
         return s.request_blocks * s.block_bytes
     if s.family == "SGLang":
-        s.sources["need_bytes"] = (
+        s.cite(
             "read: sglang memory_pool.py: one page more than the tokens; "
             "pool_configurator.py: the sliding pool is cut to whole pages"
         )
-        return (s.tokens_asked + s.page_size) * s.full_token + (
-            int(s.swa_ratio * s.tokens_asked) // s.page_size * s.page_size + s.page_size
-            if s.n_layer_swa
-            else 0
-        ) * s.swa_token
+        return paged(s, s.tokens_asked)
     if s.family == "ollama":
-        s.sources["need_bytes"] = "read: ollama fs/ggml/ggml.go, GraphSize"
-        return s.cells * s.full_token + s.swa_cells * s.swa_token + s.cross_bytes
-    s.sources["need_bytes"] = "read: llama.cpp src/llama-kv-cache.cpp"
-    return s.cells * s.full_token + s.swa_cells * s.swa_token + s.cross_bytes
+        s.cite("read: ollama fs/ggml/ggml.go, GraphSize")
+    else:
+        s.cite("read: llama.cpp src/llama-kv-cache.cpp")
+    return s.cells * s.full_token + s.swa_cells * s.swa_token
 
 
 @rule
 def kv_bytes(s: Sheet) -> float:
     if s.family == "vLLM" and s.has("available"):
-        s.sources["kv_bytes"] = "vLLM gives the cache all that its share leaves"
+        s.cite("vLLM gives the cache all that its share leaves")
         return s.available
-    if s.family == "SGLang" and s.has("available") and (not s.given("tokens")):
-        s.sources["kv_bytes"] = "read: sglang memory_pool.py"
-        return (s.tokens_held + s.page_size) * s.full_token + (
-            int(s.swa_ratio * s.tokens_held) // s.page_size * s.page_size + s.page_size
-            if s.n_layer_swa
-            else 0
-        ) * s.swa_token
+    if s.family == "SGLang" and s.has("available") and not s.given("tokens"):
+        s.cite("read: sglang memory_pool.py")
+        return paged(s, s.tokens_held)
     if s.family == "TensorRT-LLM" and s.has("available"):
-        s.sources["kv_bytes"] = "as tokens_held"
+        s.cite("as tokens_held")
         return s.tokens_held * s.token_bytes
-    if s.given("kv_printed") and (not s.given("cache_cells")) and (not s.given("n_ctx_printed")):
-        s.sources["kv_bytes"] = "as the log prints it"
+    if s.given("kv_printed") and not s.given("cache_cells") and not s.given("n_ctx_printed"):
+        s.cite("as the log prints it")
         return s.kv_printed
-    s.sources["kv_bytes"] = "the cache of what is asked for"
+    s.cite("the cache of what is asked for")
     return s.need_bytes
-
-
-@rule
-def freed(s: Sheet) -> float:
-    if s.given("n_ctx_asked") and s.has("full_token"):
-        # the cache of what is no longer asked for
-        return s.full_token * (s.n_ctx_asked - s.n_ctx)
-    # as asked
-    return 0

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from helpers.fits.arithmetic import pad, up
+from helpers.fits.servers import table
 from helpers.fits.sheet import Sheet, rule
+
+GPT_OSS = ("gptoss", "gpt-oss")
 
 
 @rule
 def measured(s: Sheet) -> float:
-    if s.family == "ollama" and 202509 <= s.date < 202511 and s.own_engine:
+    if s.family != "ollama":
+        return False
+    if 202509 <= s.date < 202511 and s.own_engine:
         # read: ollama llm/server.go, ollamaServer of 0.12.0: models of its own engine are loaded
         # and counted
         return True
-    if s.family == "ollama":
-        # read: ollama llm/server.go of 0.12.11: it loads, counts and lays out anew, and estimates
-        # nothing; where only a month is known, an older release may have run
-        return s.date >= (202511 if "." in s.version else 202602)
-    # not ollama
-    return False
+    # read: ollama llm/server.go of 0.12.11: it loads, counts and lays out anew, and estimates
+    # nothing; where only a month is known, an older release may have run
+    return s.date >= (202511 if "." in s.version else 202602)
 
 
 @rule
 def own_engine(s: Sheet) -> float:
     # read: ollama fs/ggml/ggml.go, OllamaEngineRequired
-    return s.text("gguf_arch") in (
-        "gptoss",
-        "gpt-oss",
-        "gemma3",
-        "gemma3n",
-        "mistral3",
-        "llama4",
-        "mllama",
-        "qwen25vl",
-        "qwen3",
-        "qwen3moe",
-    )
+    return s.architecture in table()["own_engine"]
 
 
 @rule
 def n_pad(s: Sheet) -> float:
-    if "whisper" in s.program:
-        # read: whisper.cpp src/whisper.cpp, GGML_PAD, since flash attention of May 2024 (1.6)
-        return 256 if s.date >= 202405 else 1
     if s.date >= 202511 and "ik_" not in s.program:
         # read: llama.cpp src/llama-context.cpp, pull request 17046
         return 256
@@ -49,7 +37,6 @@ def n_pad(s: Sheet) -> float:
         # read: llama.cpp llama_kv_cache::get_padding; pull request 6177 of March 2024 is the
         # first to pad
         return 256 if s.flash_attn else 32
-    # read: llama.cpp before pull request 6177: no padding
     return 1
 
 
@@ -63,11 +50,17 @@ def streams(s: Sheet) -> float:
 
 
 @rule
+def n_ctx_held(s: Sheet) -> float:
+    if "kobold" in s.program and s.date >= 202312 and s.n_ctx % 256 == 0:
+        # read: koboldcpp gpttype_adapter.cpp, extra_context_handle_fragmentation: 80 more than
+        # asked with context shift, 120 and 128 in later files; a context of whole 256 is taken as
+        # what was asked
+        return s.n_ctx + (80 if s.date < 202411 else 128)
+    return s.n_ctx
+
+
+@rule
 def cells(s: Sheet) -> float:
-    if "whisper" in s.program:
-        # read: whisper.cpp src/whisper.cpp, whisper_init_state: three times the context from 1.5
-        # to 1.6, for its decoders; one since pull request 2443 of October 2024
-        return (3 if 202311 <= s.date < 202410 else 1) * pad(s.n_ctx, s.n_pad)
     if s.given("cells_per_stream"):
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
@@ -77,64 +70,63 @@ def cells(s: Sheet) -> float:
     if s.family == "llama.cpp":
         # read: llama.cpp src/llama-model.cpp, create_memory, before November 2025
         return pad(up(s.n_ctx_held, s.streams), s.n_pad) * s.streams
-    if s.family == "ollama" and s.measured:
+    if s.measured:
         # read: ollama kvcache/causal.go, Init; ml/backend/ggml, CachePadding; 0.12.11 counts what
         # it allocates
         return pad(s.n_ctx, 256)
-    # no rounding is known
     return s.n_ctx
 
 
 @rule
 def swa_full(s: Sheet) -> float:
-    if "kobold" in s.program:
-        # records: koboldcpp kept whole windows until the middle of 2026
-        return s.date < 202606
-    # read: llama.cpp common/common.h, swa_full
-    return False
+    # records: koboldcpp kept whole windows until the middle of 2026; read: llama.cpp
+    # common/common.h, swa_full
+    return "kobold" in s.program and s.date < 202606
 
 
 @rule
 def swa_cells(s: Sheet) -> float:
     if s.n_layer_swa == 0:
-        # no sliding layers
         return 0
     if s.given("cache_cells"):
         # as printed: cells are those of one stream
         return min(s.sizes("cache_cells")) * s.streams
-    if s.family == "llama.cpp" and (s.swa_full or s.date < 202505):
-        # read: llama.cpp before pull request 13194 (May 2025), and --swa-full: a window saves
-        # nothing
-        return s.cells
-    if s.family == "llama.cpp" and s.date < 202506:
-        # read: llama.cpp src/llama-kv-cache.cpp of May 2025, n_batch not n_ubatch
-        return min(s.cells, pad(s.n_swa * s.n_parallel + s.n_batch, s.n_pad))
     if s.family == "llama.cpp":
-        windows = s.n_parallel if s.streams == 1 else 1
-        window_cells = s.n_swa * windows + s.n_ubatch
-        cells_a_stream = s.cells // s.streams
-        if s.date < 202511:
-            # read: llama.cpp src/llama-kv-cache-unified-iswa.cpp of June 2025
-            return min(cells_a_stream, pad(window_cells, s.n_pad)) * s.streams
-        # read: llama.cpp src/llama-kv-cache-iswa.cpp, issue 17037
-        return pad(min(cells_a_stream, window_cells), 256) * s.streams
-    if s.family == "ollama" and s.measured:
+        return window_cells_of_llama_cpp(s)
+    is_gpt_oss = s.architecture in GPT_OSS
+    if s.measured:
         # read: ollama kvcache/causal.go, Init; model/models/gptoss: 4096
-        if s.text("gguf_arch") in ("gptoss", "gpt-oss"):
-            window = 4096.0
-        elif s.n_parallel > 1:
-            window = s.n_swa + 1
-        else:
-            window = s.n_swa
+        window = 4096.0
+        if not is_gpt_oss:
+            window = s.n_swa + (1 if s.n_parallel > 1 else 0)
         return min(s.cells, pad(s.n_parallel * window + s.n_batch, 256))
-    if s.family == "ollama" and s.text("gguf_arch") in ("gptoss", "gpt-oss"):
+    if s.family == "ollama" and is_gpt_oss:
         # read: ollama GraphSize, gptoss: 4096, not the window of 128
         return s.n_parallel * 4096 + s.n_batch
-    if s.family == "ollama" and s.text("gguf_arch") == "gemma3":
+    if s.family == "ollama" and s.architecture == "gemma3":
         # read: ollama GraphSize, gemma3
         return s.n_parallel * s.n_swa + s.n_batch
     # no saving by the window is known
     return s.n_ctx
+
+
+def window_cells_of_llama_cpp(s: Sheet) -> float:
+    """Cells of a sliding layer, by the rule of the release."""
+    if s.swa_full or s.date < 202505:
+        # read: llama.cpp before pull request 13194 (May 2025), and --swa-full: a window saves
+        # nothing
+        return s.cells
+    if s.date < 202506:
+        # read: llama.cpp src/llama-kv-cache.cpp of May 2025, n_batch not n_ubatch
+        return min(s.cells, pad(s.n_swa * s.n_parallel + s.n_batch, s.n_pad))
+    windows = s.n_parallel if s.streams == 1 else 1
+    window_cells = s.n_swa * windows + s.n_ubatch
+    cells_a_stream = s.cells // s.streams
+    if s.date < 202511:
+        # read: llama.cpp src/llama-kv-cache-unified-iswa.cpp of June 2025
+        return min(cells_a_stream, pad(window_cells, s.n_pad)) * s.streams
+    # read: llama.cpp src/llama-kv-cache-iswa.cpp, issue 17037
+    return pad(min(cells_a_stream, window_cells), 256) * s.streams
 
 
 @rule
@@ -148,5 +140,4 @@ def step(s: Sheet) -> float:
     if s.family == "vLLM" and s.one_kind:
         # read: estimate_max_model_len ends at whole blocks
         return s.block_size
-    # no rounding is known
     return 1
