@@ -114,11 +114,11 @@ class _Spelt:
 
 
 def _verb(argv: list[str]) -> int:
-    if argv[:1] == ["capture"]:
-        return int(importlib.import_module("helpers.look.capture").main(argv[1:]))
     replaced = gone.instead(argv)
     if replaced:
         raise WrongUse(replaced)
+    if argv[:1] == ["capture"]:
+        return int(importlib.import_module("helpers.look.capture").main(argv[1:]))
     parser, verbs = parsers(argv[0] if argv else "")
     if not argv:
         parser.print_help()

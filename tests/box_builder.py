@@ -8,8 +8,6 @@ import json
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
 
-LINK = {"current_link_speed": "16.0 GT/s PCIe", "max_link_speed": "16.0 GT/s PCIe"}
-LINK.update(max_link_width="16", numa_node="-1", iommu_group="14", iommu_type="DMA-FQ", resource=[])
 BRIDGE = "0000:00:01.1"
 
 
@@ -85,20 +83,20 @@ def process(pid, name, rss_bytes):
 
 
 def pci_rows(*cards):
-    """The bus with (address, vendor, device, driver, width) a card; one of AMD's sits behind the switch it brings."""
+    """The bus with (address, vendor, device, driver) a card; one of AMD's sits behind the switch it brings."""
     rows = []
     place = f"/sys/devices/pci0000:00/{BRIDGE}"
-    port = {"class": "0x060400", "driver": "pcieport", "current_link_width": "16", **LINK}
+    port = {"class": "0x060400", "driver": "pcieport"}
     rows.append({"pci": BRIDGE, "vendor": "0x1022", "device": "0x14db", "path": place, **port})
-    for pci, vendor, device, driver, width in cards:
+    for pci, vendor, device, driver in cards:
         path = place
         if vendor == "0x1002" and device != "0x1586":
             switch = f"0000:{int(pci[5:7], 16) - 1:02x}:00.0"
             path = f"{place}/{switch}"
             rows.append({"pci": switch, "vendor": vendor, "device": "0x1479", "path": path, **port})
         row = {"pci": pci, "class": "0x030000", "vendor": vendor, "device": device, "boot_vga": "1"}
-        row.update(driver=driver, path=f"{path}/{pci}", current_link_width=width, subsystem="")
-        rows.append({**row, "with_security_processor": device == "0x1586", **LINK})
+        row.update(driver=driver, path=f"{path}/{pci}", subsystem="")
+        rows.append({**row, "with_security_processor": device == "0x1586"})
     return rows
 
 

@@ -18,7 +18,7 @@ def gb10(available_kib, free_kib, message=""):
     for name, size in sizes.items():
         xml = xml.replace(f"<{name}>{size} MiB", f"<{name}>N/A")
     box.stated("nvidia-smi -q -x", xml, kind="command")
-    box.rows("pci_devices", build.pci_rows(("0000:01:00.0", "0x10de", "0x2e12", "nvidia", "16")))
+    box.rows("pci_devices", build.pci_rows(("0000:01:00.0", "0x10de", "0x2e12", "nvidia")))
     device = {"index": 0, "pci": "0000:01:00.0", "name": "NVIDIA GB10", "integrated": 1}
     device.update(total_bytes=119 << 30, free_bytes=free_kib << 10)
     torch = {"status": "ok", "torch": "2.9.0+cu130", "cuda": "13.0", "hip": None}

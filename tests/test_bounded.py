@@ -80,11 +80,10 @@ def test_of_a_text_that_is_too_long_the_beginning_and_the_end_are_read(tmp_path,
     end, begin = os.pipe()
     writer = threading.Thread(target=lambda: (os.write(begin, text.encode()), os.close(begin)))
     writer.start()
-    with text_file.TextFile("-", end, waits=True) as piped:
-        read = "".join(piped.lines())
+    piped = text_file.read_text("-", end)
     writer.join()
     os.close(end)
-    assert "1400 MiB" in read and "3800 MiB" in read and "2600 MiB" not in read
+    assert "1400 MiB" in piped.text and "3800 MiB" in piped.text and "2600 MiB" not in piped.text
     assert "and the last" in piped.note
 
 

@@ -266,7 +266,7 @@ def workstation(nodes, container, *more):
     box.rows("processes", running)
     opened = {"pid": 50, "fd": 20, "target": nodes[-1], "status": "ok", "why": ""}
     box.rows("device_files", [{**opened, "fdinfo": "pos:\t0\n"}])
-    card = ("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16")
+    card = ("0000:01:00.0", "0x10de", "0x2684", "nvidia")
     box.rows("pci_devices", build.pci_rows(card, *more))
     build.identity(box, container=container, groups=[(0, "root")], uid=0)
     build.access(box, nodes)
@@ -291,7 +291,7 @@ def workstation(nodes, container, *more):
 def test_another_vendors_gpu_or_node_is_no_obstacle_to_a_program_that_runs(
     nodes, container, driver
 ):
-    more = [] if driver is None else [("0000:13:00.0", "0x1002", "0x164e", driver, "16")]
+    more = [] if driver is None else [("0000:13:00.0", "0x1002", "0x164e", driver)]
     plain = workstation(NODES, container)
     verdict = workstation(nodes, container, *more)
     assert (verdict.cause, verdict.confidence) == (plain.cause, plain.confidence)

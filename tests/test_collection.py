@@ -1,7 +1,6 @@
-"""What is collected from a tree: PCI devices with their links, control groups, boot images, the kernel's names."""
+"""What is collected from a tree: PCI devices, control groups, boot images, the kernel's names."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,44 +10,31 @@ from trees import link, write
 
 from helpers.look import machine, pci, ttm
 
-GIB = 1 << 30
-MIB = 1 << 20
 SLOT = "/sys/devices/pci0000:00/0000:00:01.1"
 CARD = SLOT + "/0000:01:00.0/0000:02:00.0/0000:03:00.0"
 PACKAGE = "/sys/devices/pci0000:00/0000:00:08.1/0000:c5:00."
-BARS = (
-    "0xe000000000 0xe4ffffffff 0x14220c\n0x0 0x0 0x0\n0xe500000000 0xe50fffffff 0x14220c\n0x0 0x0 0x0\n"
-    "0xf000 0xf0ff 0x40101\n0xfca00000 0xfcafffff 0x40200\n0xfcb00000 0xfcb1ffff 0x46200"
-)
-AT_REST = "16", "16", "2.5", "16.0"
-# Folder, class, vendor, device, lanes now and at most, speed now and at most.
+# Folder, class, vendor, device.
 DEVICES = (
-    (SLOT, "0x060400", "0x1022", "0x1483", "4", "4", "16.0", "16.0"),
-    (SLOT + "/0000:01:00.0", "0x060400", "0x1002", "0x1478", "4", "16", "16.0", "16.0"),
+    (SLOT, "0x060400", "0x1022", "0x1483"),
+    (SLOT + "/0000:01:00.0", "0x060400", "0x1002", "0x1478"),
     (SLOT + "/0000:01:00.0/0000:02:00.0", "0x060400", "0x1002", "0x1479"),
-    (CARD, "0x030000", "0x1002", "0x744c", "16", "16", "16.0", "16.0"),
-    (PACKAGE + "0", "0x038000", "0x1002", "0x1586", "255", "255", "16.0", "16.0"),
+    (CARD, "0x030000", "0x1002", "0x744c"),
+    (PACKAGE + "0", "0x038000", "0x1002", "0x1586"),
     (PACKAGE + "2", "0x108000", "0x1022", "0x17e0"),
     ("/sys/devices/pci0000:00/0000:00:02.0", "0x030000", "0x8086", "0xa780"),
-    ("/sys/devices/pci0000:00/0000:0b:00.0", "0x030200", "0x10de", "0x2204", *AT_REST),
+    ("/sys/devices/pci0000:00/0000:0b:00.0", "0x030200", "0x10de", "0x2204"),
     ("/sys/devices/pci0000:00/0000:00:14.0", "0x0c0330", "0x1022", "0x1"),
 )
-NAMES = "class vendor device current_link_width max_link_width current_link_speed max_link_speed".split()
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """A card behind its own switch in a shortened slot, an APU, an Intel GPU and an NVIDIA card at rest."""
+    """A card behind its own switch, an APU, an Intel GPU and an NVIDIA card."""
     root = tmp_path_factory.mktemp("pci")
     for folder, *words in DEVICES:
-        for name, text in zip(NAMES, words, strict=False):
-            unit = " GT/s PCIe" if name.endswith("speed") else ""
-            write(root, f"{folder}/{name}", f"{text}{unit}\n")
+        for name, text in zip(("class", "vendor", "device"), words, strict=True):
+            write(root, f"{folder}/{name}", f"{text}\n")
         link(root, f"/sys/bus/pci/devices/{folder.rsplit('/', 1)[-1]}", f"{root}{folder}")
-    write(root, CARD + "/numa_node", "-1\n")
-    write(root, CARD + "/resource", BARS)
-    write(root, "/sys/kernel/iommu_groups/17/type", "DMA-FQ\n")
-    link(root, CARD + "/iommu_group", f"{root}/sys/kernel/iommu_groups/17")
     (root / "sys/bus/pci/drivers/amdgpu").mkdir(parents=True)
     link(root, CARD + "/driver", f"{root}/sys/bus/pci/drivers/amdgpu")
     return pci.collect_pci(root)
@@ -57,20 +43,14 @@ def rows(tmp_path_factory):
 def test_only_gpus_and_bridges_are_collected(rows):
     expected = "00:01.1 00:02.0 01:00.0 02:00.0 03:00.0 0b:00.0 c5:00.0"
     assert [row["pci"] for row in rows] == [f"0000:{place}" for place in expected.split()]
-    gpu = rows[4]
-    assert (gpu["driver"], gpu["iommu_group"], gpu["path"]) == ("amdgpu", "17", CARD)
-    assert gpu["resource"] == [20 * GIB, 0, 256 * MIB, 0, 256, MIB]
+    assert (rows[4]["driver"], rows[4]["path"]) == ("amdgpu", CARD)
 
 
-def test_a_card_in_a_shortened_slot_is_told_by_the_link_outside_its_own_switch(rows):
+def test_a_gpu_inside_the_processor_is_told_from_a_card_by_the_bus(rows):
     gpus = {device.pci[5:]: device for device in pci.pci_devices(box(pci_devices=rows))}
-    gpu = gpus["03:00.0"]
-    assert gpu.is_gpu and gpu.link == pci.Link(16.0, 4, 16.0, 16)
-    assert [gpu.large_bar(size) for size in (20 * GIB, 24 * GIB, 0)] == [True, False, False]
-    assert gpu.iommu.value == "DMA-FQ" and gpu.numa_node.why == "the firmware names no node"
+    assert gpus["03:00.0"].is_gpu and not gpus["02:00.0"].is_gpu
     inside = [gpus[at].integrated for at in "03:00.0 c5:00.0 00:02.0 0b:00.0".split()]
     assert inside == [False, True, True, None]
-    assert gpus["c5:00.0"].link is None and gpus["0b:00.0"].link.speed_gts == 2.5
 
 
 def test_a_tree_of_plain_folders_or_with_links_out_of_it_is_read_as_far_as_it_goes(tmp_path):
@@ -82,7 +62,7 @@ def test_a_tree_of_plain_folders_or_with_links_out_of_it_is_read_as_far_as_it_go
     (row,) = pci.collect_pci(tmp_path)
     assert (row["pci"], row["path"], row["driver"]) == ("0000:03:00.0", folder, "")
     (gpu,) = pci.pci_devices(box(pci_devices=[row]))
-    assert gpu.link is None and gpu.integrated is None
+    assert gpu.integrated is None
 
 
 def test_the_groups_files_are_found_from_the_process_up_and_nothing_outside(tmp_path):
@@ -94,13 +74,10 @@ def test_the_groups_files_are_found_from_the_process_up_and_nothing_outside(tmp_
     assert machine.cgroup_files(tmp_path / "nothing") == []
 
 
-def test_the_host_row_takes_the_kernel_of_the_tree_and_the_rest_from_here(tmp_path):
-    write(tmp_path, "/proc/sys/kernel/osrelease", "6.8.0-55\n")
+def test_the_host_row_says_when_the_kernel_of_the_tree_started(tmp_path):
     write(tmp_path, "/proc/sys/kernel/random/boot_id", "0b0b-17\n")
     (row,) = machine.collect_host(tmp_path)
-    assert (row["release"], row["boot_id"], row["version"]) == ("6.8.0-55", "0b0b-17", "")
-    assert row["page_size"] >= 4096 and row["clock_ticks"] > 0 and row["now"].endswith("+00:00")
-    assert machine.collect_host(Path("/"))[0]["release"]
+    assert row["boot_id"] == "0b0b-17" and row["page_size"] >= 4096
 
 
 def test_boot_images_and_configuration_are_listed_with_their_times(tmp_path):

@@ -47,9 +47,9 @@ def test_two_causes_that_weigh_alike_are_cannot_tell_with_both_named():
     assert {"version-mismatch", "permission"} <= {o.cause for o in verdict.alternatives}
 
 
-def test_a_long_stream_is_read_line_by_line_and_a_failure_in_its_middle_counts():
+def test_a_failure_in_the_middle_of_a_long_text_counts():
     lines = ["step 1 done, all well\n"] * 6000 + [FULL + "\n"] + ["waiting\n"] * 6000
-    evidence = evidence_from_message(iter(lines))
+    evidence = evidence_from_message("".join(lines))
     assert diagnose(evidence).cause == "true-capacity" and len(evidence.error_text) < 70_000
 
 
@@ -69,16 +69,12 @@ def test_the_sums_are_shown_without_their_source_in_every_line():
 
 
 # -- what is no text, and odd files ---------------------------------------------------------------
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-8-sig"])
-def test_a_text_in_any_encoding_is_still_a_text(encoding):
-    assert judged(FULL.encode(encoding)).cause == "true-capacity"
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=400))
 def test_binary_garbage_gets_a_verdict(raw):
-    assert judged(raw).next_step.what
-    assert judged(bytes(byte | 0x80 for byte in raw)).cause == "cannot-tell"
+    assert judged(raw.decode("utf-8", "replace")).next_step.what
+    no_word = bytes(byte | 0x80 for byte in raw).decode("utf-8", "replace")
+    assert judged(no_word).cause == "cannot-tell"
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", '{"evidence": 3}', "{" * 4000, '{"evidence"'])

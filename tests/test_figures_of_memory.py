@@ -246,7 +246,7 @@ def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():
         f"{base}/mem_info_vram_total": f"{20 << 30}\n",
     }
     own = (("0000:c4:00.0", "0x1586"), ("0000:03:00.0", "0x744c"))
-    bus = build.pci_rows(*((pci, "0x1002", device, "amdgpu", "16") for pci, device in own))
+    bus = build.pci_rows(*((pci, "0x1002", device, "amdgpu") for pci, device in own))
     box = apu(files=card, tables={"pci_devices": bus}, leave_out=("torch",))
     assert {stack.kind for stack in ceilings(box)} >= {"apu"} and len(ceilings(box)) == 2
     assert ceiling_answer(box, message_total=int(19.98 * GIB))[0].pattern == "ttm_default"
@@ -265,7 +265,7 @@ def test_unified_nvidia_memory_that_is_page_cache_is_not_called_used():
 
 def nvidia_box(nodes, container, *more):
     box = build.Box("x", "recorded", "2026-01-01T00:00:00Z")
-    own = ("0000:01:00.0", "0x10de", "0x2684", "nvidia", "16")
+    own = ("0000:01:00.0", "0x10de", "0x2684", "nvidia")
     box.rows("pci_devices", build.pci_rows(own, *more))
     build.identity(box, container=container, groups=[(0, "root")], uid=0)
     build.access(box, nodes)
@@ -289,12 +289,12 @@ NODES = ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"]
 def test_the_processors_gpu_and_the_number_of_a_node_are_no_obstacle_to_cuda(
     nodes, container, driver
 ):
-    small = ("0000:13:00.0", "0x1002", "0x164e", driver, "16")
+    small = ("0000:13:00.0", "0x1002", "0x164e", driver)
     assert obstacles(nvidia_box(nodes, container, small)) == ()
 
 
 def test_the_vendor_of_a_message_says_whose_obstacles_count():
-    box = nvidia_box(NODES, "docker", ("0000:13:00.0", "0x1002", "0x164e", "amdgpu", "16"))
+    box = nvidia_box(NODES, "docker", ("0000:13:00.0", "0x1002", "0x164e", "amdgpu"))
     assert [o.path for o in obstacles(box, "AMD")] == ["/dev/kfd"]
     assert obstacles(box, "NVIDIA") == ()
 

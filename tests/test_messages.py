@@ -68,7 +68,7 @@ def test_a_text_names_its_failures_with_their_numbers(row):
         gives.update(texts(message), others=[size.text for size in message.others])
         found.append({k: v for k, v in gives.items() if v not in ("", None, (), [])})
     assert json.loads(json.dumps(found)) == row["gives"]
-    assert found or (reading.unused and not reading.truncated)
+    assert found or reading.unused
 
 
 def test_a_number_has_its_precision_and_a_message_its_words():
@@ -117,12 +117,10 @@ def lined(width, before="", after="", to="(?: |$)"):
         lambda text: text.upper(),
         lambda text: text.replace(" GiB", "\u00a0GiB"),
         lambda text: "x" * 5000 + " " + text + " " + "y" * 5000,
-        lambda text: text.encode("utf-16"),
-        lambda text: text.encode("utf-16-le"),
-        lambda text: b"\xff\xfa\x80" * 9 + text.encode(),
+        lambda text: "\ufffd" * 9 + text,
     ],
 )
-def test_wrapping_prefixes_colours_and_encodings_change_no_number(wrap):
+def test_wrapping_prefixes_and_colours_change_no_number(wrap):
     assert texts(one(wrap(NEW))) == texts(one(NEW)) and one(wrap(NEW)).pids == (7101, 7102)
 
 
@@ -151,26 +149,13 @@ def test_two_messages_at_once_stay_apart_and_repeats_count_once():
 
 def test_a_text_that_ends_inside_a_message_says_so():
     reading = read_message(NEW[: NEW.index("12.20") + 2])
-    assert reading.truncated and "ends inside a message" in reading.unused
+    assert "ends inside a message" in reading.unused
     assert reading.messages[0].process
 
 
-def test_a_source_that_breaks_keeps_what_it_gave():
-    def lines():
-        yield NEW
-        raise OSError("the pipe closed")
-
-    reading = read_message(lines())
-    assert len(reading.messages) == 1 and reading.truncated
-    assert "OSError: the pipe closed" in reading.unused
-
-
-ODD = ([None, 3, b"\xff\xfe", {}], b"", bytes(range(256)) * 9, "\ud800\udfff", [""] * 9)
-
-
-@pytest.mark.parametrize("source", ["", None, 7, object(), *ODD])
-def test_anything_else_is_an_answer_and_never_a_traceback(source):
-    reading = read_message(source)
+@pytest.mark.parametrize("text", ["", bytes(range(256)).decode("latin-1") * 9, "\ud800\udfff"])
+def test_anything_else_is_an_answer_and_never_a_traceback(text):
+    reading = read_message(text)
     assert not reading.messages and reading.unused
 
 
@@ -181,14 +166,12 @@ def test_a_message_is_found_wherever_the_stream_is_cut(at):
     reading = read_message(text)
     assert [m.start for m in reading.messages] == [at + 1]
     assert texts(reading.messages[0]) == texts(one(NEW))
-    assert read_message(iter(text.splitlines(keepends=True))) == reading
 
 
 def test_very_many_different_messages_are_bounded():
-    reading = read_message(
-        f"CUDA out of memory. Tried to allocate {n}.00 MiB\n" for n in range(1000)
-    )
-    assert len(reading.messages) == MESSAGES_LIMIT and reading.truncated
+    line = "CUDA out of memory. Tried to allocate {}.00 MiB\n"
+    reading = read_message("".join(map(line.format, range(1000))))
+    assert len(reading.messages) == MESSAGES_LIMIT
     assert "800 more messages" in reading.unused
 
 
@@ -263,14 +246,9 @@ def test_in_a_container_the_named_process_can_be_this_one():
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.text(max_size=400)
-    | st.binary(max_size=400)
-    | st.lists(st.text(max_size=80), max_size=8)
-    | st.integers(0, 2**32).map(lambda seed: mutated(random.Random(seed)))
-)
+@given(st.text(max_size=400) | st.integers(0, 2**32).map(lambda seed: mutated(random.Random(seed))))
 def test_no_text_makes_it_raise(source):
-    reading = read_message(source)  # type: ignore[arg-type]
+    reading = read_message(source)
     assert reading.messages or reading.unused
     for message in reading.messages:
         assert account_of(message).fragmentation in ("excluded", "possible", "likely", "unknown")

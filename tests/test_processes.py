@@ -17,8 +17,8 @@ from helpers.look import files, hanging
 from helpers.look.processes import processes, walk_device_files, walk_processes
 
 
-def collect_processes(root, with_args):
-    return list(walk_processes(str(root), with_args))
+def collect_processes(root):
+    return list(walk_processes(str(root)))
 
 
 def collect_device_files(root):
@@ -43,15 +43,15 @@ def still(tmp_path_factory):
 
 
 def test_every_process_of_a_tree_is_read(still):
-    rows = collect_processes(still.root, False)
+    rows = collect_processes(still.root)
     assert tuple(p.pid for p in processes(box(processes=rows))) == still.pids
     assert {row["status"] for row in rows} == {"ok"}
     assert "shell (1)" in {row["name"] for row in rows}, "a bracket in a name shifts no field"
-    assert all(row["start_ticks"] == 1000 + row["pid"] for row in rows)
+    assert not any("args" in row for row in rows), "arguments may hold secrets"
 
 
 def test_a_zombie_has_no_memory_which_is_not_zero_memory(still):
-    found = processes(box(processes=collect_processes(still.root, False)))
+    found = processes(box(processes=collect_processes(still.root)))
     zombies = [p for p in found if p.state == "Z"]
     assert len(zombies) == 2 and sum(p.state == "D" for p in found) == 2
     assert {(p.rss_anon_bytes.value, p.rss_anon_bytes.status) for p in zombies} == {
@@ -59,16 +59,10 @@ def test_a_zombie_has_no_memory_which_is_not_zero_memory(still):
     }
 
 
-def test_arguments_are_kept_only_where_asked_for(still):
-    assert not any("args" in row for row in collect_processes(still.root, False))
-    first = collect_processes(still.root, True)[0]
-    assert first["args"] == [first["name"], "--pid", str(first["pid"])]
-
-
 def test_a_process_that_ends_while_it_is_looked_at_says_so(tree, monkeypatch):
     shutil.rmtree(tree.root / "proc" / str(tree.pids[3]))
     (tree.root / "proc" / str(tree.pids[3])).mkdir()
-    rows = {row["pid"]: row for row in collect_processes(tree.root, False)}
+    rows = {row["pid"]: row for row in collect_processes(tree.root)}
     ended = rows[tree.pids[3]]
     assert (ended["status"], ended["why"]) == ("not_available", "ended while it was looked at")
     assert sum(row["status"] == "ok" for row in rows.values()) == 19
@@ -78,7 +72,7 @@ def test_a_process_that_ends_while_it_is_looked_at_says_so(tree, monkeypatch):
 
 def test_a_tree_without_proc_is_an_error_of_the_caller(tmp_path):
     with pytest.raises(FileNotFoundError):
-        collect_processes(tmp_path, False)
+        collect_processes(tmp_path)
 
 
 def test_only_gpu_files_are_listed_with_their_fdinfo(still):
@@ -91,13 +85,13 @@ def test_only_gpu_files_are_listed_with_their_fdinfo(still):
 
 
 def test_odd_entries_in_proc_change_nothing(tree):
-    before = collect_processes(tree.root, False), collect_device_files(tree.root)
+    before = collect_processes(tree.root), collect_device_files(tree.root)
     for odd in ("12x", "-5", "0x10", "\u0663", "self"):
         write(tree.root, f"/proc/{odd}/status", "Name:\todd\n")
     pid = tree.pids[0]
     link(tree.root, f"/proc/{pid}/fd/notanumber", "/dev/kfd")
     write(tree.root, f"/proc/{pid}/fd/999", "a file, not a link")
-    assert (collect_processes(tree.root, False), collect_device_files(tree.root)) == before
+    assert (collect_processes(tree.root), collect_device_files(tree.root)) == before
 
 
 def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree):
@@ -115,7 +109,7 @@ def test_a_file_that_is_gone_or_renamed_costs_its_own_row(tree):
 def test_a_name_that_is_no_utf8_is_kept_readable(tree):
     path = tree.root / f"proc/{tree.pids[0]}/status"
     path.write_bytes(path.read_bytes().replace(b"Name:\t", b"Name:\t\xff\xfe"))
-    first = processes(box(processes=collect_processes(tree.root, False)))[0]
+    first = processes(box(processes=collect_processes(tree.root)))[0]
     assert first.name.startswith("\ufffd\ufffd")
 
 
@@ -134,7 +128,7 @@ def test_a_read_that_hangs_costs_its_row_and_its_limit(still, monkeypatch):
     odd = [(row["target"], row["why"]) for row in rows if row["status"] != "ok"]
     assert odd == [(first["target"], "hung for 0.3 s")] and len(rows) == 8
     monkeypatch.setattr(files, "read", partial(hangs, at=f"/proc/{still.pids[2]}/status"))
-    states = [row["status"] for row in collect_processes(still.root, False)]
+    states = [row["status"] for row in collect_processes(still.root)]
     assert states.count("ok") == 19 and states[2] == "not_available"
 
 
@@ -148,7 +142,7 @@ def test_what_another_user_may_not_see_is_refused_not_missing(open_folder: Path)
     (proc / f"{tree.pids[7]}/fd").chmod(0o500)
     code = (
         "import json; from helpers.look.processes import *\n"
-        "print(json.dumps([list(walk_processes(sys.argv[1], True)), list(walk_device_files(sys.argv[1]))]))"
+        "print(json.dumps([list(walk_processes(sys.argv[1])), list(walk_device_files(sys.argv[1]))]))"
     )
     seen, held = as_nobody(code, tree.root)
     refused = [row for row in seen if row["status"] != "ok"]
@@ -162,6 +156,6 @@ def test_what_another_user_may_not_see_is_refused_not_missing(open_folder: Path)
 
 
 def test_this_process_sees_itself():
-    rows = collect_processes(Path("/"), False)
+    rows = collect_processes(Path("/"))
     own = next(p for p in processes(box(processes=rows)) if p.pid == os.getpid())
     assert own.uid == os.getuid() and int(own.rss_anon_bytes.value or 0) > 1 << 20

@@ -18,7 +18,7 @@ MOST_TOKENS = {
     "fits": 18_200,
     "ground": 10_800,
     "judge": 39_500,
-    "look": 56_200,
+    "look": 53_900,
     "rehearse": 15_200,
     "settings": 10_400,
     "share": 6_900,

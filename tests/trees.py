@@ -124,19 +124,15 @@ def _pci(root: Path, pci: str, vendor: str, device: str, driver: str) -> str:
     bridge = f"0000:00:{int(pci[5:7], 16) % 32:02x}.0"
     above = f"/sys/devices/pci0000:00/{bridge}"
     folder = f"{above}/{pci}"
-    lanes = {"current_link_speed": "16.0 GT/s PCIe", "current_link_width": 16}
-    most = {"max_link_speed": "16.0 GT/s PCIe", "max_link_width": 16}
-    write_all(root, above, {"class": "0x060400", "vendor": "0x1022", "device": "0x14ed", **lanes})
+    write_all(root, above, {"class": "0x060400", "vendor": "0x1022", "device": "0x14ed"})
     ids = f"{vendor[2:].upper()}:{device[2:].upper()}"
     files: dict[str, object] = {
         "class": "0x030000",
         "vendor": vendor,
         "device": device,
-        "numa_node": "-1",
         "uevent": f"DRIVER={driver}\nPCI_CLASS=30000\nPCI_ID={ids}\nPCI_SLOT_NAME={pci}",
-        "resource": "0x7800000000 0x7bffffffff 0x14220c\n0x0 0x0 0x0",
     }
-    write_all(root, folder, {**files, **lanes, **most})
+    write_all(root, folder, files)
     os.makedirs(f"{root}/sys/bus/pci/drivers/{driver}", exist_ok=True)
     link(root, f"{folder}/driver", f"../../../../bus/pci/drivers/{driver}")
     for name, place in ((bridge, f"pci0000:00/{bridge}"), (pci, f"pci0000:00/{bridge}/{pci}")):

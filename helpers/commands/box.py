@@ -132,18 +132,18 @@ def _pasted(name: str) -> CaseEvidence:
     from dataclasses import replace
 
     from helpers.judge.evidence import evidence_from_message, not_text
-    from helpers.look.text_file import TextFile
+    from helpers.look.text_file import read_text
 
     own = name in ("-", "/dev/stdin")
     try:
-        with TextFile(name, sys.stdin.fileno() if own else None, waits=own) as file:
-            kind = not_text(file.start)
-            pasted = evidence_from_message(() if kind else file.lines())
-            if pasted.error_text.strip():
-                return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
-            snapshot = "; a memory snapshot is read by: python3 -m helpers diagnose FILE"
-            other = snapshot if "pickle" in kind else ""
-            raise WrongUse(f"no error text in it: {kind or file.note or 'empty'}{other}")
+        file = read_text(name, sys.stdin.fileno() if own else None)
+        kind = not_text(file.start)
+        pasted = evidence_from_message("" if kind else file.text)
+        if pasted.error_text.strip():
+            return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
+        snapshot = "; a memory snapshot is read by: python3 -m helpers diagnose FILE"
+        other = snapshot if "pickle" in kind else ""
+        raise WrongUse(f"no error text in it: {kind or file.note or 'empty'}{other}")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise WrongUse(f"{name}: {why}; expected a file with the error text, or -") from error

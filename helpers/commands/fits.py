@@ -70,7 +70,7 @@ def _read(arguments: argparse.Namespace) -> Given:
     """The record, the model or the log that a command line names."""
     from helpers.fits.log import read_log
     from helpers.fits.model import is_model, read_model, read_record
-    from helpers.look.text_file import TextFile
+    from helpers.look.text_file import read_text
 
     path = Path(arguments.what or arguments.inputs)
     if not path.exists():
@@ -79,8 +79,7 @@ def _read(arguments: argparse.Namespace) -> Given:
         return read_record(path)
     if is_model(path):
         return read_model(path)
-    with TextFile(str(path)) as file:
-        return read_log(file.lines())
+    return read_log(read_text(str(path)).text.splitlines(keepends=True))
 
 
 def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:

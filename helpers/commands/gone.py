@@ -20,6 +20,10 @@ OPTIONS = {
     ("share", "--as-is"): "report writes the page with everything on it, for who may see that",
     ("share", "--allow-binary"): "nothing is looked through any more: only typed results go out",
     ("share", "--allow-found"): "nothing is looked through any more: only typed results go out",
+    (
+        "capture",
+        "--with-args",
+    ): "a bundle keeps no arguments of processes; ps -ww -o args PID shows them",
     ("check", "--pairs"): "rccl-tests or nccl-tests measure a pair of cards",
 }
 

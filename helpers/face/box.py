@@ -60,11 +60,6 @@ class Box:
         return box_views.stack_table(self.facts)
 
     @property
-    def slots(self) -> Shown:
-        """How each GPU is attached: PCIe link, BAR, IOMMU group, NUMA node."""
-        return box_views.slot_table(self.facts)
-
-    @property
     def access(self) -> Shown:
         """Each device node, whether this user may open it, and what removes an obstacle."""
         return box_views.access_table(self.facts)

@@ -111,7 +111,7 @@ def read_log(lines: Iterable[str]) -> Given:
     for line in lines:
         reader.feed(line[:LINE_CHARS])
     rows = reader.rows
-    messages = read_message(reader.last_lines).messages
+    messages = read_message("".join(reader.last_lines)).messages
     failures = [message for message in messages if message.event in rows["failed"]]
     if not reader.programs and not failures:
         count = len(reader.last_lines)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -107,16 +106,11 @@ def not_text(start: bytes) -> str:
     return "binary data" if odd > len(start) // 50 else ""
 
 
-def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
+def evidence_from_message(text: str) -> CaseEvidence:
     """Evidence of a pasted error text or a log.
 
     Never raises; ``unused`` says what could not be used.
     """
-    if isinstance(text, bytes):
-        is_utf16 = text[:2] in (b"\xff\xfe", b"\xfe\xff")
-        text = text.decode("utf-16" if is_utf16 else "utf-8", "replace")
-    if not isinstance(text, str):
-        return _evidence_from_stream(text)
     text, left_out = ends(text)
     reading = read_message(text)
     return CaseEvidence(
@@ -124,28 +118,6 @@ def evidence_from_message(text: str | bytes | Iterable[str]) -> CaseEvidence:
         error_text=_cut(text, reading.messages),
         unused="; ".join(filter(None, (left_out, reading.unused))),
     )
-
-
-def _evidence_from_stream(lines: Iterable[str]) -> CaseEvidence:
-    """Evidence of a stream that is too long to hold: its ends, and the failures in between."""
-    head: list[str] = []
-    tail: deque[str] = deque(maxlen=400)
-    reading = read_message(_passed_on(lines, head, tail))
-    failures = [message.words + "\n" for message in reading.messages[:5]]
-    shown = "".join([*head, "\n", *failures, *tail])
-    return CaseEvidence(reading.messages, _cut(shown), unused=reading.unused)
-
-
-def _passed_on(lines: Iterable[str], head: list[str], tail: deque[str]) -> Iterator[str]:
-    """The lines of a stream, its first and last ones kept on the way."""
-    size = 0
-    for line in lines:
-        size += len(line)
-        if size <= LONGEST_TEXT // 2:
-            head.append(line)
-        else:
-            tail.append(line[:2000])
-        yield line
 
 
 def evidence_from_bundle(bundle: Bundle) -> CaseEvidence:

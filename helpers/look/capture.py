@@ -72,7 +72,6 @@ class Options:
     """
 
     root: str = "/"
-    with_args: bool = False
     commands: bool = True
     torch: bool = True
     torch_devices: bool = False
@@ -302,7 +301,7 @@ def _tables(options: Options) -> dict[str, Tables]:
             "initramfs": (child(ttm.collect_initramfs), ""),
         },
         "processes": {
-            "processes": (partial(processes.walk_processes, root, options.with_args), ""),
+            "processes": (partial(processes.walk_processes, root), ""),
             "device_files": (partial(processes.walk_device_files, root), ""),
         },
         "access": {
@@ -368,9 +367,8 @@ def _torch(options: Options) -> list[dict[str, Any]]:
     """What the interpreter that owns torch says of it, in a child of its own."""
     rows = framework.collect(_torch_python(options), TORCH_LIMIT_S, options.torch_devices)
     for row in rows:
-        for key in ("python", "path"):
-            if row.get(key):
-                row[key] = environment.without_names(str(row[key]))
+        if row.get("python"):
+            row["python"] = environment.without_names(str(row["python"]))
     return rows
 
 
@@ -434,7 +432,6 @@ def _checked(arguments: argparse.Namespace) -> tuple[Options, Path]:
     options = Options(
         root="/" if os.path.samefile(root, "/") else os.path.abspath(root),
         torch_python=os.path.abspath(program) if program else "",
-        with_args=arguments.with_args,
         commands=not arguments.no_commands,
         torch=not arguments.no_torch,
         torch_devices=arguments.torch_devices,

@@ -70,13 +70,10 @@ class MessageReading:
     """The failures of a text in its order.
 
     ``unused`` says in one line what could not be used, and is empty where all was.
-
-    ``truncated``: the source or a message broke off, or there were too many different messages.
     """
 
     messages: tuple[Message, ...]
     unused: str
-    truncated: bool
 
 
 def of_device(failure: Message | Row | Line) -> bool:

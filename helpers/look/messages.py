@@ -1,9 +1,9 @@
 """What failures does a text name, and which numbers does each give?
 
-Any text: a pasted line, a log of 100 MB, or binary noise.
+Any text: a pasted line, a long log, or binary noise.
 
-Which wording means what is the table of helpers/look/messages.json. Reading streams, in linear time
-and bounded memory. Colours, quoting marks, log prefixes and line wraps are looked through; what
+Which wording means what is the table of helpers/look/messages.json. Reading takes linear time:
+a long text is read in stretches. Colours, quoting marks, log prefixes and line wraps are looked through; what
 programs print as standing advice is taken out first; lines of the kernel are read by the reader
 of its log. Nothing raises: what could not be used is said.
 """
@@ -11,7 +11,7 @@ of its log. Nothing raises: what could not be used is said.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,6 @@ from helpers.look.squeezed_messages import (
     footers,
     messages_in,
 )
-from helpers.look.text_file import pieces_of
 from helpers.look.wordings import SIZES, Line, Row, lines, plain_anchors
 
 if TYPE_CHECKING:
@@ -44,9 +43,10 @@ QUOTED_BESIDE = 200
 LONGEST_ALONE = 2048
 """Characters of a line that stands alone which are looked at."""
 NOTHING_KNOWN = "nothing in it names a failure known here"
-_BLOCK = 1 << 18
-_READ_AGAIN = 8192
-"""Of the end of a block, read again with the next one: a message may reach over both."""
+_STRETCH = 1 << 18
+"""Characters of a long text that are read at once."""
+_READ_ON = 8192
+"""Behind a stretch, read with it: a message may reach over its end."""
 _SMALL_TEXT = 1 << 16
 """A text up to this long is looked at as a whole, of a longer one what stands around words of
 known failures: so many characters before and behind them.
@@ -57,18 +57,11 @@ _KERNEL_SIZES: dict[str, str] = data("look/message_words")["sizes of the kernel'
 """What a message calls a size that the reader of the kernel's log gives."""
 
 
-def read_message(text: str | bytes | Iterable[str]) -> MessageReading:
-    """Every failure that a text names, each distinct one once.
-
-    Never raises; ``text`` may be a stream of lines.
-    """
-    reader = _Reader()
-    blocks = reader.blocks(text)
-    block = next(blocks, "")
-    while block:
-        following = next(blocks, "")
-        reader.feed(block, is_last=not following)
-        block = following
+def read_message(text: str) -> MessageReading:
+    """Every failure that a text names, each distinct one once. Never raises."""
+    reader = _Reader(text)
+    for start in range(0, len(text), _STRETCH):
+        reader.read(start, min(start + _STRETCH, len(text)))
     return reader.reading()
 
 
@@ -85,7 +78,7 @@ def without_footers(text: str) -> str:
 
 
 class _Placed(NamedTuple):
-    """A failure and its place in the buffer; ``squeezed`` is None for a line read by itself."""
+    """A failure and its place in the text; ``squeezed`` is None for a line read by itself."""
 
     start: int
     end: int
@@ -94,19 +87,12 @@ class _Placed(NamedTuple):
 
 
 class _Reader:
-    """Reads block by block, and counts what cannot be used.
+    """Reads a text stretch by stretch, and counts what cannot be used."""
 
-    A message may reach over two blocks: the end of each is read again with the next.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        self.text = text
         self.kept: dict[str, Message] = {}
-        self.buffer = ""
-        self.base = 0  # characters before the buffer
         self.covered = 0  # characters up to the end of the last message
-        self.characters = 0
-        self.stopped = ""
-        self.not_text = 0
         self.repeats = 0
         self.over = 0
         self.passed = 0
@@ -128,16 +114,14 @@ class _Reader:
         return MessageReading(
             messages=tuple(sorted(messages, key=lambda message: message.start)),
             unused=self.unused(len(messages)),
-            truncated=bool(self.stopped or self.over or self.ends_inside),
         )
 
     def unused(self, count: int) -> str:
         """What could not be used, in one line, where ``count`` messages are given."""
         remarks = []
-        if self.stopped:
-            remarks.append(f"stopped reading: {self.stopped}")
-        if self.not_text:
-            remarks.append(f"{self.not_text} characters are not text")
+        not_text = self.text.count("\ufffd") + self.text.count("\x00")
+        if not_text:
+            remarks.append(f"{not_text} characters are not text")
         if self.unread:
             shown = ", ".join(list(self.unread)[:4])
             remarks.append(f'{len(self.unread)} sizes are ambiguous or say "not measured": {shown}')
@@ -154,67 +138,34 @@ class _Reader:
         if self.ends_inside:
             remarks.append("the text ends inside a message")
         if not count:
-            remarks.append(NOTHING_KNOWN if self.characters else "the text is empty")
+            remarks.append(NOTHING_KNOWN if self.text else "the text is empty")
         return "; ".join(remarks)
 
-    def blocks(self, source: object) -> Iterator[str]:
-        """The text in pieces of 256 KiB, whatever it came as."""
-        pending: list[str] = []
-        size = 0
-        try:
-            for piece in pieces_of(source, _BLOCK):
-                self.not_text += piece.count("\ufffd") + piece.count("\x00")
-                pending.append(piece)
-                size += len(piece)
-                if size >= _BLOCK:
-                    yield "".join(pending)
-                    self.characters += size
-                    pending = []
-                    size = 0
-        # The source is the caller's, a file or a generator; what it gave so far counts.
-        except Exception as error:  # noqa: BLE001
-            self.stopped = f"{type(error).__name__}: {str(error)[:120]}"
-        self.characters += size
-        if pending:
-            yield "".join(pending)
-
-    def feed(self, block: str, is_last: bool) -> None:
+    def read(self, start: int, stop: int) -> None:
+        """Keeps the messages that begin in a stretch and behind what earlier ones cover."""
+        is_last = stop == len(self.text)
         mentions = len(self.kept) + self.repeats + self.over
         if mentions > MENTIONS_LIMIT and not is_last:
-            self.passed += len(self.buffer)
-            self.base += len(self.buffer)
-            self.buffer = block
+            self.passed += stop - start
             return
-        self.buffer += block
-        limit = len(self.buffer)
-        if not is_last:
-            limit -= _READ_AGAIN
-        if limit <= 0:
-            return
-        self._scan(limit, is_last)
-        cut = limit
-        if not is_last:
-            line = self.buffer.rfind("\n", max(0, limit - _READ_AGAIN), limit) + 1
-            cut = max(line, limit - _BEFORE)
-        self.base += cut
-        self.buffer = self.buffer[cut:]
-
-    def _scan(self, limit: int, is_last: bool) -> None:
-        """Keeps the messages that begin before ``limit`` and behind what earlier ones cover."""
-        covered = self.covered
-        buffer = self.buffer
-        regions = [(0, len(buffer))]
-        if len(buffer) > _SMALL_TEXT or self.base or not is_last:
-            regions = _regions(lowered(buffer))
-        for start, stop in regions:
-            squeezed = Squeezed(buffer, start, stop)
-            for failure in self._failures(squeezed, buffer[start:stop], start):
-                if failure.start >= limit or failure.start + self.base < covered:
+        for first, last in self._regions(max(0, start - _BEFORE), stop + _READ_ON):
+            squeezed = Squeezed(self.text, first, last)
+            for failure in self._failures(squeezed, self.text[first:last], first):
+                if not max(start, self.covered) <= failure.start < stop:
                     continue
-                self.covered = max(self.covered, failure.end + self.base)
+                self.covered = max(self.covered, failure.end)
                 self._keep(failure)
-                if failure.squeezed is not None and is_last and stop == len(buffer):
+                if failure.squeezed is not None and is_last and last == len(self.text):
                     self.ends_inside = _ends_inside(failure.squeezed, squeezed.flat)
+
+    def _regions(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """What of a stretch is looked at: a small text as a whole, of a longer one what stands
+        around words that a known failure has.
+        """
+        if len(self.text) <= _SMALL_TEXT:
+            return [(0, len(self.text))]
+        stretch = lowered(self.text[start:stop])
+        return [(start + first, start + last) for first, last in _regions(stretch)]
 
     def _failures(self, squeezed: Squeezed, text: str, base: int) -> list[_Placed]:
         """What one region names, in its order. A line of the kernel's belongs to the reader of
@@ -245,8 +196,8 @@ class _Reader:
         elif len(self.kept) >= MESSAGES_LIMIT:
             self.over += 1
         else:
-            words = _quoted(self.buffer, failure)
-            self.kept[key] = Message(start=failure.start + self.base, words=words, **values)
+            words = _quoted(self.text, failure)
+            self.kept[key] = Message(start=failure.start, words=words, **values)
 
     def _events(self, text: str, base: int) -> Iterator[_Placed]:
         """The lines of a kernel, read by the reader of its log."""

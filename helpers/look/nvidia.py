@@ -9,18 +9,17 @@ nvidia-smi writes.
 
 from __future__ import annotations
 
+import io
 import pkgutil
 import re
 import sys
 from dataclasses import dataclass, fields, replace
-from itertools import chain
 from typing import Any
 from xml.etree import ElementTree
 
 from helpers.ground.shapes import NOT_ALLOWED, Reading
 from helpers.ground.units import pci_address
 from helpers.look.bundle import Bundle, Row, Text, rows
-from helpers.look.text_file import BLOCK, cut
 from helpers.look.vendor_text import count, find_object, size, stdout_of, why_nothing, word
 
 from . import commands
@@ -223,33 +222,22 @@ def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.
     start = words.find("<?xml")
     if start < 0:
         start = max(words.find("<nvidia_smi_log"), 0)
-    words = words[start:]
-    parser: Any = ElementTree.XMLPullParser(("start", "end"))
     root: ElementTree.Element | None = None
     complete: list[ElementTree.Element] = []
     depth = 0
-
-    def fed(part: str) -> Any:
-        parser.feed(part)
-        return parser.read_events()
-
+    source = io.BytesIO(words[start:].encode("utf-8", "replace"))
     try:  # what is refused on the way is never built whole
-        for event, element in chain.from_iterable(map(fed, cut(words, BLOCK))):
+        for event, element in ElementTree.iterparse(source, ("start", "end")):
             if root is None:
                 root = element
-            if event == "start":
-                depth += 1
-            else:
-                depth -= 1
+            depth += 1 if event == "start" else -1
             if event == "end" and depth == 1 and element.tag == "gpu":
                 complete.append(element)
             if depth > MOST_DEPTH:
                 return None, []
+    # Cut off, or followed by a warning: what was whole until there stands.
     except (ElementTree.ParseError, ValueError):
-        return (
-            root,
-            complete,
-        )  # cut off, or followed by a warning: what was whole until there stands
+        return root, complete
     return root, complete
 
 

@@ -49,9 +49,9 @@ def pids(root: str) -> list[int]:
         return sorted(int(e.name) for e in entries if e.name.isdigit() and e.name.isascii())
 
 
-def walk_processes(root: str, with_args: bool = False) -> Iterator[dict[str, Any]]:
+def walk_processes(root: str) -> Iterator[dict[str, Any]]:
     """Rows of the table ``processes``, one by one."""
-    for pid, row, why in hanging.read_each(pids(root), partial(_process, root, with_args)):
+    for pid, row, why in hanging.read_each(pids(root), partial(_process, root)):
         if row is None:
             row = {"pid": pid, "status": "not_available", "why": why}
         yield row
@@ -87,33 +87,27 @@ def _text(root: str, source: str) -> tuple[str, str, str]:
     return content.decode("utf-8", "replace"), status, why
 
 
-def _process(root: str, with_args: bool, pid: int) -> dict[str, Any]:
+def _process(root: str, pid: int) -> dict[str, Any]:
     text, status, why = _text(root, f"/proc/{pid}/status")
     if status != "ok":
         if why.startswith("no such") or "ESRCH" in why:
             why = "ended while it was looked at"
         return {"pid": pid, "status": status, "why": why}
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    anon = _first(fields.get("RssAnon"))
-    stat = process_of(pid, root.rstrip("/"))
     row: dict[str, Any] = {
         "pid": pid,
         "status": status,
         "why": why,
-        "uid": _first(fields.get("Uid")),
         "name": fields.get("Name", "").strip(),
         "state": fields.get("State", "").strip()[:1],
     }
-    if stat.state:
-        row["start_ticks"] = stat.start_ticks
+    uid = _first(fields.get("Uid"))
+    if uid is not None:
+        row["uid"] = uid
+    anon = _first(fields.get("RssAnon"))
     if anon is not None:
         row["rss_anon_bytes"] = anon * KIB
-    if with_args:
-        words, args_status, args_why = _text(root, f"/proc/{pid}/cmdline")
-        row["args"] = words.rstrip("\0").split("\0") if words else []
-        if args_status != "ok":
-            row["args_why"] = args_why
-    return {key: value for key, value in row.items() if value is not None}
+    return row
 
 
 def _first(value: str | None) -> int | None:

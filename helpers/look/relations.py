@@ -29,10 +29,6 @@ LOWER_SHARE = 0.05
 INSTALLED_SHARE = 0.06
 """What firmware and kernel take of the RAM that was bought, before MemTotal."""
 BUSY_BYTES = 512 * MIB
-WORD_BYTES = 4 * GIB
-"""What 32 bits hold: Windows' AdapterRAM gives it, or up to 1 MiB less, for every larger card
-(Win32_VideoController).
-"""
 RELATIONS: dict[str, str] = data("look/relations")
 """Each relation's name and what it means."""
 RUNTIME = ("runtime", "hsa")
@@ -180,27 +176,21 @@ def _sums(book: _Book) -> Named:
 
 
 def _beyond(book: _Book) -> Named:
-    """Sizes that the part cannot have, or that no counter holds."""
-    if book.kind == CARD and min(book.sizes, default=0) > 4:
-        for total in book.totals("vram", "visible-vram"):
-            if near(total, WORD_BYTES, 0.001):
-                yield "wrapped", (total,)
+    """Sizes that the part cannot have."""
     most = _most_bytes(book)
     bounded_pools = ("runtime", "hsa", "kfd", "vram", "gtt", "vulkan")
     for figure in book.measured:
         if figure.what not in ("total", "used", "free"):
             continue
         size = _bytes(figure)
+        is_size = 0 <= size < NOT_MEASURED_BYTES and figure.pool in bounded_pools
         is_gtt_of_card = figure.pool == "gtt" and book.kind == CARD
-        if size < 0 or abs(size) >= NOT_MEASURED_BYTES:
-            yield "wrapped", (figure,)
-        elif most and size > 1.02 * most and figure.pool in bounded_pools and not is_gtt_of_card:
+        if most and is_size and size > 1.02 * most and not is_gtt_of_card:
             yield "above-hardware", (figure,)
     if book.hip and book.kind == UNKNOWN:
         for total in book.totals("runtime"):
             if _bytes(total) > 256 * MIB and not is_card_size(_bytes(total), "AMD"):
                 yield "no-card-size", (total,)
-    yield from _wrapped_at_32_bits(book)
 
 
 def _most_bytes(book: _Book) -> int:
@@ -210,17 +200,6 @@ def _most_bytes(book: _Book) -> int:
     if book.kind == CARD and book.sizes:
         return max(book.sizes) * GIB
     return max(map(_bytes, book.of("total", "stated")), default=0)
-
-
-def _wrapped_at_32_bits(book: _Book) -> Named:
-    pools = book.of("used", "vram", "gtt") + book.totals("vram", "gtt")
-    for pair in combinations(pools, 2):
-        low, high = sorted(pair, key=_bytes)
-        if (low.what, low.pool) != (high.what, high.pool) or low.source == high.source:
-            continue
-        lost = _bytes(high) - _bytes(low)
-        if lost and _bytes(low) < WORD_BYTES <= _bytes(high) and near(lost % WORD_BYTES, 0, 0):
-            yield "wrapped", (low, high)
 
 
 def _rest(book: _Book) -> Named:
@@ -328,41 +307,19 @@ def _limits_not_live(book: _Book) -> Named:
 
 
 def _cards(book: _Book) -> Named:
-    """What the uses of several cards say together."""
-    used_sizes = book.of("used", "vram", "runtime")
-    for source in sorted({used.source for used in used_sizes}):
-        by_device: dict[str, tuple[Figure, Figure]] = {}
-        for used in used_sizes:
-            if used.source != source or not used.device:
-                continue
-            for total in beside(used, book.measured, "total"):
-                if _bytes(total) > 0:
-                    by_device[used.device] = (used, total)
-        yield from _cards_of_source(list(by_device.values()))
-
-
-def _cards_of_source(cards: list[tuple[Figure, Figure]]) -> Named:
-    full = [used for used, total in cards if _bytes(used) > 0.9 * _bytes(total)]
-    idle = [used for used, total in cards if _bytes(used) < 0.05 * _bytes(total)]
-    if full and idle:
-        yield "some-full", (full[0], idle[0])
-    busy = [
-        (used, total)
-        for used, total in cards
-        if _bytes(used) > max(BUSY_BYTES, 0.05 * _bytes(total))
-    ]
-    if len(busy) < 2:
-        return
-    first = tuple(used for used, _ in busy[:4])
-    uses = [_bytes(used) for used, _ in busy]
-    totals = [_bytes(total) for _, total in busy]
-    shares = [_bytes(used) / _bytes(total) for used, total in busy]
-    unequal_cards = max(totals) > 1.1 * min(totals)
-    if unequal_cards and max(shares) - min(shares) < 0.02 and min(shares) > 0.3:
-        yield "equal-fractions", first
-    tolerance = max(uses) // 500 + 2 * busy[0][0].precision_bytes
-    if len(busy) >= 3 and max(uses) - min(uses) <= tolerance:
-        yield "equal-amounts", first
+    """Whether a source shows some of its cards full and others empty."""
+    full: dict[str, Figure] = {}
+    idle: dict[str, Figure] = {}
+    for used in book.of("used", "vram", "runtime"):
+        if not used.device:
+            continue
+        for total in beside(used, book.measured, "total"):
+            if _bytes(used) > 0.9 * _bytes(total) > 0:
+                full.setdefault(used.source, used)
+            elif _bytes(used) < 0.05 * _bytes(total):
+                idle.setdefault(used.source, used)
+    for source in sorted(full.keys() & idle.keys()):
+        yield "some-full", (full[source], idle[source])
 
 
 def _page_cache(book: _Book) -> Named:

@@ -17,13 +17,11 @@ from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine
-from helpers.look.pci import Link, PciDevice, pci_devices
 from helpers.settings.audit import audit_box
 from helpers.settings.kernel_parameters import audit_kernel
 from helpers.settings.presets import findings, load
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
 
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
 ELSEWHERE = "NOT THIS MACHINE"
@@ -100,40 +98,6 @@ def stack_table(bundle: Bundle) -> Shown:
     says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
     head = ["layer", "release", "source"]
     return Shown("Builds between a program and the card", head, cells, result=says)
-
-
-def slot_table(bundle: Bundle) -> Shown:
-    """How each GPU is attached: PCIe link now and at most, the largest BAR beside the VRAM,
-    IOMMU, NUMA node.
-    """
-    listed = {gpu.pci: gpu for gpu in gpus(bundle)}
-    rows = []
-    for device in pci_devices(bundle):
-        if device.pci not in listed:
-            continue
-        link = device.link
-        now = ""
-        most = ""
-        if link:
-            now = f"{link.speed_gts:g} GT/s x{link.width}"
-            most = f"{link.max_speed_gts:g} GT/s x{link.max_width}"
-        covers = _covers(device, listed[device.pci])
-        bar = device.largest_bar_bytes or None
-        rows.append([device.pci, now, most, bar, covers, device.iommu, device.numa_node])
-    head = ["GPU", "link now", "at most", Column("largest BAR", "bytes"), "covers the VRAM"]
-    none = "No slot is known: no GPU is among the PCI devices that were listed."
-    slow = [f"{row[0]} runs at {row[1]} of {row[2]}" for row in rows if row[1] != row[2]]
-    says = "; ".join(slow) or "each link at its full speed and width"
-    head += ["IOMMU", "NUMA node"]
-    return Shown("PCIe slots of the GPUs", head, rows, none=none, result=says if rows else none)
-
-
-def _covers(device: PciDevice, gpu: Gpu) -> bool | None:
-    """Whether the largest BAR shows the whole VRAM; None where one of them is not known."""
-    sizes = [pool.total for pool in gpu.pools if pool.layer in ("sysfs VRAM", "nvidia-smi")]
-    if not sizes or not sizes[-1].ok or not device.bars_bytes:
-        return None
-    return device.large_bar(int(sizes[-1].value or 0))
 
 
 def settings_table(bundle: Bundle) -> Shown:
@@ -234,10 +198,6 @@ def fine(bundle: Bundle) -> list[str]:
     listed = gpus(bundle)
     if listed and all(_holders_are_fine(gpu) for gpu in listed):
         says.append("every process that holds GPU memory could be looked at, and none is a zombie")
-    addresses = {gpu.pci for gpu in listed}
-    links = [slot.link for slot in pci_devices(bundle) if slot.link and slot.pci in addresses]
-    if links and all(_is_at_its_best(link) for link in links):
-        says.append("each PCIe link runs at its full speed and width")
     return says
 
 
@@ -245,10 +205,6 @@ def _holders_are_fine(gpu: Gpu) -> bool:
     """Whether somebody holds memory of a GPU, everybody could be seen, and nobody is a zombie."""
     zombies = [holder for holder in gpu.holders if holder.state == "Z"]
     return bool(gpu.holders) and not gpu.blind_spots and not zombies
-
-
-def _is_at_its_best(link: Link) -> bool:
-    return (link.speed_gts, link.width) == (link.max_speed_gts, link.max_width)
 
 
 def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:

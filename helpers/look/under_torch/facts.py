@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import sys
-import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -27,9 +26,8 @@ def facts(devices: bool) -> dict[str, Any]:
     """
     row: dict[str, Any] = {"status": "ok", "why": "", "python": sys.executable}
     row.update(python_version=sys.version.split()[0], unread={}, devices_taken=False, devices=[])
-    began = time.monotonic()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         why = ""
         torch = None
         try:
@@ -40,15 +38,12 @@ def facts(devices: bool) -> dict[str, Any]:
             why = f"no torch in {sys.executable}" if none else f"import torch: {error}"
         except BaseException as error:  # noqa: BLE001 - a broken torch raises anything: amdsmi's KeyError, OSError, SystemExit
             why = f"import torch: {_last_line(error)}"
-        row["import_s"] = round(time.monotonic() - began, 3)
         if why:
             row.update(status="not_available", why=why)
-        else:
-            _fill(torch, row)
-            if devices:
-                _take_devices(torch, row)
-        texts = [" ".join(str(one.message).split())[:300] for one in warned]
-        row["warnings"] = list(dict.fromkeys(texts))[:5]
+            return row
+        _fill(torch, row)
+        if devices:
+            _take_devices(torch, row)
     return row
 
 
@@ -59,10 +54,8 @@ def _build(torch: Any) -> dict[str, Any]:
         raise ImportError(f"{path} is no torch: it has no __version__")
     return {
         "torch": str(torch.__version__),
-        "path": str(getattr(torch, "__file__", "")),
         "cuda": getattr(version, "cuda", None),
         "hip": getattr(version, "hip", None),
-        "git": getattr(version, "git_version", None),
     }
 
 
