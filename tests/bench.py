@@ -141,8 +141,8 @@ def batch() -> list[dict]:
 def replay() -> list[dict]:
     """The allocator compiled and in plain Python, on a trace of a real program; the grid of a what-if; the first answers."""
     from helpers.allocator.driver import Card
-    from helpers.allocator.engine import replay as run
     from helpers.allocator.oracle_lines import from_oracle
+    from helpers.allocator.replay import replay as run
     from helpers.allocator.whatif import whatif
     from helpers.settings.releases import behaviour
     from helpers.settings.text import grid

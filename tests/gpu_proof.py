@@ -23,9 +23,9 @@ from proof_fixes import fixes_part  # noqa: E402 -- a program beside this one
 from helpers.allocator.agreement import agreement  # noqa: E402
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances  # noqa: E402
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path, whatever lies beside it
-from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.patterns import PATTERNS, generate  # noqa: E402
+from helpers.allocator.replay import replay  # noqa: E402
 from helpers.allocator.trace import Trace, TraceError  # noqa: E402
 from helpers.allocator.trace_file import read_trace  # noqa: E402
 from helpers.ground.units import parse_size  # noqa: E402

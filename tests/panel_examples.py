@@ -25,7 +25,7 @@ CELLS = {
 PRELUDE = """import functools, os, sys, types
 sys.path.insert(0, os.environ["CASEBOOK_TESTS"])
 import panel_examples
-from helpers.allocator.engine import replay
+from helpers.allocator.replay import replay
 from helpers.fits.panel import PANEL as fits_panel
 from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers, ttm_limit

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.record import record
+from helpers.allocator.replay import replay
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.child import transcript
 from helpers.settings.table import CONF_NAMES

@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT)]
 
 from helpers.allocator.circumstances import with_record  # noqa: E402
 from helpers.allocator.driver import Card  # noqa: E402 -- the checkout stands first on sys.path
-from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.parquet_file import to_parquet  # noqa: E402
+from helpers.allocator.replay import replay  # noqa: E402
 from helpers.allocator.trace_file import read_trace  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import remedies, torches  # noqa: E402

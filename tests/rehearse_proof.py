@@ -29,8 +29,8 @@ from helpers.allocator import snapshot  # noqa: E402 -- the checkout stands firs
 from helpers.allocator.agreement import agreement  # noqa: E402
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record  # noqa: E402
 from helpers.allocator.driver import Card  # noqa: E402
-from helpers.allocator.engine import replay  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
+from helpers.allocator.replay import replay  # noqa: E402
 from helpers.allocator.trace_file import read_trace  # noqa: E402
 from helpers.look.cards import find_card  # noqa: E402
 from helpers.rehearse import Rehearsal, build, rehearse, torches  # noqa: E402

@@ -27,10 +27,9 @@ from helpers.allocator import (  # noqa: E402
 )
 from helpers.allocator.allocator import OUTCOMES  # noqa: E402
 from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
-from helpers.allocator.engine import replay, resolve, run  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
-from helpers.allocator.trace import Op, StartBlock, StartSegment  # noqa: E402
-from helpers.settings.releases import behaviour  # noqa: E402
+from helpers.allocator.replay import replay  # noqa: E402
+from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = (0, 1, 512, 513, 4096, 300_000, *(int(mib * MIB) for mib in (1, 1 + 2**-20, 3, 9, 10, 14)))
@@ -158,12 +157,18 @@ def random_case(seed, length):
 
 def outcome(compiled, case, timeline=True, stop=None):
     """None where the allocator's state is torn, which torch's own bookkeeping does not survive either."""
-    rules = behaviour(case["torch"])
-    held, at, _ = resolve(case["trace"], case["conf"], rules)
-    how = {"timeline": timeline, "stop": stop, "compiled": compiled}
-    how |= {name: case[name] for name in ("fraction", "addresses")}
+    calls = tuple(DriverCall(0, "malloc", address, 0, 0) for address in case["addresses"])
     try:
-        return run(case["trace"], held, at, rules, case["card"], **how)
+        return replay(
+            replace(case["trace"], driver=calls),
+            case["conf"],
+            case["card"],
+            torch=case["torch"],
+            fraction=case["fraction"],
+            stop=stop,
+            timeline=timeline,
+            engine="compiled" if compiled else "plain",
+        )
     except ReplayError:
         return None
 
@@ -335,7 +340,7 @@ def test_it_stops_where_it_is_told(stop):
 
 
 def test_columns_that_cannot_be_written_to_need_no_second_compilation():
-    trace = patterns.generate("key_value_cache", requests=1)
+    trace = patterns.generate("volume_profiles", sessions=100)
     replay(trace, "", Card(1 << 30), engine="compiled")
     before = len(compiled.advance.signatures)
     for column in (trace.op, trace.id, trace.size, trace.stream, trace.pool):
@@ -375,14 +380,14 @@ def fresh_process(code, tmp_path, numba=True):
 
 
 PATTERN = (
-    "from helpers.allocator import engine\nfrom helpers.allocator.driver import Card\n"
+    "from helpers.allocator import replay as engine\nfrom helpers.allocator.driver import Card\n"
     "from helpers.allocator import patterns\n"
-    "trace = patterns.generate('key_value_cache', requests=1)\n"
+    "trace = patterns.generate('volume_profiles', sessions=100)\n"
     "print(engine.replay(trace, '', Card(1 << 30){0}).engine)\n"
 )
 
 
-BUSY = "import helpers.allocator.engine as r\nr._plain = {0}\n"
+BUSY = "import helpers.allocator.replay as r\nr._plain = {0}\n"
 """As if this process had carried out so many operations in plain Python."""
 UNWRITABLE = """import numba.core.caching as caching
 def refuse(*_):
@@ -419,7 +424,7 @@ def test_a_small_trace_is_replayed_at_once_without_compiling(tmp_path):
 def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_word(
     monkeypatch, capsys
 ):
-    trace = patterns.generate("key_value_cache", requests=1)
+    trace = patterns.generate("volume_profiles", sessions=100)
     kept = []
     monkeypatch.setattr(compiled, "ready", lambda: bool(kept))
     monkeypatch.setattr(compiled, "make", lambda: kept.append(True))
@@ -428,7 +433,7 @@ def test_one_line_says_that_it_compiles_and_what_is_kept_is_loaded_without_a_wor
         (1 << 40, "compiled", 1),
         (20_000, "compiled", 0),
     ):
-        monkeypatch.setattr("helpers.allocator.engine._plain", before)
+        monkeypatch.setattr("helpers.allocator.replay._plain", before)
         assert replay(trace, "", Card(1 << 30)).engine == engine
         said = capsys.readouterr().err
         assert said.count("\n") == lines == said.count("Compiling")

@@ -1,4 +1,4 @@
-"""Figures of a block table: held to hand-made cases, to the counters of the model, and to the model's own answers."""
+"""Figures of a block table: held to hand-made cases and to the counters of the model."""
 
 import pytest
 from allocator_traces import MIB, alloc, free, trace_of
@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from helpers.allocator import metrics as m
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
+from helpers.allocator.replay import replay
+from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
 from helpers.settings.releases import behaviour
 from helpers.settings.text import parse
@@ -22,11 +23,6 @@ def run(trace, conf="", capacity=1 << 30, **how):
 
 def figures(trace, conf=""):
     return m.metrics(run(trace, conf).blocks, parse(conf, RULES))
-
-
-def state(trace, conf="", capacity=1 << 30, **how):
-    blocks = run(trace, conf, capacity, **how).blocks
-    return m.State(m.state_of(blocks), parse(conf, RULES), Card(capacity), RULES, **how)
 
 
 def every_second_freed(first):
@@ -56,7 +52,6 @@ def test_the_ratio_is_a_half_whether_the_request_succeeds_or_not(
     assert found.misleading_ratio == 0.5
     assert run(trace, conf).figure("inactive_split_bytes") == inactive_split
     assert (asked.ooms == 0) is served
-    assert (state(trace, conf).largest_request_of_any() >= 300 * MIB) is served
     assert found.reserved_bytes == 800 * MIB
     assert found.allocated_bytes == 400 * MIB
     assert (found.releasable_bytes, found.stranded_bytes) == (
@@ -91,33 +86,15 @@ def test_whole_free_pages_of_an_expandable_segment_are_releasable_and_their_edge
     assert after.figure("reserved_bytes") == 40 * MIB
 
 
-def test_a_private_pool_gives_nothing_back_and_serves_no_other_request():
+def test_a_private_pool_gives_nothing_back():
     asked = [alloc(0, 30), alloc(1, 40, 0x1000), alloc(2, 50, 0, 1)]
-    trace = trace_of(*(row for one in asked for row in (one, free(one[1]))))
-    found = figures(trace)
-    now = state(trace)
+    found = figures(trace_of(*(row for one in asked for row in (one, free(one[1])))))
     assert (found.releasable_bytes, found.stranded_bytes) == (70 * MIB, 50 * MIB)
-    assert now.largest_request() == now.largest_request(0x1000) == 1024 * MIB - 50 * MIB
-    assert now.largest_request_of_any() == 1024 * MIB - 50 * MIB
-
-
-def test_the_largest_request_may_be_large_where_a_middling_one_fails():
-    # 14 MiB are left: 5 MiB would need a segment of 20, 14 MiB one of 14.
-    rows = [alloc(0, 1010)]
-    assert state(trace_of(*rows)).largest_request_of_any() == 14 * MIB
-    assert run(trace_of(*rows, alloc(1, 5))).ooms == 1
-
-
-def test_the_largest_request_with_a_fraction_and_with_rounding_of_sizes():
-    conf = "roundup_power2_divisions:2"
-    assert state(trace_of(alloc(0, 100)), conf, fraction=0.5).largest_request() == 384 * MIB
 
 
 def test_an_empty_card_has_figures_too():
-    trace = trace_of(alloc(0, 0))
-    found = figures(trace)
+    found = figures(trace_of(alloc(0, 0)))
     assert found.reserved_bytes == 0 and found.misleading_ratio == 0.0
-    assert state(trace).largest_request_of_any() == 1 << 30
 
 
 CONFS = (
@@ -152,28 +129,18 @@ def programs(draw):
 
 @hypothesis_settings(max_examples=30, deadline=None)
 @given(programs(), st.sampled_from(CONFS), st.sampled_from((96, 130, 200)))
-def test_the_largest_request_is_what_the_model_grants_and_no_larger_one(rows, conf, mib):
-    trace = trace_of(*rows)
-    outcome = run(trace, conf, mib * MIB)
+def test_the_figures_of_a_block_table_are_the_counters_of_the_model(rows, conf, mib):
+    outcome = run(trace_of(*rows), conf, mib * MIB)
     found = m.metrics(outcome.blocks, parse(conf, RULES))
     for name in ("reserved_bytes", "allocated_bytes", "active_bytes", "requested_bytes"):
         assert getattr(found, name) == outcome.figure(name), name
     assert found.stranded_bytes >= 0
 
-    def served(size):
-        return run(trace_of(*rows, (Op.ALLOC, 1000, size)), conf, mib * MIB).ooms == outcome.ooms
-
-    largest = state(trace, conf, mib * MIB).largest_request()
-    assert largest == 0 or served(largest)
-    assert not served(largest + 512)
-    for size in range(largest + 512, mib * MIB + 1, 7 * MIB):
-        assert not served(size)
-
 
 def test_the_timeline_and_its_samples_end_in_the_same_figures():
     trace = trace_of(*ONE_SEGMENT)
     whole = run(trace, timeline=True)
-    samples = m.stranded_over_time(trace, "", Card(1 << 30), samples=8, engine="plain")
+    samples = m.stranded_over_time(Study(trace, Card(1 << 30)), "", samples=8)
     assert samples[-1][0] == len(trace) - 1 and len(samples) == 8
     for at, share in samples:
         assert share.reserved_bytes == whole.column("reserved")[at]

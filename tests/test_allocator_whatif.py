@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from helpers.allocator.call_sites import requests_of
 from helpers.allocator.capacity import (
     NEIGHBOURS,
     Runs,
-    live_bytes,
     lower_bound,
-    prepared,
     smallest,
     smallest_of,
 )
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
+from helpers.allocator.replay import replay
+from helpers.allocator.requests import prepared
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
 from helpers.allocator.views.replays import league
 from helpers.allocator.whatif import whatif
@@ -33,7 +33,7 @@ EXPANDABLE = "expandable_segments:True"
 
 
 def ask(trace, mib, **how):
-    return whatif(trace, Card(mib * MIB), engine="plain", **how)
+    return whatif(trace, Card(mib * MIB), **how)
 
 
 def passes(trace, conf, capacity, **how):
@@ -107,7 +107,7 @@ def test_the_table_is_in_order_and_its_figures_are_those_of_the_replay():
 def test_where_nothing_helps_the_missing_bytes_are_exact(trace, torch):
     capacity = lower_bound(trace, Card(1))[0] - 30 * MIB
     confs = ["", EXPANDABLE, "max_split_size_mb:64", "roundup_power2_divisions:4"]
-    answer = whatif(trace, Card(capacity), torch=torch, confs=confs, engine="plain")
+    answer = whatif(trace, Card(capacity), torch=torch, confs=confs)
     assert answer.use == "" and answer.needs_bytes > 0
     runs = Runs(trace, Card(capacity), torch=torch, engine="plain")
     assert runs.passes(answer.needs_settings, capacity + answer.needs_bytes)
@@ -262,13 +262,13 @@ def test_a_start_larger_than_the_card_loses_what_was_cached():
         stream, origin, sentences = prepared(trace, Card(mib * MIB), anew)
         assert said in sentences[0]
         assert (len(stream.start), len(stream), len(origin)) == lengths
-        assert ask(trace, mib, anew=anew).needs_bytes == 0
+    for mib in (150, 100):
+        assert ask(trace, mib).needs_bytes == 0
     empty = replace(trace_of(alloc(5, 30)), start=start_of(live=False)[1:])
     assert len(prepared(empty, Card(100 * MIB), anew=True)[0]) == 1
-    for anew in (False, True):
-        failing = ask(trace, 80, anew=anew)
-        assert failing.needs_bytes == 10 * MIB and failing.rows[0].first_oom.index == 0
-        assert [(one.id, one.index, one.size_bytes) for one in failing.live] == [(0, -1, 59 * MIB)]
+    failing = ask(trace, 80)
+    assert failing.needs_bytes == 10 * MIB and failing.rows[0].first_oom.index == 0
+    assert [(one.id, one.index, one.size_bytes) for one in failing.live] == [(0, -1, 59 * MIB)]
 
 
 def test_a_start_that_a_setting_cannot_have_is_laid_anew_for_that_setting_alone():
@@ -356,7 +356,7 @@ def test_no_setting_passes_on_less_than_the_arithmetic_allows(trace, conf):
     if floor > GRANULE:
         assert not passes(trace, conf, floor - GRANULE)
     plenty = replay(trace, "", Card(1 << 40), engine="plain", timeline=True)
-    live = live_bytes(trace)
+    live = requests_of(trace).live
     assert (live <= plenty.column("allocated")).all() and live[at] == live.max()
 
 

@@ -8,13 +8,13 @@ import pytest
 from allocator_traces import MIB, alloc, free, trace_of
 from command_line import verb as run
 
-from helpers.allocator.capacity import live_bytes
+from helpers.allocator.call_sites import requests_of
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.edit import parse
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.edits.ranking import ranked
-from helpers.allocator.engine import replay
 from helpers.allocator.parquet_file import to_parquet
+from helpers.allocator.replay import replay
 from helpers.allocator.study import Study
 from helpers.allocator.trace import DriverCall, Op
 from helpers.ground.places import CHECKOUT
@@ -60,7 +60,7 @@ PLAIN = trace(step(1), step(11))
 
 
 def peak(one):
-    return int(live_bytes(one).max()) / MIB
+    return int(requests_of(one).live.max()) / MIB
 
 
 # As it is: weights 10, activations 40 and 40, loss 8, the gradient of the second 40.
@@ -224,5 +224,5 @@ def test_what_a_step_that_failed_kept_is_not_kept_by_a_checkpoint_either():
         step(1), [(FIRST, alloc(11, 40)), (SECOND, alloc(12, 40)), (LOSS, alloc(13, 8))]
     )
     made = edited(program, parse("train.py:21 checkpoint"))
-    assert live_bytes(program)[-1] == (10 + 40 + 40 + 8) * MIB
-    assert live_bytes(made.trace)[-1] == (10 + 40 + 8) * MIB
+    assert requests_of(program).live[-1] == (10 + 40 + 40 + 8) * MIB
+    assert requests_of(made.trace).live[-1] == (10 + 40 + 8) * MIB

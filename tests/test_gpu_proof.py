@@ -9,8 +9,8 @@ import proof_fixes
 import pytest
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.patterns import generate
+from helpers.allocator.replay import replay
 from helpers.trials.stress import StressResult
 from helpers.trials.targets import Target
 from helpers.trials.workload import workload
@@ -52,7 +52,7 @@ def result(trace, **changes):
 
 
 def test_a_card_that_does_as_the_model_says_is_exact_and_one_byte_more_is_seen():
-    trace = generate("mixed_survivors", requests=420)
+    trace = generate("growing_batches", batches=4)
     good = result(trace)
     assert gpu_proof.compared(trace, "", good)["same"]
     at, out, allocated, reserved = good.rows[400]

@@ -11,9 +11,9 @@ from toy_allocator import MIB, Toy
 from helpers.allocator import exhaustion as exhaustion_of_memory
 from helpers.allocator.call_sites import LinesError, requests_of
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.exhaustion import exhaustion
 from helpers.allocator.growth import LARGER, growth_of, growth_words
+from helpers.allocator.replay import replay
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.steps import FEWEST_STEPS

@@ -1,4 +1,4 @@
-"""Stress patterns: the same everywhere, possible, with the counts they declare, and what growing batches are for."""
+"""Patterns: the same everywhere, possible, with the counts they declare, and what growing batches are for."""
 
 import json
 from collections import Counter
@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.oracle_lines import from_oracle, op_lines, program_lines
 from helpers.allocator.outcome import lines
 from helpers.allocator.patterns import PATTERNS, generate
+from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, StartSegment, Trace, possible
 
 COLUMNS = ("op", "id", "size", "stream", "pool", "frame")
@@ -22,8 +22,6 @@ SMALL = {
     "volume_profiles": {"sessions": 60, "chunk_sessions": 25},
     "growing_batches": {"batches": 3, "layers": 2},
     "tuning_trials": {"trials": 12},
-    "mixed_survivors": {"requests": 300},
-    "key_value_cache": {"requests": 4, "layers": 2},
 }
 
 
@@ -92,8 +90,6 @@ def test_a_trace_is_the_same_on_every_machine_and_python():
     }
     assert sums == {
         "growing_batches": (17768, 154177),
-        "key_value_cache": (63844, 500502),
-        "mixed_survivors": (7683, 598662),
         "tuning_trials": (37071, 125025),
         "volume_profiles": (6506, 36488),
     }
@@ -118,22 +114,6 @@ def test_tuning_has_268_trials_of_differing_models_whose_best_and_leaks_outlive_
     assert 40 < int((trace.op == Op.EMPTY_CACHE).sum()) < 100
 
 
-def test_mixed_survivors_keep_only_what_survives_for_good_and_use_a_second_stream():
-    trace = generate("mixed_survivors")
-    survivors = [i for i, (_, name, _) in enumerate(requests(trace)) if name == "survivor"]
-    assert 40 < len(survivors) < 200 and set(survivors) <= set(live_at_end(trace))
-    assert sorted(set(trace.stream.tolist())) == [0, 0x1000]
-    sizes = trace.size[trace.op == Op.ALLOC]
-    assert (sizes < 1 << 20).any() and 100 << 20 < sizes.max() < 256 << 20
-
-
-def test_a_key_value_cache_grows_by_one_token_and_is_gone_with_its_request():
-    of_ten = {"low_prompt": 10, "high_prompt": 10, "low_answer": 3, "high_answer": 3}
-    trace = generate("key_value_cache", requests=1, layers=1, **of_ten)
-    assert sizes_of(trace, "keys") == [tokens * 4096 * 2 for tokens in (10, 11, 12, 13)]
-    assert len(live_at_end(trace)) == 1
-
-
 def died_in(trace, conf, card_bytes=20 << 30, **options):
     """The batch of the first failed request, its bytes and those allocated then; None where all pass."""
     outcome = replay(trace, conf, Card(card_bytes), timeline=True, engine="plain", **options)
@@ -154,14 +134,6 @@ def test_growing_batches_die_of_fragmentation_near_batch_42_on_20_gib(seed, torc
 @pytest.mark.parametrize("conf", ["expandable_segments:True", "max_split_size_mb:128"])
 def test_growing_batches_pass_where_freed_memory_can_be_used_again(conf):
     assert died_in(generate("growing_batches"), conf) is None
-
-
-def test_the_card_of_mixed_survivors_is_too_small_by_default_and_large_enough_with_expandable_segments():
-    trace = generate("mixed_survivors")
-    card = trace.header["vram"]
-    _, request, allocated = died_in(trace, "", card)
-    assert request + allocated < 0.8 * card
-    assert died_in(trace, "expandable_segments:True", card) is None
 
 
 def test_growing_batches_grow_and_keep_one_output_each():

@@ -10,7 +10,7 @@ from allocator_traces import MIB, alloc, free, study_of
 from command_line import verb as run
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
+from helpers.allocator.replay import replay
 from helpers.allocator.shrinking.shrink import shrink
 from helpers.allocator.trace import Op
 from helpers.allocator.trace_file import read_trace

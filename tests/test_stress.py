@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.oracle_lines import program_lines
 from helpers.allocator.patterns import PATTERNS, generate
+from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, Trace
 from helpers.ground import child
 from helpers.trials.stress import stress
@@ -119,7 +119,7 @@ def test_a_limit_is_never_the_whole_card_for_that_means_none_to_torch():
 
 
 def test_a_pattern_is_carried_out_whole(tiny):
-    trace = generate("key_value_cache", 3, requests=2, kv_width=64)
+    trace = generate("volume_profiles", 3, sessions=20, low_ticks=40, high_ticks=900)
     result = stress(sys.executable, trace, 900 * MIB, 30)
     assert (result.status, result.done, result.ooms) == ("ok", len(trace), 0)
     made = [int(call[1]) for call in tiny() if call[0] == "empty"]
@@ -127,7 +127,7 @@ def test_a_pattern_is_carried_out_whole(tiny):
 
 
 def test_the_time_ends_it_between_two_operations(tiny):
-    trace = generate("key_value_cache", 3, kv_width=64)
+    trace = generate("volume_profiles", 3, low_ticks=40, high_ticks=900)
     result = stress(sys.executable, trace, 900 * MIB, 1e-3)
     assert (result.status, result.why) == ("time", "") and result.done < len(trace) and result.stats
 

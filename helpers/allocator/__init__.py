@@ -18,12 +18,11 @@ _HOMES = {
     "ranked": "edits.ranking",
     "read_trace": "trace_file",
     "recording": "under_torch.recording",
-    "replay": "engine",
     "shrink": "shrinking.shrink",
 }
 """Each public name, and the module of this package that holds it.
 
-A name that is also a module's (``whatif``, ``exhaustion``) is imported from that module.
+A name that is also a module's (``replay``, ``whatif``, ``exhaustion``) is imported from that module.
 """
 
 __all__ = [*_HOMES]

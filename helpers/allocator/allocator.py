@@ -54,7 +54,7 @@ from helpers.allocator.driver import (
     unmap_pages,
     unreserve,
 )
-from helpers.allocator.records import (
+from helpers.allocator.memory import (
     BROKEN,
     FINE,
     GONE,

@@ -8,7 +8,7 @@ to 2.15).
 from __future__ import annotations
 
 from helpers.allocator.driver import EVENTS, USES, map_end, put, record_event, round_up, take_out
-from helpers.allocator.records import (
+from helpers.allocator.memory import (
     BROKEN,
     BY_ADDRESS,
     BY_BLOCK,

@@ -128,14 +128,14 @@ def requests_of(trace: Trace) -> Requests:
 
     A request that the card refused is none: nothing was handed out.
     """
-    blocks = [block for segment in trace.start for block in segment.blocks if block.state == "A"]
-    live_before = np.array([(block.id, block.size) for block in blocks], np.int64).reshape(-1, 2)
+    allocated = [block for _, block in trace.live_at_start if block.state == "A"]
+    live_before = np.array([(block.id, block.size) for block in allocated], np.int64).reshape(-1, 2)
     refused = [call.event for call in trace.driver if call.action == "oom"]
     served = (trace.op == Op.ALLOC) & (trace.id >= 0)
     served[np.array(refused, np.int64)] = False
     asked = np.flatnonzero(served)
     ids = np.concatenate((live_before[:, 0], trace.id[asked]))
-    rounded = -(-np.maximum(trace.size[asked], 1) // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+    rounded = -(-trace.size[asked] // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
     freed_at = np.full(trace.ids + 1, len(trace), np.int64)
     frees = np.flatnonzero(np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED)) & (trace.id >= 0))
     np.minimum.at(freed_at, trace.id[frees], frees)

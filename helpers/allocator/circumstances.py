@@ -9,8 +9,8 @@ from typing import Any
 
 from helpers.allocator.agreement import Agreement, agreement
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.outcome import ReplayError
+from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace, start_bytes
 from helpers.look.files import whole
 

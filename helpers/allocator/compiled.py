@@ -22,11 +22,11 @@ from numba import njit, typeof, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
-from helpers.allocator import allocator, blocks, driver, records, trace
-from helpers.allocator.records import ALLOCATOR, TABLES
+from helpers.allocator import allocator, blocks, driver, memory, trace
+from helpers.allocator.memory import ALLOCATOR, TABLES
 from helpers.settings import text
 
-MODULES = (records, driver, blocks, allocator)
+MODULES = (memory, driver, blocks, allocator)
 
 
 def function(body: Callable[..., Any]) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.allocator.records import (
+from helpers.allocator.memory import (
     EXHAUSTED,
     MEMORY,
     NONE,

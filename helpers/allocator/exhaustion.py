@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.allocator.call_sites import Requests
-from helpers.allocator.capacity import prepared
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.growth import LARGER, Growth
+from helpers.allocator.requests import prepared
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 

@@ -1,4 +1,4 @@
-"""What programs that run out of memory ask of the allocator, in order: five patterns as traces.
+"""What programs that run out of memory ask of the allocator, in order: three patterns as traces.
 
 Each program writes its requests to a Tape. The first line of its docstring says what it shows;
 its parameters, ``p``, stand in patterns.json. The traces are seeded, and the same on every
@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.trace import STREAM_STEP, Op, Trace
-from helpers.ground.units import MIB
+from helpers.allocator.trace import Op, Trace
 
 
 class Tape:
@@ -34,23 +33,23 @@ class Tape:
         # A text seeds by SHA-512, the same in every Python since 3.2.
         self.rng = random.Random(f"{name}/{seed}")
         self.round = 0
-        self._streams: list[int] = []
-        self._rows: list[tuple[int, int, int, int, int]] = []
+        self._count = 0
+        self._rows: list[tuple[int, int, int, int]] = []
         self._frames: dict[str, int] = {}
 
-    def alloc(self, what: str, size_bytes: float, stream: int = 0) -> int:
+    def alloc(self, tensor: str, size_bytes: float) -> int:
         """One tensor: its id. At least one element of 4 bytes is asked for."""
-        frame = self._frames.setdefault(f"{self.name}:{self.round} {what}", len(self._frames))
-        self._streams.append(stream * STREAM_STEP)
-        made = len(self._streams) - 1
-        self._rows.append((Op.ALLOC, made, max(4, int(size_bytes)), self._streams[made], frame))
-        return made
+        frame = self._frames.setdefault(f"{self.name}:{self.round} {tensor}", len(self._frames))
+        ident = self._count
+        self._count += 1
+        self._rows.append((Op.ALLOC, ident, max(4, int(size_bytes)), frame))
+        return ident
 
     def free(self, *ids: int) -> None:
-        self._rows += [(Op.FREE, i, 0, self._streams[i], -1) for i in ids]
+        self._rows += [(Op.FREE, ident, 0, -1) for ident in ids]
 
     def empty_cache(self) -> None:
-        self._rows.append((Op.EMPTY_CACHE, -1, 0, 0, -1))
+        self._rows.append((Op.EMPTY_CACHE, -1, 0, -1))
 
     def below(self, count: int) -> int:
         """A whole number from 0 to ``count`` - 1."""
@@ -60,26 +59,18 @@ class Tape:
         """A whole number from ``low`` to ``high``, both included."""
         return low + self.below(high - low + 1)
 
-    def octave(self, low_bytes: int, high_bytes: int) -> int:
-        """A size from ``low_bytes`` to below ``high_bytes`` whose powers of two are equally
-        likely.
-        """
-        octaves = max(1, (high_bytes // low_bytes).bit_length() - 1)
-        low_bytes <<= self.below(octaves)
-        return min(high_bytes - 1, int(low_bytes * (1 + self.rng.random())))
-
     def chance(self, share: float) -> bool:
         return self.rng.random() < share
 
     def trace(self, header: dict[str, Any]) -> Trace:
-        op, ids, sizes, streams, frames = zip(*self._rows, strict=True)
+        op, ids, sizes, frames = np.array(self._rows, np.int64).T
         return Trace(
-            op=np.array(op, np.int8),
-            id=np.array(ids, np.int64),
-            size=np.array(sizes, np.int64),
-            stream=np.array(streams, np.int64),
+            op=op.astype(np.int8),
+            id=ids,
+            size=sizes,
+            stream=np.zeros(len(op), np.int64),
             pool=np.zeros(len(op), np.int32),
-            frame=np.array(frames, np.int32),
+            frame=frames.astype(np.int32),
             frames=tuple((text,) for text in self._frames),
             header=header,
         )
@@ -229,81 +220,15 @@ def tuning_trials(t: Tape, p: SimpleNamespace) -> None:
             t.empty_cache()
 
 
-def mixed_survivors(t: Tape, p: SimpleNamespace) -> None:
-    """Large and small requests mixed, where a few that never die each hold a whole segment back
-    from being released.
-
-    Sizes from 256 B to 256 MiB with equally likely powers of two; lives from a few requests to
-    thousands. A share is made on a copy stream, whose cached memory the main stream cannot use.
-    """
-    dying: list[tuple[int, int]] = []
-    held = 0
-    for t.round in range(p.requests):
-        small = t.chance(0.5)
-        size = t.octave(256, MIB) if small else t.octave(MIB, 256 * MIB)
-        while dying and held + size > p.live_bytes:
-            i, freed = dying.pop(t.below(len(dying)))
-            t.free(i)
-            held -= freed
-        stream = 1 if t.chance(p.copy_stream_share) else 0
-        survives = t.chance(p.survivor_share) and size < 16 * MIB
-        i = t.alloc("survivor" if survives else "small" if small else "large", size, stream)
-        if not survives:
-            dying.append((i, size))
-            held += size
-        if dying and t.chance(0.45):
-            # Half of the time the youngest: most tensors die young.
-            i, freed = dying.pop() if t.chance(0.5) else dying.pop(t.below(len(dying)))
-            t.free(i)
-            held -= freed
-
-
-def key_value_cache(t: Tape, p: SimpleNamespace) -> None:
-    """Inference whose key/value caches are made anew one token longer at every step, for
-    requests that come and go.
-
-    bf16, keys and values [tokens, kv_width] for each layer and request, grown by cat: for a
-    moment the old and the new exist. ``at_once`` requests are served together; a finished one
-    leaves holes of its own length.
-    """
-    waiting = [
-        (t.between(p.low_prompt, p.high_prompt), t.between(p.low_answer, p.high_answer))
-        for _ in range(p.requests)
-    ]
-    for layer in range(p.layers):
-        t.alloc(f"weights_{layer}", 12 * p.kv_width * p.kv_width * 2)
-    serving: list[tuple[int, int, list[int]]] = []
-    while waiting or serving:
-        t.round += 1
-        while waiting and len(serving) < p.at_once:
-            tokens, answer = waiting.pop(0)
-            caches = []
-            for _ in range(p.layers):
-                hidden = t.alloc("prompt_hidden", tokens * p.kv_width * 2)
-                caches.append(t.alloc("keys", tokens * p.kv_width * 2))
-                caches.append(t.alloc("values", tokens * p.kv_width * 2))
-                t.free(hidden)
-            serving.append((tokens, answer, caches))
-        for at, (tokens, answer, caches) in enumerate(serving):
-            serving[at] = tokens + 1, answer - 1, caches
-            for layer in range(p.layers):
-                for cache, what in ((2 * layer, "keys"), (2 * layer + 1, "values")):
-                    longer = t.alloc(what, (tokens + 1) * p.kv_width * 2)
-                    t.free(caches[cache])
-                    caches[cache] = longer
-                scores = t.alloc("attention_scores", 32 * (tokens + 1) * 4)
-                t.free(scores, t.alloc("attention_output", p.kv_width * 2))
-        for _, answer, caches in serving:
-            t.free(*caches if not answer else ())
-        serving = [served for served in serving if served[1]]
-
-
 PATTERNS: Mapping[str, Mapping[str, Any]] = json.loads(
     Path(__file__).with_name("patterns.json").read_text(encoding="utf-8")
 )
 """The programs by name, each with the bytes of the card that it is made for, and its parameters."""
-_PROGRAMS = (volume_profiles, growing_batches, tuning_trials, mixed_survivors, key_value_cache)
-PROGRAMS: Mapping[str, Callable[..., None]] = {program.__name__: program for program in _PROGRAMS}
+PROGRAMS: Mapping[str, Callable[[Tape, SimpleNamespace], None]] = {
+    "volume_profiles": volume_profiles,
+    "growing_batches": growing_batches,
+    "tuning_trials": tuning_trials,
+}
 
 
 def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:
@@ -312,10 +237,17 @@ def generate(name: str, seed: int = 0, **changed: int | float) -> Trace:
 
     ``changed`` replaces defaults of its parameters.
     """
-    known = PATTERNS[name]
+    pattern = PATTERNS[name]
     tape = Tape(name, seed)
-    chosen = {**known["parameters"], **changed}
-    PROGRAMS[name](tape, SimpleNamespace(**chosen))
-    header = {"label": "generated", "pattern": name, "seed": seed, "scale": 1.0}
-    more = {"parameters": chosen, "conf": "", "vram": known["card_bytes"]}
-    return tape.trace({**header, **more})
+    parameters = {**pattern["parameters"], **changed}
+    PROGRAMS[name](tape, SimpleNamespace(**parameters))
+    return tape.trace(
+        {
+            "label": "generated",
+            "pattern": name,
+            "seed": seed,
+            "parameters": parameters,
+            "conf": "",
+            "vram": pattern["card_bytes"],
+        }
+    )

@@ -18,8 +18,8 @@ import numpy as np
 from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.kinds import CACHED, KINDS, WORKSPACES, bytes_by_kind
+from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
 
 MOST_CHANGED = 8

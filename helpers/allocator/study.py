@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.allocator.capacity import Progress, Runs, prepared, smallest
+from helpers.allocator.capacity import Progress, Runs, smallest
 from helpers.allocator.circumstances import circumstances, with_record
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.patterns import PATTERNS, generate
+from helpers.allocator.replay import replay
+from helpers.allocator.requests import prepared
 from helpers.allocator.trace import Trace
 from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import row_of, whatif
@@ -54,7 +55,7 @@ class Study:
         timeline: bool = False,
         engine: str = "auto",
     ) -> Outcome:
-        """The replay under the study's own settings, or under others; see ``engine.replay``."""
+        """The replay under the study's own settings, or under others; see ``replay.replay``."""
         return replay(
             self.trace,
             self.conf if conf is None else conf,

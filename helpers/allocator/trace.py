@@ -53,6 +53,10 @@ class Op(IntEnum):
     SNAPSHOT = 14
 
 
+BLOCK_OPS = (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM)
+"""What names a block."""
+
+
 @dataclass(frozen=True)
 class DriverCall:
     """One recorded segment_* or oom event.
@@ -134,9 +138,15 @@ class Trace:
         return len(self.op)
 
     @cached_property
+    def live_at_start(self) -> list[tuple[StartSegment, StartBlock]]:
+        """The blocks in use before the first operation, allocated or awaiting their free."""
+        blocks = [(segment, block) for segment in self.start for block in segment.blocks]
+        return [(segment, block) for segment, block in blocks if block.id >= 0]
+
+    @cached_property
     def ids(self) -> int:
         """How many different blocks the trace names."""
-        live = [block.id for segment in self.start for block in segment.blocks]
+        live = [block.id for _, block in self.live_at_start]
         return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
 
 
@@ -152,13 +162,12 @@ def possible(trace: Trace) -> Trace:
     count = trace.ids
     values = len(trace.values)
     maker = np.full(max(count, 1), len(trace), np.int64)
-    live = [block.id for segment in trace.start for block in segment.blocks if block.id >= 0]
-    maker[live] = -1
+    maker[[block.id for _, block in trace.live_at_start]] = -1
     at = np.arange(len(trace))
     alloc = trace.op == Op.ALLOC
     np.minimum.at(maker, trace.id[alloc & (trace.id >= 0)], at[alloc & (trace.id >= 0)])
     first = maker[np.maximum(trace.id, 0)]
-    named = np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED, Op.FREE_COMPLETED, Op.RECORD_STREAM))
+    named = np.isin(trace.op, BLOCK_OPS) & ~alloc
     valued = np.isin(trace.op, (Op.SET_FRACTION, Op.SET_CONF))
     for wrong, why in (
         ((trace.op < 0) | (trace.op > max(Op)), "is of an unknown kind"),

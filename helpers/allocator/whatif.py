@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
 
-from helpers.allocator.capacity import Progress, Runs, clashes, lower_bound, prepared, smallest_of
+from helpers.allocator.call_sites import requests_of
+from helpers.allocator.capacity import Progress, Runs, lower_bound, smallest_of
 from helpers.allocator.driver import Card
 from helpers.allocator.growth import growth_words
 from helpers.allocator.outcome import Outcome
-from helpers.allocator.trace import NO_OPERATION, Op, Trace
+from helpers.allocator.requests import clashes, prepared
+from helpers.allocator.trace import NO_OPERATION, Trace
 from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.settings.allocator_text import UNLIMITED, SettingsError, parts
@@ -42,8 +43,6 @@ def whatif(
     confs: Sequence[str] | None = None,
     fraction: float | None = None,
     progress: Progress | None = None,
-    engine: str = "auto",
-    anew: bool = False,
 ) -> WhatIf:
     """Which setting avoids the out-of-memory on that card, and what it costs: the league, best
     first, and the one to use.
@@ -53,9 +52,9 @@ def whatif(
     and groups are what was live when that row first ran out. floor_bytes: the peak of live
     bytes, at operation floor_index: no setting passes on less, by arithmetic. grows: see
     growth. confs are the settings to try, by default the grid of this build and what the trace
-    was recorded under. Recorded addresses are not used; anew: see capacity.prepared. Raises
-    SettingsError for a string that torch refuses, ValueError for an empty trace or a card
-    smaller than what was live on it at the start.
+    was recorded under. Recorded addresses are not used. Raises SettingsError for a string that
+    torch refuses, ValueError for an empty trace or a card smaller than what was live on it at
+    the start.
     """
     if not len(trace):
         raise ValueError(NO_OPERATION)
@@ -63,7 +62,7 @@ def whatif(
     warnings = [rules.note] if rules.note else []
     confs, remarks = _confs(trace, rules, confs)
     settings = {conf: parse(conf, rules) for conf in confs}
-    stream, origin, more = prepared(trace, card, anew)
+    stream, origin, more = prepared(trace, card)
     apart = [conf for conf in confs if clashes(settings[conf], stream.start)]
     other, other_origin, _ = prepared(trace, card, anew=True) if apart else (stream, origin, [])
     warnings += [*remarks, *more]
@@ -73,11 +72,17 @@ def whatif(
             "segments split: there its live blocks are allocated anew, in the order of their addresses"
         )
     origins = {conf: other_origin if conf in apart else origin for conf in confs}
-    runs = Runs(stream, card, torch, build, fraction, engine, dict.fromkeys(apart, other))
+    runs = Runs(
+        trace=stream,
+        card=card,
+        torch=torch,
+        build=build,
+        fraction=fraction,
+        others=dict.fromkeys(apart, other),
+    )
     floor, floor_at = lower_bound(stream, card)
     jobs = [(conf, policy) for conf in confs for policy in runs.policies]
-    one = partial(_one, card.capacity_bytes)
-    outcomes = dict(zip(jobs, runs.map(one, jobs, progress), strict=True))
+    outcomes = dict(zip(jobs, runs.map(_replay, jobs, progress), strict=True))
     tried = {conf: [outcomes[conf, policy] for policy in runs.policies] for conf in confs}
     table = [row_of(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
     rows = sorted(table, key=_rank)
@@ -109,7 +114,7 @@ def whatif(
         warnings.append(BY_ADDRESS)
     if rules.proved != "oracle":
         warnings.insert(0, rules.proved_on)
-    if engine != "plain" and find_spec("numba") is None:
+    if find_spec("numba") is None:
         warnings.append(NO_NUMBA)
     return WhatIf(
         capacity_bytes=card.capacity_bytes,
@@ -132,8 +137,9 @@ def whatif(
     )
 
 
-def _one(capacity_bytes: int, runs: Runs, job: tuple[str, str]) -> Outcome:
-    return runs.one(job[0], capacity_bytes, job[1])
+def _replay(runs: Runs, job: tuple[str, str]) -> Outcome:
+    conf, policy = job
+    return runs.replay(conf, runs.card.capacity_bytes, policy)
 
 
 def _confs(
@@ -244,25 +250,26 @@ def live_at(
     trace: Trace, origin: np.ndarray, index: int
 ) -> tuple[list[LiveBytes], list[LiveBytes]]:
     """The live allocations before an operation that hold the most, and all of them by stack."""
-    start = (block for segment in trace.start for block in segment.blocks if block.state == "A")
-    known = {block.id: (block.requested or block.size, -1) for block in start}
-    moves = np.isin(trace.op[:index], (Op.ALLOC, Op.FREE, Op.FREE_REQUESTED))
-    for at in np.flatnonzero(moves).tolist():
-        if trace.op[at] == Op.ALLOC:
-            known[int(trace.id[at])] = (int(trace.size[at]), at)
-        else:
-            known.pop(int(trace.id[at]), None)
+    requests = requests_of(trace)
+    asked_before = {block.id: block.requested or block.size for _, block in trace.live_at_start}
     largest = []
-    for ident, (size, at) in known.items():
-        event = int(origin[at]) if at >= 0 else -1  # the recorded operation
-        stack = int(trace.frame[at]) if trace.frame is not None and at >= 0 else -1
-        largest.append((size, event, ident, trace.frames[stack] if stack >= 0 else ()))
-    largest.sort(key=lambda one: (-one[0], *one[1:3]))
-    sums: dict[tuple[str, ...], list[int]] = {}
-    for size, _, _, frames in largest:
-        sums.setdefault(frames, []).append(size)
-    groups = sorted(sums.items(), key=lambda group: -sum(group[1]))[:TOP]
-    return (
-        [LiveBytes(size, frames, ident, event) for size, event, ident, frames in largest[:TOP]],
-        [LiveBytes(sum(sizes), frames, count=len(sizes)) for frames, sizes in groups],
-    )
+    for number in np.flatnonzero(requests.alive(index - 1)).tolist():
+        ident = int(requests.id[number])
+        at = int(requests.at[number])
+        stack = int(requests.stack[number])
+        frames = trace.frames[stack] if stack >= 0 else ()
+        size = asked_before.get(ident, 0)
+        event = -1
+        if at >= 0:
+            size = int(trace.size[at])
+            event = int(origin[at])  # the recorded operation
+        largest.append(LiveBytes(size_bytes=size, frames=frames, id=ident, index=event))
+    largest.sort(key=lambda block: (-block.size_bytes, block.index, block.id))
+    sizes: dict[tuple[str, ...], list[int]] = {}
+    for block in largest:
+        sizes.setdefault(block.frames, []).append(block.size_bytes)
+    groups = sorted(sizes.items(), key=lambda group: -sum(group[1]))[:TOP]
+    return largest[:TOP], [
+        LiveBytes(size_bytes=sum(blocks), frames=frames, count=len(blocks))
+        for frames, blocks in groups
+    ]

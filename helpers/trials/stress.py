@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.oracle_lines import program_lines
 from helpers.allocator.outcome import Outcome
+from helpers.allocator.replay import replay
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace
 from helpers.ground.child import Transcript, program, transcript

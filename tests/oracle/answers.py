@@ -12,11 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from helpers.allocator.capacity import prepared
 from helpers.allocator.circumstances import circumstances
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.oracle_lines import op_lines
+from helpers.allocator.replay import replay
+from helpers.allocator.requests import prepared
 from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import whatif
 from tests.oracle import compare, run
@@ -34,11 +34,11 @@ def questions(path: Path, torch: str) -> list[tuple[dict, list[dict], str]]:
     for share in SHARES:
         card = Card(-(-peak * share // 100 // GRANULE) * GRANULE)
         try:
-            answer = whatif(trace, card, torch=torch, anew=True)
+            stream, _, _ = prepared(trace, card, anew=True)
+            answer = whatif(stream, card, torch=torch)
         except ValueError as error:
             print(f"{path.stem} at {share} %: {error}")
             continue
-        stream, _, _ = prepared(trace, card, anew=True)
         capacity = card.capacity_bytes
         needs = answer.needs_settings
         cards = [(answer.use, capacity), ("", capacity)]

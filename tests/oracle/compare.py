@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from helpers.allocator.driver import Card
-from helpers.allocator.engine import replay
 from helpers.allocator.oracle_lines import from_oracle
 from helpers.allocator.outcome import ReplayError, lines
+from helpers.allocator.replay import replay
 from helpers.settings.allocator_text import SettingsError
 
 FIELDS = ("out", "seg", "off", "bsize", "alloc", "res", "act", "req", "isplit", "n", "c", "drv")

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
-from helpers.allocator.capacity import asked_again, prepared
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
+from helpers.allocator.requests import asked_again, prepared
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace
 from helpers.ground.replays import LineEdit

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.allocator.engine import limit
 from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
 from helpers.allocator.shrinking.failure import Failure
+from helpers.allocator.starting_state import limit
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace
 from helpers.settings.releases import behaviour

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.capacity import prepared
 from helpers.allocator.driver import Card
+from helpers.allocator.requests import prepared
 from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.shrinking.fewer import fewest, on_smaller_card
 from helpers.allocator.shrinking.rebuilt import rebuilt

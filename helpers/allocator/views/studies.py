@@ -66,7 +66,6 @@ class View:
     moment: int
     at: Outcome
     metrics: metrics.Metrics
-    largest_request_bytes: int
     stranded: Curve
 
     @property
@@ -107,18 +106,7 @@ def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
     outcome = study.replay(conf, timeline=True)
     moment = moment_of(outcome)
     at = study.replay(conf, stop=moment + 1)
-    rules = behaviour(study.torch, study.build)
-    settings = parse(conf, rules)
-    state = metrics.State(metrics.state_of(at.blocks), settings, study.card, rules, study.fraction)
-    sampled = metrics.stranded_over_time(
-        study.trace,
-        conf,
-        study.card,
-        samples=samples,
-        torch=study.torch,
-        build=study.build,
-        fraction=study.fraction,
-    )
+    sampled = metrics.stranded_over_time(study, conf, samples)
     points = np.array([point for point, _ in sampled], np.int64)
     stranded = np.array([figures.stranded_bytes for _, figures in sampled])
     return View(
@@ -127,8 +115,7 @@ def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
         outcome=outcome,
         moment=moment,
         at=at,
-        metrics=metrics.metrics(at.blocks, settings),
-        largest_request_bytes=state.largest_request_of_any(),
+        metrics=metrics.metrics(at.blocks, parse(conf, behaviour(study.torch, study.build))),
         stranded=Curve("stranded", stranded, points),
     )
 
@@ -230,7 +217,6 @@ def metrics_table(seen: View) -> Shown:
     """The figures at the moment, with what the usual ratio would have said."""
     figures = seen.metrics
     rows = [[name, getattr(figures, key), says] for name, key, says in wording("metrics")]
-    rows.append(["largest request", seen.largest_request_bytes, "that would still succeed now"])
     ratio = f"1 - allocated/reserved would say {figures.misleading_ratio:.2f}."
     misleads = wrapped(f"{ratio} {metrics.MISLEADS}")
     title = f"{seen.moment_words.capitalize()}, operation {seen.moment}"

@@ -63,7 +63,7 @@ SETTING = record(
 """settings.text.Settings.
 
 ``fraction_bytes``: what a named fraction allows, else NO_LIMIT; ``range_bytes``:
-engine.range_bytes.
+its addresses as an expandable segment.
 """
 USE = record("at spare stream event block next")
 """A stream that uses a block; once the block is freed, an event that it waits for, in the
