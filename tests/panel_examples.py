@@ -33,7 +33,6 @@ from helpers.vpoc.free import Free
 from helpers.vpoc.panel import PANEL as chunks_panel
 from helpers.vpoc.planner import Shape
 from helpers.look.bundle import open_box
-from helpers.tell import ttm
 from helpers.allocator import panel as allocator, study
 from helpers.tell.panels import monitor
 from helpers.tell.panels.questions import ceilings as ceilings_panel, reader as reader_panel
@@ -42,11 +41,11 @@ monitor.is_this_box = lambda bundle: True
 study.replay = functools.partial(replay, engine="plain")  # the compiled one takes long to begin
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 stacks, case = layers.ceilings(bundle), panel_examples.small_study()
-what_if = ttm.what_if(stacks[0], ttm_limit.room(bundle, stacks[0]))
+room = ttm_limit.room(bundle, stacks[0])
 message_reader = reader_panel.show
 this_box = types.SimpleNamespace(monitor=functools.partial(monitor.show, bundle))
 program = types.SimpleNamespace(panel=functools.partial(allocator.show, case))
-limits = types.SimpleNamespace(panel=functools.partial(ceilings_panel.show, stacks[0], what_if))
+limits = types.SimpleNamespace(panel=functools.partial(ceilings_panel.show, stacks[0], room))
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 fit = types.SimpleNamespace(panel=functools.partial(fits_panel.show, given))

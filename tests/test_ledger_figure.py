@@ -1,5 +1,6 @@
 """One bar a source: its pieces add up to what is in use, nothing lies on anything else, and the unknown is never a zero."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -19,10 +20,11 @@ from helpers.tell.sheet import MARGIN, RIGHT, STACKED, STUB, UNKNOWN
 
 
 def book(rows, total=16 * GIB, account=DRIVER, **more):
-    held = [
-        LedgerRow(kind, said, seen(size, "bytes", "/x") if isinstance(size, int) else size, "/x")
-        for kind, said, size in rows
-    ]
+    held = []
+    for kind, said, size in rows:
+        number = re.search(r"\((\d+)\)", said)
+        reading = seen(size, "bytes", "/x") if isinstance(size, int) else size
+        held.append(LedgerRow(kind, said, reading, "/x", int(number[1]) if number else 0))
     used = sum(row.bytes.value for row in held if row.bytes.ok)
     sizes = seen(total, "bytes", "/sys/t"), seen(used, "bytes", "/sys/u")
     said = more.pop("contradictions", ())

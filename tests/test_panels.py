@@ -25,7 +25,6 @@ from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_limit
 from helpers.look.boxes import open_box
-from helpers.tell import ttm
 from helpers.tell.figure_style import DARK
 from helpers.tell.panels import frame, monitor
 from helpers.tell.panels.questions import (
@@ -53,7 +52,7 @@ def readable_replay(monkeypatch):
 def reserve_of(name):
     bundle = open_box(name)
     stack = layers.ceilings(bundle)[0]
-    return Reserve(stack, ttm.what_if(stack, ttm_limit.room(bundle, stack)))
+    return Reserve(stack, ttm_limit.room(bundle, stack))
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +116,7 @@ def test_a_larger_reserve_leaves_a_smaller_limit_and_is_drawn(reserve):
     controls["Reserve, GiB"].value = 32
     assert "A reserve of 32.00 GiB leaves 93.08 GiB" in says() and says() != before
     for layer in ("ttm", "hip_total"):
-        planned = [Reserve(reserve.stack, reserve.what_if, gib).planned() for gib in (4, 8, 32)]
+        planned = [Reserve(reserve.stack, reserve.room, gib).planned() for gib in (4, 8, 32)]
         limits = [stack.row(layer).pending_bytes for stack in planned]
         assert limits == sorted(limits, reverse=True) and len(set(limits)) == 3
     assert "torch total would be 93.08 of 125.08 GiB, now 62.54 GiB" in says()
@@ -166,7 +165,7 @@ def test_the_longest_session_grows_with_the_mean_one():
 
 
 def test_a_reserve_says_how_much_more_torch_would_get_than_now(reserve):
-    at = reserve.what_if.at(reserve.reserve_gib)
+    at = reserve.choice
     now = reserve.stack.decision.binding_bytes
     more = (at.limit_bytes - now) / (1 << 30)
     assert more > 0 and f"this would be {more:.2f} GiB more." in reserve.says()
@@ -248,7 +247,7 @@ def test_with_somebody_there_the_panel_stands_beside_its_words(monkeypatch, rese
     shown = []
     monkeypatch.setattr(frame, "is_interactive", lambda: True)
     monkeypatch.setattr("IPython.display.display", lambda data, raw, metadata: shown.append(data))
-    ceilings.show(reserve.stack, reserve.what_if)
+    ceilings.show(reserve.stack, reserve.room)
     words, view = shown
     assert "A reserve of 8.00 GiB" in words["text/plain"]
     assert words["application/javascript"].startswith(f"{frame.OWN_KEYS};")

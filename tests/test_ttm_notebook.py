@@ -13,6 +13,7 @@ from helpers.judge.ttm_verify import verify
 from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import sheet
 from helpers.tell import ttm as tell
+from helpers.tell.panels.questions import Reserve
 
 NOTEBOOK = ROOT / "notebooks" / "03_ttm_gtt_analysis.ipynb"
 STATES = [name for name in recorded_names() if name.startswith("strix")]
@@ -22,8 +23,8 @@ def stack_of(name):
     return ceilings(open_box(name))[0]
 
 
-def state(name):
-    return tell.what_if(stack_of(name), room(open_box(name), stack_of(name)))
+def room_of(name):
+    return room(open_box(name), stack_of(name))
 
 
 @pytest.mark.parametrize("name", recorded_names())
@@ -90,23 +91,21 @@ def test_the_layers_that_pass_the_limit_on_follow_it_and_one_that_was_set_does_n
 
 
 def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_state():
-    what_if = state("strix-halo-1-found")
-    eight = what_if.at(8)
-    table = tell.what_if_table(what_if)
+    space = room_of("strix-halo-1-found")
+    eight = tell.choice(space, 8)
+    table = tell.reserves_table(space)
     assert eight.limit_bytes == (134299025408 - 8 * GIB) // 4096 * 4096
     assert eight.parameters_billion == eight.limit_bytes / 2 / 1e9
-    sizes = [choice.parameters_billion for choice in what_if.choices()]
+    sizes = table.table()["parameters, 10^9, at 2 bytes"].to_pylist()
     assert sizes == sorted(sizes, reverse=True) and len(sizes) == len(tell.RESERVES_GIB)
     assert "62.9 billion parameters" in eight.words() and "62.9" in str(table)
-    assert what_if.at(0) is None and what_if.at(500) is None
+    assert tell.choice(space, 0) is None and tell.choice(space, 500) is None
 
 
 @pytest.mark.parametrize("name", ["rx7900xt-container", "cpu-only", "cuda-healthy"])
 def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
-    view = tell.what_if_table(state(name))
-    assert str(view).startswith("No reserve to choose here. ") and view.alt.startswith(
-        str(view)[:60]
-    )
+    (words,) = Reserve(stack_of(name), room_of(name)).parts()
+    assert words.startswith("No reserve to choose here. ")
 
 
 def test_verification_in_words():

@@ -60,8 +60,7 @@ class Ceilings(Result):
         """Show a slider of RAM to keep for the system, or the same choices as a table."""
         from helpers.tell.panels.questions import ceilings as panel
 
-        space = limits.room(self.box.facts, self.stack)
-        panel.show(self.stack, ttm.what_if(self.stack, space))
+        panel.show(self.stack, limits.room(self.box.facts, self.stack))
 
 
 class TtmPlan(Result):

@@ -62,6 +62,8 @@ class LedgerRow:
     words: str
     bytes: Reading
     source: str
+    pid: int = 0
+    """The process, where the row is one that a number names."""
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,7 @@ def _holder_row(holder: Holder, away: bool) -> LedgerRow:
     if remarks:
         words = f"{words}: {', '.join(remarks)}"
     kind = "outside" if away else "other_process"
-    return LedgerRow(kind, words, holder.memory, holder.source)
+    return LedgerRow(kind, words, holder.memory, holder.source, holder.pid)
 
 
 def _spread(holders: list[Holder]) -> int:
@@ -409,12 +411,12 @@ def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
     left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
     if left < -sums.tolerance_bytes:
         return of_driver
-    parts = [row for row in parts if row.bytes.bytes]
+    parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
     if left > 0:
         source = f"{holder.source} less torch's parts"
         reading = seen(left, "bytes", source, holder.bytes.item)
         words = f"{holder.words}: context and libraries"
-        parts.append(LedgerRow("process", words, reading, source))
+        parts.append(LedgerRow("process", words, reading, source, holder.pid))
     position = of_driver.rows.index(holder)
     return replace(
         of_driver,

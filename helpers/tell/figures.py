@@ -8,7 +8,6 @@ window or keeps a figure alive.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -157,9 +156,8 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
     most_bytes = {0: 0}
     for book in books:
         for row in book.rows:
-            pid = _pid(row)
-            if pid is not None:
-                most_bytes[pid] = max(most_bytes.get(pid, 0), size(row.bytes) or 0)
+            if row.pid:
+                most_bytes[row.pid] = max(most_bytes.get(row.pid, 0), size(row.bytes) or 0)
     colour_of: dict[int, str] = {}
     count = len(sheet.SERIES)
     for pid in sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid)):
@@ -214,9 +212,8 @@ def _failing_process(books: list[GpuLedger]) -> int:
     """The number of the process that a message is of; 0 where none is named."""
     for book in books:
         for row in book.rows:
-            pid = _pid(row)
-            if row.kind == "process" and pid is not None:
-                return pid
+            if row.kind == "process" and row.pid:
+                return row.pid
     return 0
 
 
@@ -270,12 +267,6 @@ def _in_use(book: GpuLedger) -> str:
     return f"{book.used.show()}{total}, {slack}; {tables.one_source([book.used])}"
 
 
-def _pid(row: LedgerRow) -> int | None:
-    """The process that a row names, if any."""
-    numbers = re.findall(r"\((\d+)\)", row.words)
-    return int(numbers[0]) if numbers else None
-
-
 def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece]:
     """The pieces of one ledger's bar, in order: its rows, the smallest processes taken
     together, then what is free.
@@ -292,14 +283,13 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece
     for row in book.rows:
         if id(row) in left_to_the_rest:
             continue
-        pid = _pid(row) or 0
         look = LOOKS.get(row.kind)
         if look is None:
-            hatch = HATCHES[pieces_of_process[pid] % len(HATCHES)]
-            look = sheet.Look(colour_of[pid], "white", hatch)
+            hatch = HATCHES[pieces_of_process[row.pid] % len(HATCHES)]
+            look = sheet.Look(colour_of[row.pid], "white", hatch)
         if (size(row.bytes) or 0) < 0:
             look = TOO_MUCH
-        pieces_of_process[pid] += 1
+        pieces_of_process[row.pid] += 1
         pieces.append(sheet.Piece(row.words, row.bytes, look))
         if row.kind == "other_process":
             place_of_rest = len(pieces)

@@ -295,50 +295,29 @@ class Choice:
         return f"{said}{BYTES_A_PARAMETER} bytes each, without activations."
 
 
-@dataclass(frozen=True)
-class WhatIf:
-    """The reserve against the largest model, on one box; ``why`` there is none to choose.
-
-    It holds no widgets.
-    """
-
-    space: Room | None
-    why: str = ""
-
-    def at(self, reserve_gib: float) -> Choice | None:
-        """What a reserve would leave, or None where the box has no TTM limit to set or not that
-        much RAM.
-        """
-        reserve = int(reserve_gib * GIB)
-        if self.space is None or not 0 < reserve < self.space.ram_bytes:
-            return None
-        planned = plan(replace(self.space, live_pages=None), reserve_bytes=reserve)
-        if planned.bytes is None or planned.pages_limit is None:
-            return None
-        return Choice(reserve, planned.bytes, planned.pages_limit, planned.action)
-
-    def choices(self) -> list[Choice]:
-        """What a few reserves would leave."""
-        return [choice for choice in map(self.at, RESERVES_GIB) if choice is not None]
+def choice(space: Room, reserve_gib: float) -> Choice | None:
+    """What a reserve would leave; None where the box has not that much RAM, or no limit to set."""
+    reserve = int(reserve_gib * GIB)
+    if not 0 < reserve < space.ram_bytes:
+        return None
+    planned = plan(replace(space, live_pages=None), reserve_bytes=reserve)
+    if planned.bytes is None or planned.pages_limit is None:
+        return None
+    return Choice(reserve, planned.bytes, planned.pages_limit, planned.action)
 
 
-def what_if(stack: Stack, space: Room | None) -> WhatIf:
-    """The what-if of a stack; a GPU that TTM does not limit has none, and says why."""
-    if stack.kind != "apu":
-        return WhatIf(None, stack.decision.says)
-    return WhatIf(space, "" if space else "RAM or page size were not captured")
-
-
-def what_if_table(state: WhatIf) -> Shown:
+def reserves_table(space: Room) -> Shown:
     """A few reserves, the limit each leaves, and the largest model."""
-    choices = state.choices()
-    none = title = f"No reserve to choose here. {state.why}".strip()
-    if choices:
-        most = f"{choices[0].parameters_billion:.1f} billion parameters"
-        title = f"{most} with {show_bytes(choices[0].reserve_bytes)} kept for the system"
-    rows = [
-        [c.reserve_bytes, c.limit_bytes, c.pages, c.action, round(c.parameters_billion, 1)]
-        for c in choices
-    ]
+    rows: list[list[object]] = []
+    title = "No reserve to choose here"
+    for reserve_gib in RESERVES_GIB:
+        left = choice(space, reserve_gib)
+        if left is None:
+            continue
+        billion = round(left.parameters_billion, 1)
+        if not rows:
+            kept = show_bytes(left.reserve_bytes)
+            title = f"{billion} billion parameters with {kept} kept for the system"
+        rows.append([left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion])
     head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
-    return Shown(title, [*head, "plan", "parameters, 10^9, at 2 bytes"], rows, none=none)
+    return Shown(title, [*head, "plan", "parameters, 10^9, at 2 bytes"], rows, none=title)

@@ -9,6 +9,7 @@ from typing import Any
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge.ceilings import Stack
 from helpers.judge.diagnosis import diagnose
+from helpers.judge.ttm_limit import Room
 from helpers.look.boxes import recorded_names
 from helpers.tell import figures, message, ttm, verdict
 
@@ -62,49 +63,69 @@ def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Reserve:
-    """A stack, its what-if, and a reserve in GiB."""
+    """A stack, the room for a limit (None where RAM or page size were not captured), and a reserve
+    in GiB.
+    """
 
     stack: Stack
-    what_if: ttm.WhatIf
+    room: Room | None
     reserve_gib: float = 8.0
+
+    @property
+    def choice(self) -> ttm.Choice | None:
+        """What the reserve leaves; None where there is none to choose."""
+        if self.room is None or self.stack.kind != "apu":
+            return None
+        return ttm.choice(self.room, self.reserve_gib)
 
     def planned(self) -> Stack:
         """The stack as it would be: every layer that follows TTM's limit with the one that the
         reserve leaves.
         """
-        choice = self.what_if.at(self.reserve_gib)
-        return ttm.following(self.stack, choice.limit_bytes) if choice else self.stack
+        choice = self.choice
+        if choice is None:
+            return self.stack
+        return ttm.following(self.stack, choice.limit_bytes)
 
     def says(self) -> str:
         """What the reserve leaves, against what torch gets now; or why there is nothing to choose."""
-        choice = self.what_if.at(self.reserve_gib)
-        made = self.stack.decision
+        choice = self.choice
+        decision = self.stack.decision
         if choice is None:
-            return f"No reserve to choose here. {self.what_if.why}".strip()
-        if made.binding_bytes is None:
+            why = "RAM or page size were not captured"
+            if self.stack.kind != "apu":
+                why = decision.says
+            return f"No reserve to choose here. {why}".strip()
+        if decision.binding_bytes is None:
             return choice.words()
-        more = choice.limit_bytes - made.binding_bytes
-        than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}" if more else "the same"
-        now = f"torch gets {show_bytes(made.binding_bytes)} now, where {made.binding} binds"
+        more = choice.limit_bytes - decision.binding_bytes
+        than = "the same"
+        if more:
+            than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}"
+        now = f"torch gets {show_bytes(decision.binding_bytes)} now, where {decision.binding} binds"
         return f"{choice.words()}\n{now}: this would be {than}."
 
     def parts(self) -> list[Part]:
         """The first position of the slider, and a few others as a table."""
-        return [self.says(), *([ttm.what_if_table(self.what_if)] if self.what_if.space else [])]
+        parts: list[Part] = [self.says()]
+        if self.room and self.choice:
+            parts.append(ttm.reserves_table(self.room))
+        return parts
 
 
 def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
     """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
     answers = frame.widgets.HTML()
-    space = state.what_if.space
     controls = []
-    if space:
-        scale: Any = {"min": 1, "max": max(2, space.ram_bytes // GIB // 2), "step": 1}
+    if state.room and state.choice:
+        scale: Any = {"min": 1, "max": max(2, state.room.ram_bytes // GIB // 2), "step": 1}
         scale |= {"readout_format": ".0f", "tooltip": "arrow keys move it by 1 GiB"}
         controls.append(frame.field("FloatSlider", "Reserve, GiB", state.reserve_gib, **scale))
 
     def look() -> None:
-        now = replace(state, reserve_gib=controls[0].value) if controls else state
+        now = state
+        for slider in controls:
+            now = replace(state, reserve_gib=slider.value)
         answers.value = parts_html([now.says(), ttm.ceilings_bars(now.planned())])
 
     frame.changed(look, *controls)()
