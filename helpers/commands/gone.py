@@ -14,6 +14,7 @@ VERBS = {
 OPTIONS = {
     ("run", "--keys"): "Dask's own TLS configuration names the keys; see env/FLEET.md",
     ("record", "--cpu-profile"): "rehearse runs the program on a card that is not there",
+    ("rehearse", "--against"): "trial --gpu CARD --preset PRESET -- COMMAND tries presets",
     ("fits", "--train"): "rehearse -- python train.py answers exactly",
     ("fits", "--checkpointing"): "rehearse -- python train.py answers exactly",
     ("fits", "--batch"): "rehearse -- python train.py answers exactly",

@@ -9,7 +9,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,6 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: the program's own)
     --find-capacity: the smallest card that it finishes on
     --find-batch ARG: the largest value of an argument that fits: batch
-    --against PRESET +: once for each preset of env/presets
     --against-commit REF: the program as it is beside the same at a commit: what moved at the peak; exit 1 where it rose
     --allow SHARE = 1%: with --against-commit: by how much the peak may rise
     --setup: install what is missing without asking
@@ -159,10 +158,8 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     seconds = arguments.seconds or 0
     if min(steps, seconds) < 0:
         raise WrongUse(f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more")
-    searches = (arguments.find_capacity, arguments.find_batch, arguments.against)
-    if len([search for search in searches if search]) > 1:
-        several = "--find-capacity, --find-batch and --against"
-        raise WrongUse(f"rehearse: seen several of {several}; expected one")
+    if arguments.find_capacity and arguments.find_batch:
+        raise WrongUse("rehearse: seen --find-capacity and --find-batch; expected one")
 
 
 def _card(arguments: argparse.Namespace) -> GpuCard:
@@ -276,9 +273,9 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         _print_lines(bench.settings.taken, sys.stderr)
     if arguments.against_commit:
         return _against_commit(arguments, command, bench)
-    if arguments.find_capacity or arguments.find_batch or arguments.against:
+    if arguments.find_capacity or arguments.find_batch:
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-            return _several(arguments, command, bench, Path(folder))
+            return _search(arguments, command, bench, Path(folder))
     out = _out(arguments, "rehearsal")
     rehearsal = bench.run(command, bench.card, out)
     both = [rehearsal]
@@ -321,128 +318,61 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
     return peaks((before, after), allowed, arguments.json, sources, names)
 
 
-def _several(arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path) -> int:
-    """A search, or presets side by side: the program's output is put aside, and stdout has the
-    table.
-    """
+def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path) -> int:
+    """Find a batch or a card: the program's output is put aside, and stdout has the table."""
+    from helpers.ground.units import show_bytes
+    from helpers.rehearse import search
     from helpers.rehearse.rehearsal import STOPPED
     from helpers.rehearse.view import tried_table
 
-    tries = Tries(bench, folder)
-    if arguments.against:
-        end = _presets(arguments.against, command, tries)
-    elif arguments.find_batch:
-        end = _find_batch(arguments.find_batch, command, tries)
-    else:
-        end = _find_capacity(command, tries)
-    last = tries.rehearsals[-1]
-    if last.exit_code == STOPPED:
-        end = End("ended by SIGTERM: what follows was not tried", STOPPED)
-    if arguments.json:
-        shapes = dict(zip(tries.names, map(_shape, tries.rehearsals), strict=True))
-        print(json.dumps({"runs": shapes, "says": end.says}, indent=1, default=str))
-        return end.exit_code
-    print(tried_table(tries.names, tries.rehearsals).text(0))
-    measured = f"measured by the real allocator, {last.label}"
-    _print_lines([end.says, measured, *last.trust], sys.stdout)
-    return end.exit_code
-
-
-@dataclass(frozen=True)
-class End:
-    """What a search found, in words, and the exit code that says so."""
-
-    says: str = ""
-    exit_code: int = 0
-
-
-class Tries:
-    """Rehearsals one after the other, each under a name."""
-
-    def __init__(self, bench: Bench, folder: Path):
-        self.bench = bench
-        self.folder = folder
-        self.names: list[str] = []
-        self.rehearsals: list[Rehearsal] = []
-
-    def rehearse(self, name: str, command: list[str], card: GpuCard, **options: Any) -> Rehearsal:
-        """One more; ``options`` as of rehearse."""
-        out = self.folder / f"run{len(self.rehearsals)}"
-        self.names.append(name)
-        rehearsal = self.bench.run(command, card, out, log=out.with_suffix(".log"), **options)
-        self.rehearsals.append(rehearsal)
-        return rehearsal
-
-
-def _presets(presets: list[str], command: list[str], tries: Tries) -> End:
-    from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.remedies import settings_of
-    from helpers.settings.presets import load
-
-    settings = {name: settings_of(load(name)) for name in presets}
-    card = tries.bench.card
-    usual = tries.bench.settings
-
-    def rehearse_as(name: str, conf: str | None, extra: Mapping[str, str]) -> Rehearsal:
-        rehearsal = tries.rehearse(name, command, card, conf=conf, extra=extra)
-        tries.names[-1] = f"{name} {rehearsal.conf}".strip()
-        return rehearsal
-
-    last = rehearse_as("no preset", usual.conf, usual.extra)
-    for name, (conf, extra) in settings.items():  # what a preset does not set stays
-        if last.exit_code == STOPPED:
-            break
-        last = rehearse_as(name, conf or usual.conf, {**usual.extra, **extra})
-    return End()
-
-
-def _find_batch(argument: str, command: list[str], tries: Tries) -> End:
-    from helpers.rehearse import search
+    argument = arguments.find_batch
+    tries: dict[str, Rehearsal] = {}
 
     def name_of(value: int) -> str:
-        return f"{argument} {value}"
+        if argument:
+            return f"{argument} {value}"
+        return f"a card of {show_bytes(value)} ({value:,} bytes)"
 
     def attempt(value: int) -> Rehearsal:
-        words = search.with_argument(command, argument, value)
-        return tries.rehearse(name_of(value), words, tries.bench.card)
+        words = command
+        card = bench.card
+        if argument:
+            words = search.with_argument(command, argument, value)
+        else:
+            card = replace(card, total_bytes=value)
+        out = folder / f"run{len(tries)}"
+        rehearsal = bench.run(words, card, out, log=out.with_suffix(".log"))
+        tries[name_of(value)] = rehearsal
+        return rehearsal
 
-    start = search.start_of(command, argument)
-    return _searched(partial(search.find_batch, attempt, start), tries, name_of)
-
-
-def _find_capacity(command: list[str], tries: Tries) -> End:
-    from helpers.ground.units import show_bytes
-    from helpers.rehearse import search
-
-    card = tries.bench.card
-
-    def name_of(size: int) -> str:
-        return f"a card of {show_bytes(size)} ({size:,} bytes)"
-
-    def attempt(size: int) -> Rehearsal:
-        return tries.rehearse(name_of(size), command, replace(card, total_bytes=size))
-
-    find = partial(search.find_capacity, attempt, card.held_bytes)
-    return _searched(find, tries, name_of)
-
-
-def _searched(find: Callable[[], Any], tries: Tries, name_of: Callable[[int], str]) -> End:
-    """What a search found, unless SIGTERM ended it. Raises SearchError."""
-    from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.search import SearchError
-
+    exit_code = 0
     try:
-        result = find()
-    except SearchError:
-        if tries.rehearsals[-1].exit_code != STOPPED:
+        if argument:
+            result = search.find_batch(attempt, search.start_of(command, argument))
+        else:
+            result = search.find_capacity(attempt, bench.card.held_bytes)
+        says = "larger was not tried"
+        if result.beyond:
+            says = f"{name_of(result.beyond)} runs out"
+        if result.best is None:
+            exit_code = 1
+        else:
+            says = f"{name_of(result.best)} finishes; {says}"
+    except search.SearchError:
+        if all(rehearsal.exit_code != STOPPED for rehearsal in tries.values()):
             raise
-        return End()
-    beyond = "larger was not tried"
-    if result.beyond:
-        beyond = f"{name_of(result.beyond)} runs out"
-    if result.best is None:
-        return End(beyond, 1)
-    return End(f"{name_of(result.best)} finishes; {beyond}")
+        says = "ended by SIGTERM: what follows was not tried"
+        exit_code = STOPPED
+    if arguments.json:
+        shapes = {name: _shape(rehearsal) for name, rehearsal in tries.items()}
+        print(json.dumps({"runs": shapes, "says": says}, indent=1, default=str))
+        return exit_code
+    rehearsals = list(tries.values())
+    print(tried_table(list(tries), rehearsals).text(0))
+    last = rehearsals[-1]
+    measured = f"measured by the real allocator, {last.label}"
+    _print_lines([says, measured, *last.trust], sys.stdout)
+    return exit_code
 
 
 def _shape(rehearsal: Rehearsal) -> dict[str, Any]:
