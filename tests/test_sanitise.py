@@ -79,7 +79,7 @@ def test_html_without_words_is_nothing_and_html_that_is_too_long_is_refused():
         clean_html("<b>" + "x" * (sanitise.HTML_LIMIT_BYTES + 1))
 
 
-def svg(inside, attributes='width="40pt" height="30pt"'):
+def svg(inside, attributes='viewBox="0 0 40 30"'):
     spaces = f'xmlns="{SVG}" xmlns:xlink="http://www.w3.org/1999/xlink"'
     return f"<svg {spaces} {attributes}>{inside}</svg>"
 
@@ -101,16 +101,15 @@ def test_references_inside_an_svg_stay():
 @pytest.mark.parametrize(
     ("attributes", "size"),
     [
-        ('width="12.6" height="7"', (13, 7)),
         ('width="100%" height="50%" viewBox="0 0 64 32"', (64, 32)),
         ('viewBox="-1,-2,64.4,32"', (64, 32)),
-        ('width="9e99" height="1"', (9, 1)),
-        ('width="20000" height="1"', None),
-        ('width="1" height="0"', None),
-        ("", None),
+        ('viewBox="0 0 20000 1"', None),
+        ('viewBox="0 0 1 0"', None),
+        ('viewBox="0 0 nan 9"', None),
+        ('width="40" height="30"', None),
     ],
 )
-def test_an_svg_is_as_large_as_it_says_or_as_its_box(attributes, size):
+def test_an_svg_is_as_large_as_its_box(attributes, size):
     clean = clean_svg(svg("<path/>", attributes))
     assert (clean and clean[1:]) == size
 

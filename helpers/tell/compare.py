@@ -1,13 +1,11 @@
 """Two evidence bundles side by side: what moved, what did not, and whether the verdict changed.
 
-For a box that worked once and no longer does: what could explain it stands first, then the verdict,
-the readings of its memory, and every text that differs.
+For a box that worked once and no longer does: what could explain it stands first, then the verdict
+and the readings of its memory.
 """
 
 from __future__ import annotations
 
-import os.path
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from helpers.ground.units import cut, plain, show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
-from helpers.look.bundle import Bundle, Text, open_bundle
+from helpers.look.bundle import Bundle, open_bundle
 from helpers.look.gpus import gpus, host_pools
 
 from .box import settings_table, stack_table
@@ -35,16 +33,11 @@ TITLES = {
     "parameter": "What was given",
     "reading": "Readings that moved",
     "evidence": "What only one verdict stands on",
-    "text": "Texts",
 }
 """The kinds of change in the order in which a person reads them, each with its heading."""
 MOST_SAME = 8
 MOST_NAME = 30
 """Of what did not move so many names are listed, none longer."""
-LEAST_ALIKE = 40
-"""Letters that two texts have in common before they are left out."""
-ONE_LINE = 70
-"""Columns of two texts that are shown; of longer ones the lines are counted."""
 
 
 class CompareError(ValueError):
@@ -134,19 +127,17 @@ def _pair(title: str, seen_on_both: Iterable[Change]) -> Pair:
         if change.before == change.after:
             same.append(change.what)
         else:
-            before, after = apart(change.before, change.after)
-            moved.append(replace(change, before=before, after=after))
+            moved.append(replace(change, before=shown(change.before), after=shown(change.after)))
     return Pair(title, tuple(moved), tuple(same))
 
 
 def _of_bundles(before: Bundle, after: Bundle) -> Iterator[Change]:
-    """What two looks at a box say of its memory, what the casebook concludes, and every text."""
+    """What two looks at a box say of its memory, and what the casebook concludes."""
     yield from _verdicts(
         diagnose(evidence_from_bundle(before)), diagnose(evidence_from_bundle(after))
     )
     yield Change("parameter", "box", before.box, after.box)
     yield from _readings("reading", _pools(before), _pools(after))
-    yield from _texts(before, after)
 
 
 def _verdicts(before: Verdict, after: Verdict) -> Iterator[Change]:
@@ -220,43 +211,6 @@ def _moved_by(old: Reading | None, new: Reading | None) -> str:
     return words
 
 
-def _texts(before: Bundle, after: Bundle) -> Iterator[Change]:
-    """Every text of either bundle, with how many lines went and came."""
-    old_texts = {item.source: before.read(item.source) for item in before.items}
-    new_texts = {item.source: after.read(item.source) for item in after.items}
-    for source in sorted({**old_texts, **new_texts}):
-        old = old_texts.get(source)
-        new = new_texts.get(source)
-        if old and new and old.ok and new.ok:
-            by = _lines_moved(old.text, new.text)
-        else:
-            by = " -> ".join(map(_whether_read, (old, new)))
-        yield Change("text", source, _content(old), _content(new), by)
-
-
-def _lines_moved(old: str, new: str) -> str:
-    old_lines = Counter(old.splitlines())
-    new_lines = Counter(new.splitlines())
-    gone = (old_lines - new_lines).total()
-    come = (new_lines - old_lines).total()
-    return f"{gone} line{'' if gone == 1 else 's'} gone, {come} new"
-
-
-def _whether_read(text: Text | None) -> str:
-    if text and text.ok:
-        return "read"
-    return _content(text)
-
-
-def _content(text: Text | None) -> str:
-    """What a bundle has of a source, or why it has nothing."""
-    if not text:
-        return "not looked at"
-    if text.ok:
-        return text.text.strip()
-    return f"{text.status.replace('_', ' ')}: {text.why}"
-
-
 def _builds(bundle: Bundle) -> dict[str, Reading]:
     """What could explain that a program fails on one side only: torch, runtime, driver, kernel,
     and the memory settings.
@@ -299,12 +253,10 @@ def as_text(comparison: Comparison) -> str:
 
 
 def _line(change: Change) -> str:
-    """A change in a line; of two long texts how many lines are gone and new."""
+    """A change in a line."""
     if change.kind == "evidence":
         side = "A" if change.before == "there" else "B"
         return f"only in {side}: {change.what}"
-    if change.kind == "text" and len(change.before + change.after) > ONE_LINE:
-        return f"{change.what}: {change.by}"
     line = f"{change.what}: {cut(in_words(change.before), 80)} -> {cut(in_words(change.after), 80)}"
     if change.by:
         line += f" ({change.by})"
@@ -327,14 +279,3 @@ def shown(value: Any) -> str:
     if value is None or value == "":
         return "none"
     return plain(cut(str(value)[:999], 200))
-
-
-def apart(before: Any, after: Any) -> tuple[str, str]:
-    """Two values as shown; of two long texts from a little before where they part."""
-    if not (isinstance(before, str) and isinstance(after, str)):
-        return shown(before), shown(after)
-    same = len(os.path.commonprefix([before, after]))
-    start = before.rfind(" ", 0, same - 10) + 1
-    if same <= LEAST_ALIKE or not start:
-        return shown(before), shown(after)
-    return "…" + shown(before[start:]), "…" + shown(after[start:])

@@ -6,10 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-import pygments
 from markupsafe import Markup
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import PythonLexer
 
 from .markdown_html import Prose
 from .notebook_cells import INJECTED, PARAMETERS
@@ -24,8 +21,6 @@ UNFINISHED = {
     "pending": "Not run",
     "running": "Running when it ended",
 }
-_CODE = PythonLexer(stripall=True)
-_COLOURED = HtmlFormatter(cssclass="highlight")
 _MARKDOWN = re.compile(
     r"\s*(?:#{1,6} +(?P<heading>[^\n]*)\s*)?"
     r"(?:(?![-#|>`*\d])(?P<lead>.*?[.?!](?=\s|$)))?(?P<rest>.*)",
@@ -49,11 +44,11 @@ class ProseCell:
 
 @dataclass
 class CodeCell:
-    """A cell of code: its source in colours, what became of it where it did not run to its end,
-    its outputs, and what the kernel wrote last on stderr.
+    """A cell of code: its source, what became of it where it did not run to its end, its outputs,
+    and what the kernel wrote last on stderr.
     """
 
-    code: Markup
+    code: str
     state: str
     label: str = "After the last cell"
     outputs: list[PageOutput] = field(default_factory=list)
@@ -106,7 +101,7 @@ def _code_cell(cell: Any, room: Room, prose: Prose) -> CodeCell:
     tags = cell.metadata.get("tags", [])
     status = cell.metadata.get("papermill", {}).get("status", "")
     piece = CodeCell(
-        code=_coloured(clipped(uncoloured(cell.source), room)),
+        code=clipped(uncoloured(cell.source).rstrip(), room),
         state=UNFINISHED.get(status, ""),
         label=next((LABELS[tag] for tag in LABELS if tag in tags), "Code"),
     )
@@ -117,18 +112,12 @@ def _code_cell(cell: Any, room: Room, prose: Prose) -> CodeCell:
     return piece
 
 
-def _coloured(source: str) -> Markup:
-    if not source.strip():
-        return Markup("")
-    return Markup(pygments.highlight(source, _CODE, _COLOURED))
-
-
 def _add_last_words(
     pieces: list[ProseCell | CodeCell], failed: CodeCell | None, words: str, room: Room
 ) -> None:
     """Put the kernel's last words beneath the failed cell, unless its error says them already."""
     if words and failed is None:
-        failed = CodeCell(code=Markup(""), state="")
+        failed = CodeCell(code="", state="")
         pieces.append(failed)
     if failed is None:
         return

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 TEXT_LIMIT = 12_000
 """Characters shown of one cell or stream; the rest is in the notebook beside the page."""
 NOTE_LENGTH = 200
 """Characters kept free for the line that says what is missing."""
-FARTHEST_BREAK = 2000
 NO_ROOM = "left out to keep the page small; it is in notebook.ipynb"
 
 
@@ -42,40 +40,23 @@ def cut_text(text: str, end: bool = False, limit: int = TEXT_LIMIT) -> str:
     """Text of at most ``limit`` characters, its start or its end, with a line that says what is
     missing.
 
-    It is cut where a line or a word ends.
+    It is cut where a line ends.
     """
     if len(text) <= limit:
         return text
     room = limit - NOTE_LENGTH
-    kept = _last_lines(text[-room:]) if end else _first_lines(text[:room])
+    if end:
+        kept = text[-room:]
+        kept = kept.partition("\n")[2] or kept
+    else:
+        kept = text[:room]
+        kept = kept.rpartition("\n")[0] or kept
     kept = kept.strip("\n")
     note = (
         f"[{len(text) - len(kept)} characters left out; they are in notebook.ipynb: "
         f"{_size(kept)} of {_size(text)} bytes are shown]"
     )
     return f"{note}\n{kept}" if end else f"{kept}\n{note}"
-
-
-def _first_lines(piece: str) -> str:
-    breaks = _breaks(piece)
-    if breaks and breaks[-1] > len(piece) - FARTHEST_BREAK:
-        return piece[: breaks[-1]]
-    return piece
-
-
-def _last_lines(piece: str) -> str:
-    breaks = _breaks(piece)
-    if breaks and breaks[0] < FARTHEST_BREAK:
-        return piece[breaks[0] :]
-    return piece
-
-
-def _breaks(piece: str) -> list[int]:
-    """Where lines end; in a text of one line where words end."""
-    lines = [match.start() for match in re.finditer(r"\n", piece)]
-    if lines:
-        return lines
-    return [match.start() for match in re.finditer(r"[\s,;]", piece)]
 
 
 def _size(text: str) -> int:

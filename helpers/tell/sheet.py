@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from html import escape
@@ -51,8 +50,9 @@ RIGHT = WIDTH - MARGIN
 BAR = 0.15
 STACKED = 0.24
 STUB = 0.6
+LONGEST_WORD = 200
 """The right edge, the height of a bar and of a stacked one, and the width of a bar that is not
-known, in inches.
+known, in inches; and letters that are tried of a word that is too long.
 """
 
 
@@ -410,11 +410,10 @@ def fit(words: str, room: float, points: float, weight: str = "normal") -> str:
     words = drawable(words)
     if inches(words, points, weight) <= room:
         return words
-
-    def width(letters: int) -> float:
-        return inches(words[:letters] + "…", points, weight)
-
-    return words[: bisect_right(range(1, len(words)), room, key=width)] + "…"
+    words = words[:LONGEST_WORD]
+    while words and inches(f"{words}…", points, weight) > room:
+        words = words[:-1]
+    return f"{words}…"
 
 
 def wrap(words: str, room: float, points: float, weight: str = "normal") -> list[str]:

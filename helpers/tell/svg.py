@@ -80,14 +80,11 @@ def _drawing(element: ElementTree.Element, depth: int = 0) -> ElementTree.Elemen
 
 
 def _size(root: ElementTree.Element) -> tuple[int, int] | None:
-    """Width and height in pixels, by its attributes, else by its box."""
-    sizes = [root.get("width", ""), root.get("height", "")]
-    if not all(re.match(r"[0-9.]+(?!.*%)", size) for size in sizes):
-        sizes = root.get("viewBox", "").replace(",", " ").split()[2:4]
+    """Width and height by its box, which every program that draws figures writes."""
     try:
-        width, height = (round(float(re.sub(r"[^0-9.].*", "", size))) for size in sizes)
+        _, _, width, height = map(float, root.get("viewBox", "").replace(",", " ").split())
     except ValueError:
         return None
     if 0 < width < LARGEST_PIXELS and 0 < height < LARGEST_PIXELS:
-        return width, height
+        return round(width), round(height)
     return None
