@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,7 +31,7 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from helpers.ground.child import Ended  # noqa: E402
+from helpers.ground.child import Ended, Transcript  # noqa: E402
 
 TRIALS = 4
 PROCESS_TRIALS = 24
@@ -117,22 +118,16 @@ class Failpoint:
                 raise RuntimeError(f"SQLite takes no {name} of ours")
 
 
-def inline(
-    argv: list[str], limit_s: float, *, env: Any, on_line: Any, stdin: int, umask: int
-) -> Ended:
-    """A worker that evaluates in the supervisor's own process: what the supervisor does is the same."""
-    with os.fdopen(os.dup(stdin)) as asked:
-        for line in asked:
-            job = json.loads(line)
-            x = job["params"]["x"]
-            with open(argv[0], "a") as file:
-                file.write(repr(x) + "\n")
-            answer = {"number": job["number"], "value": (x - 0.3) ** 2, "context": "none"}
-            on_line(json.dumps(answer))
-    return Ended("exited", 0, "", 0.0, "", "", ())
+def inline(argv: list[str], start_s: float, then_s: Any, *, env: Any, umask: int) -> Transcript:
+    """A trial that is evaluated in the supervisor's own process: what the supervisor does is the same."""
+    done, x = argv
+    with open(done, "a") as file:
+        file.write(x + "\n")
+    row = {"event": "result", "value": (float(x) - 0.3) ** 2, "context": "none"}
+    return Transcript(Ended("exited", 0, "", 0.0, "", "", ()), (row,))
 
 
-def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any]:
+def tuned(folder: Path, command_of: Callable[[Any], list[str]], trials: int) -> list[Any]:
     """One supervisor's life to its end: the study's final table."""
     import optuna
 
@@ -141,12 +136,17 @@ def tuned(folder: Path, argv: list[str], trials: int, parallel: int) -> list[Any
     def sampler(seed: int) -> Any:
         return optuna.samplers.RandomSampler(seed)
 
-    how: Any = {"parallel": parallel, "recycle_after": 3, "seed": 3, "limit_s": 60}
-    settings = Settings(**how, backoff_s=0.01, sampler=sampler)
+    settings = Settings(parallel=2, seed=3, limit_s=60, sampler=sampler)
     space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-    done = tune(folder / "s.db", argv, space, trials, settings, dict(os.environ))
-    rows = [[one["slot"], one["params"]["x"], one["value"], one["outcome"]] for one in done.results]
+    done = tune(folder / "s.db", command_of, space, trials, settings, dict(os.environ))
+    names = ("number", "value", "outcome")
+    rows = [[row["params"]["x"], *(row[name] for name in names)] for row in done.results]
     return [done.best, rows]
+
+
+def in_this_process(folder: Path) -> list[Any]:
+    """A study whose trials are evaluated by ``inline``."""
+    return tuned(folder, lambda params: [str(folder / "done"), repr(params["x"])], TRIALS)
 
 
 def forked(folder: Path, at: int) -> dict[str, Any] | None:
@@ -155,7 +155,7 @@ def forked(folder: Path, at: int) -> dict[str, Any] | None:
     def life(out: int) -> None:
         failpoint = Failpoint(folder, at)
         failpoint.install()
-        table = tuned(folder, [str(folder / "done")], TRIALS, 2)
+        table = in_this_process(folder)
         os.write(out, json.dumps({"table": table, "names": failpoint.names}).encode())
 
     told, killed = in_a_fork(life)
@@ -241,10 +241,10 @@ def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
     rng = random.Random(seed)
     began = time.monotonic()
     found = Counter(dict.fromkeys((*COUNTED, "runs", "killed_again_in_recovery"), 0))
-    with mock.patch.object(tuning, "watch", inline):
+    with mock.patch.object(tuning, "transcript", inline):
         with tempfile.TemporaryDirectory(dir=MEMORY) as text:
             # All that is imported on the way is so once, before the first fork.
-            tuned(Path(text), [f"{text}/done"], TRIALS, 2)
+            in_this_process(Path(text))
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             undisturbed = forked(Path(folder), 0)
         assert undisturbed is not None
@@ -329,8 +329,8 @@ def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    from helpers.trials.tuning import worker
+    from helpers.trials.tuning import command
 
     at = Path(sys.argv[1])
-    argv = worker(sys.executable, f"{at / 'objective.py'}:plain")
-    print(json.dumps(tuned(at, argv, PROCESS_TRIALS, 2)))
+    command_of = partial(command, sys.executable, f"{at / 'objective.py'}:plain")
+    print(json.dumps(tuned(at, command_of, PROCESS_TRIALS)))

@@ -8,7 +8,6 @@ out of memory is passed or failed.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -23,7 +22,7 @@ from helpers.ground.child import transcript
 from helpers.settings.table import CONF_NAMES
 from helpers.trials import targets
 from helpers.trials.targets import Target
-from helpers.trials.tuning import outcome_of, worker
+from helpers.trials.tuning import command, outcome_of
 from helpers.trials.workload import Workload, argv, workload
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,8 +58,8 @@ def run(p):
         torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].sum().item()
     return torch.ones(1 << 20, device="cuda").sum().item()
 """
-ASKED = ("fine", "oom", "fine", "assert", "fine")
-EXPECTED = ("ok", "oom", "ok", "device_assert", "device_assert")
+ASKED = ("fine", "oom", "assert")
+EXPECTED = ("ok", "oom", "device_assert")
 
 
 def environment(conf: str = "", **more: str) -> dict[str, str]:
@@ -106,27 +105,20 @@ def fixes_part(python: str, out: Path, limit_bytes: int | None, ends: float) -> 
 
 
 def told_apart(python: str, ends: float, objective: str = OBJECTIVE) -> dict[str, Any]:
-    """One worker of the tuning loop, given each of ASKED in turn: after a real assert its context is dead, after memory not."""
-    asked, give = os.pipe()
-    jobs = ({"number": at, "params": {"do": do}} for at, do in enumerate(ASKED))
-    os.write(give, "".join(json.dumps(job) + "\n" for job in jobs).encode())
-    os.close(give)
-    limit_s = max(1.0, min(START_S, ends - time.monotonic()))
+    """Each of ASKED as a trial of the tuning loop: after a real assert its context is dead, after memory not."""
+    said: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "objective.py"
         path.write_text(objective)
-        argv = worker(python, f"{path}:run")
-        told = transcript(argv, limit_s, {}, env=environment(), stdin=asked)
-    os.close(asked)
-    said: list[dict[str, Any]] = []
-    for do, row in zip(ASKED, told.rows, strict=False):
-        message = str(row.get("message", ""))[:200]
-        of = {"outcome": outcome_of(row), "context": row.get("context"), "message": message}
-        said.append({"asked": do, **of})
-    if len(said) < len(ASKED):
-        died = {"outcome": "died", "context": None, "message": told.ended.fate}
-        said.append({"asked": ASKED[len(said)], **died})
-    return {"same": tuple(one["outcome"] for one in said) == EXPECTED, "said": said}
+        for do in ASKED:
+            limit_s = max(1.0, min(START_S, ends - time.monotonic()))
+            argv = command(python, f"{path}:run", {"do": do})
+            result = transcript(argv, limit_s, {}, env=environment()).last("result")
+            outcome = outcome_of(result) if result else "died"
+            message = str(result.get("message", ""))[:200]
+            context = result.get("context")
+            said.append({"asked": do, "outcome": outcome, "context": context, "message": message})
+    return {"same": tuple(row["outcome"] for row in said) == EXPECTED, "said": said}
 
 
 def predicted_and_measured(

@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import kill_study
@@ -13,7 +14,7 @@ import pytest
 
 from helpers import cli
 from helpers.trials import tuning
-from helpers.trials.tuning import Settings, outcome_of, worker
+from helpers.trials.tuning import Settings, command, outcome_of
 
 optuna = pytest.importorskip("optuna")
 
@@ -22,15 +23,13 @@ ENV = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 X = {"x": optuna.distributions.FloatDistribution(0, 1)}
 OUT_OF_MEMORY = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 OBJECTIVE = """
-import os, sys, time
-seen = []
+import os, time
 def plain(p):
     print("noise on stdout")
     with open(os.environ["DONE"], "a") as file:
         file.write(repr(p["x"]) + chr(10))
     return (p["x"] - 0.3) ** 2
 def fails(p):
-    seen.append(1)
     first = not os.path.exists(os.environ["DONE"])
     open(os.environ["DONE"], "a").close()
     if first:
@@ -41,10 +40,7 @@ def fails(p):
         raise RuntimeError("CUDA error: device-side assert triggered")
     if p["k"] == "error":
         raise ValueError("wrong")
-    return len(seen)
-def leaks(p):
-    seen.append(bytearray(os.urandom(1)) * (30 << 20))
-    return p["x"]
+    return 1
 def dies(p):
     os._exit(3)
 def slow(p):
@@ -66,9 +62,9 @@ def tuned(storage, tmp_path):
     def run(function, trials, space=X, **settings):
         lines = []
         env = {**ENV, "DONE": str(tmp_path / "done")}
-        argv = worker(sys.executable, f"{tmp_path / 'objective.py'}:{function}")
-        of = Settings(**{"backoff_s": 0.01, **settings})
-        return tuning.tune(storage, argv, space, trials, of, env, lines.append), lines
+        of = partial(command, sys.executable, f"{tmp_path / 'objective.py'}:{function}")
+        study = tuning.tune(storage, of, space, trials, Settings(**settings), env, lines.append)
+        return study, lines
 
     return run
 
@@ -112,7 +108,7 @@ def test_an_assert_is_not_taken_for_memory_nor_memory_for_an_assert(message, con
 
 
 @pytest.mark.filterwarnings("ignore:PartialFixedSampler is experimental")
-def test_each_failure_is_told_as_what_it_is_and_costs_only_the_worker_it_must(tuned, storage):
+def test_each_failure_is_told_as_what_it_is_and_a_killed_trial_is_tried_again(tuned, storage):
     kinds = ["fine", "oom", "assert", "error"]
     samplers = optuna.samplers
 
@@ -120,50 +116,37 @@ def test_each_failure_is_told_as_what_it_is_and_costs_only_the_worker_it_must(tu
         return samplers.PartialFixedSampler({"k": kinds[seed]}, samplers.RandomSampler())
 
     space = {"k": optuna.distributions.CategoricalDistribution(kinds)}
-    done, lines = tuned("fails", 4, space, sampler=sampler)
-    outcomes = {one["params"]["k"]: one["outcome"] for one in done.results}
+    study, lines = tuned("fails", 4, space, sampler=sampler)
+    outcomes = {row["params"]["k"]: row["outcome"] for row in study.results}
     assert outcomes == {"fine": "ok", "oom": "oom", "assert": "device_assert", "error": "error"}
-    # The worker that was killed in its first trial, and the poisoned one.
-    assert (done.restarts, done.gave_up) == (2, "")
-    assert any("SIGKILL" in line and "tried again" in line for line in lines)
-    found = states_in(storage)
-    assert found == {"COMPLETE": 1, "FAIL": 3}
+    assert lines == ["trial 0: its process was ended by SIGKILL"]
+    assert states_in(storage) == {"COMPLETE": 1, "FAIL": 3}
 
 
-def test_a_worker_is_recycled_by_count_and_a_finished_study_is_not_run_again(
-    tuned, storage, tmp_path
-):
-    first, _ = tuned("plain", 5, parallel=2, recycle_after=1)
-    assert (first.recycled, first.restarts) == (5, 0)
-    assert [one["slot"] for one in first.results] == list(range(5))
+def test_a_finished_study_is_not_run_again(tuned, storage, tmp_path):
+    first, _ = tuned("plain", 5, parallel=2)
+    assert [row["number"] for row in first.results] == list(range(5))
     again, _ = tuned("plain", 5, parallel=2)
     assert again.results == first.results
     assert len((tmp_path / "done").read_text().splitlines()) == 5
-    assert finished_in(storage) == {one["number"]: one["value"] for one in first.results}
-    assert all(one["peak_bytes"] and one["left_bytes"] for one in first.results)
+    assert finished_in(storage) == {row["number"]: row["value"] for row in first.results}
+    assert all(row["peak_bytes"] for row in first.results)
 
 
-def test_a_worker_that_keeps_memory_is_recycled_once_it_has_grown(tuned):
-    done, lines = tuned("leaks", 6, growth_bytes=50 << 20)
-    assert done.recycled == 2 and done.restarts == 0
-    assert all("after 3 trials" in line and "left after cleanup" in line for line in lines)
-
-
-def test_a_worker_that_always_dies_makes_the_supervisor_give_up_with_a_growing_wait(tuned, storage):
-    done, lines = tuned("dies", 9, restarts=3, backoff_s=0.06)
-    assert done.gave_up and done.restarts == 4 and done.best is None
-    assert [line.split(" in ")[1].split(" s:")[0] for line in lines[:3]] == ["0.1", "0.1", "0.2"]
-    assert states_in(storage)["RUNNING"] == 0
+def test_a_trial_that_always_dies_is_crashed_after_three_tries_and_the_next_goes_on(tuned, storage):
+    study, lines = tuned("dies", 2)
+    assert [row["outcome"] for row in study.results] == ["crashed"] * 2 and study.best is None
+    assert len(lines) == 6 and states_in(storage) == {"FAIL": 2}
 
 
 def test_a_trial_that_passes_its_time_is_stopped_and_said_and_the_others_go_on(tuned):
     def sampler(seed):
         return optuna.samplers.RandomSampler(seed=seed)
 
-    done, _ = tuned("slow", 4, parallel=2, limit_s=2, sampler=sampler)
-    late = [one["params"]["x"] > 0.5 for one in done.results]
-    assert [one["outcome"] == "timed_out" for one in done.results] == late
-    assert len(late) == 4 and done.restarts == sum(late) > 0
+    study, lines = tuned("slow", 4, parallel=2, limit_s=2, sampler=sampler)
+    late = [row["params"]["x"] > 0.5 for row in study.results]
+    assert [row["outcome"] == "timed_out" for row in study.results] == late
+    assert len(late) == 4 and len(lines) == sum(late) > 0
 
 
 def test_the_command_runs_a_study_and_goes_on_with_it(tmp_path, capsys):
@@ -185,7 +168,7 @@ def test_the_command_runs_a_study_and_goes_on_with_it(tmp_path, capsys):
     assert all(isinstance(one["n"], int) and one["k"] in ("good", "bad") for one in params)
     assert second["best"] == min(row["value"] for row in second["results"])
     assert cli.main([*given, "--trials", "4"]) == 0
-    assert f"best {second['best']}; 0 restarts" in capsys.readouterr().out
+    assert f"best {second['best']}" in capsys.readouterr().out
     for wrong in (["tune", "nowhere.py:f", "--study", "t.db"], [*given, "--param", "x"]):
         assert cli.main(wrong) == 2 and "expected" in capsys.readouterr().err
 
@@ -193,7 +176,7 @@ def test_the_command_runs_a_study_and_goes_on_with_it(tmp_path, capsys):
 def test_what_is_no_storage_is_refused(storage):
     storage.write_text("not a database, and long enough to be looked at as one " * 20)
     with pytest.raises(ValueError, match="Optuna storage"):
-        tuning.tune(storage, ["true"], {}, 1)
+        tuning.tune(storage, lambda params: ["true"], {}, 1)
 
 
 # Studies that are killed.

@@ -25,6 +25,7 @@ OPTIONS = {
         "capture",
         "--with-args",
     ): "a bundle keeps no arguments of processes; ps -ww -o args PID shows them",
+    ("tune", "--recycle"): "each trial has a process of its own",
     ("check", "--pairs"): "rccl-tests or nccl-tests measure a pair of cards",
 }
 

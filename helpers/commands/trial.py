@@ -160,15 +160,14 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """A tuning study in worker processes that loses and repeats no finished trial.
+    """A tuning study that loses and repeats no finished trial, each in a process of its own.
 
     objective FILE.py:FUNCTION: takes a dict of parameters, gives a number
     --study FILE !: the Optuna storage, in SQLite; one that is there goes on
     --param NAME=A..B ...: or NAME=A..B:log, or NAME=this,that; may be given again
     --trials N <int> = 20: of the whole study (default: 20)
-    --parallel N <int> = 1: trials at once, each in a process (default: 1)
+    --parallel N <int> = 1: trials at once (default: 1)
     --seconds S <float> = 3600: the most that one trial may take
-    --recycle N <int> = 50: trials after which a worker is replaced
     --maximize: the largest value is the best
     --torch-python PATH: the interpreter of the objective
     --seed N <int> = 0: of the sampler
@@ -177,30 +176,33 @@ def tune(arguments: argparse.Namespace) -> int:
     from helpers.tell.shown import Shown
     from helpers.trials.interpreter import torch_interpreter
     from helpers.trials.targets import environment
-    from helpers.trials.tuning import Settings, worker
-    from helpers.trials.tuning import tune as study
+    from helpers.trials.tuning import Settings, command
+    from helpers.trials.tuning import tune as run_study
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, of a file that is there"
         raise WrongUse(f"tune: {arguments.objective}; {expected}")
     settings = Settings(
         parallel=max(1, arguments.parallel),
-        recycle_after=arguments.recycle,
         limit_s=arguments.seconds,
         direction="maximize" if arguments.maximize else "minimize",
         seed=arguments.seed,
     )
-    argv = worker(arguments.torch_python or torch_interpreter(), arguments.objective)
-    what = (Path(arguments.study), argv, dict(map(_range, arguments.param)), arguments.trials)
-    done = study(*what, settings, environment(), partial(print, file=sys.stderr))
+    study = run_study(
+        Path(arguments.study),
+        partial(command, arguments.torch_python or torch_interpreter(), arguments.objective),
+        dict(map(_range, arguments.param)),
+        arguments.trials,
+        settings,
+        environment(),
+        partial(print, file=sys.stderr),
+    )
     rows = []
-    for row in done.results:
+    for row in study.results:
         parameters = ", ".join(f"{name}={value}" for name, value in row["params"].items())
-        rows.append([row["slot"], row["outcome"], row["value"], parameters, row.get("message")])
+        rows.append([row["number"], row["outcome"], row["value"], parameters, row.get("message")])
     shown = Shown("", ["trial", "outcome", "value", "parameters", "message"], rows)
-    gave_up = f"; gave up: {done.gave_up}" * bool(done.gave_up)
-    lives = f"{done.restarts} restarts, {done.recycled} workers recycled{gave_up}"
-    return say(arguments, asdict(done), shown, f"best {done.best}; {lives}")
+    return say(arguments, asdict(study), shown, f"best {study.best}")
 
 
 def _range(text: str) -> tuple[str, Any]:
