@@ -3,8 +3,7 @@
     python tests/effect_campaign.py [--out DIR] [--repeats N] [--comparisons N] [--planted N]
 
 prints one JSON object: real comparisons of a workload with itself and how many gave an effect; the same of draws from the
-recorded measurements; planted effects (half the memory, 1.5 x the time) and how many were found; the overhead of a trial.
-What DIR has already is not run again.
+recorded measurements; planted effects (half the memory, 1.5 x the time) and how many were found.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from helpers.trials.measurement import arm_of
 from helpers.trials.record import Limits
 from helpers.trials.workload import workload
 
-WORK = {"requests": 400, "live_mib": 96, "steps": 12, "ballast_mib": 96}
+WORK = {"requests": 400, "live_mib": 192, "steps": 12}
 
 
 def arm(name: str, **changes: float) -> Arm:
@@ -38,8 +37,8 @@ def arm(name: str, **changes: float) -> Arm:
 
 CONTROL = arm("control")
 AGAIN = arm("again")
-HALF = arm("half", live_mib=48, ballast_mib=36)
-SLOW = arm("slow", slow=1.5)
+HALF = arm("half", live_mib=84)
+SLOW = arm("slow", requests=600)
 PLANTED = {
     "half": ("half the memory", "memory", "less"),
     "slow": ("1.5 x the time", "time", "more"),
@@ -65,7 +64,6 @@ def main() -> None:
     parser.add_argument("--planted", type=int, default=10)
     arguments = parser.parse_args()
     out = arguments.out or Path(tempfile.mkdtemp(prefix="casebook-effects-"))
-    overhead = []
     alike = []
     noise = {"memory": [], "time": []}
     found = {name: [] for name, _, _ in PLANTED.values()}
@@ -74,18 +72,17 @@ def main() -> None:
     def arms(pairs, seed):
         ran = run(plan(pairs, repeats=arguments.repeats, budget_s=1e9, seed=seed), **how)
         assert not ran.troubles and not ran.refused, (ran.troubles, ran.refused)
-        overhead.extend(one.overhead_s for one in ran.records.values())
         kept = {}
         for pair in pairs:
             for one, records in zip((pair.control, pair.treated), ran.arms(pair), strict=True):
-                kept[one.name] = arm_of(records, "work")
+                kept[one.name] = arm_of(records)
         return kept
 
     for number in range(arguments.comparisons):
         one = arms([Pair("alike", CONTROL, AGAIN)], number)
         alike.append(compare(one["control"], one["again"], answer="bitwise"))
         for what in noise:
-            values = [value for arm in one.values() for value in arm.measured[what]]
+            values = [value for arm in one.values() for value in getattr(arm, what)]
             noise[what].extend(value / median(values) for value in values)
         told = alike[-1]
         words = f"{told.verdict}: {told.memory.words}; {told.time.words}"
@@ -93,7 +90,7 @@ def main() -> None:
     for number in range(arguments.planted):
         one = arms([Pair("half", CONTROL, HALF), Pair("slow", CONTROL, SLOW)], 1000 + number)
         for name, (planted, what, says) in PLANTED.items():
-            told = effect(what, one["control"].measured[what], one[name].measured[what])
+            told = effect(what, getattr(one["control"], what), getattr(one[name], what))
             found[planted].append((told.says == says, round(told.ratio, 3)))
             print(f"planted {number}: {told.words}: {told.says}", file=sys.stderr)
     said = [{one.memory.says, one.time.says} for one in alike]
@@ -111,12 +108,10 @@ def main() -> None:
         }
         for name, rows in found.items()
     }
-    spent = {"median": median(overhead), "most": max(overhead), "trials": len(overhead)}
     record = {
         "alike": {**of, "alarms": sum(bool(one & {"less", "more"}) for one in said)},
         "resampled": {what: {"draws": DRAWS, "alarms": share} for what, share in drawn.items()},
         "planted": hits,
-        "overhead_s": spent,
     }
     print(json.dumps(record, indent=1))
 

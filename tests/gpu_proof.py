@@ -63,8 +63,8 @@ def _one(python: str, out: Path, name: str, conf: str, limit_bytes: int | None) 
     card = int(made.header["vram"])
     wanted = min(card, limit_bytes) if limit_bytes else card
     snapshot = out / f"{name}-{SETTINGS.index(conf)}.pickle"
-    done = stress(python, made, wanted, RUN_S, conf=conf, snapshot=snapshot, rows=True)
-    names = ("status", "why", "torch", "build", "device", "limit_bytes", "ooms", "seconds")
+    done = stress(python, made, wanted, RUN_S, conf=conf, snapshot=snapshot)
+    names = ("status", "why", "torch", "build", "device", "limit_bytes", "ooms")
     row = {"pattern": name, "conf": conf, **{key: getattr(done, key) for key in names}}
     if done.status not in ("ok", "time"):
         return row

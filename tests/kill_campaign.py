@@ -4,12 +4,11 @@
 
 With --study it is the tuning study that is killed (kill_study.py), else training:
 
-Two campaigns, counted apart. By failpoints: torch is imported once, each life is a fork that ends itself by a real SIGKILL at
-one boundary of one save (before it opens the file, after each write, after the sync, the rename, ...); without --kills every
-boundary has its kill. By chance: whole processes, killed from outside at random moments, each started anew from what is there.
-After each the whole state (parameters, optimizer, random generators, order of the data, every loss, every sample seen) must
-have the bits of the undisturbed run; a step that was told as saved must never be lost. A kill leaves the page cache as it is:
-a power cut is not tried here.
+Two campaigns, counted apart. By failpoints: torch is imported once, each life is a fork that ends itself by a real SIGKILL just
+before a file is made, renamed or removed; without --kills every such boundary has its kill. By chance: whole processes, killed
+from outside at random moments, each started anew from what is there. After each the whole state (parameters, optimizer, random
+generators, order of the data, every loss) must have the bits of the undisturbed run; a step that was told as saved must never
+be lost. A kill leaves the page cache as it is: a power cut is not tried here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ import kill_study  # noqa: E402 -- a program beside this one
 SPEC: dict[str, Any] = {
     "device": "cpu",
     "seed": 7,
-    "threads": 1,
     "vocab": 16,
     "width": 8,
     "layers": 1,
@@ -47,51 +45,32 @@ SPEC: dict[str, Any] = {
 """Batches of 100 of 256 samples: the order of the data is drawn anew before steps 3 and 5."""
 
 
-def life(folder: Path, told: int, kill: tuple[int, str] | None) -> None:
-    """One process's life: go on from the newest checkpoint to the end, or to the kill; tell every saved step, and the end."""
+def life(folder: Path, told: int, at: int) -> None:
+    """One process's life: go on from the newest checkpoint to the end, or to the ``at``-th write (0: none); tell every saved
+    step, the number of writes and the digest."""
     from helpers.trials.under_torch import checkpoint
     from helpers.trials.under_torch.transformer import Run
 
+    failpoint = kill_study.Failpoint(folder, at)
+    failpoint.install()
     run = Run(SPEC)
-    found = checkpoint.load(folder)
-    if found:
-        run.restore(found[1])
-    os.write(told, f"resumed {found[0] if found else 0}\n".encode())
+    newest = checkpoint.load(folder)
+    if newest:
+        run.restore(newest[1])
+    os.write(told, f"resumed {newest[0] if newest else 0}\n".encode())
     while len(run.losses) < SPEC["steps"]:
         step = len(run.losses) + 1
-        checkpoint.failpoint = lambda at, step=step: (
-            os.kill(os.getpid(), signal.SIGKILL) if kill == (step, at) else None
-        )
         run.step()
         os.write(told, f"stepped {step}\n".encode())
         checkpoint.save(folder, step, run.state())
         os.write(told, f"saved {step}\n".encode())
-    os.write(told, f"digest {run.digest()}\n".encode())
+    os.write(told, f"writes {len(failpoint.names)}\ndigest {run.digest()}\n".encode())
 
 
-def forked(folder: Path, kill: tuple[int, str] | None) -> list[tuple[str, str]]:
-    """A life in a fork: what it told. Raises RuntimeError where it ended neither by itself nor by its kill."""
-    told, killed = kill_study.in_a_fork(lambda out: life(folder, out, kill))
-    if killed != bool(kill):
-        raise RuntimeError(f"the life was {'' if killed else 'not '}killed (kill at {kill})")
+def forked(folder: str, at: int) -> list[tuple[str, str]]:
+    """A life in a fork: what it told. It may end before its kill, where little was left to do."""
+    told, _ = kill_study.in_a_fork(lambda out: life(Path(folder), out, at))
     return [(line.split()[0], line.split()[1]) for line in told.splitlines()]
-
-
-def boundaries() -> list[str]:
-    """The boundaries of a save that has an older checkpoint to remove."""
-    from helpers.trials.under_torch import checkpoint
-    from helpers.trials.under_torch.transformer import Run
-
-    names: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(SPEC)
-        for step in range(1, checkpoint.KEPT + 2):
-            run.step()
-            names.clear()
-            checkpoint.failpoint = names.append
-            checkpoint.save(Path(folder), step, run.state())
-    checkpoint.failpoint = lambda at: None
-    return list(names)
 
 
 def last(words: list[tuple[str, str]], kind: str) -> int:
@@ -99,34 +78,31 @@ def last(words: list[tuple[str, str]], kind: str) -> int:
 
 
 def failpoint_kills(kills: int | None = None) -> dict[str, Any]:
-    """Kills spread over the boundaries (None: one at each), at steps in turn; one in nine is killed again as it recovers."""
+    """Kills spread over the writes (None: one before each); one in seven is killed again as it recovers."""
     import torch
 
     torch.set_num_threads(1)
-    names = boundaries()
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed = forked(Path(folder), None)[-1]
-    count = kills or len(names)
-    chosen = [names[at * len(names) // count] for at in range(count)]
+        undisturbed = forked(folder, 0)
+    writes = last(undisturbed, "writes")
+    count = kills or writes
+    chosen = [1 + number * writes // count for number in range(count)]
     found = dict.fromkeys(("kills", "runs", "identical", "lost", "redone_steps"), 0)
     began = time.monotonic()
-    for number, boundary in enumerate(chosen):
-        step = 1 + number % SPEC["steps"]
-        if boundary == "older removed":
-            step = max(step, 3)  # the first two have none to remove
+    for number, at in enumerate(chosen):
         with tempfile.TemporaryDirectory() as folder:
-            lives = [forked(Path(folder), (step, boundary))]
-            if number % 7 == 6 and step < SPEC["steps"]:
-                lives.append(forked(Path(folder), (step + 1, boundary)))
-            lives.append(forked(Path(folder), None))
+            lives = [forked(folder, at)]
+            if number % 7 == 6:
+                lives.append(forked(folder, 2))
+            lives.append(forked(folder, 0))
         steps = sum(word == "stepped" for words in lives for word, _ in words)
         pairs = zip(lives, lives[1:], strict=False)
         found["runs"] += 1
-        found["kills"] += len(lives) - 1
-        found["identical"] += lives[-1][-1] == undisturbed
+        found["kills"] += sum(words[-1][0] != "digest" for words in lives)
+        found["identical"] += lives[-1][-1] == undisturbed[-1]
         found["lost"] += sum(last(b, "resumed") < last(a, "saved") for a, b in pairs)
         found["redone_steps"] += steps - SPEC["steps"]
-    of = {"boundaries": len(names), "boundaries_killed_at": len(set(chosen))}
+    of = {"boundaries": writes, "boundaries_killed_at": len(set(chosen))}
     return {**found, **of, "seconds": round(time.monotonic() - began, 1)}
 
 

@@ -131,7 +131,7 @@ def predicted_and_measured(
 ) -> list[dict[str, Any]]:
     """A row for each of CONFS: the replay of the recorded trace, and what the card reserved."""
     name = "".join(letter if letter.isalnum() else "-" for letter in wanted.words)
-    command = argv(wanted, python, 0, target, None)
+    command = argv(wanted, python, 0, target)
     if target.visible_variable:
         command = ["env", f"{target.visible_variable}={target.visible_value}", *command]
     kept = record(command, folder / f"{name}.pickle")
@@ -141,7 +141,7 @@ def predicted_and_measured(
     rows = []
     for conf in CONFS:
         guess = replay(trace, conf, Card(total_bytes), torch=card["torch"], build=card["build"])
-        told = measured(argv(wanted, python, 0, target, None), conf, target)
+        told = measured(argv(wanted, python, 0, target), conf, target)
         rows.append(row(wanted, conf, guess.peak_reserved_bytes, guess.peak_allocated_bytes, told))
     return rows
 

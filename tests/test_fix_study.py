@@ -14,7 +14,6 @@ from helpers.trials import view as fixes
 from helpers.trials.box_study import FixStudy, box_of, fix_study
 from helpers.trials.catalogue import chosen
 from helpers.trials.effect import Effect
-from helpers.trials.endurance import Endurance, grow
 from helpers.trials.fixes import FixRow
 from helpers.trials.training import PathResult
 
@@ -24,7 +23,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def recorded():
-    names = "expandable threshold-alone xnack chunking gpu-reset fewer-parallel"
+    names = "expandable threshold-alone xnack chunking gpu-reset 8bit-optimizer"
     return fix_study(open_box("cuda-24gb-tuning"), names.split())
 
 
@@ -53,7 +52,7 @@ def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
     )
     assert found.next_step.what == "First to try: expandable segments" and found.missing
     assert found.next_step.command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    assert "No effect was measured" in fixes.forest_plot(recorded).alt
+    assert "No effect was measured" in fixes.effects_table(recorded).alt
     bars = fixes.saved_bars(recorded)
     assert bars.title == "ticks in chunks of a tenth: 80% less memory, by rehearsal"
     assert bars.draw().picture()[0].startswith(b"\x89PNG")
@@ -69,8 +68,8 @@ def test_each_remedy_says_what_it_does_here_why_and_by_what(recorded):
     assert told == [("helps", "rehearsal", "80%"), ("helps", "replay", "35%")]
     assert first["why"].startswith("rehearsed: every request is met either way: on 23.99 GiB peak")
     assert (harms["on this box"], harms["by"]) == ("harms", "argument")
-    assert (last["on this box"], last["why"][:14]) == ("untested", "claim 004-03, ")
-    assert "predicted: not enough evidence: not rehearsed because its processes" in last["why"]
+    assert (last["on this box"], last["by"]) == ("untested", "")
+    assert last["why"] == "not rehearsed because its kernels are bitsandbytes' own, beside torch"
 
 
 def test_all_that_is_known_of_a_remedy_stands_whole_in_its_row():
@@ -140,7 +139,7 @@ def test_a_measured_help_comes_first_and_a_harm_is_shown():
     found = fixes.verdict(study)
     assert found.next_step.what == "First: expandable segments" and found.confidence == "likely"
     assert [row["remedy"] for row in fixes.fixes_table(study).rows] == [helps.says, harms.says]
-    assert "expandable memory x 0.50" in fixes.forest_plot(study).alt
+    assert "expandable memory x 0.50" in fixes.effects_table(study).alt
     assert "export PYTORCH_CUDA_ALLOC_CONF" in fixes.preset_text(study)
 
 
@@ -158,10 +157,8 @@ def test_trial_compares_a_preset_with_a_control(tmp_path, capsys):
     out, err = capsys.readouterr()
     (told,) = json.loads(out)
     assert told["preset"] == "cpu-one-arena" and told["verdict"] == "harmful"
-    assert told["memory"]["says"] == "more" and not told["kept"]
+    assert told["memory"]["says"] == "more"
     assert len(list(tmp_path.glob("*.json"))) == 6 and "repeat 2: ok" in err
-    assert cli.main([*argv, "--", sys.executable, "-c", program]) == 1
-    assert "6 of 6 trials are kept from 20" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -185,7 +182,7 @@ def test_bad_input_gets_one_line_and_exit_2(capsys, argv, told):
 def path(name, peak_mib, equal="bitwise", state="ran", why=""):
     peak = peak_mib and peak_mib * MIB
     says = "" if why else "says"
-    return PathResult(name, state, why, 1.0, 6, peak, 10 * MIB, 0.5, equal, says)
+    return PathResult(name, state, why, 1.0, peak, 10 * MIB, equal, says)
 
 
 def test_the_path_that_saves_most_and_is_the_same_training_is_the_one_to_take():
@@ -202,11 +199,3 @@ def test_the_path_that_saves_most_and_is_the_same_training_is_the_one_to_take():
     costs = training.cost_table(results)
     assert "two GPUs" in str(costs) and costs.draw().picture()[0].startswith(b"\x89PNG")
     assert costs.title == "gradient accumulation takes least memory: 10.00 MiB above its start"
-
-
-def test_endurance_is_told_in_words():
-    words = training.endurance_text
-    assert words(grow("")) == "not run because no limit was given"
-    assert "nothing ran out" in words(Endurance(GIB, 40, None, ""))
-    died = Endurance(GIB, 5, 144, "can't allocate memory", why_no_answer="no trace was kept")
-    assert "5 batches" in words(died) and "no trace was kept" in words(died)

@@ -11,13 +11,15 @@ from helpers.allocator.patterns import generate
 from helpers.allocator.trace_file import read_trace
 from helpers.tell.claims import claims
 from helpers.trials.catalogue import NO_GPU, PATH, pairs, remedies
-from helpers.trials.effect import LEAST, VERDICTS
-from helpers.trials.fixes import RECORDED, adopt, fix_table, forest
+from helpers.trials.effect import LEAST
+from helpers.trials.fixes import RECORDED, fix_table
 from helpers.trials.fixplan import Arm, Pair, Ran, plan
 from helpers.trials.prediction import RECORDED_RUNS, predict, recorded_path
+from helpers.trials.view import adopt, measured_effects
 from helpers.trials.workload import workload
 
 CARD_BYTES = 20 << 30
+ARGUED = ("helps", "no_effect", "harmful", "not_supported", "ineffective", "predicted")
 KNOWN = {one.id: one for one in remedies()}
 CUDA = ("2.14.1+cu130", "cuda")
 ROCM = ("2.14.1+rocm7.2", "rocm", "gfx1100")
@@ -53,7 +55,7 @@ def test_every_remedy_of_the_case_studies_has_a_row_and_its_claims_exist():
         assert one.how in ("measured", "predicted", "argued") and one.goal in LEAST
         assert one.needs in ("", "cpu", "gpu")
         if one.how == "argued":
-            assert one.verdict in VERDICTS and one.why
+            assert one.verdict in ARGUED and one.why
         else:
             assert one.pair().treated.workload.words and not one.verdict
 
@@ -61,7 +63,7 @@ def test_every_remedy_of_the_case_studies_has_a_row_and_its_claims_exist():
 def test_a_box_without_a_gpu_tries_what_the_cpu_can_show_and_says_why_not_the_rest():
     found, why = pairs(remedies(), gpu=False)
     names = {pair.name for pair in found}
-    assert {"chunking", "accumulate", "checkpointing", "recycle", "fewer-parallel"} <= names
+    assert {"chunking", "accumulate", "checkpointing", "collect-list"} <= names
     assert why["expandable"] == why["8bit-optimizer"] == NO_GPU
     assert why["reboot"] == "no trial decides it"
     assert names | set(why) == set(KNOWN) and not names & set(why)
@@ -98,7 +100,7 @@ def test_the_whole_list_fits_a_plan():
         ("chunking", CUDA, "helps"),
         ("chunking", OLD_ROCM, "helps"),
         ("pool", CUDA, "harmful"),
-        ("fewer-parallel", CUDA, "not_enough_evidence"),
+        ("8bit-optimizer", CUDA, "not_enough_evidence"),
         ("one-arena", CUDA, "not_enough_evidence"),
         ("roundup", ("2.1.0+cu121", "cuda"), "helps"),
     ],
@@ -151,7 +153,10 @@ def test_on_a_recorded_box_nothing_is_measured_and_no_verdict_is_more_than_predi
     rows = fix_table(remedies(), recorded=True, predictions=guesses)
     assert len(rows) == len(remedies()) and {row.measured for row in rows} == {RECORDED}
     assert {row.verdict for row in rows} == {"predicted", "not_enough_evidence"}
-    assert all(row.memory is None and row.time is None for row in rows) and forest(rows) == []
+    assert (
+        all(row.memory is None and row.time is None for row in rows)
+        and measured_effects(rows) == []
+    )
 
 
 def tried(name="priming", control=None, refused=None, predictions=None, **treated):
@@ -161,7 +166,7 @@ def tried(name="priming", control=None, refused=None, predictions=None, **treate
         found["base", at] = record("base", at, **{"work_bytes": 1000 + at, **(control or {})})
         found["other", at] = record("other", at, **{"work_bytes": 1000 - at, **treated})
     ran = Ran(found, refused or {}, ())
-    pair = Pair(name, BASE, OTHER, 1.0, KNOWN[name].goal, KNOWN[name].answer)
+    pair = Pair(name, BASE, OTHER, KNOWN[name].goal, KNOWN[name].answer)
     given = {"recorded": False, "predictions": predictions or {}}
     return fix_table([KNOWN[name]], tried=[pair], ran=ran, **given)[0]
 
@@ -170,9 +175,9 @@ def test_measured_trials_decide_and_carry_their_intervals():
     row = tried(work_bytes=500)
     assert row.verdict == "helps" and row.time.says == "same"
     assert row.memory.pairs == 5 and row.memory.high < 0.51
-    drawn = forest([row])
-    assert [one["what"] for one in drawn] == ["memory", "time"]
-    assert drawn[0]["ratio"] == pytest.approx(0.499, abs=0.01)
+    effects = [effect for _, effect in measured_effects([row])]
+    assert [effect.what for effect in effects] == ["memory", "time"]
+    assert effects[0].ratio == pytest.approx(0.499, abs=0.01)
     assert tried().verdict == "no_effect" and tried(loss=[1.5]).verdict == "harmful"
     assert tried(step_s=[1.0, 0.2, 0.2, 0.2]).verdict == "harmful"
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,10 @@ import pytest
 from helpers.ground import child
 from helpers.ground.child import Ended, Group, cgroup
 from helpers.ground.units import MIB
-from helpers.settings.presets import NONE, Preset, parse
+from helpers.settings.presets import NONE, parse
 from helpers.trials import trial as trials
-from helpers.trials.interpreter import torch_files
 from helpers.trials.leftovers import driver_used
-from helpers.trials.record import Limits, RecordNotKept, TrialError, TrialRefused
+from helpers.trials.record import Limits, TrialRefused
 from helpers.trials.targets import Target, environment
 from helpers.trials.trial import trial
 from helpers.trials.workload import BUILT_IN, WorkloadError, command, workload
@@ -132,7 +130,7 @@ def test_one_that_outlives_sigkill_is_stuck_and_not_waited_for(made, monkeypatch
     monkeypatch.setattr(trials, "watch", lambda argv, limit_s, **more: ended)
     found = made("")
     assert found.outcome == "stuck" and "fence_wait" in found.message
-    assert found.left_pids == [9] and found.clean
+    assert found.clean
 
 
 def test_what_a_trial_leaves_running_is_ended_and_the_box_is_clean(made, tmp_path):
@@ -234,69 +232,21 @@ def test_every_parameter_that_a_program_takes_is_named_here_and_none_that_it_doe
         return set(re.findall(r"\bp\.(\w+)", inspect.getsource(of)))
 
     for name, known in BUILT_IN.items():
-        taken = read(programs.PROGRAMS[name]) - {"first"} | {"ballast_mib", "slow"}
+        taken = read(programs.PROGRAMS[name])
         taken |= read(programs.tidy) if known.parameters.get("gc_every") is not None else set()
-        taken |= {"recycle_every", "parallel"} if name == "tuning" else set()
         assert taken == set(known.parameters) and known.seconds > 0
 
 
 # Its record.
 
 
-def test_a_finished_trial_is_not_run_again_and_another_repeat_is(made, tmp_path):
+def test_each_trial_is_run_and_its_record_kept(made, tmp_path):
     code = f"open({str(tmp_path / 'runs')!r}, 'a').write('x')"
-    began = time.monotonic()
     first = made(code)
-    second = made(code)
     other = made(code, repeat=1)
-    assert first == second and other.key != first.key
-    assert (tmp_path / "runs").read_text() == "xx"
+    assert other.key != first.key and (tmp_path / "runs").read_text() == "xx"
     written = json.loads((tmp_path / f"kept/{first.key}.json").read_text())
-    assert written["schema_version"] == 1 and written["seconds"] <= time.monotonic() - began
-
-
-def test_a_program_that_changed_is_run_again(made, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "part.py").write_text("words = 'first'\n")
-    (tmp_path / "train.py").write_text("import part; print(part.words)\n")
-    argv = [sys.executable, "train.py"]
-    assert made(argv).outcome == made(argv).outcome == "ok"
-    assert len(list((tmp_path / "kept").iterdir())) == 1
-    (tmp_path / "part.py").write_text("raise SystemExit('broken')\n")
-    assert made(argv).outcome == "crashed"
-    (tmp_path / "train.py").write_text("raise SystemExit(3)\n")
-    assert made(argv).outcome == "crashed" and len(list((tmp_path / "kept").iterdir())) == 3
-
-
-def test_another_torch_is_another_trial(made, tmp_path):
-    keys = set()
-    link = tmp_path / "python"
-    for folder, version in (("old", "2.6.0+cu124"), ("new", "2.14.1+cu128")):
-        package = tmp_path / folder / "torch"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        (package / "version.py").write_text(f"__version__ = '{version}'\n")
-        python = tmp_path / f"python-{folder}"
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path / folder} exec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-        link.unlink(missing_ok=True)
-        link.symlink_to(python)
-        torch_files.cache_clear()
-        keys.add(made([str(link), "-c", ""]).key)
-    assert len(keys) == 2
-
-
-def test_what_differs_in_anything_given_is_another_trial(made):
-    other = Limits(seconds=21, silent_s=5)
-    differing = ({}, {"repeat": 1}, {"limits": other}, {"preset": Preset("none", {"A": "1"}, {})})
-    assert len({made("", **more).key for more in differing}) == 4
-
-
-def test_a_torn_record_is_named(made, tmp_path):
-    found = made("")
-    (tmp_path / f"kept/{found.key}.json").write_text('{"schema_version": 1, "wor')
-    with pytest.raises(TrialError, match=f"{found.key}.json.*remove it to run it again"):
-        made("")
+    assert written["schema_version"] == 1 and written["seed"] == 1
 
 
 def test_a_disk_that_is_full_when_the_record_is_written_loses_no_measurement(
@@ -306,10 +256,9 @@ def test_a_disk_that_is_full_when_the_record_is_written_loses_no_measurement(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    said = "No space left on device; the trial was measured"
-    with pytest.raises(RecordNotKept, match=said) as caught:
-        made("print('loss=2')", step="loss=([0-9]+)")
-    assert caught.value.record.loss == [2.0] and list((tmp_path / "kept").iterdir()) == []
+    record = made("print('loss=2')", step="loss=([0-9]+)")
+    assert "No space left on device; the trial was measured" in record.not_kept
+    assert record.loss == [2.0] and list((tmp_path / "kept").iterdir()) == []
 
 
 def test_memory_the_driver_counts_is_read_outside_the_process(tmp_path):
@@ -360,7 +309,6 @@ def answers(made, tmp_path):
         python = tmp_path / "python"
         python.write_text(ANSWERS.format(more=more))
         python.chmod(0o755)
-        torch_files.cache_clear()
         return made(workload("churn"), python=str(python), **given)
 
     return one
@@ -368,12 +316,11 @@ def answers(made, tmp_path):
 
 def test_what_a_workload_tells_is_kept(answers):
     step = """echo '{{"event": "step", "loss": 0.5, "seconds": {}}}'"""
-    end = """echo '{"event": "end", "peak_rss_bytes": 350, "work_s": 3.5, "alive_s": 0}'"""
+    end = """echo '{"event": "end", "peak_rss_bytes": 350}'"""
     found = answers("\n".join([*map(step.format, (9, 0.1, 0.4, 0.2)), end]))
     assert (found.outcome, found.steps, found.loss) == ("ok", 4, [0.5] * 4)
-    assert (found.work_bytes, found.work_s, found.build, found.device) == (250, 3.5, "cpu", "cpu")
+    assert (found.work_bytes, found.build, found.device) == (250, "cpu", "cpu")
     assert found.step_seconds == 0.2, "the median without the first, which warms up"
-    assert found.overhead_s > 0
     assert found.peak_reserved_bytes is None and found.torch == "2.14.1+cpu"
 
 
@@ -410,15 +357,6 @@ def test_chunks_give_the_same_profile_in_less_memory(made):
     assert whole.outcome == chunked.outcome == "ok" and whole.loss == chunked.loss
     assert len(whole.loss) == 3 and chunked.work_bytes < 0.6 * whole.work_bytes
     assert whole.build == "cpu" and whole.torch and whole.peak_reserved_bytes is None
-
-
-@pytest.mark.slow
-def test_fresh_processes_make_the_same_steps_and_hold_less(made):
-    pytest.importorskip("torch")
-    one = made(workload("tuning", leak_mib=64), limits=SLOW)
-    fresh = made(workload("tuning", leak_mib=64, recycle_every=4), limits=SLOW)
-    assert one.loss == fresh.loss and len(fresh.loss) == 12
-    assert fresh.rss_anon_bytes < 0.8 * one.rss_anon_bytes
 
 
 @pytest.mark.slow

@@ -205,6 +205,7 @@ def row_of(
         passes=all(passed),
         addresses_agree=len(set(passed)) == 1,
         flags=flags,
+        danger=next(iter(settings.dangers), ""),
         not_modelled=left_out,
         proved=rules.proved,
     )

@@ -208,7 +208,7 @@ def check(arguments: argparse.Namespace) -> int:
     names = ("gpu", "ladder", "to_the_limit", "torch_python")
     how = {name: getattr(arguments, name) for name in names}
     results = check_box(bundle, on_result=on_result, **how)
-    rows = as_rows(results, people=True)
+    rows = as_rows(results)
     shown = Shown("", rows[0], rows[1:], widest=None)
     say(arguments, [asdict(result) for result in results], shown)
     return int(any(result.state not in ("passed", "not_run") for result in results))

@@ -51,7 +51,7 @@ class Fixes(Result):
     @property
     def effects(self) -> Shown:
         """The effects that trials on this box measured, with their intervals."""
-        return view.forest_plot(self.study)
+        return view.effects_table(self.study)
 
     @property
     def preset(self) -> str:

@@ -9,7 +9,6 @@ from helpers.face.result import Result
 from helpers.rehearse.workloads import on_cards
 from helpers.tell.shown import Shown
 from helpers.trials import training, training_view
-from helpers.trials.endurance import grow
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.workload import workload
 
@@ -36,14 +35,6 @@ class TrainingPaths(Result):
     def costs(self) -> Shown:
         """What each way took above the start of its process, and in how many seconds."""
         return training_view.cost_table(self.results)
-
-    def endurance(self, limit: str) -> str:
-        """How many growing batches train until ``limit``, such as ``1GiB``, is used up.
-
-        Without a limit nothing runs, and the text says so.
-        """
-        endurance = grow(limit, device=self.device, shape=self.shape, seed=self.seed)
-        return training_view.endurance_text(endurance)
 
     def on_cards(self, cards: Sequence[str]) -> Shown:
         """The built-in training under torch's real allocator, on cards that are not there."""

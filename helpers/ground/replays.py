@@ -22,7 +22,8 @@ class Replay(Shape):
 
     ``proved``: the compiled allocator of this release and build was compared with the model, or
     only its source was read; ``proved_on``: that in words, with what was compared;
-    ``not_modelled``: settings named in ``settings`` that the model leaves out, each with why.
+    ``not_modelled``: settings named in ``settings`` that the model leaves out, each with why;
+    ``flags``: why it is never recommended, and ``danger`` the first of them that does harm.
     """
 
     events: int
@@ -44,6 +45,7 @@ class Replay(Shape):
     peak_reserved_low_bytes: int = 0
     peak_reserved_high_bytes: int = 0
     flags: List[str] = field(default_factory=list)
+    danger: str = ""
     not_modelled: List[str] = field(default_factory=list)
 
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 
 from helpers.allocator.record import RecordError
 from helpers.ground.units import show_bytes
@@ -21,7 +20,7 @@ from helpers.settings.table import CONF_NAMES
 from helpers.trials.catalogue import Remedy
 from helpers.trials.fixes import FixRow
 from helpers.trials.fixplan import Arm
-from helpers.trials.prediction import beside_control
+from helpers.trials.prediction import Peak, beside_control
 
 ALLOCATOR = {*CONF_NAMES, *WORDS["decides"]}
 Arms = Mapping[str, "tuple[Arm, Arm]"]
@@ -131,7 +130,11 @@ def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:
         if row.verdict == "not_enough_evidence":
             row = replace(row, why=row.measured)
         return row
-    effect = beside_control(_end(control), _end(treated), control.device.total_bytes)
+    effect = beside_control(
+        Peak(control.fits, control.peak_reserved_bytes or 0),
+        Peak(treated.fits, treated.peak_reserved_bytes or 0),
+        control.device.total_bytes,
+    )
     return replace(
         row,
         guess=effect.verdict,
@@ -147,12 +150,6 @@ def _decided(rehearsal: Rehearsal) -> bool:
     if rehearsal.failed_otherwise or rehearsal.between:
         return False
     return bool(rehearsal.peak_reserved_bytes)
-
-
-def _end(rehearsal: Rehearsal) -> SimpleNamespace:
-    """A rehearsal in the form that replays are compared in."""
-    peak = rehearsal.peak_reserved_bytes
-    return SimpleNamespace(passes=rehearsal.fits, peak_reserved_high_bytes=peak, flags=())
 
 
 def measured_words(control: Rehearsal, treated: Rehearsal) -> str:

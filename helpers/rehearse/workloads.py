@@ -28,7 +28,7 @@ def command(workload: Workload, python: str, seed: int = 0) -> list[str]:
     It imports helpers from this checkout wherever it is run.
     """
     target = Target(device="cuda:0", pci="0000:01:00.0")
-    words = argv(workload, python, seed, target, None)
+    words = argv(workload, python, seed, target)
     return words if workload.command else ["env", "-C", str(CHECKOUT), *words]
 
 

@@ -36,7 +36,8 @@ class Settings:
 
     ``roundup_divisions``: entry k for sizes of [2^k, 2^(k+1)) MiB; the first also below, the
     last above; 0, 1: none. ``reserve``: parts of the device's memory (True) or GiB (False).
-    ``ignored``: named without effect on bytes; ``warnings``: dangers.
+    ``ignored``: named without effect on bytes; ``warnings``: what does harm, or nothing, and of
+    those ``dangers``: what does harm.
     """
 
     conf: str = ""
@@ -51,6 +52,7 @@ class Settings:
     reserve: tuple[bool, float] | None = None
     ignored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    dangers: tuple[str, ...] = ()
 
 
 def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> Settings:
@@ -91,10 +93,12 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     if previous and "fraction" in named:
         ignored.append(SAYS["fraction_later"])
     fraction_in_force = (previous or settings).fraction
+    warnings = _warnings(settings, behaviour, fraction_in_force)
     settings = replace(
         settings,
         ignored=tuple(ignored),
-        warnings=_dangers(settings, behaviour, fraction_in_force),
+        warnings=tuple(warnings),
+        dangers=tuple(says for says, verdict in warnings.items() if verdict == "dangerous"),
     )
     if text.error is not None:
         text.error.left = settings
@@ -102,9 +106,9 @@ def parse(conf: str, behaviour: Behaviour, previous: Settings | None = None) -> 
     return settings
 
 
-def _dangers(settings: Settings, behaviour: Behaviour, fraction: float | None) -> tuple[str, ...]:
-    """The rules that hold for options in force which do harm, or nothing; ``fraction`` is the
-    memory fraction in force.
+def _warnings(settings: Settings, behaviour: Behaviour, fraction: float | None) -> dict[str, str]:
+    """The rules that hold for options in force which do harm (dangerous) or nothing
+    (ineffective), each with that verdict; ``fraction`` is the memory fraction in force.
     """
     options = {}
     if settings.expandable:
@@ -118,15 +122,15 @@ def _dangers(settings: Settings, behaviour: Behaviour, fraction: float | None) -
     if settings.throw_on_oom:
         options["throw_on_cudamalloc_oom"] = "True"
     facts = replace(facts_of({}, behaviour.torch, behaviour.build), options=options)
-    dangers = []
+    warnings = {}
     for key, value in options.items():
         for finding in rule_findings(f"option:{key}", key, key, value, facts):
             if finding.verdict in ("dangerous", "ineffective"):
-                dangers.append(f"{finding.name}: {finding.says} ({finding.source})")
+                warnings[f"{finding.name}: {finding.says} ({finding.source})"] = finding.verdict
     if settings.expandable and not behaviour.expandable_safe:
         source = behaviour.source("expandable_safe")
-        dangers.append(f"expandable_segments is not safe on this build: {source}")
-    return tuple(dangers)
+        warnings[f"expandable_segments is not safe on this build: {source}"] = "dangerous"
+    return warnings
 
 
 def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[str, str]:

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from helpers.allocator.study import open_study
 from helpers.ground.child import OUTPUTS
@@ -141,8 +140,8 @@ def fix_study(
     ran = None
     why = "the box is recorded, so nothing can be tried on it"
     if not place.recorded and budget_s > 0 and tried:
-        run = partial(fixplan.run, python=torch_interpreter(), out=OUT, target=target)
-        plan, ran = fixplan.within(tried, repeats=repeats, budget_s=budget_s, seed=seed, run=run)
+        plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
+        ran = fixplan.run(plan, python=torch_interpreter(), out=OUT, target=target)
         why = ""
         not_tried |= plan.left_out
     elif not place.recorded:

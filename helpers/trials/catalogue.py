@@ -13,13 +13,10 @@ from typing import Any
 
 from helpers.ground.child import CHECKOUT
 from helpers.settings.presets import Preset, load
-from helpers.tell.claims import claims
 from helpers.trials.fixplan import Arm, Pair
-from helpers.trials.workload import SECONDS, Workload, workload
+from helpers.trials.workload import BUILT_IN, Workload, workload
 
 PATH = CHECKOUT / "env" / "remedies.yaml"
-OPEN = ("depends", "unsupported")
-"""Verdicts on a claim that leave it to a trial."""
 NO_GPU = "not available because this box has no GPU"
 VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
 """What a build is called, and how presets name its boxes."""
@@ -46,19 +43,19 @@ class Remedy:
     claims: tuple[str, ...] = ()
     work: Workload | None = None
 
-    def pair(self, tells: float = 1.0) -> Pair:
+    def pair(self) -> Pair:
         """The trials that decide it: the workload (or ``work``) without it, and with it.
 
         Raises ValueError where there is none.
         """
         preset = load(self.preset)
-        seconds = SECONDS.get(self.workload, 10.0)
+        seconds = 10.0 if self.work else BUILT_IN[self.workload].seconds
         control = self.work or workload(self.workload, **self.control)
         treated = self.work or workload(self.workload, **{**self.control, **self.change})
         under = f" under {preset.name}" if preset.environ else ""
         with_it = Arm(treated.words + under, treated, preset, seconds)
         without = Arm(control.words, control, seconds=seconds)
-        return Pair(self.id, without, with_it, tells, self.goal, self.answer)
+        return Pair(self.id, without, with_it, self.goal, self.answer)
 
 
 @lru_cache(maxsize=1)
@@ -119,15 +116,13 @@ def pairs(
 
     ``build`` (cuda, rocm): presets for the other vendor are not tried.
     """
-    open_claims = {claim.id for claim in claims() if claim.verdict in OPEN}
     listed = []
     not_tried = {}
     for remedy in wanted:
         if why := _why_untried(remedy, gpu, build):
             not_tried[remedy.id] = why
         else:
-            is_open = not open_claims.isdisjoint(remedy.claims)
-            listed.append(remedy.pair(2.0 if is_open else 1.0))
+            listed.append(remedy.pair())
     return listed, not_tried
 
 

@@ -11,12 +11,12 @@ takes no memory of a GPU.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from helpers.ground.child import Ended, json_row, program, watch
@@ -62,7 +62,6 @@ class Limits:
     gpu_bytes: int = 256 * MIB
     opt_in_s: float = 60.0
     to_the_limit: bool = False
-    grace_s: float = 5.0
 
 
 # For a person who asked for the checks of a card (make check-gpu): no haste.
@@ -124,7 +123,7 @@ def check_rows(bundle: Bundle, wanted: bool = True, **options: Any) -> list[list
         why = f"because {bundle.box} is not this machine, or it booted since"
     if why:
         return [["GPU", "check", "state", "says"], ["-", "all", "not run", why]]
-    return as_rows(check_box(bundle, **options), people=True)
+    return as_rows(check_box(bundle, **options))
 
 
 def run_checks(
@@ -156,20 +155,23 @@ def run_checks(
     return sorted(results, key=_order)
 
 
-def as_rows(results: Sequence[CheckResult], people: bool = False) -> list[list[str]]:
-    """The results as a table, header first, sorted by GPU and check; without times, versions or
-    paths unless for ``people``.
-    """
+def as_rows(results: Sequence[CheckResult]) -> list[list[str]]:
+    """The results as a table, header first, sorted by GPU and check."""
     more = ["seconds", "torch took at most", "largest error", "message"]
-    rows = [["GPU", "check", "state", "says", *more * people]]
-    for one in sorted(results, key=_order):
-        row = [one.pci, one.check, one.state, one.says]
-        if people:
-            row[1:3] = [word.replace("_", " ") for word in row[1:3]]
-            peak = one.peak_bytes.show() if one.peak_bytes.ok else ""
-            error = "" if one.max_error is None else f"{one.max_error:.1e}"
-            row += [f"{one.seconds:.2f}", peak, error, one.message]
-        rows.append(row)
+    rows = [["GPU", "check", "state", "says", *more]]
+    for result in sorted(results, key=_order):
+        rows.append(
+            [
+                result.pci,
+                result.check.replace("_", " "),
+                result.state.replace("_", " "),
+                result.says,
+                f"{result.seconds:.2f}",
+                result.peak_bytes.show() if result.peak_bytes.ok else "",
+                "" if result.max_error is None else f"{result.max_error:.1e}",
+                result.message,
+            ]
+        )
     return rows
 
 
@@ -192,9 +194,10 @@ class _Run:
         self.limits = limits
         self.on_result = on_result
         self.done: dict[str, CheckResult] = {}
-        self.stuck = ""
-        endless = limits.gpu_s is None or target.device == "cpu"
-        self.left_s = float("inf") if endless else limits.gpu_s or 0.0
+        self.ready = False
+        self.current = ""
+        self.began = 0.0
+        self.no_torch: Mapping[str, Any] = {}
         most = f"the {limits.gpu_s or 0:g} s that the checks may take of one GPU"
         self.used_up = f"not run because {most} are used up"
 
@@ -204,76 +207,76 @@ class _Run:
             known = len(self.done)
             ended = self._child(left)
             left = self._undone(left)
-            if ended.left_pids:
-                pids = ", ".join(map(str, ended.left_pids))
-                held = f"a child that waits in the kernel still holds this GPU (pid {pids})"
-                self.stuck = f"not run because {held}"
             if left and not (self.current or self.ready):
                 self._torch_did_not_start(left, ended)
             elif self.current or len(self.done) == known:
-                self._spend()
                 self._bad(self.current or left[0], ended)
-            elif ended.how != "exited":
-                name, last = list(self.done.items())[-1]
-                after = f"afterwards the child {ended.fate}"
-                last = replace(last, message=after, last_words=ended.last_words)
-                self.done[name] = replace(last, stacks=ended.stacks)
-            if self.stuck:
-                self.refuse(left, self.stuck)
-            if self.left_s < LEAST_S:
+            if ended.left_pids:
+                pids = ", ".join(map(str, ended.left_pids))
+                held = f"a child that waits in the kernel still holds this GPU (pid {pids})"
+                self.refuse(left, f"not run because {held}")
+            if self._left_s() < LEAST_S:
                 self.refuse([name for name in left if name in LOADS], self.used_up)
 
     def _child(self, names: Sequence[str]) -> Ended:
-        """One child for these checks.
-
-        Of it: is torch up or why not, the check under way, and since when.
+        """One child for these checks; ``ready``, ``current``, ``began`` and ``no_torch`` are of it:
+        whether torch is up, the check under way, since when, and why there is no torch.
         """
         self.ready = False
         self.current = ""
         self.began = time.monotonic()
-        self.no_torch: dict[str, Any] = {}
-        of_target = {key: getattr(self.target, key) for key in ("device", "pci", "several")}
-        spec = {**of_target, **asdict(self.limits), "gpu_s": min(self.left_s, 1e9)}
-        spec |= {"names": names, "least_s": LEAST_S, "used_up": self.used_up}
+        self.no_torch = {}
+        spec = {
+            **asdict(self.limits),
+            "device": self.target.device,
+            "pci": self.target.pci,
+            "several": self.target.several,
+            "gpu_s": min(self._left_s(), 1e9),
+            "names": names,
+            "least_s": LEAST_S,
+            "used_up": self.used_up,
+        }
         argv = program(self.torch_python, PROGRAM, json.dumps(spec))
         with tempfile.TemporaryDirectory(prefix="casebook-checks-") as scratch:
             env = environment(self.target, DROPPED, {**SET, "TMPDIR": scratch})
-            how: dict[str, Any] = {"cwd": scratch, "env": env, "grace_s": self.limits.grace_s}
-            return watch(argv, self.limits.start_s, on_line=self._line, **how)
+            return watch(argv, self.limits.start_s, on_line=self._line, cwd=scratch, env=env)
 
     def refuse(self, names: Sequence[str], says: str) -> None:
         """Those of these checks that have no result are not run, and why."""
         for name in self._undone(names):
-            self._add(name, "not_run", says)
+            self._add(name, "not_run", says, {})
 
     def _undone(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self.done]
 
+    def _left_s(self) -> float:
+        """The seconds that the checks which load this target may still take."""
+        if self.limits.gpu_s is None or self.target.device == "cpu":
+            return math.inf
+        loads = (result for name, result in self.done.items() if name in LOADS)
+        return self.limits.gpu_s - sum(result.seconds for result in loads)
+
     def _line(self, text: str) -> float | None:
         """Take one line of the child; returns how long the child has from now on."""
-        message = json_row(text)
-        if not message:
+        row = json_row(text)
+        if not row:
             return None
-        event = message.get("event")
-        name = str(message.get("check"))
+        event = row.get("event")
+        name = str(row.get("check"))
         if event == "start" and name in self._undone(CHECKS):
             self.current = name
             self.began = time.monotonic()
             if name in LOADS:
-                return min(self.limits.check_s, max(LEAST_S, self.left_s))
+                return min(self.limits.check_s, max(LEAST_S, self._left_s()))
             return self.limits.start_s if name in LOOKS else self.limits.opt_in_s
         if event == "end" and name == self.current:
-            self._spend()
             self.current = ""
-            self._add(name, message["state"], message["says"], message)
+            self._add(name, row["state"], row["says"], row)
         elif event == "no_torch":
-            self.no_torch = message
-        self.ready = self.ready or event == "ready"
+            self.no_torch = row
+        elif event == "ready":
+            self.ready = True
         return TURN_S
-
-    def _spend(self) -> None:
-        if self.current in LOADS:
-            self.left_s -= time.monotonic() - self.began
 
     def _torch_did_not_start(self, left: list[str], ended: Ended) -> None:
         why = "torch did not start"
@@ -290,41 +293,45 @@ class _Run:
 
     def _bad(self, name: str, ended: Ended, prefix: str = "") -> None:
         """The result of a check whose child ended before the check did."""
+        row = {
+            "seconds": round(time.monotonic() - self.began, 3),
+            "message": _last_message(ended.last_words),
+            "last_words": ended.last_words,
+            "stacks": ended.stacks,
+        }
         state = "timed_out" if ended.how in ("timed_out", "stuck") else "crashed"
-        seconds = round(time.monotonic() - self.began, 3)
-        told = {"message": _last_message(ended.last_words), "seconds": seconds}
-        told |= {"last_words": ended.last_words, "stacks": ended.stacks}
-        self._add(name, state, f"{prefix}the child {ended.fate}", told)
+        self._add(name, state, f"{prefix}the child {ended.fate}", row)
 
-    def _add(
-        self, name: str, state: str, says: str, told: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
+    def _add(self, name: str, state: str, says: str, row: Mapping[str, Any]) -> None:
+        """Keep a result: what the child told of it is in ``row``."""
         why = "not run" if state == "not_run" else "the check did not end"
         if self.target.device == "cpu" and state != "not_run":
             why = "memory of the CPU is not counted"
-
-        def peak(kind: str) -> Reading:
-            if (size := told.get(f"{kind}_bytes")) is None:
-                return not_available(why, "bytes", "torch.cuda.memory_stats")
-            return seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
-
         result = CheckResult(
             check=name,
             pci=self.target.pci,
             device=self.target.device,
             state=state,
             says=says,
-            seconds=told.get("seconds", 0.0),
-            peak_bytes=peak("reserved"),
-            peak_allocated_bytes=peak("allocated"),
-            max_error=told.get("max_error"),
-            message=told.get("message", ""),
-            last_words=told.get("last_words", ""),
-            stacks=told.get("stacks", ""),
-            figures=told.get("figures") or {},
+            seconds=row.get("seconds", 0.0),
+            peak_bytes=_peak(row, "reserved", why),
+            peak_allocated_bytes=_peak(row, "allocated", why),
+            max_error=row.get("max_error"),
+            message=row.get("message", ""),
+            last_words=row.get("last_words", ""),
+            stacks=row.get("stacks", ""),
+            figures=row.get("figures") or {},
         )
         self.done[name] = result
         self.on_result(result)
+
+
+def _peak(row: Mapping[str, Any], kind: str, why: str) -> Reading:
+    """What torch's allocator counted at most, or why it did not count."""
+    size = row.get(f"{kind}_bytes")
+    if size is None:
+        return not_available(why, "bytes", "torch.cuda.memory_stats")
+    return seen(size, "bytes", f"torch.cuda.max_memory_{kind}")
 
 
 def _last_message(last_words: str) -> str:
@@ -332,6 +339,7 @@ def _last_message(last_words: str) -> str:
     it; else the last line.
     """
     lines = [line.strip() for line in last_words.splitlines() if line.strip()]
-    fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), None)
-    chosen = lines[-1:] if fatal is None else lines[max(0, fatal - 1) : fatal + 1]
-    return "; ".join(chosen)[:400]
+    for before, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("Fatal Python error"):
+            return "; ".join(filter(None, [before, line]))[:400]
+    return "".join(lines[-1:])[:400]

@@ -9,18 +9,22 @@ hour of the box falls on both.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEAST = {"memory": 0.02, "time": 0.10}
 """The least effect that matters: a change of less is called none."""
 LEVEL = 0.99
 FEWEST_PAIRS = 3
-_WORDS = "helps no_effect harmful not_supported ineffective not_enough_evidence predicted"
-VERDICTS = tuple(_WORDS.split())
-# How close the losses must be: the same bits, or the same within what another order of sums and
-# a shorter number allow.
+QUANTILES = (
+    *(9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106),
+    *(3.055, 3.012, 2.977, 2.947, 2.921, 2.898, 2.878, 2.861, 2.845),
+)
+"""Student's t, two-sided at LEVEL, from two degrees of freedom on (Abramowitz and Stegun, 26.10)."""
 TOLERANCE = {"bitwise": 0.0, "close": 1e-4, "half": 5e-2}
+"""How close losses must be: the same bits, or the same within what another order of sums and a
+shorter number allow.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison, trial by trial: the outcomes, the losses, and what was measured
-    where it was (else None).
+    """One side of a comparison, trial by trial: the outcomes, the losses, and the memory (bytes)
+    and time (seconds) where they were measured (else None).
     """
 
     outcomes: tuple[str, ...]
     losses: tuple[tuple[float, ...], ...] = ()
-    measured: Mapping[str, tuple[float | None, ...]] | None = None
+    memory: tuple[float | None, ...] = ()
+    time: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,21 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
     A pair that lacks a side, or has one that is not above 0, is left out. With fewer than three
     pairs nothing is said.
     """
-    both = [(a, b) for a, b in zip(control, treated, strict=False) if a and b and min(a, b) > 0]
-    logs = [math.log(b / a) for a, b in both]
+    logs = [
+        math.log(after / before)
+        for before, after in zip(control, treated, strict=False)
+        if before and after and before > 0 and after > 0
+    ]
     if not logs:
         return Effect(what, math.nan, math.nan, math.nan, 0, "unclear")
     mean = math.fsum(logs) / len(logs)
     if len(logs) < FEWEST_PAIRS:
         return Effect(what, math.exp(mean), 0.0, math.inf, len(logs), "unclear")
-    spread = math.sqrt(math.fsum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
-    half = student(LEVEL, len(logs) - 1) * spread
+    freedom = len(logs) - 1
+    variance = math.fsum((log - mean) ** 2 for log in logs) / freedom
+    # With more pairs than the table has, the interval is a little wide.
+    quantile = QUANTILES[min(freedom - 2, len(QUANTILES) - 1)]
+    half = quantile * math.sqrt(variance / len(logs))
     low = mean - half
     high = mean + half
     least = -math.log(1 - LEAST[what])
@@ -96,32 +107,6 @@ def effect(what: str, control: Sequence[float | None], treated: Sequence[float |
     elif low > 0 and mean >= least:
         says = "more"
     return Effect(what, math.exp(mean), math.exp(low), math.exp(high), len(logs), says)
-
-
-def student(level: float, freedom: int) -> float:
-    """The two-sided quantile of Student's t, by bisection over its distribution function
-    (Abramowitz and Stegun 26.7.3-4).
-    """
-    low = 0.0
-    high = 1e6
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, freedom) < level else (low, middle)
-    return high
-
-
-def _inside(t: float, freedom: int) -> float:
-    """The probability that |T| is below t."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine = math.sin(angle)
-    cosine = math.cos(angle)
-    term, total, start = (cosine, cosine, 3) if freedom % 2 else (1.0, 1.0, 2)
-    for k in range(start, freedom - 1, 2):
-        term *= cosine * cosine * (k - 1) / k
-        total += term
-    if freedom == 1:
-        return 2 * angle / math.pi
-    return 2 / math.pi * (angle + sine * total) if freedom % 2 else sine * total
 
 
 def fisher(control_bad: int, control: int, treated_bad: int, treated: int) -> float:
@@ -146,8 +131,9 @@ def same_answer(
     """Whether the losses of each pair agree, on the steps that both made; None where no pair
     has any.
     """
-    arms = zip(control, treated, strict=False)
-    steps = [step for one, other in arms for step in zip(one, other, strict=False)]
+    steps: list[tuple[float, float]] = []
+    for losses in zip(control, treated, strict=False):
+        steps += zip(*losses, strict=False)
     share = TOLERANCE[tolerance]
     # A loss that is no number is like nothing, itself included.
     alike = [a == b or abs(a - b) <= share * max(abs(a), abs(b)) for a, b in steps]
@@ -163,48 +149,52 @@ def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "
     time beside the memory that it saves is told and not held against it; a cost without the
     gain is harm.
     """
-    arms = (control, treated)
-    memory, time = (effect(w, *((arm.measured or {}).get(w, ()) for arm in arms)) for w in LEAST)
+    memory = effect("memory", control.memory, treated.memory)
+    time = effect("time", control.time, treated.time)
     same = same_answer(control.losses, treated.losses, answer) if answer else None
-    decided = _by_outcomes(control, treated, same)
+    decided = _by_outcomes(control.outcomes, treated.outcomes, same)
     if decided is None and same is False:
         changed = "the losses differ by more than the remedy may change them"
         decided = "harmful", f"it changes the answer: {changed}"
     if decided is None:
-        decided = _by_effects(*((memory, time) if goal == "memory" else (time, memory)))
-    return Comparison(*decided, memory, time, same)
+        decided = _by_effects(memory, time) if goal == "memory" else _by_effects(time, memory)
+    verdict, why = decided
+    return Comparison(verdict, why, memory, time, same)
 
 
-def _by_outcomes(control: Arm, treated: Arm, same: bool | None) -> tuple[str, str] | None:
+def _by_outcomes(
+    control: Sequence[str], treated: Sequence[str], same: bool | None
+) -> tuple[str, str] | None:
     """The verdict and why where the arms do not both finish alike, or there is no trial; else
     None.
     """
-    arms = (control, treated)
-    bad = [sum(outcome != "ok" for outcome in arm.outcomes) for arm in arms]
-    count = [len(arm.outcomes) for arm in arms]
-    if not min(count):
-        which = "remedy" if count[0] else "control"
+    if not control or not treated:
+        which = "remedy" if control else "control"
         return "not_enough_evidence", f"no trial of the {which} was made"
-    ends = [
-        ", ".join(f"{arm.outcomes.count(one)} {one}" for one in dict.fromkeys(arm.outcomes))
-        for arm in arms
-    ]
-    before = bad[0] * count[1]
-    after = bad[1] * count[0]
+    control_bad = len(control) - control.count("ok")
+    treated_bad = len(treated) - treated.count("ok")
+    before = control_bad / len(control)
+    after = treated_bad / len(treated)
     if before != after:
-        says = f"it ended {ends[1]}, and without it {ends[0]}"
-        chance = fisher(bad[0], count[0], bad[1], count[1])
+        says = f"it ended {_counted(treated)}, and without it {_counted(control)}"
+        chance = fisher(control_bad, len(control), treated_bad, len(treated))
         if chance > 1 - LEVEL:
             few = f"that few trials could show by chance (p = {chance:.2g})"
             return "not_enough_evidence", f"{says}: {few}"
-        changed = ", and the answer changed" if same is False else ""
-        helps = after < before and not changed
-        return "helps" if helps else "harmful", says + changed
-    if bad[0] == count[0]:
-        alike = set(control.outcomes) == set(treated.outcomes) != {"crashed"}
-        why = f"no trial finished, with it ({ends[1]}) or without ({ends[0]})"
-        return "no_effect" if alike else "not_enough_evidence", why
+        if same is False:
+            return "harmful", f"{says}, and the answer changed"
+        return "helps" if after < before else "harmful", says
+    if before == 1:
+        alike = set(control) == set(treated) != {"crashed"}
+        why = f"with it ({_counted(treated)}) or without ({_counted(control)})"
+        verdict = "no_effect" if alike else "not_enough_evidence"
+        return verdict, f"no trial finished, {why}"
     return None
+
+
+def _counted(outcomes: Sequence[str]) -> str:
+    """Outcomes with how often there was each: ``4 ok, 1 oom``."""
+    return ", ".join(f"{outcomes.count(name)} {name}" for name in dict.fromkeys(outcomes))
 
 
 def _by_effects(main: Effect, other: Effect) -> tuple[str, str]:

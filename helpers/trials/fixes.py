@@ -6,14 +6,12 @@ this very box, or on what the audit of its settings knows of its build and chip.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from helpers.tell.claims import claims
-from helpers.trials.catalogue import Remedy, remedies
-from helpers.trials.effect import FEWEST_PAIRS, Comparison, Effect
+from helpers.trials.catalogue import Remedy
+from helpers.trials.effect import Comparison, Effect
 from helpers.trials.fixplan import Pair, Ran
 from helpers.trials.measurement import comparison
 from helpers.trials.prediction import UNKNOWN, Prediction
@@ -189,33 +187,3 @@ def _first_claim(remedy: Remedy) -> str:
         if claim.id in remedy.claims[:1]:
             return f"claim {claim.id}, {claim.verdict}: {claim.reason}"
     return ""
-
-
-def forest(rows: Sequence[FixRow]) -> list[dict[str, Any]]:
-    """The measured effects for a forest plot, strongest first: remedy, what, ratio, low, high."""
-    effects = [
-        {
-            "remedy": row.remedy,
-            "what": effect.what,
-            "ratio": effect.ratio,
-            "low": effect.low,
-            "high": effect.high,
-        }
-        for row in rows
-        for effect in (row.memory, row.time)
-        if effect and effect.pairs >= FEWEST_PAIRS
-    ]
-    return sorted(effects, key=lambda effect: -abs(math.log(effect["ratio"])))
-
-
-def adopt(rows: Sequence[FixRow]) -> list[str]:
-    """The presets that trials on this box showed to help, the strongest first: what to put into
-    a preset of one's own.
-    """
-    presets = {remedy.id: remedy.preset for remedy in remedies()}
-    helping = [
-        (row.memory.ratio, presets[row.remedy])
-        for row in rows
-        if row.verdict == "helps" and presets.get(row.remedy) and row.memory
-    ]
-    return [preset for _, preset in sorted(helping)]

@@ -1,21 +1,18 @@
 """Which trials, in what order, within the time there is?
 
-Cheap and telling ones first, the arms interleaved by seed.
+Cheap ones first, the arms interleaved by seed.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from helpers.settings.presets import NONE, Preset
 from helpers.trials.effect import FEWEST_PAIRS
-from helpers.trials.record import Limits, RecordNotKept, TrialError, TrialRecord, TrialRefused
+from helpers.trials.record import Limits, TrialError, TrialRecord, TrialRefused
 from helpers.trials.targets import CPU, Target
 from helpers.trials.trial import trial
 from helpers.trials.workload import Workload
@@ -44,15 +41,12 @@ class Arm:
 class Pair:
     """A remedy beside its control.
 
-    ``tells``: 2 where the outcome is open, 1 where a replay or the audit has predicted it.
-
     ``goal`` (memory or time) and ``answer`` as of effect.compare.
     """
 
     name: str
     control: Arm
     treated: Arm
-    tells: float = 1.0
     goal: str = "memory"
     answer: str = ""
 
@@ -77,59 +71,33 @@ class FixPlan:
     left_out: Mapping[str, str]
     seed: int
 
-    def then(self, more: FixPlan) -> FixPlan:
-        """This plan, and after it one that takes up some of what it left out."""
-        taken_up = {pair.name for pair in more.pairs}
-        left_out = {name: why for name, why in self.left_out.items() if name not in taken_up}
-        trials = self.trials + more.trials
-        seconds = self.seconds + more.seconds
-        return FixPlan(trials, seconds, self.pairs + more.pairs, left_out, self.seed)
-
 
 @dataclass(frozen=True)
 class Ran:
-    """The records by arm and repeat, and what went wrong without losing them: a line each.
-
-    ``refused``: arm and why.
-
-    ``kept``: when each was made of those that were not measured now.
+    """The records by arm and repeat; the arms that were refused, and why; and what went wrong
+    without losing them, a line each.
     """
 
     records: Mapping[tuple[str, int], TrialRecord]
     refused: Mapping[str, str]
     troubles: tuple[str, ...]
-    kept: tuple[str, ...] = ()
 
-    def then(self, more: Ran) -> Ran:
-        """These records, and those of trials that were made after them."""
-        records = {**self.records, **more.records}
-        refused = {**self.refused, **more.refused}
-        return Ran(records, refused, self.troubles + more.troubles, self.kept + more.kept)
-
-    def arms(self, pair: Pair) -> list[list[TrialRecord]]:
+    def arms(self, pair: Pair) -> tuple[list[TrialRecord], list[TrialRecord]]:
         """The records of the control and of the treated arm, of those repeats that both have."""
-        names = (pair.control.name, pair.treated.name)
-        repeats = [{at for name, at in self.records if name == wanted} for wanted in names]
-        both = sorted(repeats[0] & repeats[1])
-        return [[self.records[name, at] for at in both] for name in names]
+        control = self._by_repeat(pair.control)
+        treated = self._by_repeat(pair.treated)
+        both = sorted(control.keys() & treated.keys())
+        return [control[repeat] for repeat in both], [treated[repeat] for repeat in both]
 
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What a reader of the results must know, a line each: which were not measured now, and
-        the troubles.
-        """
-        if not self.kept:
-            return self.troubles
-        days = sorted({when[:10] for when in self.kept})
-        dates = " to ".join(dict.fromkeys((days[0], days[-1])))
-        kept = f"{len(self.kept)} of {len(self.records)} trials are kept from {dates}"
-        return (f"{kept}; another --out measures them again", *self.troubles)
+    def _by_repeat(self, arm: Arm) -> dict[int, TrialRecord]:
+        records = self.records.items()
+        return {repeat: record for (name, repeat), record in records if name == arm.name}
 
 
 def plan(
     pairs: Sequence[Pair], *, repeats: int = DEFAULT_REPEATS, budget_s: float, seed: int = 0
 ) -> FixPlan:
-    """The trials that fit ``budget_s``, those of the pairs that tell most a second first.
+    """The trials that fit ``budget_s``, those of the cheapest pairs first.
 
     A control is shared by its pairs.
 
@@ -140,7 +108,7 @@ def plan(
         raise BudgetError(f"{repeats} repeats; expected {FEWEST_PAIRS} or more, for an interval")
     chosen: list[Pair] = []
     left_out: dict[str, str] = {}
-    for pair in sorted(pairs, key=_worth):
+    for pair in sorted(pairs, key=_cost):
         so_far = _seconds(chosen, repeats)
         needed = _seconds([*chosen, pair], repeats)
         if needed <= budget_s:
@@ -160,9 +128,9 @@ def plan(
     return FixPlan(tuple(trials), _seconds(chosen, repeats), tuple(chosen), left_out, seed)
 
 
-def _worth(pair: Pair) -> tuple[float, str]:
-    """What a pair tells a second, the most first."""
-    return -pair.tells / (pair.control.seconds + pair.treated.seconds), pair.name
+def _cost(pair: Pair) -> tuple[float, str]:
+    """The seconds of a repeat of a pair; its name, so that the order is always the same."""
+    return pair.control.seconds + pair.treated.seconds, pair.name
 
 
 def _arms(pairs: Iterable[Pair]) -> list[Arm]:
@@ -179,47 +147,15 @@ def _interleaved(arms: Sequence[Arm], repeats: int, rng: random.Random) -> list[
     """Rounds of every arm: an order drawn anew, then the same backwards (ABBA), so that a drift
     of the box cancels.
     """
-    found: list[Planned] = []
+    planned: list[Planned] = []
     order = list(arms)
     for repeat in range(repeats):
         if repeat % 2 == 0:
             rng.shuffle(order)
-        found += [Planned(arm, repeat) for arm in (order if repeat % 2 == 0 else reversed(order))]
-    return found
-
-
-def within(
-    pairs: Sequence[Pair],
-    *,
-    repeats: int,
-    budget_s: float,
-    seed: int,
-    run: Callable[[FixPlan], Ran],
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[FixPlan, Ran]:
-    """Plan and run, then plan again what was left out for as long as there is time: estimates
-    are on the long side.
-
-    A pair whose control has run is not taken up later: the two would not have run side by side.
-    Raises BudgetError as ``plan``.
-    """
-    began = clock()
-    made = plan(pairs, repeats=repeats, budget_s=budget_s, seed=seed)
-    ran = run(made)
-    while made.left_out and len(ran.records) == len(made.trials):
-        controls = {pair.control.name for pair in made.pairs}
-        rest = [one for one in pairs if one.name in made.left_out]
-        rest = [one for one in rest if one.control.name not in controls]
-        if not rest:
-            break
-        left_s = budget_s - (clock() - began)
-        try:
-            more = plan(rest, repeats=repeats, budget_s=left_s, seed=seed)
-        except BudgetError:
-            break
-        made = made.then(more)
-        ran = ran.then(run(more))
-    return made, ran
+        else:
+            order.reverse()
+        planned += [Planned(arm, repeat) for arm in order]
+    return planned
 
 
 def run(
@@ -230,9 +166,8 @@ def run(
     limits: Limits = Limits(),  # noqa: B008
     target: Target = CPU,
     on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
-    one: Callable[..., TrialRecord] = trial,
 ) -> Ran:
-    """Make the trials of a plan; those that ``out`` has are read.
+    """Make the trials of a plan.
 
     Every arm of a repeat has the same seed.
 
@@ -243,29 +178,32 @@ def run(
     records: dict[tuple[str, int], TrialRecord] = {}
     refused: dict[str, str] = {}
     troubles: list[str] = []
-    kept: list[str] = []
-    began = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    how: dict[str, Any] = {"python": python, "limits": limits, "out": out, "target": target}
     for planned in wanted.trials:
         arm = planned.arm
         repeat = planned.repeat
         if arm.name in refused:
             continue
-        seed = wanted.seed * 1000 + repeat
         try:
-            record = one(arm.workload, arm.preset, seed=seed, repeat=repeat, **how)
+            record = trial(
+                arm.workload,
+                arm.preset,
+                python=python,
+                seed=wanted.seed * 1000 + repeat,
+                limits=limits,
+                out=out,
+                repeat=repeat,
+                target=target,
+            )
         except TrialRefused as error:
             refused[arm.name] = str(error)
             on_trial(planned, None)
             continue
-        except RecordNotKept as error:
-            troubles.append(str(error))
-            record = error.record
         except TrialError as error:
             troubles.append(f"{arm.name}, repeat {repeat}: {error}")
             continue
         records[arm.name, repeat] = record
-        kept += [record.started_at] if "" < record.started_at < began else []
+        if record.not_kept:
+            troubles.append(record.not_kept)
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
             where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"
@@ -273,4 +211,4 @@ def run(
             why = record.clean or record.message
             troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")
             break
-    return Ran(records, refused, tuple(troubles), tuple(kept))
+    return Ran(records, refused, tuple(troubles))

@@ -22,9 +22,7 @@ def comparison(pair: Pair, ran: Ran) -> Comparison:
 
     A refused remedy is not supported.
     """
-    control, treated = (
-        arm_of(records, pair.control.workload.measure) for records in ran.arms(pair)
-    )
+    control, treated = (arm_of(records) for records in ran.arms(pair))
     compared = compare(control, treated, goal=pair.goal, answer=pair.answer)
     refused = ran.refused.get(pair.treated.name)
     if refused:
@@ -70,46 +68,38 @@ def preset_trials(
                 "memory": asdict(compared.memory),
                 "time": asdict(compared.time),
                 "troubles": list(ran.troubles),
-                "kept": list(ran.kept),
             }
         )
-    return rows, ran.remarks
+    return rows, ran.troubles
 
 
-def arm_of(records: Sequence[TrialRecord], measure: str) -> effect.Arm:
-    """The trials of one arm as they are compared: on a GPU what torch reserved, on the CPU
-    resident memory.
-
-    Fresh processes pay for their start; within one process (``measure`` work) it is the same
-    for both and only blurs.
-    """
-    memory: list[float | None] = []
-    seconds: list[float | None] = []
-    for record in records:
-        if record.outcome == "ok":
-            memory.append(_memory(record, measure))
-            seconds.append(_seconds(record, measure))
-        else:
-            memory.append(None)
-            seconds.append(None)
+def arm_of(records: Sequence[TrialRecord]) -> effect.Arm:
+    """The trials of one arm as they are compared, as far as they ended well."""
     return effect.Arm(
         outcomes=tuple(record.outcome for record in records),
         losses=tuple(tuple(record.loss) for record in records),
-        measured={"memory": tuple(memory), "time": tuple(seconds)},
+        memory=tuple(map(_memory, records)),
+        time=tuple(map(_seconds, records)),
     )
 
 
-def _memory(record: TrialRecord, measure: str) -> float | None:
-    """The bytes of a trial that are compared."""
-    if record.device == "cpu":
-        return record.work_bytes if measure == "work" else record.rss_anon_bytes
-    if measure == "session" and record.driver_used_bytes:
-        return record.driver_used_bytes
-    return record.peak_reserved_bytes or record.driver_used_bytes
+def _memory(record: TrialRecord) -> float | None:
+    """The bytes of a trial that are compared: on a GPU what torch reserved, on the CPU resident
+    memory, of a built-in workload that of the work alone.
+    """
+    if record.outcome != "ok":
+        return None
+    if record.device != "cpu":
+        return record.peak_reserved_bytes or record.driver_used_bytes
+    return record.rss_anon_bytes if record.work_bytes is None else record.work_bytes
 
 
-def _seconds(record: TrialRecord, measure: str) -> float | None:
-    """The seconds of a trial that are compared: of a step, or of a whole session."""
-    if measure == "work":
+def _seconds(record: TrialRecord) -> float | None:
+    """The seconds of a trial that are compared: of a step of a built-in workload, where the
+    start of the process only blurs, or of a whole command.
+    """
+    if record.outcome != "ok":
+        return None
+    if record.work_bytes is not None:
         return record.step_seconds
     return record.seconds if record.complete else None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Trace
@@ -18,7 +16,6 @@ from helpers.ground.units import show_bytes
 from helpers.settings.allocator_text import SettingsError
 from helpers.settings.presets import Preset, findings
 from helpers.settings.presets import load as load_preset
-from helpers.settings.releases import VersionError
 from helpers.settings.table import CONF_NAMES, HOST_NAMES
 from helpers.trials.catalogue import Remedy, not_for
 from helpers.trials.effect import LEAST
@@ -31,8 +28,6 @@ RECORDED_RUNS = CHECKOUT / "env" / "traces" / "remedies"
 """
 INERT = {"ineffective", "misspelt", "too_late", "shadowed", "unsupported"}
 """Verdicts of the audit under which a setting does nothing."""
-INERT_FLAGS = ("it changes nothing", "garbage_collection_threshold: does nothing")
-"""How a replay's flags begin that name no danger."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +51,14 @@ class Prediction:
         return self.audited and self.verdict in ("ineffective", "not_supported")
 
 
-class Peak(Protocol):
-    """What a replay, or a rehearsal, says of one run on a card."""
+@dataclass(frozen=True)
+class Peak:
+    """What a rehearsal says of one run on a card, as a Replay does."""
 
-    @property
-    def passes(self) -> bool: ...
-    @property
-    def peak_reserved_high_bytes(self) -> int: ...
-    @property
-    def flags(self) -> Collection[str]: ...
+    passes: bool
+    peak_reserved_high_bytes: int
+    flags: tuple[str, ...] = ()
+    danger: str = ""
 
 
 def predict(
@@ -93,7 +87,7 @@ def predict(
         answer = whatif(trace, Card(capacity_bytes), torch=torch, build=build, confs=["", conf])
     except SettingsError as error:
         return Prediction("not_supported", str(error))
-    except (VersionError, ValueError) as error:
+    except ValueError as error:
         return Prediction(UNKNOWN, str(error))
     rows = {row.settings: row for row in answer.rows}
     return _replayed(rows[""], rows[conf], capacity_bytes, answer.needs_bytes)
@@ -125,7 +119,7 @@ def rehearsed(remedy: Remedy, capacity_bytes: int, torch: str, build: str) -> Pr
     return beside_control(control, treated, capacity_bytes)
 
 
-def beside_control(control: Peak, treated: Peak, card_bytes: int) -> Prediction:
+def beside_control(control: Replay | Peak, treated: Replay | Peak, card_bytes: int) -> Prediction:
     """What two rehearsals on a card of ``card_bytes`` come to: a remedy beside its control."""
     prediction = _replayed(control, treated, card_bytes, without="its control")
     return replace(prediction, why=f"rehearsed: {prediction.why}", rehearsed=True)
@@ -143,13 +137,12 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
     """
     if other_vendor := not_for(preset, build):
         return Prediction("not_supported", other_vendor, audited=True)
-    listed = sorted(
-        findings(preset, torch, build, gfx), key=lambda finding: finding.verdict == "ineffective"
-    )
+    listed = findings(preset, torch, build, gfx)
     verdicts = {finding.verdict for finding in listed}
-    first = f"{listed[0].name}: {listed[0].says}" if listed else ""
+    telling = [finding for finding in listed if finding.verdict != "ineffective"] or listed
+    first = f"{telling[0].name}: {telling[0].says}" if telling else ""
     if listed and verdicts <= INERT:
-        for finding in listed:
+        for finding in telling:
             if finding.verdict == "unsupported":
                 return Prediction("not_supported", finding.says, audited=True)
         return Prediction("ineffective", first, audited=True)
@@ -160,8 +153,8 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
 
 
 def _replayed(
-    control: Peak,
-    treated: Peak,
+    control: Replay | Peak,
+    treated: Replay | Peak,
     card_bytes: int,
     needs_bytes: int = 0,
     without: str = "default settings",
@@ -184,14 +177,15 @@ def _replayed(
     )
 
 
-def _by_replays(control: Peak, treated: Peak, ratio: float, without: str) -> tuple[str, str]:
+def _by_replays(
+    control: Replay | Peak, treated: Replay | Peak, ratio: float, without: str
+) -> tuple[str, str]:
     """The verdict and why of two replays; ``ratio`` is that of the treated's peak to the other."""
     the_other = without if without == "its control" else f"the {without}"
+    if treated.danger:
+        return "harmful", treated.danger
     if treated.flags:
-        dangers = [flag for flag in treated.flags if not flag.startswith(INERT_FLAGS)]
-        if dangers:
-            return "harmful", dangers[0]
-        return "ineffective", next(iter(treated.flags))
+        return "ineffective", treated.flags[0]
     if treated.passes and not control.passes:
         return "helps", f"it passes, {the_other} run out"
     if control.passes and not treated.passes:

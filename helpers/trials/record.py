@@ -1,17 +1,14 @@
-"""A trial that was made: what it was given, what was seen of it, and how its record is read."""
+"""A trial that was made: what it was given, and what was seen of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from helpers.ground.contract import one_line
 from helpers.ground.shapes import Evidence, Outcome
-from helpers.look.files import whole
 
 
 class TrialError(ValueError):
@@ -24,29 +21,19 @@ class TrialRefused(TrialError):
     """
 
 
-class RecordNotKept(TrialError):
-    """It was measured, and the record could not be written; ``record`` has it."""
-
-    def __init__(self, message: str, record: TrialRecord):
-        super().__init__(message)
-        self.record = record
-
-
 @dataclass(frozen=True)
 class Limits:
     """Seconds: of the whole trial, until its first word (``start_s``), and between two words of
     it (``silent_s``).
 
     ``host_bytes`` is the memory of each process, and of all together where a cgroup can be
-    made; ``device_bytes`` what torch's allocator may take of the GPU. ``clean_s``: how long the
-    box has to be clean again.
+    made. ``clean_s``: how long the box has to be clean again.
     """
 
     seconds: float = 120.0
     start_s: float = 90.0
     silent_s: float = 30.0
     host_bytes: int | None = None
-    device_bytes: int | None = None
     clean_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -81,12 +68,10 @@ class TrialRecord(Trial):
 
     ``complete``: false where it did not come to its end; with the outcome ok it was stopped at
     its time limit while it made progress. ``work_bytes``: the peak of resident memory above
-    that after the imports; ``rss_anon_bytes`` and ``rss_file_bytes`` are sampled from outside,
-    the former over all of its processes. ``step_s`` has one entry a step, for a built-in
-    workload without the time that other programs had the core. ``started_s``: from the start to
-    the first word of the work, imports of torch included. ``overhead_s``: what starting,
-    watching and cleaning up cost beyond the life of the program. ``clean``: why the box is not
-    clean after it, or empty.
+    that after the imports, of a built-in workload; ``rss_anon_bytes`` is sampled from outside,
+    over all of its processes. ``step_s`` has one entry a step, for a built-in workload without
+    the time that other programs had the core. ``clean``: why the box is not clean after it, or
+    empty. ``not_kept``: why its record could not be written, or empty.
     """
 
     key: str
@@ -101,14 +86,10 @@ class TrialRecord(Trial):
     exit_code: int | None = None
     signal: str = ""
     work_bytes: int | None = None
-    rss_file_bytes: int | None = None
-    work_s: float | None = None
     step_s: list[float] = []
-    started_s: float | None = None
-    overhead_s: float | None = None
     stacks: str = ""
     clean: str = ""
-    left_pids: list[int] = []
+    not_kept: str = ""
     started_at: str = ""
     notes: list[str] = []
 
@@ -116,15 +97,3 @@ class TrialRecord(Trial):
     def step_seconds(self) -> float | None:
         """Seconds of a step, the median without the first; None where too few steps were told."""
         return median(self.step_s[1:]) if len(self.step_s) > 2 else None
-
-
-def read(path: Path) -> TrialRecord:
-    """A record from its file. Raises TrialError in one line."""
-    try:
-        return TrialRecord.model_validate_json(whole(path))
-    except ValidationError as error:
-        expected = "expected the record of a trial; remove it to run it again"
-        raise TrialError(f"{one_line(error, path.name)}; {expected}") from error
-    except OSError as error:
-        again = "remove it to run the trial again"
-        raise TrialError(f"{path.name}: cannot be read ({error}); {again}") from error

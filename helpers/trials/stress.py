@@ -9,9 +9,8 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from helpers.allocator.driver import Card
 from helpers.allocator.oracle_lines import program_lines
@@ -35,6 +34,48 @@ START_S = 90.0
 END_S = 60.0
 
 
+@dataclass(frozen=True)
+class StressResult:
+    """What a stress run did. Sizes are bytes.
+
+    ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver
+    raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it
+    in words. ``done`` operations were carried out, with ``ooms`` failed allocations.
+    ``stats`` are torch.cuda.memory_stats at the end. ``rows``: index, outcome (ok, oom, skipped:
+    the free of a failed allocation, left_out: what a real GPU cannot do), allocated, reserved.
+    ``fraction`` is the limit as torch got it: a replay that is to be compared takes
+    ``total_bytes`` and this. ``build``: cuda or rocm.
+    """
+
+    status: str
+    why: str
+    done: int = 0
+    ooms: int = 0
+    stats: Mapping[str, int] = field(default_factory=dict)
+    rows: tuple[tuple[int, str, int, int], ...] = ()
+    torch: str = ""
+    build: str = ""
+    device: str = ""
+    total_bytes: int = 0
+    limit_bytes: int = 0
+    fraction: float = 0.0
+
+    def replayed(self, trace: Trace, conf: str) -> Outcome:
+        """The model's answer to the operations that were carried out, on the same card within
+        the same limit.
+        """
+        return replay(
+            trace,
+            conf,
+            Card(self.total_bytes),
+            torch=self.torch,
+            build=self.build,
+            fraction=self.fraction,
+            timeline=True,
+            stop=self.done,
+        )
+
+
 def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[list[str]]]:
     """The pattern carried out on this box's first free GPU within a limit, and its figures
     beside the model's.
@@ -42,99 +83,63 @@ def live(bundle: Bundle, wanted: Study, limit: str) -> tuple[StressResult, list[
     A box that is not this machine, has no GPU or whose GPUs are in use is left alone: no
     figures, and the result says why.
     """
-    why = ""
-    target = CPU
     if not limit:
         why = "no limit was given, so nothing was loaded"
-    elif not is_this_box(bundle):
+        return StressResult("not_available", why), []
+    if not is_this_box(bundle):
         why = f"{bundle.box} is not this machine, or not since it booted"
-    else:
-        free, why = free_targets(bundle)
-        target = next(iter(free), CPU)
-    done = StressResult("not_available", why)
-    if not why:
-        most = min(parse_size(limit), wanted.card.capacity_bytes)
-        how: dict[str, Any] = {"conf": wanted.conf, "rows": True, "target": target}
-        done = stress(torch_interpreter(), wanted.trace, most, LIVE_SECONDS, **how)
-    if done.status not in ("ok", "time"):
-        return done, []
-    model = done.replayed(wanted.trace, wanted.conf)
-    figures = {
-        "operations": (model.events, done.done),
-        "requests that failed": (model.ooms, done.ooms),
-        "bytes reserved at most": (
-            model.peak_reserved_bytes,
-            done.stats.get("reserved_bytes.all.peak"),
-        ),
-        "retries": (model.counter("num_alloc_retries"), done.stats.get("num_alloc_retries")),
-    }
-    rows = [[name, str(said), str(real)] for name, (said, real) in figures.items()]
-    bytes_of = (model.column("allocated").tolist(), model.column("reserved").tolist())
-    sizes = list(zip(*bytes_of, strict=True))
-    same = sum(sizes[i] == tuple(real) for i, how, *real in done.rows if how != "left_out")
-    return done, [*rows, ["operations with equal bytes", str(len(done.rows)), str(same)]]
-
-
-@dataclass(frozen=True)
-class StressResult:
-    """What a stress run did. Sizes are bytes.
-
-    ``status``: ok, time (stopped after its seconds), not_available, failed (torch or the driver
-    raised an error), crashed, timed_out, or stuck (left behind in the kernel); ``why`` says it
-    in words. ``done`` operations were carried out, with ``ooms`` failed allocations and
-    ``skipped`` frees of those; ``left_out`` counts what a real GPU cannot do. ``stats`` are
-    torch.cuda.memory_stats at the end. ``rows``: [index, ok|oom|skipped|left_out, allocated,
-    reserved] where wanted. ``fraction`` is the limit as torch got it: a replay that is to be
-    compared takes ``total_bytes`` and this. ``streams``: the handle of each stream's number.
-    ``build``: cuda or rocm.
-    """
-
-    status: str
-    why: str
-    done: int = 0
-    ooms: int = 0
-    skipped: int = 0
-    stats: Mapping[str, int] = field(default_factory=dict)
-    rows: tuple[tuple[int, str, int, int], ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)
-    streams: Mapping[int, int] = field(default_factory=dict)
-    torch: str = ""
-    build: str = ""
-    device: str = ""
-    total_bytes: int = 0
-    limit_bytes: int = 0
-    fraction: float = 0.0
-    snapshot: Path | None = None
-
-    def replayed(self, trace: Trace, conf: str) -> Outcome:
-        """The model's answer to the operations that were carried out, on the same card within
-        the same limit.
-        """
-        of = {"torch": self.torch, "build": self.build, "fraction": self.fraction}
-        card = Card(self.total_bytes)
-        return replay(trace, conf, card, **of, timeline=True, stop=self.done)  # type: ignore[arg-type]
+        return StressResult("not_available", why), []
+    free, why = free_targets(bundle)
+    if not free:
+        return StressResult("not_available", why), []
+    result = stress(
+        torch_interpreter(),
+        wanted.trace,
+        min(parse_size(limit), wanted.card.capacity_bytes),
+        conf=wanted.conf,
+        target=free[0],
+    )
+    if result.status not in ("ok", "time"):
+        return result, []
+    model = result.replayed(wanted.trace, wanted.conf)
+    peak_bytes = result.stats.get("reserved_bytes.all.peak")
+    retries = result.stats.get("num_alloc_retries")
+    allocated = model.column("allocated").tolist()
+    reserved = model.column("reserved").tolist()
+    same = sum(
+        (allocated[index], reserved[index]) == (real_allocated, real_reserved)
+        for index, outcome, real_allocated, real_reserved in result.rows
+        if outcome != "left_out"
+    )
+    rows = [
+        ["operations", str(model.events), str(result.done)],
+        ["requests that failed", str(model.ooms), str(result.ooms)],
+        ["bytes reserved at most", str(model.peak_reserved_bytes), str(peak_bytes)],
+        ["retries", str(model.counter("num_alloc_retries")), str(retries)],
+        ["operations with equal bytes", str(len(result.rows)), str(same)],
+    ]
+    return result, rows
 
 
 def stress(
     python: str,
     trace: Trace,
-    limit_bytes: int | None = None,
-    seconds: float = 60.0,
+    limit_bytes: int,
+    seconds: float = LIVE_SECONDS,
     *,
     conf: str = "",
     snapshot: Path | None = None,
-    rows: bool = False,
     target: Target = CPU,
 ) -> StressResult:
     """Carry out a trace on the target, or on the first GPU that ``python``'s torch sees, under
     ``conf`` and no other settings.
 
-    ``limit_bytes``: hold at most this, by default 80 % of what is free. ``snapshot``: where
-    torch's snapshot goes at the end. Raises ValueError for a limit or a time that is not above
-    0 and for a trace that begins in the middle of a program.
+    ``limit_bytes``: hold at most this. ``snapshot``: where torch's snapshot goes at the end.
+    Raises ValueError for a limit or a time that is not above 0 and for a trace that begins in
+    the middle of a program.
     """
     for name, value in (("limit_bytes", limit_bytes), ("seconds", seconds)):
-        if value is not None and not value > 0:
+        if not value > 0:
             raise ValueError(f"{name} is {value!r}: expected a number above 0")
     if not shutil.which(python):
         return StressResult("not_available", f"there is no Python at {python}")
@@ -142,33 +147,52 @@ def stress(
         operations = Path(scratch) / "operations.jsonl"
         with operations.open("w") as file:
             file.writelines(json.dumps(op) + "\n" for op in program_lines(trace))
-        spec = {"operations": str(operations), "seconds": seconds, "limit_bytes": limit_bytes}
-        spec |= {"snapshot": str(snapshot.resolve()) if snapshot else "", "rows": rows}
-        argv = program(python, PROGRAM, json.dumps(spec))
+        spec = {
+            "operations": str(operations),
+            "seconds": seconds,
+            "limit_bytes": limit_bytes,
+            "snapshot": str(snapshot.resolve()) if snapshot else "",
+        }
         # Each build and version reads another of these names; all get the same.
         confs = dict.fromkeys(CONF_NAMES, conf) if conf else {}
-        more = environment(target, more={**confs, "TMPDIR": scratch})
-        then_s = {"ready": seconds + END_S, "end": END_S}
-        return _result(transcript(argv, START_S, then_s, env=more, cwd=scratch))
+        answer = transcript(
+            program(python, PROGRAM, json.dumps(spec)),
+            START_S,
+            {"ready": seconds + END_S, "end": END_S},
+            env=environment(target, more={**confs, "TMPDIR": scratch}),
+            cwd=scratch,
+        )
+        return _result(answer)
 
 
-def _result(told: Transcript) -> StressResult:
-    ready = told.last("ready")
-    end = told.last("end")
-    ended = told.ended
-    known = {one.name for one in fields(StressResult)} - {"snapshot", "streams", "rows"}
-    values = {"why": "", **{key: value for key, value in {**ready, **end}.items() if key in known}}
+def _result(answer: Transcript) -> StressResult:
+    ready = answer.last("ready")
+    end = answer.last("end")
+    ended = answer.ended
+    how = ended.signal or ended.how
+    status = end.get("status", "")
+    why = end.get("why", "")
     if not end:
         status = {"exited": "failed", "signalled": "crashed"}.get(ended.how, ended.how)
-        how = f"the child did not tell its end ({ended.signal or ended.exit_code})"
-        values |= {"status": status, "why": f"{how}: {ended.last_line}"}
+        code = ended.signal or ended.exit_code
+        why = f"the child did not tell its end ({code}): {ended.last_line}"
     elif ended.how != "exited":
-        how = ended.signal or ended.how
-        values["why"] = f"afterwards the child ended otherwise than by itself ({how})"
-    batches = (row["rows"] for row in told.rows if row["event"] == "rows")
+        why = f"afterwards the child ended otherwise than by itself ({how})"
+    rows: list[tuple[int, str, int, int]] = []
+    for row in answer.rows:
+        if row["event"] == "rows":
+            rows += map(tuple, row["rows"])
     return StressResult(
-        **values,
-        rows=tuple(tuple(row) for batch in batches for row in batch),
-        streams={int(number): handle for number, handle in end.get("streams", {}).items()},
-        snapshot=Path(end["snapshot"]) if end.get("snapshot") else None,
+        status=status,
+        why=why,
+        done=end.get("done", 0),
+        ooms=end.get("ooms", 0),
+        stats=end.get("stats", {}),
+        rows=tuple(rows),
+        torch=ready.get("torch", ""),
+        build=ready.get("build", ""),
+        device=ready.get("device", ""),
+        total_bytes=ready.get("total_bytes", 0),
+        limit_bytes=ready.get("limit_bytes", 0),
+        fraction=ready.get("fraction", 0.0),
     )

@@ -10,7 +10,6 @@ freed.
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,17 +29,6 @@ SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
 WAYS: dict[str, dict[str, Any]] = {way["name"]: way for way in _DATA["ways"]}
 PATHS: tuple[str, ...] = tuple(WAYS)
 ENVIRONMENT: dict[str, str] = _DATA["environment"]
-BACK_OFF_SHARE = 0.6
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failure of training by several processes: what it comes from, and the one thing to do
-    next.
-    """
-
-    cause: str
-    next_step: str
 
 
 @dataclass(frozen=True)
@@ -52,31 +40,18 @@ class PathResult:
 
     ``peak_bytes`` is the process's resident memory at its highest, or what torch took of the
     GPU; ``start_bytes`` the same before the model was made (on the CPU mostly torch itself).
-    ``equal_to_single``: bitwise, within tolerance, no, or not applicable; for the two that
-    resume it compares with the same training undisturbed. ``stacks`` is where it stood when it
-    was stopped. ``cause`` reads a failure back.
+    ``equal_to_single``: bitwise, within tolerance, no, or not applicable; for the one that
+    resumes it compares with the same training undisturbed.
     """
 
     name: str
     state: str
     why: str
     seconds: float = 0.0
-    steps: int = 0
     peak_bytes: int | None = None
     start_bytes: int | None = None
-    final_loss: float | None = None
     equal_to_single: str = "not applicable"
     says: str = ""
-    cause: Failure | None = None
-    stacks: str = ""
-
-
-def read_failure(text: str) -> Failure | None:
-    """The cause of a failure of torch.distributed by its message; None where it is none that is
-    known.
-    """
-    known = (row for row in _DATA["failures"] if re.search(row["text"], text, re.MULTILINE))
-    return next((Failure(row["cause"], row["next_step"]) for row in known), None)
 
 
 def paths(
@@ -100,28 +75,20 @@ def paths(
         if name not in WAYS and name not in SHAPES:
             raise ValueError(f"{name!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
     results: list[PathResult] = []
-    room = 0
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
         for name in dict.fromkeys([PATHS[0], *names]):
-            path = WAYS[name]["path"]
-            more = WAYS[name].get("more", {})
-            spec = specification(path, shape, device, seed, folder=folder, limit_bytes=room) | more
-            if path == "resume":
-                result = _resumed(python, name, spec, limit_s)
-            elif path == "back_off" and not room:
-                why = "its limit is taken from the single device, which did not run"
-                result = PathResult(name, "not_run", why)
+            way = WAYS[name]
+            spec = specification(way["path"], shape, device, seed, folder=folder, **way["more"])
+            if way["path"] == "resume":
+                results.append(_resumed(python, name, spec, limit_s))
             else:
-                result = result_of(name, child(python, spec, limit_s))
-            if name == PATHS[0] and result.peak_bytes is not None:
-                room = int(BACK_OFF_SHARE * (result.peak_bytes - (result.start_bytes or 0)))
-            results.append(result)
+                results.append(result_of(name, child(python, spec, limit_s)))
     return results
 
 
 def specification(path: str, shape: str, device: str, seed: int, **more: Any) -> dict[str, Any]:
     """What a child of the program is to do: a path of it, with a model of SHAPES."""
-    spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed, "threads": 1}
+    spec = {"path": path, "name": path, "folder": "", "device": device, "seed": seed}
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
 
 
@@ -138,15 +105,18 @@ def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Transcript:
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 
 
-def result_of(name: str, told: Transcript) -> PathResult:
+def result_of(name: str, answer: Transcript) -> PathResult:
     """What one child told, as a row."""
-    end = told.last("end")
-    ended = told.ended
-    step = told.last("step")
-    sizes: dict[str, Any] = {key: end.get(key) for key in ("peak_bytes", "start_bytes")}
-    made = {"steps": step.get("step", 0), "final_loss": step.get("loss")}
-    seconds = float(end.get("seconds", ended.seconds))
-    row = PathResult(name, "failed", "", seconds, **sizes, **made)
+    end = answer.last("end")
+    ended = answer.ended
+    row = PathResult(
+        name,
+        "failed",
+        "",
+        seconds=float(end.get("seconds", ended.seconds)),
+        peak_bytes=end.get("peak_bytes"),
+        start_bytes=end.get("start_bytes"),
+    )
     if end.get("state") == "ran":
         row = replace(row, equal_to_single=end["equal"], says=end["says"])
         if end["equal"] == "no":
@@ -157,37 +127,26 @@ def result_of(name: str, told: Transcript) -> PathResult:
     if "No module named 'torch'" in ended.last_words:
         return PathResult(name, "not_run", "there is no torch in that Python")
     how = ended.last_line if ended.how == "exited" else f"it {ended.fate}"
-    why = end.get("why") or how
-    stopped = ended.how in ("timed_out", "stuck")
-    stacks = "\n".join(filter(None, [ended.last_words, ended.stacks])) if stopped else ""
-    cause = read_failure(end.get("message") or ended.last_words)
-    return replace(row, why=why, cause=cause, stacks=stacks)
+    return replace(row, why=end.get("why") or how)
 
 
 def _resumed(python: str, name: str, spec: dict[str, Any], limit_s: float) -> PathResult:
-    """A first child that dies in the middle as it was told, and a second that goes on and
-    compares.
-    """
-    how = spec["die"]["how"]
-    step = spec["steps"] // 2
-    spec = {**spec, "name": f"{spec['path']}-{how}", "die": {**spec["die"], "step": step}}
-    first = child(python, spec, limit_s)
-    end = first.last("end")
+    """A first child that is killed in the middle, and a second that goes on and compares."""
+    steps = spec["steps"]
+    first = child(python, {**spec, "dies_at": steps // 2 + 1}, limit_s)
     row = result_of(name, first)
-    killed = first.ended.signal == "SIGKILL" and not end
-    if not (killed if how == "kill" else end.get("oom")):
+    if first.last("end") or first.ended.signal != "SIGKILL":
         if row.state == "not_run":
             return row
         return PathResult(name, "failed", f"it was to die and did not: {row.why or row.says}")
-    second = child(python, {**spec, "die": None, "compare": True}, limit_s)
-    last = row.steps
+    second = child(python, {**spec, "compare": True}, limit_s)
     row = result_of(name, second)
     if row.state != "ran":
         return row
-    died = "SIGKILL in the middle of writing a checkpoint" if killed else end["why"]
     same = "bit-identical to the undisturbed training"
     if row.equal_to_single != "bitwise":
         same = "not the same training"
+    died = f"died after step {first.last('step').get('step', 0)} of {steps}"
+    how = "SIGKILL in the middle of writing a checkpoint"
     again = second.last("resumed").get("step", 0)
-    says = f"died after step {last} of {spec['steps']} ({died[:100]}), went on from step {again}: {same}"
-    return replace(row, says=says)
+    return replace(row, says=f"{died} ({how}), went on from step {again}: {same}")

@@ -13,7 +13,6 @@ from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
-from helpers.trials.endurance import Endurance
 from helpers.trials.training import WAYS, PathResult
 
 
@@ -70,26 +69,6 @@ def _path_bar(one: PathResult) -> Any:
         return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
     value = f"{show_bytes(took)} in {one.seconds:.1f} s"
     return Bar(one.name, value, [(took, Look(ACCENT))], small, "bold")
-
-
-def endurance_text(found: Endurance | None) -> str:
-    """How many batches trained before memory ran out, and what other settings would have done."""
-    if found is None:
-        return "not run because no limit was given"
-    head = f"{found.batches} batches trained within {show_bytes(found.limit_bytes)}"
-    if found.died_length is None:
-        return f"{head}: nothing ran out of memory"
-    long = f"the next, of {found.died_length} tokens a sequence, ran out"
-    lines = [f"{head}; {long}: {found.message[:200]}"]
-    if found.answer is not None:
-        use = found.answer.use or "the default settings"
-        words = f"use {use}: {found.answer.why}"
-        if found.answer.needs_bytes:
-            words = f"no setting helps, it needs {show_bytes(found.answer.needs_bytes)} more"
-        lines.append(f"as if on a card of that size: {words}")
-    elif found.why_no_answer:
-        lines.append(f"no what-if: {found.why_no_answer}")
-    return "\n".join(lines)
 
 
 def _evidence(one: PathResult, value: int | str, says: str) -> Evidence:

@@ -4,13 +4,12 @@ Run once, in a process of its own, within limits; the record says how it ended.
 
 The process is started anew (never forked off this one), its environment is made before torch is
 imported, and the settings of the person's own shell that act on GPU memory are left out, so
-that only the preset's act. A finished trial is not run again as long as what ran is the same:
-the program's files, its torch, the driver.
+that only the preset's act.
 """
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -23,16 +22,13 @@ from helpers.look.files import write_atomic
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
 from helpers.trials.ending import ending_of, evidence_of
-from helpers.trials.key import key_of
 from helpers.trials.leftovers import driver_used_bytes, why_not_clean
 from helpers.trials.listener import Listener
 from helpers.trials.record import (
     Limits,
-    RecordNotKept,
     TrialError,
     TrialRecord,
     TrialRefused,
-    read,
 )
 from helpers.trials.targets import CPU, Target, environment
 from helpers.trials.workload import Workload, argv
@@ -56,35 +52,24 @@ def trial(
     repeat: int = 0,
     target: Target = CPU,
 ) -> TrialRecord:
-    """Run it, or read the record of it that ``out`` has.
+    """Run it, and keep its record in the folder ``out``.
 
     ``repeat`` tells repeats of one trial apart. An error of the workload is an outcome, not an
-    exception. Raises TrialRefused, RecordNotKept, TrialError.
+    exception. Raises TrialRefused where this box or torch cannot run it, TrialError for ``out``.
     """
-    key = key_of(
-        workload,
-        preset,
-        python=python,
-        seed=seed,
-        limits=limits,
-        repeat=repeat,
-        target=target,
-    )
-    path = out / f"{key}.json"
-    if path.exists():
-        return read(path)
     if target.refused:
         raise TrialRefused(f"GPU {target.pci}: {target.refused}")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TrialError(f"{out}: {error.strerror}; expected a folder to write to") from error
-    record = _Trial(workload, preset, python, seed, limits, repeat, target).run(key)
+    record = _Trial(workload, preset, python, seed, limits, repeat, target).run()
+    path = out / f"{record.key}.json"
     try:
         write_atomic(path, record.model_dump_json(indent=1))
     except OSError as error:
-        kept = "the trial was measured and is not kept; make room and run again"
-        raise RecordNotKept(f"{path}: {error.strerror}; {kept}", record) from error
+        why = "the trial was measured and is not kept; make room and run again"
+        return record.model_copy(update={"not_kept": f"{path}: {error.strerror}; {why}"})
     return record
 
 
@@ -100,7 +85,7 @@ class _Trial:
     repeat: int
     target: Target
 
-    def run(self, key: str) -> TrialRecord:
+    def run(self) -> TrialRecord:
         """Run it to its end, and return what came of it."""
         group = Group(self.limits.host_bytes)
         started_at = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -131,7 +116,6 @@ class _Trial:
             ended,
             listener,
             killed,
-            key=key,
             started_at=started_at,
             clean=clean,
             notes=list(self._notes("" if group.path else group.why)),
@@ -142,7 +126,7 @@ class _Trial:
         own_program = not self.workload.command
         settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1"}
         return watch(
-            argv(self.workload, self.python, self.seed, self.target, self.limits.device_bytes),
+            argv(self.workload, self.python, self.seed, self.target),
             min(self.limits.start_s, self.limits.seconds),
             on_line=listener.take,
             on_start=listener.start,
@@ -158,7 +142,6 @@ class _Trial:
         listener: Listener,
         killed: int | None,
         *,
-        key: str,
         started_at: str,
         clean: str,
         notes: list[str],
@@ -168,23 +151,16 @@ class _Trial:
         for event in ("ready", "oom", "end"):
             figures |= listener.events.get(event, {})
         sampler = listener.sampler
-        rss_anon_bytes = sampler.rss_anon_bytes if sampler else 0
-        rss_file_bytes = sampler.rss_file_bytes if sampler else 0
         torch = str(figures.get("torch", ""))
         peak_rss = figures.get("peak_rss_bytes")
         start_rss = figures.get("start_rss_bytes")
-        overhead_s = None
-        if "alive_s" in figures:
-            overhead_s = round(time.monotonic() - listener.began - figures["alive_s"], 3)
-        started_s = None
-        if listener.ready is not None:
-            started_s = round(listener.ready - listener.began, 3)
         stacks = ""
         if ending.outcome in ("hung", "stuck"):
             texts = [sampler.stacks if sampler else "", ended.stacks]
             stacks = "\n".join(filter(None, texts))[-STACK_CHARACTERS:]
+        day = re.sub(r"\D", "", started_at)[:17]
         return TrialRecord(
-            key=key,
+            key=f"{self.workload.name}-{self.preset.name}-{self.repeat}-{day}",
             workload=self.workload.words,
             preset=self.preset.name,
             build=_build(torch),
@@ -192,8 +168,7 @@ class _Trial:
             peak_allocated_bytes=figures.get("peak_allocated_bytes"),
             peak_reserved_bytes=figures.get("peak_reserved_bytes"),
             driver_used_bytes=sampler.device_bytes if sampler else None,
-            rss_anon_bytes=rss_anon_bytes or None,
-            rss_file_bytes=rss_file_bytes or None,
+            rss_anon_bytes=(sampler.rss_anon_bytes if sampler else 0) or None,
             seconds=ended.seconds,
             steps=listener.steps,
             loss=listener.loss,
@@ -210,13 +185,9 @@ class _Trial:
             exit_code=ended.exit_code,
             signal=ended.signal,
             work_bytes=peak_rss - start_rss if peak_rss and start_rss else None,
-            work_s=figures.get("work_s"),
             step_s=listener.step_s,
-            started_s=started_s,
-            overhead_s=overhead_s,
             stacks=stacks,
             clean=clean,
-            left_pids=list(ended.left_pids),
             started_at=started_at,
             notes=notes,
         )
@@ -226,9 +197,6 @@ class _Trial:
             yield f"host memory is limited for each process, not for all: {no_group}"
         for name in self.preset.unknown:
             yield f"{name}: no table of settings knows it"
-        if self.limits.device_bytes and self.workload.command:
-            command = "the device memory of a command of your own is not limited"
-            yield f"{command}: set a fraction in the preset"
 
 
 def _build(torch: str) -> str:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.trial import Trial, TrialState
@@ -27,6 +27,7 @@ from helpers.look.messages import read_message
 PROGRAM = "helpers.trials.under_torch.tuning_trial"
 TRIES = 3
 END_S = 5.0
+Direction = Literal["minimize", "maximize"]
 MEASURED = ("peak_bytes", "seconds", "message")
 
 
@@ -39,7 +40,7 @@ class Settings:
 
     parallel: int = 1
     limit_s: float = 3600.0
-    direction: str = "minimize"
+    direction: Direction = "minimize"
     seed: int = 0
     sampler: Callable[[int], Any] = lambda seed: optuna.samplers.TPESampler(seed=seed)
 
@@ -106,7 +107,7 @@ def tune(
         return _Supervisor(study, command_of, env, space, trials, settings, say).run()
 
 
-def _study(storage: Path, direction: str) -> optuna.Study:
+def _study(storage: Path, direction: Direction) -> optuna.Study:
     """The study; a new storage is made under another name first, so that a kill leaves none or
     a whole one.
     """
@@ -123,7 +124,7 @@ def _study(storage: Path, direction: str) -> optuna.Study:
         raise ValueError(f"{storage}: cannot be used as an Optuna storage ({first})") from error
 
 
-def _opened(path: Path, direction: str) -> optuna.Study:
+def _opened(path: Path, direction: Direction) -> optuna.Study:
     wait = {"connect_args": {"timeout": 60.0}}  # longer than any reader holds the file
     return optuna.create_study(
         storage=optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}", engine_kwargs=wait),

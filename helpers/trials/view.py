@@ -1,29 +1,30 @@
-"""Which fixes help on a box: the table, the forest plot of measured effects, what to adopt, and
-the verdict.
-"""
+"""Which fixes help on a box: the table, the measured effects, what to adopt, and the verdict."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
-from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, SMALL, Bar, Look, Sheet, drawn, titled
+from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, Bar, Look, Sheet
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, percent
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import remedies
-from helpers.trials.fixes import RECORDED, FixRow, adopt, forest
+from helpers.trials.effect import FEWEST_PAIRS, Effect
+from helpers.trials.fixes import RECORDED, FixRow
 
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
 """What a remedy does on a box, in the order in which it is shown, each with its colour."""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
 WAYS = ("trials", "rehearsal", "replay", "audit", "argument")
+BEST = ("trials", "replay", "rehearsal", "audit", "argument")
+"""What the first step rests on, the best first: a replay is of the trace that was given."""
 BY_REHEARSAL = (
     "By rehearsal: what the remedy and its control asked of the allocator of torch 2.14.1, cuda, on a card that is not there, "
     "replayed on this card under this release and build. Time and answers it does not show."
@@ -35,17 +36,18 @@ SHELL = (
     "the program is started anew; a running one keeps what it has",
     "programs started from this shell",
 )
-RATIOS = (0.1, 0.25, 0.5, 1, 2, 4, 10)
 
 
 def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
-    head = (
-        f"{len(study.rows)} remedies for a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}; "
-        f"{len(study.plan.trials) if study.plan else 0} trials made here"
-    )
-    below = [f"Not measured: {study.why}"] if study.why else []
-    return "\n".join([head, *below, *(study.ran.remarks if study.ran else ())])
+    trials = len(study.plan.trials) if study.plan else 0
+    card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
+    lines = [f"{len(study.rows)} remedies for {card}; {trials} trials made here"]
+    if study.why:
+        lines.append(f"Not measured: {study.why}")
+    if study.ran:
+        lines += study.ran.troubles
+    return "\n".join(lines)
 
 
 def counts(study: FixStudy) -> Shown:
@@ -53,14 +55,17 @@ def counts(study: FixStudy) -> Shown:
     rests on.
     """
     rows = [
-        [effect, len(own), *(sum(row.by == way for row in own) for way in WAYS)]
-        for effect, own in _by_effect(study).items()
+        [effect, len(rows), *(sum(row.by == way for row in rows) for way in WAYS)]
+        for effect, rows in _by_effect(study).items()
     ]
     heads = ["on this box", "remedies", *(f"by {way}" for way in WAYS)]
-    named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
-    left = [f"Left out, as they are for other boxes: {named}."] if named else []
-    left += [BY_REHEARSAL] if any(row.by == "rehearsal" for row in study.rows) else []
-    return Shown(counted(study), heads, rows, left)
+    notes = []
+    if study.elsewhere:
+        named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
+        notes.append(f"Left out, as they are for other boxes: {named}.")
+    if any(row.by == "rehearsal" for row in study.rows):
+        notes.append(BY_REHEARSAL)
+    return Shown(counted(study), heads, rows, notes)
 
 
 def counted(study: FixStudy) -> str:
@@ -136,44 +141,45 @@ def _draw_saved(rows: list[FixRow], title: str) -> Figure:
     return sheet.done()
 
 
-def forest_plot(study: FixStudy) -> Shown:
-    """Measured effects with their 99 % intervals: left of one is less memory or time than the
-    control.
+def effects_table(study: FixStudy) -> Shown:
+    """Measured effects with their 99 % intervals, the strongest first: below one is less memory
+    or time than the control.
     """
-    effects = forest(study.rows)
+    effects = measured_effects(study.rows)
     rows = [
-        [
-            f"{one['remedy']} {one['what']}",
-            f"x {one['ratio']:.2f} ({one['low']:.2f} to {one['high']:.2f})",
-        ]
-        for one in effects
+        [f"{name} {effect.what}", f"x {effect.ratio:.2f} ({effect.low:.2f} to {effect.high:.2f})"]
+        for name, effect in effects
     ]
+    title = "Measured effects"
+    if effects:
+        name, best = min(effects, key=lambda row: row[1].ratio)
+        title = f"{name} helps most: {best.what} x {best.ratio:.2f} of the control"
     none = f"No effect was measured on this box: {study.why or 'no pair had enough trials'}."
-    head = ["effect", "of the control"]
-    high = max(1.6, 0.24 * len(effects) + 1.1)
-    if not effects:
-        return Shown("Measured effects", head, rows, none=none)
-    best = min(effects, key=lambda one: one["ratio"])
-    title = f"{best['remedy']} helps most: {best['what']} x {best['ratio']:.2f} of the control"
-    draw = partial(drawn, partial(_draw_forest, effects, title), high)
-    return Shown(title, head, rows, draw=draw)
+    return Shown(title, ["effect", "of the control"], rows, none=none)
 
 
-def _draw_forest(effects: list[dict[str, Any]], title: str, figure: Figure) -> None:
-    axes = figure.subplots()
-    names = [f"{one['remedy']}, {one['what']}" for one in reversed(effects)]
-    for at, one in enumerate(reversed(effects)):
-        color = ACCENT if one["high"] < 1 else ALARM if one["low"] > 1 else MUTED
-        mark = "o" if one["what"] == "memory" else "s"
-        axes.plot([one["low"], one["high"]], [at, at], color=color, linewidth=1.4)
-        axes.plot(one["ratio"], at, mark, color=color, markersize=4)
-    axes.axvline(1, color=MUTED, linewidth=1)
-    axes.set(xscale="log", xlim=(0.1, 10))  # an interval that goes beyond says nothing yet
-    axes.set_xticks(RATIOS, [f"{ratio:g}" for ratio in RATIOS])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_yticks(range(len(effects)), names, fontsize=SMALL)
-    axes.set(xlabel="treated over control, with 99 % intervals (circles memory, squares time)")
-    titled(axes, title)
+def measured_effects(rows: Sequence[FixRow]) -> list[tuple[str, Effect]]:
+    """The effects that enough pairs measured, each with its remedy, the strongest first."""
+    effects = [
+        (row.remedy, effect)
+        for row in rows
+        for effect in (row.memory, row.time)
+        if effect and effect.pairs >= FEWEST_PAIRS
+    ]
+    return sorted(effects, key=lambda row: -abs(math.log(row[1].ratio)))
+
+
+def adopt(rows: Sequence[FixRow]) -> list[str]:
+    """The presets that trials on this box showed to help, the strongest first: what to put into
+    a preset of one's own.
+    """
+    presets = {remedy.id: remedy.preset for remedy in remedies()}
+    helping = [
+        (row.memory.ratio, presets[row.remedy])
+        for row in rows
+        if row.verdict == "helps" and presets.get(row.remedy) and row.memory
+    ]
+    return [preset for _, preset in sorted(helping)]
 
 
 def preset_text(study: FixStudy) -> str:
@@ -188,40 +194,49 @@ def _exports(preset: str) -> list[str]:
     return [f"export {key}={value}" for key, value in load(preset).environ.items()]
 
 
-def _short(row: FixRow) -> str:
-    known = row.saved is not None and round(row.saved, 2) > 0
-    return f"{row.effect}, {percent(row.saved or 0)} less memory" if known else row.effect
-
-
 def verdict(study: FixStudy) -> Verdict:
     """How many help and harm, which, and the one to begin with: what trials, else a replay of
     the trace given, saw save most.
     """
     by = _by_effect(study)
-    ways = ("trials", "replay", *WAYS)
-    best = next((row for way in ways for row in by["helps"] if row.by == way), None)
-    how = "this notebook with box = live and a time budget"
-    record = "python3 -m helpers record --out run.pickle -- python your_program.py"
-    step = NextStep(what=NOTHING_HELPS, command=record)
-    if best:
-        first = "First" if best.by == "trials" else "First to try"
-        own = {one.id: one.preset for one in remedies()}.get(best.remedy)
-        lines = _exports(own) if own else []
-        step = NextStep(f"{first}: {best.says}", "\n".join(lines), *(SHELL if lines else ()))
-    named = [
-        f"{effect.capitalize()}: {'; '.join(row.says for row in by[effect]) or 'nothing known here'}."
-        for effect in ("helps", "harms")
-    ]
+    best = next((row for way in BEST for row in by["helps"] if row.by == way), None)
+    missing = []
+    if not study.plan:
+        how = "this notebook with box = live and a time budget"
+        missing.append(Missing("the remedies tried on this box", how))
     return Verdict(
         cause="other",
         state="aside",
         title=counted(study),
         confidence="likely" if best and best.by == "trials" else "weak",
-        summary=" ".join(named),
+        summary=f"Helps: {_named(by['helps'])}. Harms: {_named(by['harms'])}.",
         evidence=[
             Evidence(row.remedy, seen(_short(row), "text", row.by), row.says)
             for row in (*by["helps"], *by["harms"])
         ],
-        missing=[] if study.plan else [Missing("the remedies tried on this box", how)],
-        next_step=step,
+        missing=missing,
+        next_step=_next_step(best),
     )
+
+
+def _next_step(best: FixRow | None) -> NextStep:
+    if best is None:
+        record = "python3 -m helpers record --out run.pickle -- python your_program.py"
+        return NextStep(what=NOTHING_HELPS, command=record)
+    first = "First" if best.by == "trials" else "First to try"
+    presets = {remedy.id: remedy.preset for remedy in remedies()}
+    if not presets.get(best.remedy):
+        return NextStep(f"{first}: {best.says}")
+    lines = _exports(presets[best.remedy])
+    return NextStep(f"{first}: {best.says}", "\n".join(lines), *SHELL)
+
+
+def _named(rows: Sequence[FixRow]) -> str:
+    return "; ".join(row.says for row in rows) or "nothing known here"
+
+
+def _short(row: FixRow) -> str:
+    """What a remedy does, and what it saves as far as that is known."""
+    if row.saved is None or round(row.saved, 2) <= 0:
+        return row.effect
+    return f"{row.effect}, {percent(row.saved)} less memory"

@@ -26,38 +26,25 @@ class WorkloadError(ValueError):
 class BuiltIn:
     """A workload of helpers/trials/under_torch.
 
-    ``measure``: whose memory is compared, the process's (``work``) or its session's.
-
-    ``seconds``: of a trial, about. ``ballast_mib`` and ``slow`` (a factor) plant a known effect
-    in any of them.
+    ``seconds``: of a trial, about.
     """
 
     name: str
     shows: str
     seconds: float
     parameters: Mapping[str, int | float | str]
-    measure: str
 
 
 def _built_in() -> dict[str, BuiltIn]:
     content = json.loads(Path(__file__).with_name("workloads.json").read_text(encoding="utf-8"))
     workloads = {}
     for row in content["workloads"]:
-        parameters = {**row["parameters"]}
-        if row.get("keeping"):
-            parameters |= content["keeping"]
-        workloads[row["name"]] = BuiltIn(
-            name=row["name"],
-            shows=row["shows"],
-            seconds=row["seconds"],
-            parameters=parameters | content["planted"],
-            measure=row["measure"],
-        )
+        parameters = row["parameters"] | (content["keeping"] if row.get("keeping") else {})
+        workloads[row["name"]] = BuiltIn(row["name"], row["shows"], row["seconds"], parameters)
     return workloads
 
 
 BUILT_IN = _built_in()
-SECONDS = {name: built_in.seconds for name, built_in in BUILT_IN.items()}
 
 
 @dataclass(frozen=True)
@@ -66,14 +53,13 @@ class Workload:
     ``parameters``.
 
     ``step`` is a regular expression for the lines of stdout that mark a step; a group in it is
-    the step's loss. ``measure``: work or session, as in BuiltIn.
+    the step's loss.
     """
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     step: str = ""
-    measure: str = "session"
 
     @property
     def given(self) -> dict[str, Any]:
@@ -106,7 +92,7 @@ def workload(name: str, **parameters: Any) -> Workload:
             raise WorkloadError(f"{name}: {key} is {value!r}; expected something like {default!r}")
     defaults = built_in.parameters
     changed = {key: value for key, value in parameters.items() if value != defaults[key]}
-    return Workload(name, changed, measure=built_in.measure)
+    return Workload(name, changed)
 
 
 def _fits(value: Any, default: int | float | str) -> bool:
@@ -131,9 +117,7 @@ def command(argv: Sequence[str], step: str = "") -> Workload:
     return Workload("command", command=tuple(argv), step=step)
 
 
-def argv(
-    wanted: Workload, python: str, seed: int, target: Target, device_bytes: int | None
-) -> list[str]:
+def argv(wanted: Workload, python: str, seed: int, target: Target) -> list[str]:
     """The command line that runs it. A command of the user runs as it stands."""
     if wanted.command:
         return list(wanted.command)
@@ -144,7 +128,5 @@ def argv(
         "device": target.device,
         "pci": "" if target.pci == "cpu" else target.pci,
         "several": target.several,
-        "threads": 1,
-        "device_bytes": device_bytes,
     }
     return program(python, PROGRAM, json.dumps(spec))

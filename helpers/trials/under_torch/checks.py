@@ -128,7 +128,13 @@ def copies(device: Device, pinned: bool) -> Row:
         back = device.torch.empty_like(sent, pin_memory=pinned)
         back.copy_(on_device, non_blocking=pinned)
         device.wait()
-        _same_words(back, sent, "what came back is not what went there")
+        wrong = int((back != sent).sum())
+        if wrong:
+            raise Failed(
+                "what came back is not what went there",
+                message=f"{wrong} of {words} words of 4 bytes differ",
+                figures={"wrong_words": wrong, "words": words},
+            )
     return {"says": "16 MiB there and back are bit equal"}
 
 
@@ -137,15 +143,6 @@ def _words(device: Device, count: int) -> Any:
     torch = device.torch
     generator = device.generator()
     return torch.randint(-(2**31), 2**31, (count,), generator=generator, dtype=torch.int32)
-
-
-def _same_words(words_back: Any, sent: Any, says: str) -> None:
-    """Raises Failed where a word differs."""
-    wrong = int((words_back != sent).sum())
-    words = len(sent)
-    if wrong:
-        message = f"{wrong} of {words} words of 4 bytes differ"
-        raise Failed(says, message=message, figures={"wrong_words": wrong, "words": words})
 
 
 LOOKS: dict[str, Check] = {"enumeration": enumeration, "alone": alone}
@@ -169,52 +166,50 @@ def checks(device: Device) -> Iterator[Row]:
     broken, and the parent runs them in a fresh process.
     """
     spec = device.spec
-    spent_s = 0.0
+    left_s = spec["gpu_s"]
     blocked = device.trouble or device.wrong
     for name in spec["names"]:
-        left_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
-        left_s = spec["gpu_s"] - spent_s if name in LOADS else left_s
         yield {"event": "start", "check": name}
-        why = ""
+        limit_s = spec["opt_in_s"] if name in OPT_IN else spec["start_s"]
+        if name in LOADS:
+            limit_s = min(left_s, spec["check_s"])
+        end: Row = {"event": "end", "check": name}
         if blocked and name not in LOOKS:
-            why = f"not run because {blocked}"
-        elif left_s < spec["least_s"]:
-            why = spec["used_up"]
-        if why:
-            yield {"event": "end", "check": name, "state": "not_run", "says": why}
+            yield {**end, "state": "not_run", "says": f"not run because {blocked}"}
+            continue
+        if limit_s < spec["least_s"]:
+            yield {**end, "state": "not_run", "says": spec["used_up"]}
             continue
         # A hang then leaves its Python stack on stderr before the parent's limit ends it; no
         # GIL is needed for that.
-        limit_s = min(left_s, spec["check_s"]) if name in LOADS else left_s
         faulthandler.dump_traceback_later(0.9 * limit_s)
         began = time.monotonic()
-        check = {**LOOKS, **LOADS, **OPT_IN}[name]
-        state, answer, broken = _outcome(device, check, name in LOOKS)
+        state, answer, broken = _outcome(device, name)
         faulthandler.cancel_dump_traceback_later()
         seconds = time.monotonic() - began
-        spent_s += seconds if name in LOADS else 0.0
-        end = {"event": "end", "check": name, "state": state, "seconds": round(seconds, 3)}
-        yield {**end, **answer}
+        if name in LOADS:
+            left_s -= seconds
+        yield {**end, "state": state, "seconds": round(seconds, 3), **answer}
         if broken:
             return
 
 
-def _outcome(device: Device, check: Check, looks: bool) -> tuple[str, Row, bool]:
+def _outcome(device: Device, name: str) -> tuple[str, Row, bool]:
     """State, what to tell of it, and whether this process may be broken by now."""
     most = device.spec["gpu_bytes"]
     try:
-        if looks:
+        if name in LOOKS:
             # No limit, no counter, no wait: each would take a context.
-            return "passed", check(device), False
+            return "passed", LOOKS[name](device), False
         device.limit_memory(most)
         device.reset_peaks()
-        answer = check(device)
+        answer = {**LOADS, **OPT_IN}[name](device)
         device.wait()
         return "passed", {**answer, **device.peaks()}, False
     except NotRun as error:
         return "not_run", {"says": str(error)}, False
     except Failed as error:
-        peaks = {} if looks else device.peaks()
+        peaks = {} if name in LOOKS else device.peaks()
         return "failed", {"says": str(error), **error.measured, **peaks}, False
     except Exception as error:  # noqa: BLE001  whatever a check raises is its result
         message = f"{type(error).__name__}: {one_line(error)}"

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+from pathlib import Path
 from typing import Any
 
+from helpers.ground.child.proc import text_of
 from helpers.trials.under_torch import frame
 from helpers.trials.under_torch.frame import one_line
-from helpers.trials.under_torch.host_memory import host_available_bytes, lines_of
+from helpers.trials.under_torch.host_memory import host_available_bytes
 
 SEED = 20240229
 
@@ -111,25 +113,6 @@ def limit_gpu(torch: Any, most_bytes: int) -> None:
     torch.cuda.set_per_process_memory_fraction(min(1.0, share), 0)
 
 
-def limit_memory(torch: Any, device: str, more_bytes: int) -> None:
-    """From now on at most ``more_bytes`` more: of private writable memory, or of the GPU by
-    torch's own limit.
-    """
-    if device == "cpu":
-        frame.limit_host(more_bytes)
-    else:
-        torch.cuda.empty_cache()
-        limit_gpu(torch, torch.cuda.memory_reserved() + more_bytes)
-
-
-def lift_limit(torch: Any, device: str) -> None:
-    """As much memory as there is."""
-    if device == "cpu":
-        frame.lift_host_limit()
-    else:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-
-
 def gpu_trouble(torch: Any) -> tuple[str, str]:
     """Why this torch cannot use any GPU, and its own words; both empty when it can."""
     hip = getattr(torch.version, "hip", None)
@@ -163,7 +146,11 @@ def pci_address(torch: Any, index: int) -> str:
     card = torch.cuda.get_device_properties(index)
     if hasattr(card, "pci_bus_id"):
         return f"{card.pci_domain_id:04x}:{card.pci_bus_id:02x}:{card.pci_device_id:02x}.0"
-    mapped = {line.split(None, 5)[-1] for line in lines_of("/proc/self/maps") if "/" in line}
+    mapped = {
+        line.split(None, 5)[-1]
+        for line in text_of(Path("/proc/self/maps")).splitlines()
+        if "/" in line
+    }
     for path in sorted(mapped):
         library = re.search(r"/lib(amdhip64|cudart)[^/]*\.so[^/]*$", path)
         if library:

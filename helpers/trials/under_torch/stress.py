@@ -1,9 +1,8 @@
 """Carry out a trace's operations for real: plain tensors of bytes on one GPU, never more than a
 limit, and what torch counted.
 
-A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` (null: 80 % of
-what is free), ``snapshot`` (a path, or empty) and ``rows`` (whether allocated and reserved
-bytes are told after every operation).
+A program; its options: ``operations`` (a file), ``seconds``, ``limit_bytes`` and ``snapshot`` (a
+path, or empty). Allocated and reserved bytes are told after every operation.
 
 One operation is a line of JSON: alloc (id, size, stream), free, record_stream, empty_cache,
 synchronize, reset_peak. Those that only a fake device can do (foreign, fail_next, ...) are
@@ -34,7 +33,6 @@ KEPT_FREE_BYTES = 256 * MIB
 """Of what is free, left alone also where a limit is asked for: an estimate of what a driver
 near its end does not give.
 """
-DEFAULT_SHARE = 0.8
 # With these torch's memory limit does not hold: it asks the driver for every tensor.
 UNLIMITED = ("PYTORCH_NO_CUDA_MEMORY_CACHING", "PYTORCH_NO_HIP_MEMORY_CACHING")
 
@@ -48,8 +46,7 @@ class Stress:
         self.spec = spec
         self.live: dict[Any, Any] = {}
         self.streams: dict[int, Any] = {0: torch.cuda.default_stream(0)}
-        self.counts = {"done": 0, "ooms": 0, "skipped": 0}
-        self.left_out: dict[str, int] = {}
+        self.counts = {"done": 0, "ooms": 0}
         self.plain = {
             "empty_cache": torch.cuda.empty_cache,
             "synchronize": partial(torch.cuda.synchronize, 0),
@@ -66,11 +63,11 @@ class Stress:
         kind = op["op"]
         ident = op.get("id")
         if kind == "alloc":
-            options = {"dtype": self.torch.uint8, "device": "cuda:0"}
             with self.cuda.stream(self.stream(op.get("stream", 0))):
-                self.live[ident] = self.torch.empty(op["size"], **options)
+                self.live[ident] = self.torch.empty(
+                    op["size"], dtype=self.torch.uint8, device="cuda:0"
+                )
         elif kind in ("free", "record_stream") and ident not in self.live:
-            self.counts["skipped"] += 1
             return "skipped"
         elif kind == "free":
             del self.live[ident]
@@ -79,7 +76,6 @@ class Stress:
         elif kind in self.plain:
             self.plain[kind]()
         else:
-            self.left_out[kind] = self.left_out.get(kind, 0) + 1
             return "left_out"
         return "ok"
 
@@ -88,32 +84,28 @@ class Stress:
         began = time.monotonic()
         batch = []
         status = "ok"
-        for i, op in enumerate(operations):
+        for index, op in enumerate(operations):
             if time.monotonic() >= began + self.spec["seconds"]:
                 status = "time"
                 break
             try:
-                out = self.do(op)
+                outcome = self.do(op)
             except self.cuda.OutOfMemoryError:
-                out = "oom"
+                outcome = "oom"
                 self.counts["ooms"] += 1
             self.counts["done"] += 1
-            if self.spec["rows"]:
-                now = self.cuda.memory_stats_as_nested_dict(0)
-                names = ("allocated_bytes", "reserved_bytes")
-                batch.append([i, out, *(now[name]["all"]["current"] for name in names)])
+            now = self.cuda.memory_stats_as_nested_dict(0)
+            allocated = now["allocated_bytes"]["all"]["current"]
+            reserved = now["reserved_bytes"]["all"]["current"]
+            batch.append([index, outcome, allocated, reserved])
             if len(batch) == ROWS_AT_ONCE:
                 yield {"event": "rows", "rows": batch}
                 batch = []
-        if batch:
-            yield {"event": "rows", "rows": batch}
-        end: Row = {"event": "end", "status": status, "why": "", "left_out": self.left_out}
-        end["seconds"] = round(time.monotonic() - began, 3)
-        end["streams"] = {number: one.cuda_stream for number, one in self.streams.items()}
-        path = self.spec["snapshot"]
-        if path:
-            write_snapshot(self.torch, path)
-        yield {**end, **self.counts, "stats": dict(self.cuda.memory_stats(0)), "snapshot": path}
+        yield {"event": "rows", "rows": batch}
+        if self.spec["snapshot"]:
+            write_snapshot(self.torch, self.spec["snapshot"])
+        stats = dict(self.cuda.memory_stats(0))
+        yield {"event": "end", "status": status, **self.counts, "stats": stats}
 
 
 def trouble(torch: Any) -> str:
@@ -129,18 +121,13 @@ def trouble(torch: Any) -> str:
     return "" if backend == "native" else f"the allocator is {backend}, which keeps no segments"
 
 
-def limit(free_bytes: int, total_bytes: int, asked_bytes: int | None) -> int:
-    """The most that may be held: what was asked for, as far as it is free; by default 80 % of
-    what is free.
-    """
-    if asked_bytes is None:
-        return int(DEFAULT_SHARE * free_bytes)
+def limit(free_bytes: int, total_bytes: int, asked_bytes: int) -> int:
+    """The most that may be held: what was asked for, as far as it is free."""
     return max(0, min(asked_bytes, free_bytes - KEPT_FREE_BYTES, total_bytes - 1))
 
 
-def work(options: Row) -> Iterator[Row]:
+def work(spec: Row) -> Iterator[Row]:
     """ready, rows, and the end."""
-    spec: Row = {"seconds": 60.0, "limit_bytes": None, "snapshot": "", "rows": False, **options}
     try:
         torch = frame.import_torch()
         why = trouble(torch)
@@ -159,9 +146,8 @@ def work(options: Row) -> Iterator[Row]:
     with open(spec["operations"], encoding="utf-8") as lines:
         operations = [json.loads(line) for line in lines]
     device.limit_memory(most)
-    history = "no snapshot was asked for"
     if spec["snapshot"]:
-        history = start_history(torch, 8 * len(operations) + 10_000, stacks=False)
+        start_history(torch, 8 * len(operations) + 10_000, stacks=False)
     yield {
         "event": "ready",
         "torch": str(torch.__version__),
@@ -170,7 +156,6 @@ def work(options: Row) -> Iterator[Row]:
         "total_bytes": total,
         "limit_bytes": most,
         "fraction": most / total,
-        "history": history,
     }
     stress = Stress(torch, spec)
     try:

@@ -75,23 +75,11 @@ def ddp(spec: Row) -> Answer:
     distributed.init_process_group(backend, timeout=patience)
     if spec["device"] != "cpu":
         torch.cuda.set_device(rank)
-    run, answer = yield from trained(spec, partial(Replicated, rank=rank), rank)
+    _, answer = yield from trained(spec, partial(Replicated, rank=rank))
     answers: list[Any] = [None, None]
     distributed.all_gather_object(answers, answer)
     distributed.destroy_process_group()
     answer["equal"] = max((part["equal"] for part in answers), key=WORST_LAST.index)
     answer["peak_bytes"] = max(part["peak_bytes"] for part in answers)
     answer["worst"] = max(part["worst"] for part in answers)
-    says = [f"two ranks over {backend}"]
-    if rank == 0 and equals_accumulation(run, spec):
-        says.append("bitwise equal to accumulation of two pieces in one process")
-    return in_words(answer, *says)
-
-
-def equals_accumulation(run: Run, spec: Row) -> bool:
-    """Whether one process with two pieces a step gets the same losses to the last bit.
-
-    Dividing by two rounds nothing.
-    """
-    alone = Run({**spec, "pieces": 2, "device": run.device})
-    return [alone.step() for _ in run.losses] == run.losses
+    return in_words(answer, f"two ranks over {backend}")

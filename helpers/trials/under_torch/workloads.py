@@ -1,27 +1,23 @@
 """Work that remedies are tried on: training, volume profiles, tuning trials, allocation churn;
 each seeded, on one device.
 
-A program; its options: workload, device, seed, threads, device_bytes (a cap, or null) and its
+A program; its options: workload, device, seed and its
 parameters, ``p``, each of which is named and given by helpers/trials/workloads.json. Its rows:
-ready (torch, import_s), step (number, loss, seconds), then end with the peaks, or oom with the
+ready (torch), step (number, loss, seconds), then end with the peaks, or oom with the
 message, or refused with why it cannot run here. ``loss`` is the step's answer: a remedy that
 changes it is no remedy.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
-import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +27,6 @@ from helpers.trials.under_torch.device import Device
 from helpers.trials.under_torch.frame import MIB, NotRun, Row, is_oom, one_line, own_bytes
 
 Parameters = SimpleNamespace
-PROGRAM = "from helpers.trials.under_torch.workloads import main; main()"
 BITS = "8-bit optimizers need bitsandbytes, which is not installed: pip install bitsandbytes"
 
 
@@ -60,17 +55,7 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
 
     torch = run.torch
     primed(run, p.prime)
-    save_on_cpu = torch.autograd.graph.save_on_cpu
-    kind = "cuda" if run.gpu else "cpu"
-    bf16 = p.precision == "bfloat16"
-
-    class Training(Run):
-        def loss(self, tokens: Any) -> Any:
-            keep_there = save_on_cpu(run.gpu) if p.offload else contextlib.nullcontext()
-            with keep_there, torch.autocast(kind, torch.bfloat16, enabled=bf16):
-                return super().loss(tokens)
-
-    work = Training(
+    work = Run(
         {
             "seed": seed,
             "device": run.name,
@@ -83,6 +68,8 @@ def training(run: Device, seed: int, p: Parameters) -> Iterator[float]:
             "vocab": p.vocabulary,
             "pieces": p.accumulate,
             "recompute": p.checkpointing,
+            "bf16": p.precision == "bfloat16",
+            "offload": p.offload,
         }
     )
     work.model.to(getattr(torch, p.weights))
@@ -175,7 +162,7 @@ def tuning(run: Device, seed: int, p: Parameters) -> Iterator[float]:
     """
     torch = run.torch
     kept: list[Any] = []
-    for number in range(p.first, p.first + p.steps):
+    for number in range(p.steps):
         rng = random.Random(f"{seed}/{number}")
         rows = int((0.5 + rng.random() / 2) * p.work_mib * MIB / 4 / 1024)
         draw = torch.Generator().manual_seed(seed * 1000 + number)
@@ -244,8 +231,7 @@ PROGRAMS: dict[str, Callable[[Device, int, Parameters], Iterator[float]]] = {
 
 def work(spec: Row) -> Iterator[Row]:
     """One workload in this process."""
-    began = time.perf_counter()
-    p = SimpleNamespace(**{"first": 0, **spec["parameters"]})
+    p = SimpleNamespace(**spec["parameters"])
     import torch
 
     run = Device(torch, {"pci": "", **spec})
@@ -256,21 +242,15 @@ def work(spec: Row) -> Iterator[Row]:
     if spec["workload"] == "training":
         importlib.import_module("helpers.trials.under_torch.transformer").warm(spec)
     torch.manual_seed(spec["seed"])
-    torch.set_num_threads(spec.get("threads") or 1)
-    if spec.get("device_bytes"):
-        run.limit_memory(spec["device_bytes"])
+    torch.set_num_threads(1)
     run.reset_peaks()
     start = {"start_rss_bytes": frame.restart_peak()}
     card = torch.cuda.get_device_name(0) if run.gpu else ""
     ready = {"event": "ready", "torch": str(torch.__version__), "device": run.name, "gpu": card}
-    yield {**ready, "import_s": time.perf_counter() - began, **start}
-    work_began = time.perf_counter()
+    yield {**ready, **start}
     step_began = unhindered()
     try:
-        # A known effect, planted: memory that is held beside, and a factor of time.
-        ballast = torch.ones(p.ballast_mib * MIB, dtype=torch.uint8, device=run.name)
         for number, loss in enumerate(PROGRAMS[spec["workload"]](run, spec["seed"], p)):
-            time.sleep((p.slow - 1.0) * max(0.0, unhindered() - step_began))
             now = unhindered()
             yield {"event": "step", "number": number, "loss": loss, "seconds": now - step_began}
             step_began = now
@@ -282,10 +262,7 @@ def work(spec: Row) -> Iterator[Row]:
             raise
         yield {"event": "oom", "message": str(error)[:4000], **peaks(run), **start}
         return
-    del ballast
-    now_s = time.perf_counter()
-    end = {"event": "end", "work_s": now_s - work_began, "alive_s": now_s - began}
-    yield {**end, **peaks(run), **start}
+    yield {"event": "end", **peaks(run), **start}
 
 
 def peaks(run: Device) -> dict[str, int | None]:
@@ -311,65 +288,8 @@ def unhindered() -> float:
     return time.perf_counter() - waited_ns / 1e9
 
 
-def in_parts(spec: Row, steps_of_part: int, parallel: int) -> Iterator[Row]:
-    """The workload's steps in processes of their own, ``parallel`` at a time; no torch here.
-
-    ``steps_of_part`` 0: all steps in one round.
-    """
-    total = spec["parameters"]["steps"]
-    if not steps_of_part:
-        steps_of_part = -(-total // parallel)
-    running: list[Any] = []
-
-    def part(first: int) -> list[Row]:
-        parameters = {
-            **spec["parameters"],
-            "first": first,
-            "steps": min(steps_of_part, total - first),
-            "recycle_every": 0,
-            "parallel": 1,
-        }
-        options = json.dumps({**spec, "parameters": parameters})
-        argv = [sys.executable, "-c", PROGRAM, options]
-        child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-        running.append(child)
-        return [json.loads(line) for line in child.communicate()[0].splitlines()]
-
-    ended: list[Row] = []
-    yield {"event": "ready", "torch": "", "import_s": 0.0, "device": spec["device"]}
-    with ThreadPoolExecutor(parallel) as pool:
-        for rows in pool.map(part, range(0, total, steps_of_part)):
-            yield from (row for row in rows if row["event"] == "step")
-            last = rows[-1] if rows else {"event": "nothing"}
-            ended.append(last)
-            if last["event"] != "end":
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in running:
-                    child.kill()
-                break
-    if ended[-1]["event"] in ("oom", "refused"):
-        yield ended[-1]
-        return
-    if ended[-1]["event"] != "end":
-        raise SystemExit(70)
-    # Peaks of processes that run at once do not add up to a peak: only the driver knows that one.
-    names = ("peak_allocated_bytes", "peak_reserved_bytes") if parallel == 1 else ()
-    peak_bytes = {name: max(row[name] or 0 for row in ended) or None for name in names}
-    work_s = sum(row["work_s"] for row in ended)
-    yield {"event": "end", "work_s": work_s, "parts": len(ended), **peak_bytes}
-
-
-def workload(spec: Row) -> Iterator[Row]:
-    """One workload, in this process or in several one after the other or beside each other."""
-    recycle_every = spec["parameters"].get("recycle_every", 0)
-    parallel = spec["parameters"].get("parallel", 0)
-    if recycle_every or parallel > 1:
-        return in_parts(spec, recycle_every, parallel)
-    return work(spec)
-
-
 def main() -> None:
-    frame.run(workload)
+    frame.run(work)
     sys.stderr.flush()
     # torch's own clean-up takes longer than many a step, and nothing is left to be cleaned.
     os._exit(0)
