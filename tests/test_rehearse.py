@@ -32,9 +32,10 @@ from helpers.rehearse import (
 )
 from helpers.rehearse import run as run_module
 from helpers.rehearse import trust as trust_module
-from helpers.rehearse.rehearsal import Oom, Rehearsal
+from helpers.rehearse.rehearsal import Limits, Oom, Rehearsal
 from helpers.rehearse.run import environment
 from helpers.settings.presets import Preset
+from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import Remedy
 from helpers.trials.fixes import FixRow
 from helpers.trials.workload import workload
@@ -151,18 +152,26 @@ def test_presets_are_given_as_settings_of_the_cuda_build():
     assert remedies.settings_of(Preset("b", {}, {}, ())) == ("", {})
 
 
-def fix_row(name, memory=None, predicted="predicted"):
-    return FixRow(name, "", (), predicted, "not tried", "", "predicted", memory=memory)
+def fix_row(name, memory=None, elsewhere=False):
+    row = FixRow(name, "", (), "predicted", "not tried", "", "predicted", memory=memory)
+    return replace(row, elsewhere=elsewhere)
 
 
-def measured(rows, preset="cuda-expandable", seconds=60.0):
+def measured(rows):
     others = {"the host's": "cpu-return-memory"}
     wanted = [
-        Remedy(row.remedy, "says", "predicted", "training", preset=others.get(row.remedy, preset))
+        Remedy(
+            row.remedy,
+            "says",
+            "predicted",
+            "training",
+            preset=others.get(row.remedy, "cuda-expandable"),
+        )
         for row in rows
     ]
-    found = remedies.measured_rows(rows, wanted, CARD, seconds)
-    return [row.measured for row in found]
+    study = FixStudy(tuple(rows), CARD.total_bytes, "2", "cuda", True, None, None, "")
+    how = {"python": "", "limits": Limits(), "on_row": lambda row: None}
+    return [row.measured for row in remedies.rehearse_study(study, wanted, CARD, **how).study.rows]
 
 
 def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
@@ -171,13 +180,11 @@ def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
     )
     monkeypatch.setattr(build, "tools", lambda: None)
     monkeypatch.setattr(run_module, "rehearse", lambda *_, conf, **__: ran(fits=bool(conf)))
-    open_row = fix_row("one")
-    other = fix_row("other", predicted="not for this box")
-    words = measured([open_row, other, fix_row("the host's"), fix_row("tried", memory=object())])
+    other = fix_row("other", elsewhere=True)
+    rows = [fix_row("one"), other, fix_row("the host's"), fix_row("tried", memory=object())]
+    words = measured(rows)
     assert "passes with" in words[0] and "default runs out" in words[0]
     assert "measured by the real allocator" in words[0] and words[1:] == ["not tried"] * 3
-    late = measured([fix_row("one")], seconds=-1.0)[0]
-    assert late == "not rehearsed because its -1 s were over"
     refuses = {"exit_code": 1, "error": "needs bitsandbytes"}
     monkeypatch.setattr(run_module, "rehearse", lambda *_, conf, **__: ran(**refuses))
     assert measured([fix_row("one")])[0].startswith("ended with 1: needs bitsandbytes; default")
@@ -188,7 +195,6 @@ def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_pa
     monkeypatch.setattr(torches, "own_torch", lambda python: (None, "cp311"))
     header, row = workloads.on_cards({"training": workload("training")}, ["t4"])
     assert len(header) == len(row) and row[2].startswith("not run because")
-    assert measured([fix_row("one")])[0].startswith("not rehearsed because")
 
 
 # What a program tells of itself.

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,13 +89,13 @@ def _target(presets: Sequence[Preset]) -> Target:
     return free[0]
 
 
-def _rehearsed(given: argparse.Namespace) -> int:
+def _rehearsed(arguments: argparse.Namespace) -> int:
     """The same on a card that is not there: presets, or each remedy that is for it, rehearsed beside its control."""
     from helpers.look.boxes import open_box
     from helpers.look.cards import find_card
-    from helpers.rehearse import remedies as rehearsed
     from helpers.rehearse import torches
     from helpers.rehearse.rehearsal import Limits
+    from helpers.rehearse.remedies import rehearse_study
     from helpers.settings.presets import load
     from helpers.tell.shown import Shown
     from helpers.tell.values import percent
@@ -104,34 +104,36 @@ def _rehearsed(given: argparse.Namespace) -> int:
     from helpers.trials.trial import DROPPED
     from helpers.trials.view import counted, ranked
 
-    if given.goal == "time":
+    if arguments.goal == "time":
         raise WrongUse("trial: --goal time; a card that is not there takes none: expected memory")
-    bundle = open_box(given.box) if given.box else None
-    card = find_card(given.gpu, bundle=bundle)
-    work = _workload(given) if given.preset else None
-    words, own = ((), work.command) if work else (given.workload, ())
-    of = [Remedy(load(p).name, p, "predicted", preset=p, work=work) for p in given.preset]
+    bundle = open_box(arguments.box) if arguments.box else None
+    card = find_card(arguments.gpu, bundle=bundle)
+    work = _workload(arguments) if arguments.preset else None
+    presets = [
+        Remedy(load(preset).name, preset, "predicted", preset=preset, work=work)
+        for preset in arguments.preset
+    ]
+    names = [] if work else arguments.workload
     for name in DROPPED & os.environ.keys():  # as in a trial: only the presets' settings act
         del os.environ[name]
-    found = fix_study(bundle or card, words, of=of)
-    made = dict[str, None]()
-    rows = {row.remedy: row for row in found.rows}
-    python = torches.interpreter(own, given.torch_python)
-    tried = rehearsed.left(found.rows, of or chosen(words))
-    limits = Limits(seconds=given.seconds)
-    for name, *both in rehearsed.rehearsed_arms(tried, card, python=python, limits=limits):
-        rows[name] = rehearsed.measured(rows[name], *both)
-        trust = [line for one in both for line in one.trust[0 if own else -1 :]]
-        made |= dict.fromkeys([both[0].label, *trust])
-        print(f"{name}: {rows[name].measured}", file=sys.stderr)
-    found = replace(found, rows=tuple(rows.values()))
-    saved = {row.remedy: percent(row.saved) if row.saved else "-" for row in found.rows}
-    cells = [[row.says, row.effect, saved[row.remedy], row.by, row.why] for row in ranked(found)]
+    measured = rehearse_study(
+        fix_study(bundle or card, names, of=presets),
+        presets or chosen(names),
+        card,
+        python=torches.interpreter(work.command if work else (), arguments.torch_python),
+        limits=Limits(seconds=arguments.seconds),
+        on_row=lambda row: print(f"{row.remedy}: {row.measured}", file=sys.stderr),
+    )
+    study = measured.study
+    cells = []
+    for row in ranked(study):
+        saved = percent(row.saved) if row.saved else "-"
+        cells.append([row.says, row.effect, saved, row.by, row.why])
     shown = Shown("", ["tried", "on this card", "saves", "by", "why"], cells, widest=None)
-    note = f"{counted(found)} on {card.words}: predicted by one rehearsal each, and no trial"
-    shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in found.rows]
-    say(given, shapes, shown, note, *made)
-    return int(bool(work) and any(row.effect == "harms" for row in found.rows))
+    note = f"{counted(study)} on {card.words}: predicted by one rehearsal each, and no trial"
+    shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in study.rows]
+    say(arguments, shapes, shown, note, *measured.trust)
+    return int(bool(work) and any(row.effect == "harms" for row in study.rows))
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

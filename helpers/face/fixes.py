@@ -7,15 +7,10 @@ from collections.abc import Sequence
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.look.cards import find_card
-from helpers.rehearse.remedies import measured_rows
 from helpers.tell.claims import claims_table
 from helpers.tell.shown import Shown
 from helpers.trials import view
 from helpers.trials.box_study import FixStudy, fix_study
-from helpers.trials.catalogue import chosen
-
-REHEARSAL_S = 900.0
 
 
 class Fixes(Result):
@@ -24,10 +19,9 @@ class Fixes(Result):
     ``study`` holds the rows as data; sizes are bytes.
     """
 
-    def __init__(self, box: Box, study: FixStudy, remedies: Sequence[str]) -> None:
+    def __init__(self, box: Box, study: FixStudy) -> None:
         self.box = box
         self.study = study
-        self.remedies = remedies
 
     @property
     def view(self) -> Shown:
@@ -64,27 +58,6 @@ class Fixes(Result):
         claims = claims_table(self.box.facts.box)
         return claims if claims.cells else None
 
-    def rehearsed(self, run: bool = True) -> Shown:
-        """What a run by torch's real allocator changes, on a card of this size that is not there.
-
-        It takes at most 15 minutes. Without ``run`` nothing runs, and the view says so.
-        """
-        changed = []
-        if run:
-            capacity = str(self.study.capacity_bytes)
-            card = find_card(capacity=capacity, bundle=self.box.facts)
-            before = {row.remedy: row.measured for row in self.study.rows}
-            rows = measured_rows(self.study.rows, chosen(self.remedies), card, seconds=REHEARSAL_S)
-            changed = [
-                [row.says, row.measured] for row in rows if row.measured != before[row.remedy]
-            ]
-        return Shown(
-            "Rehearsed on a card that is not there",
-            ["remedy", "measured"],
-            changed,
-            none="Not run: rehearse is off.",
-        )
-
     def verdict(self) -> Answer:
         """The verdict: which remedy to adopt, and the one next step."""
         return Answer(view.verdict(self.study), sources=False)
@@ -117,4 +90,4 @@ def try_fixes(
         budget_s=budget_s,
         seed=seed,
     )
-    return Fixes(box, study, remedies)
+    return Fixes(box, study)

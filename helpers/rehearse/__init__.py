@@ -14,7 +14,7 @@ _HOMES = {
     "find_capacity": "search",
     "find_batch": "search",
     "on_cards": "workloads",
-    "measured_rows": "remedies",
+    "rehearse_study": "remedies",
 }
 """Each public name, and the module of this room that holds it."""
 

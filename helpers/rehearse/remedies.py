@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from helpers.allocator.record import RecordError
 from helpers.ground.units import show_bytes
 from helpers.look.cards import GpuCard
 from helpers.rehearse.rehearsal import UNLIMITED, Limits, Rehearsal
-from helpers.rehearse.torches import NotReady
 from helpers.rehearse.words import WORDS
 from helpers.rehearse.workloads import Bench
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
+from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import Remedy
 from helpers.trials.fixes import FixRow
 from helpers.trials.fixplan import Arm
@@ -57,25 +54,16 @@ def arms(wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
 
 
 def rehearsed_arms(
-    wanted: Arms,
-    card: GpuCard,
-    seconds: float = math.inf,
-    *,
-    python: str = "",
-    limits: Limits = UNLIMITED,
+    wanted: Arms, card: GpuCard, *, python: str = "", limits: Limits = UNLIMITED
 ) -> Iterator[tuple[str, Rehearsal, Rehearsal]]:
     """Each pair rehearsed on that card, an arm that several share once.
 
-    No pair begins after so many ``seconds``. The traces are gone when the next pair is asked
-    for. Raises NotReady and RecordError.
+    The traces are gone when the next pair is asked for. Raises NotReady and RecordError.
     """
-    deadline = time.monotonic() + seconds
     rehearsals: dict[str, Rehearsal] = {}
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
         bench = Bench(folder, python, limits)
         for name, pair in wanted.items():
-            if time.monotonic() > deadline:
-                return
             for arm in pair:
                 if arm.name not in rehearsals:
                     conf, extra = settings_of(arm.preset)
@@ -84,39 +72,43 @@ def rehearsed_arms(
             yield name, rehearsals[control.name], rehearsals[treated.name]
 
 
-def left(rows: Sequence[FixRow], wanted: Sequence[Remedy]) -> dict[str, tuple[Arm, Arm]]:
-    """The arms of those remedies that are for the table's box, as far as no trial has measured
-    them.
+@dataclass(frozen=True)
+class Measured:
+    """A study whose rows have what rehearsals showed, and what that takes for granted, a line each."""
+
+    study: FixStudy
+    trust: tuple[str, ...]
+
+
+def rehearse_study(
+    study: FixStudy,
+    wanted: Sequence[Remedy],
+    card: GpuCard,
+    *,
+    python: str,
+    limits: Limits,
+    on_row: Callable[[FixRow], None],
+) -> Measured:
+    """The fix table with what the real allocator showed of each remedy that is for its box and
+    that a rehearsal can try.
+
+    What a trial measured stays; ``on_row`` gets each row as it comes. Raises NotReady and
+    RecordError.
     """
-    names = {
-        row.remedy for row in rows if row.memory is None and "not for this box" not in row.predicted
-    }
-    return {name: pair for name, pair in arms(wanted).items() if name in names}
-
-
-def measured_rows(
-    rows: Sequence[FixRow], wanted: Sequence[Remedy], card: GpuCard, seconds: float = math.inf
-) -> list[FixRow]:
-    """The fix table with what the real allocator showed of each remedy that can be rehearsed on
-    that card.
-
-    What a trial measured stays; what the ``seconds`` did not suffice for says so.
-    """
-    tried = left(rows, wanted)
-    by_remedy = {row.remedy: row for row in rows}
-    why = f"not rehearsed because its {seconds:.0f} s were over"
-    rehearsed = set()
-    try:
-        for name, control, treated in rehearsed_arms(tried, card, seconds):
-            by_remedy[name] = measured(by_remedy[name], control, treated)
-            rehearsed.add(name)
-    except (NotReady, RecordError) as error:
-        why = f"not rehearsed because {error}"
-        rehearsed.clear()
-    for name in tried:
-        if name not in rehearsed:
-            by_remedy[name] = replace(by_remedy[name], measured=why)
-    return list(by_remedy.values())
+    by_remedy = {row.remedy: row for row in study.rows}
+    not_here = {row.remedy for row in study.rows if row.memory is not None or row.elsewhere}
+    tried = {name: pair for name, pair in arms(wanted).items() if name not in not_here}
+    trust: dict[str, None] = {}
+    for name, control, treated in rehearsed_arms(tried, card, python=python, limits=limits):
+        by_remedy[name] = measured(by_remedy[name], control, treated)
+        command = bool(tried[name][0].workload.command)
+        for rehearsal in (control, treated):
+            trust[control.label] = None
+            # Of a built-in workload only what no rehearsal shows: the rest is known to hold.
+            trust |= dict.fromkeys(rehearsal.trust if command else rehearsal.trust[-1:])
+        on_row(by_remedy[name])
+    rows = tuple(by_remedy[row.remedy] for row in study.rows)
+    return Measured(replace(study, rows=rows), tuple(trust))
 
 
 def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:

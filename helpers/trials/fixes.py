@@ -35,7 +35,8 @@ class FixRow:
 
     ``guess`` is the verdict that was predicted, else argued, ``saves`` the share of memory
     predicted, ``why`` the reason in full. ``rehearsed`` and ``audited`` say what the prediction
-    rests on, as of Prediction; ``reasoned``: it is argued, and nothing was predicted.
+    rests on, as of Prediction; ``reasoned``: it is argued, and nothing was predicted;
+    ``elsewhere``: it is for the other vendor.
     """
 
     remedy: str
@@ -53,6 +54,7 @@ class FixRow:
     rehearsed: bool = False
     audited: bool = False
     reasoned: bool = False
+    elsewhere: bool = False
 
     @property
     def effect(self) -> str:
@@ -178,6 +180,7 @@ def _row(
         rehearsed=expected.rehearsed,
         audited=expected.audited,
         reasoned=argued and prediction is None,
+        elsewhere=expected.elsewhere,
     )
 
 

@@ -36,12 +36,14 @@ class Prediction:
 
     ``audited``: the audit of the settings alone decided, so no trial is needed to know it.
     ``saves``: the share of the peak that a replay saved, ``rehearsed``: of what this very
-    remedy and its control asked of torch's own allocator.
+    remedy and its control asked of torch's own allocator. ``elsewhere``: it is for the other
+    vendor.
     """
 
     verdict: str
     why: str
     audited: bool = False
+    elsewhere: bool = False
     saves: float | None = None
     rehearsed: bool = False
 
@@ -136,7 +138,7 @@ def _audited(preset: Preset, torch: str, build: str, gfx: str) -> Prediction:
     preset's own status says.
     """
     if other_vendor := not_for(preset, build):
-        return Prediction("not_supported", other_vendor, audited=True)
+        return Prediction("not_supported", other_vendor, audited=True, elsewhere=True)
     listed = findings(preset, torch, build, gfx)
     verdicts = {finding.verdict for finding in listed}
     telling = [finding for finding in listed if finding.verdict != "ineffective"] or listed
