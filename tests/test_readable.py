@@ -19,11 +19,11 @@ MOST_TOKENS = {
     "ground": 10_800,
     "judge": 39_500,
     "look": 53_900,
-    "rehearse": 15_200,
+    "rehearse": 15_000,
     "settings": 10_400,
     "share": 6_900,
     "tell": 31_900,
-    "trials": 39_000,
+    "trials": 32_200,
     "vpoc": 18_200,
     "TOTAL": 381_000,
 }
