@@ -49,7 +49,7 @@ limits = types.SimpleNamespace(panel=functools.partial(ceilings_panel.show, stac
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,
                             "card_total_bytes": 8 << 30, "n_ctx_train": 8192})
 fit = types.SimpleNamespace(panel=functools.partial(fits_panel.show, given))
-shape, free = Shape(2_560_000, 128, 30_000, 1000), Free(20 << 30, "free on a card", 0, True)
+shape, free = Shape(2_560_000, 128, 1000), Free(20 << 30, "free on a card", 0, True)
 profiles = types.SimpleNamespace(panel=functools.partial(chunks_panel.show, shape, free))
 """
 """What a notebook holds before its panel, made small. It runs in a kernel of its own, in a folder of its own."""

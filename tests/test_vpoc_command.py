@@ -8,17 +8,16 @@ from command_line import verb
 from vpoc_trades import lines
 
 from helpers.look.boxes import open_box
-from helpers.vpoc import answer, case, figures, view
+from helpers.vpoc import answer, figures, view
 from helpers.vpoc.counting import GONE, STRATEGIES
 from helpers.vpoc.files import profiles_of
 from helpers.vpoc.free import Free, free_of
 from helpers.vpoc.planner import Shape, plans
-from helpers.vpoc.store import stored
 from helpers.vpoc.study import Row
 from helpers.vpoc.trades import generated
 
-CASE = Shape(trades=1014 * 20_000, sessions=1014, longest=20_000, bins=1000)
-CARD = Free(20 << 30, "free on the card", gpu=True, card_bytes=24 << 30)
+CASE = Shape(trades=1014 * 20_000, sessions=1014, bins=1000)
+CARD = Free(20 << 30, "free on the card", gpu=True)
 
 run = partial(verb, "vpoc")
 ROWS = (
@@ -42,9 +41,9 @@ def test_profiles_of_a_file_are_written_and_bad_rows_are_counted(tmp_path):
     assert code == 2
     assert "exists" in err
     assert err.count("\n") == 1
-    code, printed, _ = run(path, "--tick", "ES", "--out", out, "--force", "--window", "08:30-15:15")
+    code, printed, _ = run(path, "--tick", "ES", "--out", out, "--force")
     assert code == 0
-    assert "1 sessions" in " ".join(printed.split())
+    assert "2 sessions" in " ".join(printed.split())
     assert "5100.5" in printed
 
 
@@ -63,7 +62,6 @@ def test_a_column_that_is_not_guessed_can_be_named(tmp_path):
         (["{}", "--tick", "zero"], "tick 'zero'"),
         (["{}", "--strategy", "magic"], "strategy 'magic'"),
         (["{}", "--device", "cuda"], "fused runs on the CPU"),
-        (["{}", "--window", "08:30"], "expected FROM-TO"),
         (["{}", "--column", "bid=price"], "expected ROLE=NAME"),
         (["{}.npz"], ".npz is no longer read; write CSV or Parquet instead"),
         *((["{}", "--strategy", old], f"is gone; use {new}") for old, new in GONE.items()),
@@ -106,35 +104,6 @@ def test_every_box_says_what_it_has_free(name):
     assert free.says
 
 
-def test_the_cases_figures_are_answered_and_each_says_how_it_is_known():
-    store = stored(generated(1014, 300))
-
-    def expected(free):
-        return {row.expected: row for row in case.expectations(store, free)}
-
-    rows = expected(CARD)
-    assert rows["1,014 sessions of 1,000 prices"].state == "as in the case"
-    assert rows["which chunk"].seen.startswith("preallocated: 304,200 trades at a time")
-    assert rows["below 18 GB"].known == "closed form, its trades included"
-    assert rows["below 18 GB"].state == "met"
-    assert rows["75 to 85 % of the card"].state == "less is needed"
-    assert rows["at most 120 s"].known == "measured on this machine's CPU"
-    assert rows["at most 120 s"].state == "met"
-    line = "extrapolated in a straight line from 304,200 trades"
-    assert rows["120 s would do for"].known == line
-    share = expected(Free(20 << 30, "RAM"))["75 to 85 % of the card"]
-    assert share.state == "not measured because this box tells the size of no card"
-    full = expected(Free(1 << 20, "free on the card", gpu=True))
-    assert full["which chunk"].state == "not met"
-    assert "at most 120 s" not in full
-
-
-def test_the_cases_numbers_come_to_other_ones():
-    values = [round(row.value, 2) for row in case.case_arithmetic()]
-    assert values == [4.06, 0.04, 4.93, 16.79, 22.39]
-    assert "4.06 MB" in str(view.case_table())
-
-
 def test_an_unequal_strategy_speaks_against_the_answer():
     row = Row("fused", "ok", measured_bytes=1, equal=False)
     against = answer.verdict(CASE, CARD, [row]).against
@@ -164,13 +133,9 @@ def study_rows():
             lambda: figures.strategies(study_rows(), 1e-3, 1 << 30),
             "fused is fastest: 10.0 x one read of the inputs",
         ),
-        (
-            lambda: figures.curve(study_rows()),
-            "Fastest on this machine: 10 trades a chunk with fused, 10.0 ms",
-        ),
         (lambda: figures.profile(profiles_of(generated(3, 2000))), "Session 0: POC "),
     ],
-    ids=["strategies", "curve", "profile"],
+    ids=["strategies", "profile"],
 )
 def test_a_figure_is_drawn_and_says_its_answer(draw, title):
     view = draw()
@@ -192,14 +157,7 @@ def test_a_strategy_that_is_extrapolated_says_so():
     assert "one_hot, extrapolated from 2 sessions" in str(view.strategies_table([some]))
 
 
-def test_every_axis_of_the_curve_has_a_name_and_several_numbers():
-    rows = [
-        Row("chunked", "ok", "", n, n / 1e6, measured_bytes=n << 10, predicted_bytes=n << 10)
-        for n in (4096, 8192, 16384)
-    ]
-    figure = figures.curve(rows).draw()
-    figure.canvas.draw()
-    for axes in figure.axes:
-        assert axes.get_ylabel()
-        assert axes.get_title(loc="left")
-        assert len([tick for tick in axes.get_yticklabels() if tick.get_text()]) >= 2
+def test_the_quickest_chunk_leads_the_table_of_chunks():
+    table = view.chunks_table(study_rows())
+    assert table.title.startswith("Fastest on this machine: 10 trades a chunk with fused, 10.0 ms")
+    assert "1.00 MiB" in str(table)

@@ -81,11 +81,11 @@ def test_a_session_column_needs_no_times(tmp_path):
     assert trades.labels == ("A", "B") and trades.starts.tolist() == [0, 10, 20]
 
 
-def test_a_window_keeps_its_part_of_the_day_and_columns_are_taken_by_name(tmp_path):
+def test_columns_are_taken_by_name(tmp_path):
     path = lines(tmp_path / "t.csv", minutes(), "time,bid,close")
     columns = {"price": "bid", "volume": "close"}
-    trades = read_trades(path, zone=CHICAGO, window=("10:05", "10:10"), columns=columns)
-    assert trades.volume.tolist() == [6, 7, 8, 9, 10]
+    trades = read_trades(path, zone=CHICAGO, columns=columns)
+    assert trades.volume.tolist() == list(range(1, 21))
     with pytest.raises(TradesError, match="no column 'ask'"):
         read_trades(path, zone=CHICAGO, columns={"price": "ask"})
 
@@ -228,22 +228,6 @@ def test_the_hour_that_a_clock_shows_twice_is_counted():
     assert notes[0].startswith("1 times stand in the hour")
 
 
-@pytest.mark.parametrize(
-    ("window", "clock", "inside"),
-    [
-        (("08:30", "15:15"), "08:29:59", False),
-        (("08:30", "15:15"), "08:30:00", True),
-        (("08:30", "15:15"), "15:14:59", True),
-        (("08:30", "15:15"), "15:15:00", False),
-        (("17:00", "08:30"), "23:00:00", True),
-        (("17:00", "08:30"), "12:00:00", False),
-    ],
-)
-def test_regular_hours_follow_the_clock_through_the_year(window, clock, inside):
-    times = chicago(*(f"{day}T{clock}" for day in ("2024-01-10", "2024-07-10")))
-    assert sessions.in_window(times, window).tolist() == [inside] * 2
-
-
 def test_trades_out_of_order_are_sorted_and_said():
     trades = by_date(*(f"2024-07-10T{hour}:00:00" for hour in ("18", "10", "11")))
     assert trades.labels == ("2024-07-10", "2024-07-11")
@@ -258,11 +242,9 @@ def test_sessions_of_a_column_keep_the_order_in_which_they_first_come():
     assert noted(trades, "sorted by session")
 
 
-def test_an_unknown_zone_or_time_of_day_is_refused():
+def test_an_unknown_zone_is_refused():
     with pytest.raises(TradesError, match="time zone"):
         sessions.with_zone(pa.array([0], pa.timestamp("s")), "Chicago/Nowhere", [])
-    with pytest.raises(TradesError, match="HH:MM"):
-        sessions.in_window(np.zeros(1, np.int64), ("25:00", "26:00"))
 
 
 def test_the_generator_is_seeded_and_prints_at_the_same_price():

@@ -18,6 +18,8 @@ OPTIONS = {
     ("fits", "--train"): "rehearse -- python train.py answers exactly",
     ("fits", "--checkpointing"): "rehearse -- python train.py answers exactly",
     ("fits", "--batch"): "rehearse -- python train.py answers exactly",
+    ("vpoc", "--window"): "leave the other hours out of the file, or give it a session column",
+    ("vpoc", "--cut"): "give the file a session column; times are cut at 17:00 in Chicago",
     ("share", "--as-is"): "report writes the page with everything on it, for who may see that",
     ("share", "--allow-binary"): "nothing is looked through any more: only typed results go out",
     ("share", "--allow-found"): "nothing is looked through any more: only typed results go out",

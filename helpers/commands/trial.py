@@ -233,8 +233,6 @@ def vpoc(arguments: argparse.Namespace) -> int:
     --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated (default: fused)
     --device D = cpu: cpu or cuda:0, for the strategies that torch runs
     --zone ZONE: the zone of times without one, such as America/Chicago
-    --cut HH:MM = 17:00: when a session begins in Chicago (default: 17:00)
-    --window FROM-TO: a part of the day in Chicago: 08:30-15:00 or 08:30-15:15 for RTH
     --column ROLE=NAME ...: which column is the price, volume, time or session, where the guess is wrong
     --out NAME: writes NAME.profiles.parquet and NAME.levels.parquet
     --force: write over files that are there
@@ -249,20 +247,12 @@ def vpoc(arguments: argparse.Namespace) -> int:
     views = []
     check_strategy(arguments.strategy, arguments.device)
     columns = _columns(arguments.column)
-    window = _window(arguments.window)
     for name in arguments.file:
         path = Path(name)
         out = Path(arguments.out) if arguments.out else OUTPUTS / path.stem
         if len(arguments.file) > 1 and arguments.out:
             out = out.with_name(f"{out.name}-{path.stem}")
-        trades = read_trades(
-            path,
-            arguments.tick,
-            zone=arguments.zone,
-            cut=arguments.cut,
-            window=window,
-            columns=columns,
-        )
+        trades = read_trades(path, arguments.tick, zone=arguments.zone, columns=columns)
         profiles = profiles_of(trades, arguments.strategy, arguments.device)
         try:
             written = [str(file) for file in write(profiles, out, arguments.force)]
@@ -294,16 +284,6 @@ def _columns(roles: Sequence[str]) -> dict[str, str]:
         if role not in COLUMNS:
             raise WrongUse(f"--column {role}: expected ROLE=NAME with one of {', '.join(COLUMNS)}")
     return columns
-
-
-def _window(text: str) -> tuple[str, str] | None:
-    """The part of the day of words such as 08:30-15:00; None where none is asked for."""
-    if not text:
-        return None
-    begin, dash, end = text.partition("-")
-    if not dash or "-" in end:
-        raise WrongUse(f"--window {text}: expected FROM-TO, such as 08:30-15:00")
-    return begin, end
 
 
 VERBS = (trial, tune, vpoc)

@@ -11,7 +11,7 @@ from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
 from helpers.ground.units import MIB, parse_size, show_bytes
 from helpers.tell.shown import Shown
-from helpers.vpoc import answer, case, counting, figures, panel, study, view
+from helpers.vpoc import answer, counting, figures, panel, study, view
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.free import Free, free_of, free_on
 from helpers.vpoc.levels import by_rule
@@ -79,19 +79,9 @@ class VolumeProfiles(Result):
         return view.rules_table(by_rule(self.profiles.trades.take(session, session + 1)))
 
     @property
-    def case_sums(self) -> Shown:
-        """What the case study's explanations come to in its own numbers."""
-        return view.case_table()
-
-    @property
     def plans(self) -> Shown:
         """The chunk for each way of counting on the memory that is free, in closed form."""
         return view.plans_table(plans(self.shape, self.free), self.shape)
-
-    @property
-    def expectations(self) -> Shown:
-        """What the case study expects beside what comes of it; measures one way of counting."""
-        return view.expectations_table(case.expectations(self.store, self.free))
 
     def panel(self) -> None:
         """Show the chunk planner for other sizes and memory, or its static twin."""
@@ -104,7 +94,7 @@ class VolumeProfiles(Result):
 
     def chunk_curve(self, chunks: Sequence[int], strategies: Sequence[str]) -> Shown:
         """Time and peak on this machine for each number of trades a chunk."""
-        return figures.curve(study.chunk_curve(self.store, chunks, strategies))
+        return view.chunks_table(study.chunk_curve(self.store, chunks, strategies))
 
     def under_limit(self, strategies: Sequence[str], beyond_mib: int = 16) -> Shown:
         """Which ways pass with so many MiB of private memory beyond the trades themselves."""
@@ -147,5 +137,5 @@ def volume_profiles(
         ticks = read_trades(Path(trades), tick, zone=zone, columns=columns)
     if free:
         size = parse_size(free)
-        return VolumeProfiles(ticks, free_on(size, f"a card of {free}", size), trades)
+        return VolumeProfiles(ticks, free_on(size, f"a card of {free}"), trades)
     return VolumeProfiles(ticks, free_of(as_box(box).facts), trades)

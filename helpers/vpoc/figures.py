@@ -27,7 +27,6 @@ COLOURS = dict(zip(STRATEGIES, SERIES, strict=False))
 OUTSIDE = "#9ecae1"
 TIME = Column("time", "ms")
 PEAK = Column("measured peak", "bytes")
-MODEL = Column("predicted peak", "bytes")
 Rows = Sequence[Row]
 
 
@@ -174,47 +173,3 @@ def _draw_strategies(
     _log(axes, "peak beyond the inputs", "time")
     titled(axes, title)
     _keyed(figure, axes)
-
-
-def curve(rows: Rows) -> Shown:
-    """Time and peak at each chunk size, a line a strategy, and the size to take; dashes are the
-    memory model.
-    """
-    points = measured_points(rows)
-    title = "No chunk size was measured"
-    least = ""
-    if points:
-        best = min(points, key=lambda point: point.seconds)
-        costs = f"{1e3 * best.seconds:.1f} ms and {show_bytes(best.peak_bytes)}"
-        size = f"{best.row.chunk_trades:,} trades a chunk with {best.row.strategy}"
-        title = f"Fastest on this machine: {size}, {costs}"
-        low = min(points, key=lambda point: point.peak_bytes).row
-        least = f"Least memory: {low.chunk_trades:,} trades with {low.strategy}"
-    cells = [
-        [row.strategy, row.chunk_trades, seconds, peak_bytes, row.predicted_bytes]
-        for row, seconds, peak_bytes in points
-    ]
-    draw = partial(drawn, partial(_draw_curve, points, title, least), 4.6)
-    return Shown(title, ["strategy", "trades a chunk", TIME, PEAK, MODEL], cells, draw=draw)
-
-
-def _draw_curve(points: Sequence[Point], title: str, least: str, figure: Figure) -> None:
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    for name in dict.fromkeys(point.row.strategy for point in points):
-        line = [point for point in points if point.row.strategy == name]
-        chunks = [point.row.chunk_trades for point in line]
-        times = [point.seconds for point in line]
-        peaks = [point.peak_bytes / MIB for point in line]
-        colour = COLOURS[name]
-        for axes, values in ((upper, times), (lower, peaks)):
-            axes.plot(chunks, values, label=name, marker=MARKS[name], markersize=4, color=colour)
-        model = [point.row.predicted_bytes / MIB for point in line]
-        lower.plot(chunks, model, "--", color=colour, linewidth=1)
-    _log(lower, "trades a chunk", "peak; dashes: predicted")
-    sizes = sorted({point.row.chunk_trades for point in points})
-    lower.set_xticks(sizes, [f"{size / 1000:,.0f}k" for size in sizes])
-    upper.set(ylabel="time", ylim=(0, None))
-    upper.yaxis.set_major_formatter("{x:g} s")
-    titled(upper, title)
-    titled(lower, least)
-    _keyed(figure, upper)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.ground.child import field
-from helpers.ground.units import KIB
 from helpers.look.boxes import is_this_box
-from helpers.look.bundle import Bundle, BundleWriter
-from helpers.look.files import read
+from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
-from helpers.look.machine import FILES, cgroup_files, machine
+from helpers.look.machine import machine
+from helpers.trials.under_torch.host_memory import host_available_bytes
 
 CACHE_UNITS = {"K": 10, "M": 20, "G": 30}
 
@@ -20,14 +17,13 @@ CACHE_UNITS = {"K": 10, "M": 20, "G": 30}
 @dataclass(frozen=True)
 class Free:
     """Free memory and the limit that says so; ``cache_bytes`` is the last cache's size (0: not
-    known, or a GPU), ``card_bytes`` the whole of a GPU's memory (0: not known, or none).
+    known, or a GPU).
     """
 
     bytes: int
     says: str
     cache_bytes: int = 0
     gpu: bool = False
-    card_bytes: int = 0
 
 
 def free_of(bundle: Bundle) -> Free:
@@ -36,7 +32,7 @@ def free_of(bundle: Bundle) -> Free:
         for pool in gpu.pools:
             if pool.total.ok and pool.used.ok:
                 left = max(0, pool.total.bytes - pool.used.bytes)
-                return free_on(left, f"{gpu.pci}, {pool.layer}", pool.total.bytes)
+                return free_on(left, f"{gpu.pci}, {pool.layer}")
     if is_this_box(bundle):
         return free_here()
     ram = machine(bundle)
@@ -46,39 +42,17 @@ def free_of(bundle: Bundle) -> Free:
     return Free(half, "half the RAM: what was available is not recorded")
 
 
-def free_on(device_free_bytes: int, device: str, card_bytes: int = 0) -> Free:
+def free_on(device_free_bytes: int, device: str) -> Free:
     """Free memory of a GPU, as torch or the driver tells it."""
-    return Free(device_free_bytes, f"free on {device}", gpu=True, card_bytes=card_bytes)
+    return Free(device_free_bytes, f"free on {device}", gpu=True)
 
 
 def free_here(root: Path = Path("/")) -> Free:
-    """What this process may still take: the least of available RAM, its control groups' rest,
-    and RLIMIT_DATA and RLIMIT_AS.
+    """What this process may still take of the RAM, with the limits of its control groups and its
+    own.
     """
-    writer = BundleWriter("this box", "live", "", "")
-    for source in {*FILES, *cgroup_files(root)}:
-        content, status, why = read(str(root), source)
-        writer.add("file", source, content, status=status, why=why)
-    facts = machine(writer.bundle())
-    rests = []
-    if facts.ram_available.ok:
-        rests.append((facts.ram_available.bytes, "available RAM"))
-    for limit, says in (
-        (facts.cgroup_limit, "the memory control group's rest"),
-        (facts.cgroup_high, "the control group's rest up to memory.high"),
-    ):
-        if limit.ok and facts.cgroup_used.ok:
-            rests.append((limit.bytes - facts.cgroup_used.bytes, says))
-    for number, name, used in (
-        (resource.RLIMIT_DATA, "RLIMIT_DATA", "VmData:"),
-        (resource.RLIMIT_AS, "RLIMIT_AS", "VmSize:"),
-    ):
-        most = resource.getrlimit(number)[0]
-        if most != resource.RLIM_INFINITY:
-            taken = (field("/proc/self/status", used) or 0) * KIB
-            rests.append((most - taken, f"{name}'s rest"))
-    least, says = min(rests, default=(0, "nothing says how much memory is free"))
-    return Free(max(0, least), says, cache_bytes(root))
+    size = host_available_bytes(str(root).rstrip("/"))
+    return Free(size, "available RAM, its limits counted", cache_bytes(root))
 
 
 def cache_bytes(root: Path = Path("/")) -> int:

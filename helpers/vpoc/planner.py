@@ -46,7 +46,6 @@ class Shape:
 
     trades: int
     sessions: int
-    longest: int
     bins: int
     volume: str = "int32"
     counts: str = "int32"
@@ -74,7 +73,6 @@ def shape_of(trades: Trades, layout: Layout) -> Shape:
     return Shape(
         trades=len(trades),
         sessions=trades.sessions,
-        longest=int(np.diff(trades.starts).max(initial=0)),
         bins=layout.bins,
         volume=trades.volume.dtype.name,
         counts=layout.counts,
@@ -105,8 +103,7 @@ def predicted_bytes(strategy: str, shape: Shape, chunk_trades: int = 1 << 20) ->
     counted = result + chunk * _trade_bytes(strategy, shape)
     if strategy != "list_cat":
         return counted
-    sessions_a_chunk = -(-chunk // max(1, shape.longest))
-    chunk_result = sessions_a_chunk * shape.bins * shape.count_bytes
+    chunk_result = result * chunk // max(1, shape.trades)
     return max(2 * result, counted + chunk_result)
 
 
@@ -140,15 +137,13 @@ class Plan:
         )
 
 
-def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) -> Plan:
-    """The chunk for a strategy.
+def plan(strategy: str, shape: Shape, free: Free) -> Plan:
+    """The chunk for a strategy, beside inputs that take their memory already.
 
-    ``inputs_resident``: the inputs already take their memory, so that ``free`` is without them.
     Raises NoRoomError where not even one trade at a time would fit; for a strategy that takes
     all at once that is all trades.
     """
-    inputs = 0 if inputs_resident else shape.trades * shape.bytes_a_trade
-    budget = int(free.bytes * SHARE) - inputs
+    budget = int(free.bytes * SHARE)
     trades = max(1, shape.trades)
     rounding = GPU_ROUNDING_BYTES if free.gpu else 0
 
@@ -160,7 +155,7 @@ def plan(strategy: str, shape: Shape, free: Free, inputs_resident: bool = True) 
     if need > budget:
         what = "one trade at a time" if chunked else "all trades at once, as it does,"
         raise NoRoomError(
-            f"{strategy} with {what} needs {need / MIB:.1f} MiB and {max(0, budget) / MIB:.1f} MiB "
+            f"{strategy} with {what} needs {need / MIB:.1f} MiB and {budget / MIB:.1f} MiB "
             f"may be taken ({free.says}): count fewer sessions at a time"
         )
     if not chunked:

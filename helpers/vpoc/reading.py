@@ -17,7 +17,7 @@ from pyarrow import compute, csv, parquet
 
 from helpers.ground.units import plain, show_bytes
 from helpers.look.files import opened
-from helpers.vpoc.sessions import CUT, by_date, chicago_ns, group, in_window, with_zone
+from helpers.vpoc.sessions import by_date, chicago_ns, group, with_zone
 from helpers.vpoc.ticks import (
     INT32_MOST,
     LEAST_PRICES,
@@ -50,16 +50,13 @@ def read_trades(
     tick: float | str | None = None,
     *,
     zone: str = "",
-    cut: str = CUT,
-    window: tuple[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Trades:
     """The trades of a file as int32 ticks and volumes, by session.
 
     ``tick``: a size or a product; guessed without one. ``zone``: that of times without one of
-    their own. Sessions come from a session column, else are cut at ``cut`` in Chicago;
-    ``window`` keeps a part of the day there (RTH). ``columns``: names for price, volume, time,
-    session. Raises TradesError in one line.
+    their own. Sessions come from a session column, else they are CME trade dates. ``columns``:
+    names for price, volume, time, session. Raises TradesError in one line.
     """
     notes: list[str] = []
     table = _table(path, columns or {}, notes)
@@ -74,14 +71,6 @@ def read_trades(
     wall_ns = chicago_ns(table["time"]) if "time" in table.column_names else None
     keys = _keys(table["session"]) if "session" in table.column_names else None
     ticks = to_ticks(price, size)
-    if window:
-        if wall_ns is None:
-            raise TradesError(f"{path.name}: a window of the day needs a time column")
-        keep = in_window(wall_ns, window)
-        ticks = ticks[keep]
-        volume = volume[keep]
-        wall_ns = wall_ns[keep]
-        keys = keys[keep] if keys is not None else None
     trades = Trades(
         price=ticks,
         volume=volume,
@@ -93,7 +82,7 @@ def read_trades(
     if keys is not None:
         return group(trades, keys)
     if wall_ns is not None:
-        return by_date(trades, wall_ns, cut)
+        return by_date(trades, wall_ns)
     return trades
 
 

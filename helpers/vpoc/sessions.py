@@ -1,14 +1,12 @@
 """Trades by session: by a column's keys, or by CME trade date in Chicago.
 
-The trade date of a CME session starts at 17:00 Chicago time of the evening before. RTH has two
-definitions in use, 08:30-15:00 (cash) and 08:30-15:15: say which. There is no table of
-holidays: a short session is a session.
+The trade date of a CME session starts at 17:00 Chicago time of the evening before. There is no
+table of holidays: a short session is a session.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import time
 from typing import Any
 
 import numpy as np
@@ -16,17 +14,9 @@ import numpy as np
 from helpers.vpoc.trades import Array, Trades, TradesError
 
 CHICAGO = "America/Chicago"
-CUT = "17:00"
 DAY_NS = 86400 * 10**9
-
-
-def clock_ns(text: str) -> int:
-    """A time of day such as 17:00, in ns since midnight. Raises TradesError."""
-    try:
-        clock = time.fromisoformat(text)
-    except ValueError:
-        raise TradesError(f"time of day {text!r}: expected HH:MM, such as 17:00") from None
-    return (clock.hour * 3600 + clock.minute * 60 + clock.second) * 10**9
+EVENING_NS = 7 * 3600 * 10**9
+"""From 17:00, when the next trade date starts, to midnight."""
 
 
 def with_zone(times: Any, zone: str, notes: list[str]) -> Any:
@@ -62,22 +52,6 @@ def chicago_ns(times: Any) -> Array:
     return np.asarray(wall.cast(pa.int64()))
 
 
-def in_window(wall_ns: Array, window: tuple[str, str]) -> Array:
-    """Whether each wall-clock time lies in the window, its end not included; a window may span
-    midnight.
-    """
-    begin, end = map(clock_ns, window)
-    of_day = wall_ns % DAY_NS
-    after = of_day >= begin
-    before = of_day < end
-    return after & before if begin <= end else after | before
-
-
-def trade_dates(wall_ns: Array, cut: str = CUT) -> Array:
-    """The trade date of each time in Chicago, in days since 1970: from ``cut`` on the next day's."""
-    return (wall_ns + -clock_ns(cut) % DAY_NS) // DAY_NS
-
-
 def group(trades: Trades, keys: Array) -> Trades:
     """The trades of one row of sessions as those of each key.
 
@@ -106,7 +80,7 @@ def group(trades: Trades, keys: Array) -> Trades:
     return replace(trades, starts=starts, labels=tuple(map(str, labels)))
 
 
-def by_date(trades: Trades, wall_ns: Array, cut: str = CUT) -> Trades:
+def by_date(trades: Trades, wall_ns: Array) -> Trades:
     """The trades by trade date, labelled YYYY-MM-DD; times out of order are sorted, and a note
     counts them. ``wall_ns`` are their times in Chicago.
     """
@@ -121,6 +95,6 @@ def by_date(trades: Trades, wall_ns: Array, cut: str = CUT) -> Trades:
             volume=trades.volume[by_time],
             notes=(*trades.notes, note),
         )
-    dated = group(trades, trade_dates(wall_ns, cut))
+    dated = group(trades, (wall_ns + EVENING_NS) // DAY_NS)
     days = np.array(dated.labels, np.int64).astype("datetime64[D]")
     return replace(dated, labels=tuple(days.astype(str).tolist()))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
-from helpers.vpoc.case import Expectation, case_arithmetic
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.levels import USUAL, SessionLevels, level_rows, levels
 from helpers.vpoc.planner import BOUNDS, Plan, Shape
@@ -14,6 +14,8 @@ from helpers.vpoc.study import Row
 
 LISTED = 20
 LEVELS = ["POC", "VAL", "VAH"]
+TIME = Column("time", "ms")
+PEAKS = [Column("predicted peak", "bytes"), Column("measured peak", "bytes")]
 
 
 def _prices(row: SessionLevels) -> list[str]:
@@ -83,12 +85,27 @@ def strategies_table(rows: Sequence[Row]) -> Shown:
         times = f"{row.times_limit:,.1f}" if row.times_limit else None
         peaks = [row.predicted_bytes, row.measured_bytes]
         cells.append([strategy_words(row), row.seconds, times, *peaks, _equality(row)])
-    sizes = [Column(name, "bytes") for name in ("predicted peak", "measured peak")]
-    head = ["strategy", Column("time", "ms"), "x one read of the inputs", *sizes, "counts"]
+    head = ["strategy", TIME, "x one read of the inputs", *PEAKS, "counts"]
     notes = []
     if any(row.sessions for row in rows):
         notes = ["Extrapolated: in a straight line, as all at once does not fit."]
     return Shown("What each way of counting costs", head, cells, notes)
+
+
+def chunks_table(rows: Sequence[Row]) -> Shown:
+    """Time and peak at each chunk size, the quickest in the title; the memory model beside them."""
+    measured = [row for row in rows if row.seconds and row.measured_bytes]
+    title = "No chunk size was measured"
+    if measured:
+        best = min(measured, key=lambda row: row.seconds or 0)
+        costs = f"{1e3 * (best.seconds or 0):.1f} ms and {show_bytes(best.measured_bytes or 0)}"
+        size = f"{best.chunk_trades:,} trades a chunk with {best.strategy}"
+        title = f"Fastest on this machine: {size}, {costs}"
+    cells = [
+        [row.strategy, row.chunk_trades, row.seconds, row.predicted_bytes, row.measured_bytes]
+        for row in measured
+    ]
+    return Shown(title, ["strategy", "trades a chunk", TIME, *PEAKS], cells)
 
 
 def refusals_table(rows: Sequence[Row]) -> Shown:
@@ -99,19 +116,6 @@ def refusals_table(rows: Sequence[Row]) -> Shown:
     head = ["strategy", "limit", "outcome", "says"]
     none = "Not run: provoke is off."
     return Shown("Strategies under hard limits", head, cells, none=none, widest=100)
-
-
-def case_table() -> Shown:
-    """What the case study's explanation comes to, computed from its own numbers."""
-    cells = [[row.claim, row.computed, f"{row.value:.3g} {row.unit}"] for row in case_arithmetic()]
-    head = ["the case says", "its own numbers", "give"]
-    return Shown("The case's explanation in its own numbers", head, cells, widest=None)
-
-
-def expectations_table(rows: Sequence[Expectation]) -> Shown:
-    """What the case expects of its profiles beside what comes of it here."""
-    head = ["the case expects", "here", "how that is known", "state"]
-    return Shown("The case's expectations", head, [list(row) for row in rows], widest=None)
 
 
 def plans_table(plans: Sequence[tuple[str, Plan | str]], shape: Shape) -> Shown:
