@@ -28,7 +28,7 @@ def counts(monkeypatch):
 
     count(evidence, "account_of")
     count(ceilings, "_stacks")
-    count(ledger, "_driver_ledgers_of")
+    count(ledger, "_ledgers")
     count(diagnosis, "observe")
     return calls
 
@@ -44,4 +44,4 @@ def test_a_diagnose_with_its_tables_works_each_out_once(counts, capsys):
         message.message_table(case)
         message.sums(case)
         message.books(case)
-    assert counts == {"account_of": 1, "_stacks": 1, "_driver_ledgers_of": 1, "observe": 1}
+    assert counts == {"account_of": 1, "_stacks": 1, "_ledgers": 1, "observe": 1}

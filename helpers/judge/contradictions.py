@@ -11,13 +11,6 @@ TOTALS_AGREE = 4 * MIB
 # KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
 KFD_BLOCK = 2 * MIB
 RESERVED = "of it reserved by the driver"
-SAME_FIGURE = (
-    ("sysfs VRAM", "rocm-smi VRAM"),
-    ("sysfs GTT", "rocm-smi GTT"),
-    ("sysfs VRAM", "amd-smi VRAM"),
-    ("sysfs GTT", "amd-smi GTT"),
-)
-"""A tool's total that is read from sysfs, so that both agree to the MiB that the tool prints."""
 
 
 def pools_by_layer(gpu: Gpu) -> dict[str, Pool]:
@@ -75,12 +68,6 @@ def _between_totals(pools: dict[str, Pool]) -> Iterator[str]:
     if gap is not None and gap > TOTALS_AGREE:
         total = pools["nvidia-smi"].total.show()
         yield f"torch has {pools['torch'].total.show()} in all, nvidia-smi only {total}"
-    for layer, tool in SAME_FIGURE:
-        gap = _gap(pools, layer, tool)
-        if gap is not None and abs(gap) > MIB:
-            yield (
-                f"{layer} has {pools[layer].total.show()} in all, {tool} {pools[tool].total.show()}"
-            )
 
 
 def _gap(pools: dict[str, Pool], layer: str, other: str) -> int | None:

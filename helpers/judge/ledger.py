@@ -18,9 +18,7 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import MIB, Quantity, show_bytes
 from helpers.judge.contradictions import RESERVED, TOTALS_AGREE, contradictions, pools_by_layer
 from helpers.judge.evidence import CaseEvidence, vendor_of
-from helpers.judge.holders import is_itself
-from helpers.judge.message_account import Account, account_of
-from helpers.judge.message_sums import MessageSums, sums_of
+from helpers.judge.message_account import Account
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, Holder, gpus, in_sight, numbered_by_host
 from helpers.look.message import Message
@@ -117,32 +115,25 @@ def with_rest(book: GpuLedger, words: str) -> GpuLedger:
 
 
 def ledgers_of(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
-    """The ledgers of the box, and of the first message that refuses memory of the device."""
+    """The driver's ledger of every GPU of the box, each followed by that of the first message
+    that refuses memory of the device, where it is of that GPU; last, one that fits none.
+
+    A message that gives no amounts has no ledger. They are worked out once for each evidence.
+    """
+    books: tuple[GpuLedger, ...] = evidence.once("ledgers", lambda: _ledgers(evidence))
+    return books
+
+
+def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
+    cards: tuple[Gpu, ...] = ()
+    books: dict[str, list[GpuLedger]] = {}
+    if evidence.bundle is not None:
+        cards = gpus(evidence.bundle)
+        books = {card.pci: [_of_driver(evidence.bundle, card)] for card in cards}
     for account in evidence.accounts:
         if account.message.event == "refused" and account.message.side == "device":
-            return _ledgers(evidence.bundle, account)
-    return _ledgers(evidence.bundle, None)
-
-
-def ledger(bundle: Bundle | None, message: Message | None = None) -> tuple[GpuLedger, ...]:
-    """The driver's ledger of every GPU, each followed by the message's where it is of that GPU;
-    last, one that fits none.
-
-    ``bundle`` may be None: a message alone has a ledger too. A message that gives no amounts
-    has none.
-    """
-    if message is None:
-        return _ledgers(bundle, None)
-    return _ledgers(bundle, account_of(message))
-
-
-def _ledgers(bundle: Bundle | None, account: Account | None) -> tuple[GpuLedger, ...]:
-    cards = gpus(bundle) if bundle is not None else ()
-    books = {}
-    if bundle is not None:
-        books = {card.pci: [book] for card, book in zip(cards, _driver_ledgers(bundle))}
-    if account is not None:
-        _add_message(books, account, cards)
+            _add_message(books, account, cards)
+            break
     return tuple(book for pair in books.values() for book in pair)
 
 
@@ -150,8 +141,7 @@ def _add_message(
     books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
 ) -> None:
     """Put the ledger of a message beside the driver's of the GPU that it means."""
-    message = account.message
-    card = _gpu_of(message, cards)
+    card = _gpu_of(account.message, cards)
     book = _of_message(account, card)
     if book is None:
         return
@@ -159,17 +149,7 @@ def _add_message(
         books.setdefault("", []).append(book)
         return
     of_driver = books[card.pci][0]
-    books[card.pci] = [_split(of_driver, message), _compared(book, of_driver, card)]
-
-
-def _driver_ledgers(bundle: Bundle) -> tuple[GpuLedger, ...]:
-    """The driver's ledger of each GPU, worked out once a bundle."""
-    books: tuple[GpuLedger, ...] = bundle.once("ledgers", lambda: _driver_ledgers_of(bundle))
-    return books
-
-
-def _driver_ledgers_of(bundle: Bundle) -> tuple[GpuLedger, ...]:
-    return tuple(_of_driver(bundle, card) for card in gpus(bundle))
+    books[card.pci].append(_compared(book, of_driver, card))
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
@@ -364,7 +344,7 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
     )
 
 
-def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
+def _own_rows(sums: Account) -> list[LedgerRow]:
     """This process: allocated, cached, and the rest of it (context, libraries)."""
     message = sums.message
     rows = []
@@ -373,56 +353,20 @@ def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
         if message.private_pools:
             graphs = f" (of it {message.private_pools.text} in private pools)"
         reading = _said(message.allocated, "allocated")
-        rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
+        rows.append(LedgerRow("process", f"this process: tensors{graphs}", reading, SAID))
     if sums.stranded is not None:
         size = max(0, sums.stranded.bytes)
         reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
-        rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
+        rows.append(LedgerRow("process", "this process: cached by torch and unused", reading, SAID))
     elif sums.held and not message.allocated:
         reading = _said(sums.held, "reserved")
-        rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
+        rows.append(LedgerRow("process", "this process: reserved by torch", reading, SAID))
     rest = sums.context if sums.held else sums.own
     if rest and (rest.bytes > 0 or not rows):
-        words = f"{name}: context and libraries" if rows else name
+        words = "this process: context and libraries" if rows else "this process"
         reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
         rows.append(LedgerRow("process", words, reading, SAID))
     return rows
-
-
-def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
-    """The driver's ledger with the one holder that the message's process fits, if there is
-    exactly one, in its parts.
-    """
-    if message.process is None or not message.allocated:
-        return of_driver
-    fitting = [
-        row
-        for row in of_driver.rows
-        if row.kind in ("other_process", "outside")
-        and row.bytes.ok
-        and is_itself(row.bytes.bytes, message.process)
-    ]
-    if len(fitting) != 1:
-        return of_driver
-    holder = fitting[0]
-    of_torch = replace(message, process=None, non_torch=None, others=(), pids=())
-    sums = sums_of(of_torch)
-    parts = _own_rows(sums, holder.words)
-    left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
-    if left < -sums.tolerance_bytes:
-        return of_driver
-    parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
-    if left > 0:
-        source = f"{holder.source} less torch's parts"
-        reading = seen(left, "bytes", source, holder.bytes.item)
-        words = f"{holder.words}: context and libraries"
-        parts.append(LedgerRow("process", words, reading, source, holder.pid))
-    position = of_driver.rows.index(holder)
-    return replace(
-        of_driver,
-        rows=(*of_driver.rows[:position], *parts, *of_driver.rows[position + 1 :]),
-        tolerance_bytes=of_driver.tolerance_bytes + sums.tolerance_bytes,
-    )
 
 
 def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:

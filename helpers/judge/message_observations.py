@@ -5,26 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from helpers.ground.units import GIB, MIB, Quantity, show_bytes
 from helpers.judge import form
+from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
-from helpers.judge.fragmentation import LIKELY, POSSIBLE
-from helpers.judge.holders import CONTEXT_BYTES
 from helpers.judge.message_account import Account, account_of
-from helpers.judge.message_sums import above, plus
+from helpers.judge.message_sums import above
 from helpers.judge.observation import SILENT, Observation, make_observation, observation_name
 from helpers.look.message import Message
 from helpers.look.messages import read_message
 from helpers.look.wordings import meaning
 
-NEAR_END = 0.9
-"""A process that holds this share of the card is what fills it; the rest is context and
-granules (fragmentation.NEAR_FULL).
-"""
-OWN_SHARE = 3
-"""A process that holds over three times what others do is the first to ask for less; below
-that, ask who they are.
-"""
 SOURCE = "error text"
 BROKEN = ("fault", "assert")
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
@@ -85,7 +75,8 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
     if (message.capacity or message.allowed) and message.side in ("device", "none"):
-        yield from _AccountObservations(account, source, origin).all()
+        for decided, size, reason in account_observations(account):
+            yield make_observation(decided, size, source, origin, reason)
     elif _asks_for_more_than_free(message) and message.requested and message.free:
         says = f"More than the {message.free.text} that was free"
         yield make_observation("buffer-above-free", message.requested.bytes, source, origin, says)
@@ -130,179 +121,3 @@ def _of_bare_refusal(message: Message, text: str) -> Iterator[str]:
     elif message.row.startswith("runtime-") and form("torch's error").search(near):
         # torch's own allocator prints what was asked for; this is a raw call of the runtime.
         yield "raw-call-refused"
-
-
-class _AccountObservations:
-    """What the account of one message decides."""
-
-    def __init__(self, account: Account, source: str, origin: str) -> None:
-        self.account = account
-        self.message = account.message
-        self.source = source
-        self.origin = origin
-        self.requested = _bytes(self.message.requested)
-        self.capacity = _bytes(self.message.capacity)
-        self.free = _bytes(self.message.free)
-        self.held = _bytes(account.held)
-
-    def observed(self, name: str, size: int, says: str = "") -> Observation:
-        return make_observation(name, size, self.source, self.origin, says)
-
-    def all(self) -> Iterator[Observation]:
-        """Every observation, in the order in which a person would check them."""
-        total = self.message.capacity
-        free = self.message.free
-        requested = self.message.requested
-        if free and total and above(free, total):
-            says = f"Free is above the total of {total.text}"
-            yield self.observed("free-above-total", free.bytes, says)
-            return
-        if self.limit_binds() and self.message.allowed:
-            yield self.observed("limit-binds", self.message.allowed.bytes)
-            return
-        if requested is None:
-            return
-        if total and above(requested, total):
-            says = f"One request, above all of {total.text}"
-            yield self.observed("request-above-card", requested.bytes, says)
-        if self.account.beyond_limit and self.message.allocated and self.account.limit:
-            need = self.message.allocated.bytes + requested.bytes
-            says = f"Allocated and requested, above {self.account.limit.text}"
-            yield self.observed("beyond-card", need, says)
-        yield from self.of_stranded()
-        if free and not self.message.allowed:
-            if free.bytes - requested.bytes > 64 * MIB + requested.bytes // 20:
-                says = f"Said to be free, and {requested.text} was refused"
-                yield self.observed("refused-with-room", free.bytes, says)
-        if total and self.account.held and above(self.account.held, total):
-            says = (
-                f"torch holds more than the {total.text} of the card: the driver spills to host "
-                "memory"
-            )
-            yield self.observed("spilled", self.held, says)
-        elif total and free:
-            yield from self.of_shares()
-
-    def limit_binds(self) -> bool:
-        """Whether what this process is allowed refused the request, and not the device."""
-        allowed = self.message.allowed
-        if allowed is None:
-            return False
-        margin = max(self.account.tolerance_bytes, allowed.bytes // 50)
-        if self.held + self.requested <= allowed.bytes - margin:
-            return False
-        requested = self.message.requested
-        free = self.message.free
-        return requested is None or free is None or not above(requested, free)
-
-    def of_stranded(self) -> Iterator[Observation]:
-        """What is reserved and unallocated, and whether it would have held the request."""
-        stranded = self.account.stranded
-        requested = self.message.requested
-        if stranded is None or stranded.bytes <= 0 or requested is None:
-            return
-        unused = "Reserved and unallocated after the flush, at least the"
-        if self.account.fragmentation == LIKELY:
-            says = f"{unused} {requested.text} asked for, and the sum would fit"
-            yield self.observed("stranded-decides", stranded.bytes, says)
-        elif self.account.fragmentation == POSSIBLE:
-            says = (
-                f"{unused} {requested.text} asked for: whether one piece of it was large enough "
-                "only a memory snapshot tells"
-            )
-            yield self.observed("stranded-possible", stranded.bytes, says)
-        elif self.together_enough(stranded, requested) and self.message.free:
-            says = (
-                f"With the {self.message.free.text} free it would hold {requested.text}; "
-                "neither does alone"
-            )
-            yield self.observed("free-and-stranded", stranded.bytes, says)
-        held = self.account.held
-        if held and stranded.bytes > max(held.bytes // 4, GIB // 2):
-            says = f"A large part of the {held.text} reserved"
-            yield self.observed("stranded-large", stranded.bytes, says)
-
-    def together_enough(self, stranded: Quantity, requested: Quantity) -> bool:
-        """Whether free and stranded hold the request together, and neither does alone."""
-        free = self.message.free
-        if free is None or not above(requested, free) or self.account.beyond_limit:
-            return False
-        if stranded.bytes <= requested.bytes // 4:
-            return False
-        return not above(requested, plus(free, stranded))
-
-    def of_shares(self) -> Iterator[Observation]:
-        """Whose the bytes in use are: this process's, others', or the message does not say."""
-        account = self.account
-        total = self.message.capacity
-        free = self.message.free
-        assert total and free
-        if account.own is None and account.held is None:
-            if self.free < max(self.requested, self.capacity // 50):
-                says = f"In use of {total.text}, by whom the message does not say"
-                yield self.observed("unexplained-full", self.capacity - self.free, says)
-            return
-        outside = _bytes(account.outside)
-        process = self.process_bytes(outside)
-        says = (
-            f"Of {total.text} this process has {show_bytes(process)}, {free.text} is free, the "
-            "rest is outside it"
-        )
-        if outside > max(self.capacity // 2, process):
-            yield self.observed("outside-most", outside, says)
-        others_are_small = (
-            outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
-        )
-        if not others_are_small and self.outside_decides():
-            together = (
-                f"{says}; free and outside together would have held {_text(self.message.requested)}"
-            )
-            yield self.observed("outside-decides", outside, together)
-        if outside > CONTEXT_BYTES // 2:
-            yield self.observed("outside-some", outside, says)
-        alike = [size for _, size in account.others if abs(size.bytes - process) <= process // 10]
-        if len(alike) >= 2:
-            says = f"{len(alike)} other processes of this one's size"
-            yield self.observed("others-alike", len(alike) * process, says)
-        if others_are_small and account.fragmentation != LIKELY:
-            yield from self.of_own_memory(process)
-
-    def process_bytes(self, outside: int) -> int:
-        """What this process has; where the message does not give it, what is left with its
-        context is its own.
-        """
-        if self.account.own:
-            return self.account.own.bytes
-        return max(self.held, self.capacity - self.free - outside)
-
-    def outside_decides(self) -> bool:
-        """Whether the request would have fitted without what is outside this process."""
-        if self.account.fragmentation == LIKELY or self.account.beyond_limit:
-            return False
-        return self.free < self.requested and bool(self.account.fits_alone)
-
-    def of_own_memory(self, process: int) -> Iterator[Observation]:
-        """Whether this process fills the card."""
-        stranded = max(0, _bytes(self.account.stranded))
-        if stranded > max(self.requested, process // 4):
-            return
-        total = _text(self.message.capacity)
-        if self.free + stranded < self.requested:
-            end = "with what is free and what it has cached the request would not have been met"
-        elif (
-            # Most of it is cached: whether that could have served the request is open.
-            2 * stranded <= process
-            and max(process / NEAR_END, self.requested + process) > self.capacity
-        ):
-            end = "over nine tenths, so the card is at its end"
-        else:
-            return
-        yield self.observed("ours-fills", process, f"This process holds it, of {total}: {end}")
-
-
-def _bytes(quantity: Quantity | None) -> int:
-    return 0 if quantity is None else quantity.bytes
-
-
-def _text(quantity: Quantity | None) -> str:
-    return "" if quantity is None else quantity.text

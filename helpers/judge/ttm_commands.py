@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import List, Tuple
 
 from helpers.ground.shapes import TtmCommand, TtmPlan
@@ -77,19 +78,16 @@ class Change:
         return "|".join(name.replace(".", r"\.") for name in self.drop)
 
 
-def commands(
-    bundle: Bundle, plan: TtmPlan, page_bytes: int, every: bool = False
-) -> list[TtmCommand]:
-    """The blocks for this box's boot system first, then AMD's own tools; ``every`` gives all
-    systems.
+def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]:
+    """The blocks for this box's boot system first, then AMD's own tools.
 
     Empty where nothing needs doing. An unknown distribution gets every block.
     """
     change = change_of(bundle, plan, page_bytes)
     if change is None:
         return []
-    names = list(SYSTEMS) if every else systems(bundle)
-    if not every and is_built_in(bundle, change.module):
+    names = systems(bundle)
+    if is_built_in(bundle, change.module):
         names = [name for name in names if not name.startswith(("modprobe.d", "amd-"))]
     check = "\n".join(_check(change))
     blocks = []
@@ -224,83 +222,75 @@ def _options(option: str, words: list[str]) -> str:
     return "".join(f" {option}={shlex.quote(word)}" for word in words)
 
 
+def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") -> Lines:
+    """The lines of a block behind those that clean the modprobe.d files, and the lines of its
+    undo behind those that put them back; ``rebuild`` makes the initramfs anew for the files.
+    """
+    rebuilding = [rebuild] if rebuild and change.files else []
+    before = [*_clean_files(change), *rebuilding]
+    return [*before, *run], [*_put_back(change.files), *rebuilding, *undo]
+
+
 def _grubby(change: Change) -> Lines:
-    rebuild = [DRACUT] if change.files else []
-    remove = f"sudo grubby --update-kernel=ALL --remove-args={_quoted(change.drop)}"
-    run = [*_clean_files(change), *rebuild, remove]
-    undo = [*_put_back(change.files), *rebuild, remove]
+    command = "sudo grubby --update-kernel=ALL"
+    run = [f"{command} --remove-args={_quoted(change.drop)}"]
+    undo = list(run)
     if change.arguments:
-        run.append(f"sudo grubby --update-kernel=ALL --args={_quoted(change.arguments)}")
+        run.append(f"{command} --args={_quoted(change.arguments)}")
     if change.before:
-        undo.append(f"sudo grubby --update-kernel=ALL --args={_quoted(change.before)}")
-    return run, undo
+        undo.append(f"{command} --args={_quoted(change.before)}")
+    return _around(change, run, undo, DRACUT)
 
 
 def _update_grub(change: Change) -> Lines:
-    rebuild = [UPDATE_INITRAMFS] if change.files else []
     line = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
-    run = [
-        *_clean_files(change),
-        *rebuild,
-        _keep_copy(GRUB),
-        f"sudo sed -i -E '/^GRUB_CMDLINE_LINUX/{line}' {GRUB}",
-    ]
-    undo = [*_put_back(change.files), *rebuild, *_put_back([GRUB])]
+    run = [_keep_copy(GRUB), f"sudo sed -i -E '/^GRUB_CMDLINE_LINUX/{line}' {GRUB}"]
+    undo = _put_back([GRUB])
+    remove = f"sudo rm -f {GRUB_CONF}"
     if change.arguments:
         arguments = " ".join(change.arguments)
         run.append("sudo mkdir -p /etc/default/grub.d")
         run += _written(GRUB_CONF, f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {arguments}"')
-        undo.append(f"sudo rm -f {GRUB_CONF}")
+        undo.append(remove)
     if change.resets:
-        run.append(f"sudo rm -f {GRUB_CONF}")
-    return [*run, "sudo update-grub"], [*undo, "sudo update-grub"]
+        run.append(remove)
+    update = "sudo update-grub"
+    return _around(change, [*run, update], [*undo, update], UPDATE_INITRAMFS)
 
 
 def _systemd_boot(change: Change) -> Lines:
     edits = rf"s/ ?\b({change.patterns})=[-0-9]+//g"
     if change.arguments:
         edits += f"; s/$/ {' '.join(change.arguments)}/"
-    run = [
-        *_clean_files(change),
-        (
-            "# where the entries in loader/entries on the boot partition were written by hand, "
-            "change their options line instead"
-        ),
-        _keep_copy(KERNEL_CMDLINE),
-        f"sudo sed -i -E '1{{{edits}}}' {KERNEL_CMDLINE}",
-        KERNEL_INSTALL,
-    ]
-    return run, [*_put_back([*change.files, KERNEL_CMDLINE]), KERNEL_INSTALL]
+    by_hand = (
+        "# where the entries in loader/entries on the boot partition were written by hand, "
+        "change their options line instead"
+    )
+    edit = f"sudo sed -i -E '1{{{edits}}}' {KERNEL_CMDLINE}"
+    run = [by_hand, _keep_copy(KERNEL_CMDLINE), edit, KERNEL_INSTALL]
+    return _around(change, run, [*_put_back([KERNEL_CMDLINE]), KERNEL_INSTALL])
 
 
 def _kernelstub(change: Change) -> Lines:
-    rebuild = [UPDATE_INITRAMFS] if change.files else []
-    run = [
-        *_clean_files(change),
-        *rebuild,
-        *(f"sudo kernelstub --delete-options {shlex.quote(word)}" for word in change.old),
-        *(f"sudo kernelstub --add-options {shlex.quote(word)}" for word in change.new),
-    ]
-    undo = [
-        *_put_back(change.files),
-        *rebuild,
-        *(f"sudo kernelstub --delete-options {shlex.quote(word)}" for word in change.new),
-        *(f"sudo kernelstub --add-options {shlex.quote(word)}" for word in change.old),
-    ]
-    return run, undo
+    run = _kernelstub_lines(change.old, change.new)
+    return _around(change, run, _kernelstub_lines(change.new, change.old), UPDATE_INITRAMFS)
+
+
+def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
+    lines = [f"sudo kernelstub --delete-options {shlex.quote(word)}" for word in drop]
+    return lines + [f"sudo kernelstub --add-options {shlex.quote(word)}" for word in add]
 
 
 def _rpm_ostree(change: Change) -> Lines:
-    run = _clean_files(change)
-    undo = _put_back(change.files)
-    if change.before or change.arguments:
-        deleted = _options("--delete-if-present", change.old)
-        appended = _options("--append-if-missing", change.arguments)
-        run.append(f"sudo rpm-ostree kargs{deleted}{appended}")
-        deleted = _options("--delete-if-present", change.new)
-        appended = _options("--append-if-missing", change.before)
-        undo.append(f"sudo rpm-ostree kargs{deleted}{appended}")
-    return run, undo
+    if not (change.before or change.arguments):
+        return _around(change, [], [])
+    run = _rpm_ostree_line(change.old, change.arguments)
+    return _around(change, [run], [_rpm_ostree_line(change.new, change.before)])
+
+
+def _rpm_ostree_line(drop: list[str], add: list[str]) -> str:
+    deleted = _options("--delete-if-present", drop)
+    return f"sudo rpm-ostree kargs{deleted}{_options('--append-if-missing', add)}"
 
 
 def _nixos(change: Change) -> Lines:
@@ -330,18 +320,6 @@ def _modprobe(change: Change, rebuild: str) -> Lines:
     if change.resets:
         run.append(f"sudo rm -f {CONF}")
     return [*run, rebuild], [*undo, rebuild]
-
-
-def _dracut(change: Change) -> Lines:
-    return _modprobe(change, DRACUT)
-
-
-def _initramfs_tools(change: Change) -> Lines:
-    return _modprobe(change, UPDATE_INITRAMFS)
-
-
-def _mkinitcpio(change: Change) -> Lines:
-    return _modprobe(change, MKINITCPIO)
 
 
 def _amd_smi(change: Change) -> Lines:
@@ -383,9 +361,9 @@ SYSTEMS: dict[str, Callable[[Change], Lines]] = {
     "kernelstub": _kernelstub,
     "rpm-ostree": _rpm_ostree,
     "NixOS": _nixos,
-    "modprobe.d with dracut": _dracut,
-    "modprobe.d with update-initramfs": _initramfs_tools,
-    "modprobe.d with mkinitcpio": _mkinitcpio,
+    "modprobe.d with dracut": partial(_modprobe, rebuild=DRACUT),
+    "modprobe.d with update-initramfs": partial(_modprobe, rebuild=UPDATE_INITRAMFS),
+    "modprobe.d with mkinitcpio": partial(_modprobe, rebuild=MKINITCPIO),
     "amd-smi": _amd_smi,
     "amd-ttm": _amd_ttm,
 }

@@ -1,0 +1,153 @@
+"""What the account of one message decides: a limit, a full card, stranded memory, and whose the
+bytes in use are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Tuple
+
+from helpers.ground.units import GIB, MIB, Quantity, show_bytes
+from helpers.judge.fragmentation import LIKELY, POSSIBLE
+from helpers.judge.holders import CONTEXT_BYTES
+from helpers.judge.message_account import Account
+from helpers.judge.message_sums import above, plus
+
+NEAR_END = 0.9
+"""A process that holds this share of the card is what fills it; the rest is context and
+granules (fragmentation.NEAR_FULL).
+"""
+OWN_SHARE = 3
+"""A process that holds over three times what others do is the first to ask for less; below
+that, ask who they are.
+"""
+Decided = Tuple[str, int, str]  # made when imported, also on Python 3.8
+"""An observation's name, its bytes, and what it says; empty for the sentence of
+observations.json.
+"""
+
+
+def account_observations(account: Account) -> Iterator[Decided]:
+    """Every observation, in the order in which a person would check them."""
+    message = account.message
+    total = message.capacity
+    free = message.free
+    requested = message.requested
+    if free and total and above(free, total):
+        yield "free-above-total", free.bytes, f"Free is above the total of {total.text}"
+        return
+    if message.allowed and _limit_binds(account, message.allowed):
+        yield "limit-binds", message.allowed.bytes, ""
+        return
+    if requested is None:
+        return
+    if total and above(requested, total):
+        yield "request-above-card", requested.bytes, f"One request, above all of {total.text}"
+    if account.beyond_limit and message.allocated and account.limit:
+        need = message.allocated.bytes + requested.bytes
+        yield "beyond-card", need, f"Allocated and requested, above {account.limit.text}"
+    if account.stranded and account.stranded.bytes > 0:
+        yield from _of_stranded(account, account.stranded, requested)
+    if free and not message.allowed:
+        if free.bytes - requested.bytes > 64 * MIB + requested.bytes // 20:
+            says = f"Said to be free, and {requested.text} was refused"
+            yield "refused-with-room", free.bytes, says
+    if total and account.held and above(account.held, total):
+        says = (
+            f"torch holds more than the {total.text} of the card: the driver spills to host memory"
+        )
+        yield "spilled", account.held.bytes, says
+    elif total and free:
+        yield from _of_shares(account, total, free, requested)
+
+
+def _limit_binds(account: Account, allowed: Quantity) -> bool:
+    """Whether what this process is allowed refused the request, and not the device."""
+    requested = account.message.requested
+    free = account.message.free
+    margin = max(account.tolerance_bytes, allowed.bytes // 50)
+    if plus(account.held, requested).bytes <= allowed.bytes - margin:
+        return False
+    return requested is None or free is None or not above(requested, free)
+
+
+def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> Iterator[Decided]:
+    """What is reserved and unallocated, and whether it would have held the request."""
+    held = account.held
+    free = account.message.free
+    unused = "Reserved and unallocated after the flush, at least the"
+    if account.fragmentation == LIKELY:
+        says = f"{unused} {requested.text} asked for, and the sum would fit"
+        yield "stranded-decides", stranded.bytes, says
+    elif account.fragmentation == POSSIBLE:
+        says = (
+            f"{unused} {requested.text} asked for: whether one piece of it was large enough "
+            "only a memory snapshot tells"
+        )
+        yield "stranded-possible", stranded.bytes, says
+    elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
+        says = f"With the {free.text} free it would hold {requested.text}; neither does alone"
+        yield "free-and-stranded", stranded.bytes, says
+    if held and stranded.bytes > max(held.bytes // 4, GIB // 2):
+        yield "stranded-large", stranded.bytes, f"A large part of the {held.text} reserved"
+
+
+def _together_enough(free: Quantity, stranded: Quantity, requested: Quantity) -> bool:
+    """Whether free and stranded hold the request together, and free does not alone."""
+    if not above(requested, free) or stranded.bytes <= requested.bytes // 4:
+        return False
+    return not above(requested, plus(free, stranded))
+
+
+def _of_shares(
+    account: Account, total: Quantity, free: Quantity, requested: Quantity
+) -> Iterator[Decided]:
+    """Whose the bytes in use are: this process's, others', or the message does not say."""
+    if account.own is None and account.held is None:
+        if free.bytes < max(requested.bytes, total.bytes // 50):
+            says = f"In use of {total.text}, by whom the message does not say"
+            yield "unexplained-full", total.bytes - free.bytes, says
+        return
+    outside = plus(account.outside).bytes
+    # Where the message does not give this process, what is left with its context is its own.
+    process = max(plus(account.held).bytes, total.bytes - free.bytes - outside)
+    if account.own:
+        process = account.own.bytes
+    says = (
+        f"Of {total.text} this process has {show_bytes(process)}, {free.text} is free, the "
+        "rest is outside it"
+    )
+    if outside > max(total.bytes // 2, process):
+        yield "outside-most", outside, says
+    others_are_small = outside <= account.tolerance_bytes + 2 * MIB or OWN_SHARE * outside < process
+    would_fit_alone = free.bytes < requested.bytes and account.fits_alone
+    if would_fit_alone and not others_are_small:
+        if account.fragmentation != LIKELY and not account.beyond_limit:
+            together = f"free and outside together would have held {requested.text}"
+            yield "outside-decides", outside, f"{says}; {together}"
+    if outside > CONTEXT_BYTES // 2:
+        yield "outside-some", outside, says
+    alike = [size for _, size in account.others if abs(size.bytes - process) <= process // 10]
+    if len(alike) >= 2:
+        says = f"{len(alike)} other processes of this one's size"
+        yield "others-alike", len(alike) * process, says
+    if others_are_small and account.fragmentation != LIKELY:
+        yield from _of_own_memory(account, total, free, requested, process)
+
+
+def _of_own_memory(
+    account: Account, total: Quantity, free: Quantity, requested: Quantity, process: int
+) -> Iterator[Decided]:
+    """Whether this process, of so many bytes, fills the card."""
+    stranded = max(0, plus(account.stranded).bytes)
+    if stranded > max(requested.bytes, process // 4):
+        return
+    needed = max(process / NEAR_END, requested.bytes + process)
+    if free.bytes + stranded < requested.bytes:
+        end = "with what is free and what it has cached the request would not have been met"
+    # Most of it is cached: whether that could have served the request is open.
+    elif 2 * stranded <= process and needed > total.bytes:
+        end = "over nine tenths, so the card is at its end"
+    else:
+        return
+    yield "ours-fills", process, f"This process holds it, of {total.text}: {end}"
