@@ -15,7 +15,7 @@ next step and the source of each answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from helpers.ground.units import GIB, MIB, near, show_bytes
@@ -47,7 +47,6 @@ def decide(numbers: Numbers) -> Decision:
     that agree; a reading that was filled in counts towards ``likely`` only, and what was retold
     alone is ``weak``.
     """
-    pool = _Pool(numbers)
     for group in (
         _one_memory,
         _card,
@@ -55,10 +54,9 @@ def decide(numbers: Numbers) -> Decision:
         _carve_out,
         _ttm_limit,
         _posted_total,
-        _vulkan_heap,
         _shown_by_a_tool,
     ):
-        decision = group(numbers, pool)
+        decision = group(numbers)
         if decision is not None:
             return _graded(_with_missing_total(decision, numbers), numbers)
     return _graded(_undecided(numbers), numbers)
@@ -84,7 +82,9 @@ def answer(
     row = decisions()[pattern]
     sizes = {name: value for name, value in vars(numbers).items() if type(value) is int}
     shown = {name: show_bytes(value) for name, value in sizes.items()}
-    shown["ram_any"] = show_bytes(_ram(numbers))
+    shown["ram_any"] = show_bytes(numbers.any_ram)
+    shown["pool"] = show_bytes(numbers.low)
+    shown["gtt_any"] = show_bytes(numbers.gtt_wanted if numbers.gtt is None else numbers.gtt)
     shown.update(words)
     return Decision(
         pattern=pattern,
@@ -104,67 +104,12 @@ def _field_read(name: str, numbers: Numbers) -> str:
     return next((field for field in fields if getattr(numbers, field) is not None), fields[0])
 
 
-@dataclass(frozen=True)
-class _Pool:
-    """What follows from the readings, in bytes.
-
-    ``driver`` is the pool that the driver gives to compute, ``low`` torch's total where that is
-    not known.
-    """
-
-    numbers: Numbers
-
-    @property
-    def driver(self) -> int | None:
-        return self.numbers.hsa if self.numbers.kfd is None else self.numbers.kfd
-
-    @property
-    def low(self) -> int | None:
-        return self.numbers.torch if self.driver is None else self.driver
-
-    @property
-    def total(self) -> int | None:
-        """The first total that is not zero: KFD's, HSA's or torch's."""
-        return self.numbers.kfd or self.numbers.hsa or self.numbers.torch or None
-
-    @property
-    def sure(self) -> Confidence:
-        """``confirmed`` where the driver's own pool was read."""
-        return "likely" if self.driver is None else "confirmed"
-
-    @property
-    def words(self) -> dict[str, str]:
-        return {"pool": show_bytes(self.low)}
-
-    @property
-    def is_ttm(self) -> bool:
-        """Whether the pool is TTM's limit."""
-        if not near(self.low, self.numbers.pages_limit):
-            return False
-        return not near(self.low, self.numbers.vram) or self._kernel_takes_ttm is True
-
-    @property
-    def is_carve_out(self) -> bool:
-        """Whether the pool is the firmware's carve-out."""
-        if not near(self.low, self.numbers.vram):
-            return False
-        return not near(self.low, self.numbers.pages_limit) or self._kernel_takes_ttm is False
-
-    @property
-    def _kernel_takes_ttm(self) -> bool | None:
-        """Where both would give this number, which of them the kernel takes; None: not known.
-
-        Linux 6.15 and later take GTT only where it is larger than the carve-out (759e764f7d58).
-        """
-        numbers = self.numbers
-        if numbers.kernel is None or numbers.gtt is None:
-            return None
-        if numbers.kernel < GTT_AS_VRAM:
-            return False
-        return numbers.kernel < GTT_IF_LARGER or _or_zero(numbers.vram) < numbers.gtt
+def _sure(numbers: Numbers) -> Confidence:
+    """``confirmed`` where the driver's own pool was read."""
+    return "likely" if numbers.driver is None else "confirmed"
 
 
-def _one_memory(numbers: Numbers, pool: _Pool) -> Decision | None:
+def _one_memory(numbers: Numbers) -> Decision | None:
     """One memory of CPU and GPU."""
     if numbers.kind != UNIFIED:
         return None
@@ -179,7 +124,7 @@ def _one_memory(numbers: Numbers, pool: _Pool) -> Decision | None:
     return answer("unified", numbers, None, "likely", words)
 
 
-def _card(numbers: Numbers, pool: _Pool) -> Decision | None:
+def _card(numbers: Numbers) -> Decision | None:
     """A card's capacity is its own VRAM (amdgpu_amdkfd.c: real_vram_size on cards)."""
     if numbers.kind != CARD:
         return None
@@ -187,194 +132,121 @@ def _card(numbers: Numbers, pool: _Pool) -> Decision | None:
     return answer("card", numbers, None, "confirmed", words)
 
 
-def _above_the_driver(numbers: Numbers, pool: _Pool) -> Decision | None:
+def _above_the_driver(numbers: Numbers) -> Decision | None:
     """A runtime that passes on less than the kernel offers (ROCm/TheRock#4645, ROCm/hip#3892)."""
     if _below(numbers.hsa, numbers.kfd):
         return answer("hsa_below_kfd", numbers, numbers.hsa, "confirmed")
-    if _below(numbers.torch, pool.driver):
-        return answer("hip_total", numbers, numbers.torch, "confirmed", pool.words)
+    if _below(numbers.torch, numbers.driver):
+        return answer("hip_total", numbers, numbers.torch, "confirmed")
     # KFD's free is the least of its system, TTM and VRAM limits.
-    if pool.driver is None and _below(numbers.torch, numbers.free):
+    if numbers.driver is None and _below(numbers.torch, numbers.free):
         decision = answer("free_above_total", numbers, numbers.torch, "likely")
         return replace(decision, missing=("KFD memory bank",))
     return None
 
 
-def _carve_out(numbers: Numbers, pool: _Pool) -> Decision | None:
+def _carve_out(numbers: Numbers) -> Decision | None:
     """The driver's pool is the firmware's carve-out."""
-    if not pool.is_carve_out or pool.driver is None:
+    if not numbers.is_carve_out or numbers.driver is None:
         return None
     if numbers.kernel and numbers.kernel < GTT_AS_VRAM:  # 89773b85599a
         release = ".".join(map(str, numbers.kernel))
-        words = {**pool.words, "release": release}
-        return answer("old_kernel_carveout", numbers, pool.low, pool.sure, words)
+        words = {"release": release}
+        return answer("old_kernel_carveout", numbers, numbers.low, _sure(numbers), words)
     # From 6.15 on GTT is taken where it is larger than the carve-out (759e764f7d58).
-    if _below(pool.driver, numbers.pages_limit):
-        if numbers.gtt is None or pool.driver < numbers.gtt:
-            return answer("carveout_odd", numbers, pool.low, "likely", pool.words)
-    return answer("carveout", numbers, pool.low, pool.sure, pool.words)
+    if _below(numbers.driver, numbers.pages_limit):
+        if numbers.gtt is None or numbers.driver < numbers.gtt:
+            return answer("carveout_odd", numbers, numbers.low, "likely")
+    return answer("carveout", numbers, numbers.low, _sure(numbers))
 
 
-def _ttm_limit(numbers: Numbers, pool: _Pool) -> Decision | None:
+def _ttm_limit(numbers: Numbers) -> Decision | None:
     """The driver's pool is TTM's limit."""
-    low = pool.low
-    if not pool.is_ttm or low is None:
+    low = numbers.low
+    if not numbers.is_ttm or low is None:
         return None
-    ram = _ram(numbers)
-    words = dict(pool.words)
+    sure = _sure(numbers)
     if _below(low, numbers.vram):
         # 759e764f7d58 (Linux 6.15): GTT for VRAM only where GTT is larger; before, always.
-        is_old = numbers.kernel is None or numbers.kernel < GTT_IF_LARGER
-        if numbers.out_of_tree or is_old:
-            return answer("old_kernel_half", numbers, low, pool.sure, words)
+        if numbers.out_of_tree or numbers.kernel is None or numbers.kernel < GTT_IF_LARGER:
+            return answer("old_kernel_half", numbers, low, sure)
         if _less(numbers.vram, numbers.gtt):
-            return answer("gtt_flip", numbers, low, pool.sure, words)
-        return answer("old_kernel_half", numbers, low, "likely", words)
+            return answer("gtt_flip", numbers, low, sure)
+        return answer("old_kernel_half", numbers, low, "likely")
     # ttm_tt.c: pages_limit is read when the module is loaded.
     if numbers.wanted is not None and not near(numbers.wanted, numbers.pages_limit, 0.0001):
-        return answer("not_taken", numbers, low, pool.sure, words)
+        return answer("not_taken", numbers, low, sure)
     if _is_half(numbers, low):  # ttm_device.c: half of the total RAM
         if _below(low, numbers.gtt):
-            words["gtt_any"] = show_bytes(numbers.gtt)
-            return answer("gttsize_only", numbers, low, pool.sure, words)
-        return answer("ttm_default", numbers, low, pool.sure, words)
-    if ram is not None and low < ram // 2:
-        words["half"] = show_bytes(ram // 2)
-        return answer("ttm_lowered", numbers, low, pool.sure, words)
+            return answer("gttsize_only", numbers, low, sure)
+        return answer("ttm_default", numbers, low, sure)
+    ram = numbers.any_ram
+    if ram is None:
+        return answer("raised", numbers, low, "weak")
+    if low < ram // 2:
+        return answer("ttm_lowered", numbers, low, sure, {"half": show_bytes(ram // 2)})
     # amdgpu_amdkfd_gpuvm.c, amdgpu_amdkfd_gpuvm_init_mem_limits
     if numbers.ram is not None:
         most = kfd_limit(numbers.ram, numbers.kernel)
         if most < low:
-            words["kfd_limit"] = show_bytes(most)
-            return answer("beyond_kfd", numbers, most, "likely", words)
-    return answer("raised", numbers, low, "weak" if ram is None else pool.sure, words)
+            return answer("beyond_kfd", numbers, most, "likely", {"kfd_limit": show_bytes(most)})
+    return answer("raised", numbers, low, sure)
 
 
-def _posted_total(numbers: Numbers, pool: _Pool) -> Decision | None:
-    """A program's total beside other layers, where nobody read the driver's own pool."""
+def _posted_total(numbers: Numbers) -> Decision | None:
+    """A program's total beside other layers, where nobody read the driver's own pool.
+
+    What two posted totals say of each other stands in look.relations.
+    """
     torch = numbers.torch
-    if not torch or pool.driver is not None:
+    if not torch or numbers.driver is not None:
         return None
     may_be_an_apu = numbers.kind == UNKNOWN and numbers.hip and not is_card_size(torch)
     if numbers.kind == UNKNOWN and not may_be_an_apu:
         return None
-    decision = _impossible_total(numbers, torch)
-    if decision is not None:
-        return decision
     # What torch sees is the carve-out, and another layer is far above it (89773b85599a).
     if near(torch, numbers.vram, 0.05 if "vram" in numbers.hearsay else 0.005):
-        larger = (numbers.gtt, numbers.pages_limit, numbers.vulkan)
-        if any(_far(size, torch) for size in larger) or _far(_ram(numbers), 2 * torch):
+        larger = (numbers.gtt, numbers.pages_limit)
+        if any(_far(size, torch) for size in larger) or _far(numbers.any_ram, 2 * torch):
             return answer("carveout_seen", numbers, torch, "likely")
         return None
-    if _far(numbers.other_total, torch):  # a contrast on one machine names the layer that differs
-        return answer("builds_differ", numbers, torch, "likely")
-    decision = (
-        _carve_out_by_its_size(numbers, torch)
-        or _beside_a_carve_out(numbers, torch)
-        or _beside_a_limit(numbers, torch)
-    )
-    if decision is not None:
-        return decision
-    if _is_half(numbers, torch):  # ttm_device.c; ROCm/clr rocdevice.cpp
-        if _far(numbers.gtt_wanted, torch):
-            words = {"gtt_any": show_bytes(numbers.gtt_wanted)}
-            return answer("gttsize_only", numbers, torch, "likely", {**pool.words, **words})
-        if numbers.kind == APU:
-            return answer("half_of_ram", numbers, torch, "weak")
+    if numbers.vram is None and _is_a_carve_outs_size(numbers, torch):
+        words = {"beside": "the RAM of any system with a desktop"}
+        if _far(numbers.any_ram, 3 * torch):
+            words = {"beside": f"the RAM of {show_bytes(numbers.any_ram)}"}
+        return answer("carveout_size", numbers, torch, "likely", words)
+    if _far(numbers.vram, torch):  # the rule before Linux 6.15, or another limit
+        is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
+        if is_half_of_linux or _is_half_of_rest(numbers, torch):
+            return answer("old_kernel_half", numbers, torch, "likely")
+        return answer("below_carveout", numbers, torch, "likely")
+    if _far(numbers.gtt, torch) or _far(numbers.gtt_wanted, torch):
+        # 89773b85599a: the compute pool follows ttm_tt_pages_limit, not amdgpu.gttsize.
+        if numbers.wanted is None:
+            return answer("gttsize_only", numbers, torch, "likely")
+    if numbers.kind == APU and _is_half(numbers, torch):  # ttm_device.c; ROCm/clr rocdevice.cpp
+        return answer("half_of_ram", numbers, torch, "weak")
     if may_be_an_apu:
         return answer("ask_apu", numbers, None, "weak")
     return None
 
 
-def _impossible_total(numbers: Numbers, torch: int) -> Decision | None:
-    """A total that adds two alternatives, or that is above the RAM."""
-    gtt = _or_zero(numbers.gtt)
-    vram = _or_zero(numbers.vram)
-    # ROCm#6004: the carve-out and GTT are alternatives, not a sum.
-    if vram > 0.01 * gtt > 0 and near(torch, vram + gtt, 0.005):
-        return answer("sum_of_both", numbers, torch, "likely")
-    ram = numbers.installed
-    if not ram and numbers.ram:
-        ram = int((numbers.ram + vram) / (1 - INSTALLED_SHARE))
-    if torch > 1.02 * (ram or torch):
-        return answer("above_ram", numbers, torch, "likely")
-    return None
+def _is_a_carve_outs_size(numbers: Numbers, torch: int) -> bool:
+    """Whether a total is of a size that firmware offers, far below the RAM or smaller than any."""
+    if torch in SMALL_CARVE_OUTS and (numbers.kind == APU or torch <= GIB):
+        return True  # ROCm runs on no card of so little memory (parts.json)
+    if numbers.kind != APU or not _far(numbers.any_ram, 3 * torch):
+        return False
+    return any(abs(torch - size) <= numbers.precision for size in CARVE_OUTS)
 
 
-def _carve_out_by_its_size(numbers: Numbers, torch: int) -> Decision | None:
-    """A total of a size that firmware menus offer, or one that Vulkan is far above."""
-    beside = _beside(numbers)
-    on_a_menu = numbers.kind == APU and any(
-        abs(torch - size) <= numbers.precision for size in CARVE_OUTS
-    )
-    if beside and numbers.vram is None and (_is_small(numbers, torch) or on_a_menu):
-        return answer("carveout_size", numbers, torch, "likely", {"beside": beside})
-    # Both go through one amdgpu driver; only the runtime differs.
-    if _far(numbers.vulkan, torch):
-        return answer("vulkan_above", numbers, torch, "weak")
-    return None
-
-
-def _beside_a_carve_out(numbers: Numbers, torch: int) -> Decision | None:
-    """A total far below the carve-out: the rule before Linux 6.15, or another limit."""
-    if not _far(numbers.vram, torch):
-        return None
-    is_half_of_linux = numbers.ram is not None and _is_half(numbers, torch)
-    if is_half_of_linux or _is_half_of_rest(numbers, torch):
-        return answer("old_kernel_half", numbers, torch, "likely", {"pool": show_bytes(torch)})
-    return answer("below_carveout", numbers, torch, "likely")
-
-
-def _beside_a_limit(numbers: Numbers, torch: int) -> Decision | None:
-    """A total far below TTM's limit, below the GTT, or below what is configured."""
-    if _far(numbers.pages_limit, torch):  # ROCm/TheRock#4645, ROCm/hip#3892
-        words = {"driver": show_bytes(numbers.pages_limit)}
-        return answer("below_driver", numbers, torch, "likely", words)
-    if _far(numbers.gtt, torch):
-        shown = show_bytes(numbers.gtt)
-        # 89773b85599a: the compute pool follows ttm_tt_pages_limit, not amdgpu.gttsize.
-        if numbers.gtt_wanted is not None and numbers.wanted is None:
-            words = {"gtt_any": shown, "pool": show_bytes(torch)}
-            return answer("gttsize_only", numbers, torch, "likely", words)
-        if near(numbers.wanted, numbers.gtt):
-            return answer("below_driver", numbers, torch, "likely", {"driver": shown})
-        if _is_half(numbers, torch):  # ROCm#5595
-            return answer("gtt_above_half", numbers, torch, "weak")
-        return answer("below_gtt", numbers, torch, "weak")  # ROCm#6004
-    if _far(numbers.wanted, torch):  # ttm_tt.c; ROCm/TheRock#4645
-        return answer("wanted_above", numbers, torch, "weak")
-    return None
-
-
-def _vulkan_heap(numbers: Numbers, pool: _Pool) -> Decision | None:
-    """Vulkan's largest heap, where no other total is known."""
-    heap = numbers.vulkan
-    if not heap or pool.low is not None:
-        return None
-    # Mesa radv_physical_device.c, radv_physical_device_init_mem_types: two thirds are called VRAM.
-    gtt = _or_zero(numbers.gtt)
-    candidates = (
-        gtt,
-        _or_zero(numbers.gtt_wanted),
-        _or_zero(numbers.wanted),
-        gtt + _or_zero(numbers.vram),
-    )
-    if any(near(heap, 2 * size // 3, 0.02) for size in candidates):
-        return answer("two_thirds", numbers, heap, "weak")
-    # Windows gives Vulkan half of the RAM that the carve-out leaves.
-    if _far(numbers.vram, heap):
-        return answer("heap_below_carveout", numbers, heap, "likely")
-    return None
-
-
-def _shown_by_a_tool(numbers: Numbers, pool: _Pool) -> Decision | None:
+def _shown_by_a_tool(numbers: Numbers) -> Decision | None:
     """GTT, or a tool's figure of the carve-out of an APU."""
     if numbers.kind != APU:
         return None
-    total = pool.total
+    total = numbers.total
     gtt = _or_zero(numbers.gtt)
-    largest = max(gtt, _or_zero(total), _or_zero(_ram(numbers)))
+    largest = max(gtt, _or_zero(total), _or_zero(numbers.any_ram))
     is_small_carve_out = 0 < 4 * _or_zero(numbers.vram) < largest and not near(total, numbers.vram)
     # amdgpu sysfs: mem_info_vram_total of an APU is the carve-out.
     if is_small_carve_out and not numbers.failed:
@@ -412,32 +284,6 @@ def _or_zero(size: int | None) -> int:
 
 def _in_brackets(size: int | None) -> str:
     return "" if size is None else f" ({show_bytes(size)})"
-
-
-def _ram(numbers: Numbers) -> int | None:
-    """The RAM by the best reading: what Linux has, else what was bought."""
-    return numbers.installed if numbers.ram is None else numbers.ram
-
-
-def _is_small(numbers: Numbers, size: int) -> bool:
-    """Whether a total is a carve-out of a size that no RAM has.
-
-    ROCm runs on no card of so little memory (parts.json).
-    """
-    return size in SMALL_CARVE_OUTS and (numbers.kind == APU or size <= GIB)
-
-
-def _beside(numbers: Numbers) -> str:
-    """What a total stands far below, in words; empty where nothing is known to be far above it."""
-    torch = _or_zero(numbers.torch)
-    ram = _ram(numbers)
-    if _far(ram, 3 * torch):
-        return f"the RAM of {show_bytes(ram)}"
-    if _far(numbers.vulkan, torch):
-        return f"what Vulkan is given, {show_bytes(numbers.vulkan)}"
-    if _is_small(numbers, torch):
-        return "the RAM of any system with a desktop"
-    return ""
 
 
 def _is_half(numbers: Numbers, size: int) -> bool:

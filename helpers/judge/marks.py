@@ -29,11 +29,10 @@ class Mark(NamedTuple):
 
 
 class Framework(NamedTuple):
-    """A framework by its name; ``takes_card``: it reserves most of the card when it starts."""
+    """A framework that reserves most of the card when it starts."""
 
     name: str
     pattern: re.Pattern[str]
-    takes_card: bool
 
 
 @lru_cache(1)
@@ -46,13 +45,10 @@ def marks() -> tuple[Mark, ...]:
 
 
 @lru_cache(1)
-def frameworks() -> tuple[Framework, ...]:
+def preallocators() -> tuple[Framework, ...]:
     """Every framework of marks.json."""
     rows = table("marks")["frameworks"]
-    return tuple(
-        Framework(row["name"], lazy(row["form"], re.IGNORECASE), "takes_card" in row)
-        for row in rows
-    )
+    return tuple(Framework(row["name"], lazy(row["form"], re.IGNORECASE)) for row in rows)
 
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -73,19 +69,12 @@ def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def framework_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Frameworks that reserve the card, and two that need device memory in one report."""
-    names: list[str] = []
-    for origin, source, text in evidence.texts:
-        for framework in frameworks():
-            if framework.name in names:
-                continue
-            if not framework.pattern.search(f"{source} {text}"[:20_000]):
-                continue
-            names.append(framework.name)
-            if framework.takes_card:
+    """Frameworks that reserve most of every card when they start."""
+    for framework in preallocators():
+        for origin, source, text in evidence.texts:
+            if framework.pattern.search(f"{source} {text}"[:20_000]):
                 says = f"{framework.name} is at work, which takes most of every card when it starts"
                 yield make_observation(
                     "preallocator", framework.name, source, origin, says, hard=False
                 )
-    if len(names) > 1:
-        yield make_observation("other-library", ", ".join(names), "all texts", "tool", hard=False)
+                break

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from helpers.ground.units import NOT_MEASURED_BYTES
+from helpers.ground.units import NOT_MEASURED_BYTES, near
 from helpers.judge import table
 from helpers.look.figures import Figure, beside, lone_free
 from helpers.look.parts import UNKNOWN
@@ -31,8 +31,7 @@ class Numbers:
     ``installed`` the RAM as bought; ``bare_free`` and ``available`` are MemFree and
     MemAvailable. ``out_of_tree``: a DKMS driver. ``kind`` is gpu_kind's answer or empty.
     ``filled`` and ``hearsay`` name the fields that no machine printed, or that somebody retold;
-    ``precision`` is how exact ``torch`` was printed. ``other_total`` is what another program or
-    build sees, ``vulkan`` the largest heap, ``failed`` whether an allocation failed.
+    ``precision`` is how exact ``torch`` was printed, ``failed`` whether an allocation failed.
     """
 
     pages_limit: int | None = None
@@ -55,9 +54,53 @@ class Numbers:
     hearsay: tuple[str, ...] = ()
     precision: int = 0
     hip: bool = True
-    other_total: int | None = None
-    vulkan: int | None = None
     failed: bool = True
+
+    @property
+    def driver(self) -> int | None:
+        """The pool that the driver gives to compute, in bytes."""
+        return self.hsa if self.kfd is None else self.kfd
+
+    @property
+    def low(self) -> int | None:
+        """The driver's pool, or torch's total where that is not known."""
+        return self.torch if self.driver is None else self.driver
+
+    @property
+    def total(self) -> int | None:
+        """The first total that is not zero: KFD's, HSA's or torch's."""
+        return self.kfd or self.hsa or self.torch or None
+
+    @property
+    def any_ram(self) -> int | None:
+        """The RAM by the best reading: what Linux has, else what was bought."""
+        return self.installed if self.ram is None else self.ram
+
+    @property
+    def is_ttm(self) -> bool:
+        """Whether the pool is TTM's limit."""
+        if not near(self.low, self.pages_limit):
+            return False
+        return not near(self.low, self.vram) or self._kernel_takes_ttm is True
+
+    @property
+    def is_carve_out(self) -> bool:
+        """Whether the pool is the firmware's carve-out."""
+        if not near(self.low, self.vram):
+            return False
+        return not near(self.low, self.pages_limit) or self._kernel_takes_ttm is False
+
+    @property
+    def _kernel_takes_ttm(self) -> bool | None:
+        """Where both would give this number, which of them the kernel takes; None: not known.
+
+        Linux 6.15 and later take GTT only where it is larger than the carve-out (759e764f7d58).
+        """
+        if self.kernel is None or self.gtt is None:
+            return None
+        if self.kernel < GTT_AS_VRAM:
+            return False
+        return self.kernel < GTT_IF_LARGER or (self.vram or 0) < self.gtt
 
 
 @dataclass(frozen=True)
@@ -145,7 +188,6 @@ def numbers_of(
         hearsay=tuple(field for field, figure in chosen.items() if figure.hearsay),
         precision=total.precision_bytes if total else 0,
         hip=hip,
-        other_total=_other_total(total, totals),
         failed=printed_by_message if failed is None else failed,
     )
 
@@ -161,15 +203,4 @@ def _chosen(figures: list[Figure]) -> dict[str, Figure]:
             chosen[field] = fitting[0]
             if field == "hsa":
                 chosen[field] = fitting[-1]  # without its agents rocminfo's first are the CPU's
-            if field == "vulkan":
-                chosen[field] = max(fitting, key=lambda figure: figure.bytes or 0)
     return chosen
-
-
-def _other_total(total: Figure | None, totals: list[Figure]) -> int | None:
-    """The largest total that another program or build prints, in bytes."""
-    if total is None:
-        return None
-    place = (total.source, total.line)
-    others = [f.bytes for f in totals if not f.hearsay and (f.source, f.line) != place]
-    return max((size for size in others if size), default=None)
