@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from data_rows import read_rows
 
-from helpers.judge.ledger import DRIVER, ledger
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.ledger import ledgers_of
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.environment import variables
 from helpers.look.framework import framework
@@ -151,20 +152,25 @@ def test_the_settings_of_a_recorded_box_are_judged_for_its_torch():
     assert verdicts["PYTORCH_ROCM_ARCH", "gfx1100"] == "ineffective"
 
 
+def books_of(name):
+    """The driver's ledger of each GPU of a recorded box."""
+    return ledgers_of(CaseEvidence(bundle=open_box(name)))
+
+
 def test_memory_that_nobody_here_holds_is_no_cache_of_this_process():
-    for book in ledger(open_box("rx7900xt-container")):
+    for book in books_of("rx7900xt-container"):
         assert book.sum_bytes("process", "other_process") == 0
         outside = book.sum_bytes("outside", "unattributed")
         assert outside == book.used.value > 0.98 * book.total.value
 
 
 def test_a_full_card_reads_the_same_in_gb_and_gib():
-    total = ledger(open_box("rx7900xt-container"))[0].total.value
+    total = books_of("rx7900xt-container")[0].total.value
     assert f"{total / 1e9:.2f} {total // (GIB // 100) / 100:.2f}" == "21.46 19.98"
 
 
 def test_the_free_memory_that_was_noted_does_not_fit_what_is_in_use():
-    first, second = ledger(open_box("rx7900xt-container"))
+    first, second = books_of("rx7900xt-container")
     assert first.total.value - first.used.value < 22e6 < 166e6
     assert abs(second.total.value - second.used.value - 250e6) < 1e6
 
@@ -194,8 +200,7 @@ def test_a_raised_ttm_limit_moves_the_compute_pool():
 
 @pytest.mark.parametrize("name", [name for name in recorded_names() if name[:5] == "strix"])
 def test_the_runtime_agrees_with_the_kernel_at_every_stage(name):
-    books = [book for book in ledger(open_box(name)) if book.account == DRIVER]
-    assert all(book.contradictions == () for book in books)
+    assert all(book.contradictions == () for book in books_of(name))
 
 
 def test_120_gib_leave_the_system_five():

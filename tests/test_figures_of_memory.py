@@ -13,7 +13,6 @@ from helpers.judge.binding import decide, decisions
 from helpers.judge.ceilings import ceiling_answer, ceilings
 from helpers.judge.numbers import Numbers, numbers_of
 from helpers.judge.obstacles import obstacles
-from helpers.judge.visible_devices import visible_devices
 from helpers.look.boxes import open_box
 from helpers.look.figure_forms import rows
 from helpers.look.figures import Figure, figures_of
@@ -306,14 +305,8 @@ def test_the_vendor_of_a_message_says_whose_obstacles_count():
         "an iGPU gfx1036 is at device 0; the RX 7900 XT at device 1",
     ],
 )
-def test_the_line_that_hides_a_small_gpu_names_the_cards_own_index(listing):
+def test_a_listed_device_has_its_own_index(listing):
     assert [(row.index, row.kind) for row in device_list(listing)] == [(0, "apu"), (1, "card")]
-    assert "HIP_VISIBLE_DEVICES=1 " in visible_devices(listing=listing)
-
-
-def test_no_index_is_guessed():
-    assert visible_devices(listing="an RX 7900 XT and a small GPU") == ""
-    assert visible_devices(bundle=apu()) == ""
 
 
 def test_the_wrong_allocator_variable_is_no_ceiling():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kernel_boxes import PCI, amd_box
 
 from helpers.ground.units import Quantity
-from helpers.judge.ledger import DRIVER, MESSAGE, ledger
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.ledger import MESSAGE, ledgers_of
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus
@@ -20,7 +21,6 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 INSIDE = {"uid": 0, "container": "docker", "init_pid_ns": False}
-GREEN = "0000:01:00.0"
 NOTHING = Quantity(0, 0, "0 bytes")
 
 
@@ -38,6 +38,11 @@ def oom(*others, backend="", device=None, **sizes):
     )
     told = {"row": "torch-oom", "program": "torch", "side": "device", "event": "refused"}
     return Message(**told, backend=backend, device=device, **known)
+
+
+def ledger(bundle, message=None):
+    messages = () if message is None else (message,)
+    return ledgers_of(CaseEvidence(bundle=bundle, messages=messages))
 
 
 def of(message):
@@ -199,23 +204,6 @@ def test_an_apus_two_pools_are_in_use_together_and_its_total_is_the_compute_pool
     assert "alternatives" in book.notes[0]
 
 
-def test_the_one_process_that_the_message_fits_is_split_and_others_are_not():
-    running = [(31, 21504), (32, 1400)]
-    box = nvidia_box(total=24564, used=23000, free=1100, reserved=464, processes=running)
-    torch = {"process": 21.0, "allocated": 19.0, "reserved_unallocated": 1.5}
-    message = oom(backend="cuda", device=0, capacity=23.5, free=1.0, **torch)
-    own, told = ledger(box, message)
-    assert (own.account, told.account) == (DRIVER, MESSAGE) and balanced(own) and told.pci == GREEN
-    assert [row.words for row in own.rows if row.kind == "process"] == [
-        "job31 (31): tensors",
-        "job31 (31): cached by torch and unused",
-        "job31 (31): context and libraries",
-    ]
-    assert any(row.words.startswith("job32") and row.kind == "other_process" for row in own.rows)
-    two = nvidia_box(total=24564, used=43100, free=0, processes=[(31, 21504), (32, 21504)])
-    assert not any(row.kind == "process" for row in ledger(two, message)[0].rows)
-
-
 def test_a_message_of_another_moment_is_kept_apart_and_said():
     torch = {"allocated": 19.0, "reserved_unallocated": 0.5}
     own, told = ledger(amd_box(used=GIB), oom(backend="hip", capacity=20.0, free=0.01, **torch))
@@ -294,16 +282,6 @@ def test_a_difference_that_rounding_explains_is_no_contradiction():
 def test_figures_of_nvidia_smi_that_leave_a_gap_are_named():
     (book,) = ledger(nvidia_box(total=8192, used=1000, free=5000))
     assert any("2.14 GiB of 8.00 GiB unexplained" in against for against in book.contradictions)
-
-
-def test_a_tool_whose_total_is_another_is_named():
-    box = amd_writer()
-    bus = "rocm-smi --showbus --showproductname --showuniqueid --json"
-    box.add("command", bus, rows({"card0": {"PCI Bus": PCI}}))
-    sizes = {"VRAM Total Memory (B)": str(4 * GIB), "VRAM Total Used Memory (B)": "0"}
-    box.add("command", "rocm-smi --showmeminfo all --json", rows({"card0": sizes}))
-    (book,) = ledger(box.bundle())
-    assert any("rocm-smi VRAM 4.00 GiB" in against for against in book.contradictions)
 
 
 def test_a_message_of_another_card_is_named_and_the_drivers_reserve_is_no_difference():

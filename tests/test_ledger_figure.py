@@ -11,7 +11,8 @@ from test_figures import bars, laid_out, words
 
 from helpers.ground.shapes import not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB
-from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledger
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledgers_of
 from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
@@ -92,7 +93,7 @@ def test_every_word_has_its_place(name):
 
 @pytest.mark.parametrize("name", recorded_names())
 def test_the_ledgers_of_every_recorded_box_can_be_drawn_said_and_listed(name):
-    view = figures.ledger(ledger(open_box(name)))
+    view = figures.ledger(ledgers_of(CaseEvidence(bundle=open_box(name))))
     if view.draw:
         laid_out(view.draw())
     assert all(row["GPU"] in view.alt and row["GPU"] in str(view) for row in view.rows)

@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "face": 6_000,
     "fits": 18_200,
     "ground": 10_800,
-    "judge": 39_500,
+    "judge": 36_500,
     "look": 53_900,
     "rehearse": 15_000,
     "settings": 10_400,

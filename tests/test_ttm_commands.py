@@ -22,11 +22,12 @@ STALE = {
 }
 LINE = "ro amdgpu.gttsize=9 ttm.pages_limit=12582913 ttm.page_pool_size=8"
 OTHER = {"/sys/module/ttm/parameters/pages_limit": "7\n"}
+ANY = "ID=homemade\n"
 BOXES = {
-    "clean": apu(),
-    "stale files": apu(files=STALE),
-    "stale command line": apu(cmdline=LINE),
-    "two modules": apu(modules=DKMS, module="amdttm", files=OTHER),
+    "clean": apu(release=ANY),
+    "stale files": apu(release=ANY, files=STALE),
+    "stale command line": apu(release=ANY, cmdline=LINE),
+    "two modules": apu(release=ANY, modules=DKMS, module="amdttm", files=OTHER),
 }
 SET = TtmPlan(action="set", pages_limit=22020096, bytes=84 * GIB, reserve_bytes=12 * GIB, why="")
 LEAVE = TtmPlan(action="leave", pages_limit=12582912, bytes=48 * GIB, reserve_bytes=8 * GIB, why="")
@@ -36,7 +37,7 @@ EACH_BOX = pytest.mark.parametrize("name", BOXES)
 
 
 def every(name, plan=SET):
-    return {block.system: block for block in commands(BOXES[name], plan, 4096, every=True)}
+    return {block.system: block for block in commands(BOXES[name], plan, 4096)}
 
 
 def texts(name, plan):
@@ -79,7 +80,7 @@ def test_a_check_of_a_record_asks_that_box_and_never_the_machine_it_is_read_on(p
     lines = every("clean", plan)["grubby"].verify if every("clean", plan) else ""
     assert "ttm live" not in lines and (not lines or "ttm after.tar.gz --verify" in lines)
     live = replace(BOXES["clean"], kind="live")
-    for block in commands(live, plan, 4096, every=True):
+    for block in commands(live, plan, 4096):
         assert "ttm live --verify before.tar.gz" in block.verify
     step = planned_step(open_box("strix-halo-1-found"), "ttm-gtt-cap")
     assert "--verify strix-halo-1-found" in step.check and "strix-halo-1-found" in step.precondition
@@ -99,7 +100,7 @@ def test_the_boot_system_goes_by_the_distribution(release, cmdline, first):
 
 
 def test_an_unknown_distribution_gets_every_block():
-    assert systems(apu(release="ID=homemade\n")) == list(SYSTEMS)
+    assert systems(BOXES["clean"]) == list(SYSTEMS)
 
 
 def test_a_ttm_built_into_the_kernel_gets_the_command_line_only():
@@ -215,7 +216,7 @@ def test_what_grub_and_the_kernels_line_hold_afterwards(etc):
 
 def test_amds_own_tools_get_whole_gib_and_their_gaps_are_told():
     odd = replace(SET, bytes=84 * GIB + 4096, pages_limit=22020097)
-    blocks = {block.system: block for block in commands(BOXES["clean"], odd, 4096, every=True)}
+    blocks = {block.system: block for block in commands(BOXES["clean"], odd, 4096)}
     assert "--gtt 84" in blocks["amd-smi"].run and "a little less" in blocks["amd-smi"].run
     assert "GB and means GiB" in blocks["amd-ttm"].run and "amdttm" in blocks["amd-ttm"].run
 

@@ -81,23 +81,13 @@ def contradictions(sums: MessageSums) -> Iterator[str]:
             f"contradiction: PyTorch holds {held.text}, above the {sums.own.text} "
             "that the driver gives this process"
         )
-    torch_above_capacity = held and capacity and above(held, capacity)
-    if held and capacity and torch_above_capacity:
+    if held and capacity and above(held, capacity):
         yield (
             f"contradiction: PyTorch holds {held.text}, above capacity {capacity.text}: part of "
-            "it is not "
-            "in this memory, or capacity is not what the process can have"
+            "it is not in this memory, or capacity is not what the process can have"
         )
-    if sums.stranded and sums.stranded.bytes < -sums.stranded.precision_bytes:
-        gap = show_bytes(-sums.stranded.bytes)
-        yield f"contradiction: reserved is below allocated by {gap}"
-    if rest and rest.bytes < -rest.precision_bytes and not torch_above_capacity:
+    elif rest and rest.bytes < -rest.precision_bytes:
         yield f"contradiction: the shares are {show_bytes(-rest.bytes)} more than is in use"
-    if sums.impossible_process and capacity:
-        yield (
-            f"contradiction: this process has {sums.impossible_process.text} "
-            f"on a device of {capacity.text}"
-        )
 
 
 def _shares(sums: MessageSums) -> Iterator[str]:

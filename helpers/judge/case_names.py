@@ -36,8 +36,6 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     rows.append(("chip", evidence.fact("gfx")))
     rows += _of_servers(evidence)
     seen = {observation.name for observation in observations}
-    if "two-kinds-of-gpu" in seen:
-        rows.append(("visible", _visible_devices(evidence)))
     names: dict[str, str] = {}
     for name, words in rows:
         if words:
@@ -142,14 +140,3 @@ def _of_servers(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     for message in evidence.messages:
         if message.program in table("diagnosis")["servers"]:
             yield "server", message.program
-
-
-def _visible_devices(evidence: CaseEvidence) -> str:
-    """The line that leaves the program the card alone, by the first list that allows one."""
-    from helpers.judge.visible_devices import visible_devices  # reads the layers of a box
-
-    for _, _, text in evidence.texts:
-        line = visible_devices(evidence.bundle, text)
-        if line:
-            return line
-    return ""

@@ -28,7 +28,6 @@ class MessageSums:
     context. ``outside``: the others, and what surely belongs to nobody here. ``beyond_limit``:
     allocated + requested against the card or against what the process is allowed.
     ``fits_alone``: the request would have fitted if nobody else held memory.
-    ``impossible_process``: a figure of this process above the capacity, which is not believed.
     """
 
     message: Message
@@ -44,7 +43,6 @@ class MessageSums:
     limit: Quantity | None
     beyond_limit: bool | None
     fits_alone: bool | None
-    impossible_process: Quantity | None = None
 
     @property
     def tolerance_bytes(self) -> int:
@@ -61,10 +59,8 @@ def sums_of(message: Message) -> MessageSums:
     if message.allocated and stranded:
         held = plus(message.allocated, stranded)
     process, own_pid, others = _own_process(message, held)
-    impossible = None
     if process and message.capacity and above(process, message.capacity):
-        impossible = process  # such as NVML's "not available" printed as a size
-        process = None
+        process = None  # such as NVML's "not available" printed as a size
     used = None
     if message.capacity and message.free:
         used = minus(message.capacity, message.free)
@@ -95,7 +91,6 @@ def sums_of(message: Message) -> MessageSums:
         limit=limit,
         beyond_limit=is_beyond(limit, message.allocated, message.requested),
         fits_alone=fits_alone,
-        impossible_process=impossible,
     )
 
 

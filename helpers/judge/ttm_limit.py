@@ -153,9 +153,9 @@ def check_wish(space: Room, reserve_bytes: int | None, target_bytes: int | None)
     Raises ValueError.
     """
     if reserve_bytes:
-        _check_unit("reserve", reserve_bytes, space)
+        _check_unit("reserve", reserve_bytes)
     if target_bytes is not None:
-        _check_unit("target", target_bytes, space)
+        _check_unit("target", target_bytes)
     ram = show_bytes(space.ram_bytes)
     kfd = show_bytes(space.kfd_bytes)
     if reserve_bytes is not None and reserve_bytes >= space.ram_bytes:
@@ -173,23 +173,12 @@ def check_wish(space: Room, reserve_bytes: int | None, target_bytes: int | None)
     )
 
 
-def _check_unit(name: str, size: int, space: Room) -> None:
+def _check_unit(name: str, size: int) -> None:
     """Refuse a size that is none, or too small to be meant in bytes. Raises ValueError."""
     if size <= 0:
         raise ValueError(f"{name} {size} bytes: expected a size above 0, such as 8GiB")
     if size < SMALLEST_BYTES:
-        meant = _units_that_fit(size, space)
-        raise ValueError(
-            f"{name} {size} bytes: too small to be meant{meant}; give a unit, such as 8GiB"
-        )
-
-
-def _units_that_fit(size: int, space: Room) -> str:
-    """Units in which a number would make sense on this box."""
-    units = ((space.page_bytes, "pages"), (MIB, "MiB"), (GIB, "GiB"))
-    sizes = [(name, size * unit) for unit, name in units]
-    fitting = [f"{name} ({show_bytes(n)})" for name, n in sizes if GIB <= n <= 2 * space.ram_bytes]
-    return f", probably {' or '.join(fitting)}" if fitting else ""
+        raise ValueError(f"{name} {size} bytes: too small to be meant; give a unit, such as 8GiB")
 
 
 def wanted_bytes(text: str) -> int | None:
