@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
@@ -22,57 +21,35 @@ STATES = frozenset("RSDZTtXI")
 QUIET_EVENTS = ("boot", "vram_ready", "gtt_ready", "vm_size", "driver_version")
 
 
-@dataclass(frozen=True)
-class Versions:
-    """Releases of a box, cut to their digits, and the settings that concern its memory."""
+def versions(bundle: Bundle) -> dict[str, str]:
+    """Releases of a bundle's box, cut to their digits, and the settings that concern its memory.
 
-    distribution: str
-    kernel: str
-    cpu: str
-    ram: str
-    python: str
-    torch: str
-    hip: str
-    cuda: str
-    amdgpu: str
-    nvidia: str
-    rocm: str
-    kernel_parameters: str
-    allocator_settings: str
-
-
-def versions(bundle: Bundle) -> Versions:
-    """The versions of a bundle's box; what is not known says so."""
+    What is not known says so.
+    """
     box = machine(bundle)
     torch = framework.framework(bundle)
     trees = [public.version(_text(reading)) for reading in rocm.rocm_versions(bundle)]
     parameters = public.kernel_parameters(_text(box.cmdline))
     settings = public.allocator_settings(_text(torch.settings))
-    return Versions(
-        distribution=_or_else(public.distribution(_text(box.distribution)), NOT_READ),
-        kernel=_release(box.kernel),
-        cpu=_or_else(public.chip(_text(box.cpu)), NOT_SHOWN),
-        ram=_or_else(public.number(box.ram_total), NOT_READ),
-        python=_release(torch.python),
-        torch=_release(torch.version),
-        hip=_release(torch.hip),
-        cuda=_release(torch.cuda),
-        amdgpu=_release(kfd.driver_version(bundle)),
-        nvidia=_release(nvidia.driver(bundle)),
-        rocm=_or_else(", ".join(filter(None, trees)), NOT_READ),
-        kernel_parameters=_or_else(parameters, "none that concern a GPU"),
-        allocator_settings=_or_else(settings, "(defaults)"),
-    )
-
-
-def _release(reading: Reading) -> str:
-    return _or_else(public.version(_text(reading)), NOT_READ)
-
-
-def _or_else(text: str, otherwise: str) -> str:
-    if text:
-        return text
-    return otherwise
+    releases = {
+        "kernel": box.kernel,
+        "python": torch.python,
+        "torch": torch.version,
+        "hip": torch.hip,
+        "cuda": torch.cuda,
+        "amdgpu": kfd.driver_version(bundle),
+        "nvidia": nvidia.driver(bundle),
+    }
+    known = {name: public.version(_text(reading)) for name, reading in releases.items()}
+    known["distribution"] = public.distribution(_text(box.distribution))
+    known["ram"] = public.number(box.ram_total)
+    known["rocm"] = ", ".join(filter(None, trees))
+    return {
+        **{name: text or NOT_READ for name, text in known.items()},
+        "cpu": public.chip(_text(box.cpu)) or NOT_SHOWN,
+        "kernel_parameters": parameters or "none that concern a GPU",
+        "allocator_settings": settings or "(defaults)",
+    }
 
 
 def _text(reading: Reading) -> str:
@@ -83,7 +60,7 @@ def _text(reading: Reading) -> str:
 
 def gpu_name(gpu: Gpu) -> str:
     """A GPU by its chip's name, else by its vendor."""
-    name = _or_else(public.chip(_text(gpu.name)), "GPU")
+    name = public.chip(_text(gpu.name)) or "GPU"
     if gpu.vendor in name:
         return name
     return f"{gpu.vendor} {name}"
@@ -103,8 +80,8 @@ def gpu_names(bundle: Bundle) -> list[str]:
 def machine_line(bundle: Bundle) -> str:
     """The box in a line: its GPUs, its RAM and its system."""
     about = versions(bundle)
-    names = _or_else("; ".join(gpu_names(bundle)), "no GPU")
-    return f"{names}, {about.ram} of RAM, {about.distribution}, Linux {about.kernel}"
+    names = "; ".join(gpu_names(bundle)) or "no GPU"
+    return f"{names}, {about['ram']} of RAM, {about['distribution']}, Linux {about['kernel']}"
 
 
 def pools_view(bundle: Bundle) -> Shown:
@@ -115,7 +92,7 @@ def pools_view(bundle: Bundle) -> Shown:
     items += host_pools(bundle)
     columns = ["GPU", "layer", *(Column(name, "bytes") for name in ("total", "used", "free"))]
     rows = [
-        [_or_else(pool.pci, "host"), pool.layer, size(pool.total), size(pool.used), size(pool.free)]
+        [pool.pci or "host", pool.layer, size(pool.total), size(pool.used), size(pool.free)]
         for pool in items
     ]
     return Shown("Memory as each layer reports it", columns, rows, none="No pool was read.")

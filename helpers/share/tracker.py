@@ -6,6 +6,7 @@ for the error text, which its author reads and pastes. What is not known says wh
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from helpers.ground.shapes import Verdict
@@ -17,7 +18,6 @@ from helpers.tell.verdict import code, label
 from . import public, verdict_facts
 from .box_facts import (
     NOT_READ,
-    Versions,
     events_view,
     filled_readings,
     gpu_names,
@@ -55,23 +55,10 @@ def issue_text(tracker: str, case: Case) -> str:
     title = UNTOLD
     if case.verdict:
         title = verdict_facts.headline(case.verdict)
-    if case.bundle:
-        box_fields = _box_fields(case.bundle)
-    else:
-        box_fields = _no_box_fields()
-    fields = {**_verdict_fields(case), **box_fields, "error": _error(tracker, case)}
+    fields = {**_verdict_fields(case), **_box_fields(case.bundle), "error": _error(tracker, case)}
     body = TABLE["forms"][row["form"]].format_map(fields)
     head = f"<!-- For {row['where']}. Title: {title}\nRead it before you send it. -->"
-    lines = f"{head}\n\n{body}".splitlines()
-    return "\n".join(_without_double_blanks(lines)) + "\n"
-
-
-def _without_double_blanks(lines: list[str]) -> list[str]:
-    kept: list[str] = []
-    for line in lines:
-        if line.strip() or (kept and kept[-1].strip()):
-            kept.append(line.rstrip())
-    return kept
+    return re.sub(r"\s*\n\s*\n", "\n\n", f"{head}\n\n{body}")
 
 
 def _error(tracker: str, case: Case) -> str:
@@ -129,16 +116,18 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
     return lines or ["- no number"]
 
 
-def _no_box_fields() -> dict[str, str]:
-    """The fields of a box that nothing tells of."""
-    names = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions"
-    fields = dict.fromkeys(names.split(), NO_BUNDLE)
-    fields["gpu_items"] = f" - GPU: {NO_BUNDLE}"
-    return {**fields, "memory": "", "log": "", "no_log": NO_BUNDLE, "attached": ""}
-
-
-def _box_fields(bundle: Bundle) -> dict[str, str]:
-    """The fields that a bundle fills."""
+def _box_fields(bundle: Bundle | None) -> dict[str, str]:
+    """The fields that a bundle fills; without one each says so."""
+    if bundle is None:
+        names = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions no_log"
+        fields = dict.fromkeys(names.split(), NO_BUNDLE)
+        return {
+            **fields,
+            "gpu_items": f" - GPU: {NO_BUNDLE}",
+            "memory": "",
+            "log": "",
+            "attached": "",
+        }
     about = versions(bundle)
     names = gpu_names(bundle) or ["the bundle shows no GPU"]
     kinds = [agent.name.show() for agent in rocm.agents(bundle) if agent.kind == "gpu"]
@@ -146,7 +135,7 @@ def _box_fields(bundle: Bundle) -> dict[str, str]:
     rocminfo = "not available because it names no GPU"
     if agents:
         rocminfo = f"it names {', '.join(agents)}"
-    driver = about.amdgpu
+    driver = about["amdgpu"]
     if driver == NOT_READ:
         driver = "N/A (in-tree driver)"
     log_view = events_view(bundle)
@@ -154,27 +143,24 @@ def _box_fields(bundle: Bundle) -> dict[str, str]:
     if log_view.cells:
         log = {"log": _fenced(log_view), "no_log": ""}
     memory = [_fenced(pools_view(bundle)), _fenced(holders_view(bundle))]
+    lines = [f"{name}: {about[field]}" for name, field in TABLE["versions"].items()]
+    lines.append(f"GPU models and configuration: {'; '.join(names)}")
     return {
         "gpus": "\n".join(map(code, names)),
         "gpu_items": "\n".join(f" - GPU: {code(name)}" for name in names),
-        "os": code(about.distribution),
-        "cpu": code(about.cpu),
-        "ram": code(about.ram),
-        "kernel": code(about.kernel),
-        "cmdline": code(about.kernel_parameters),
+        "os": code(about["distribution"]),
+        "cpu": code(about["cpu"]),
+        "ram": code(about["ram"]),
+        "kernel": code(about["kernel"]),
+        "cmdline": code(about["kernel_parameters"]),
         "driver": driver,
-        "rocm": f"{code(about.rocm)}; torch for HIP {code(about.hip)}",
+        "rocm": f"{code(about['rocm'])}; torch for HIP {code(about['hip'])}",
         "rocminfo": rocminfo,
-        "versions": _fence([f"{name}: {value}" for name, value in _version_lines(about, names)]),
+        "versions": _fence(lines),
         "memory": "\n\n".join(memory),
         "attached": KEPT,
         **log,
     }
-
-
-def _version_lines(about: Versions, names: list[str]) -> list[tuple[str, str]]:
-    lines = [(name, getattr(about, field)) for name, field in TABLE["versions"].items()]
-    return [*lines, ("GPU models and configuration", "; ".join(names))]
 
 
 def _fenced(view: Shown) -> str:
