@@ -119,8 +119,8 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
 def _box_fields(bundle: Bundle | None) -> dict[str, str]:
     """The fields that a bundle fills; without one each says so."""
     if bundle is None:
-        names = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions no_log"
-        fields = dict.fromkeys(names.split(), NO_BUNDLE)
+        missing = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions no_log"
+        fields = dict.fromkeys(missing.split(), NO_BUNDLE)
         return {
             **fields,
             "gpu_items": f" - GPU: {NO_BUNDLE}",
@@ -143,8 +143,8 @@ def _box_fields(bundle: Bundle | None) -> dict[str, str]:
     if log_view.cells:
         log = {"log": _fenced(log_view), "no_log": ""}
     memory = [_fenced(pools_view(bundle)), _fenced(holders_view(bundle))]
-    lines = [f"{name}: {about[field]}" for name, field in TABLE["versions"].items()]
-    lines.append(f"GPU models and configuration: {'; '.join(names)}")
+    release_lines = [f"{name}: {about[field]}" for name, field in TABLE["versions"].items()]
+    release_lines.append(f"GPU models and configuration: {'; '.join(names)}")
     return {
         "gpus": "\n".join(map(code, names)),
         "gpu_items": "\n".join(f" - GPU: {code(name)}" for name in names),
@@ -156,7 +156,7 @@ def _box_fields(bundle: Bundle | None) -> dict[str, str]:
         "driver": driver,
         "rocm": f"{code(about['rocm'])}; torch for HIP {code(about['hip'])}",
         "rocminfo": rocminfo,
-        "versions": _fence(lines),
+        "versions": _fence(release_lines),
         "memory": "\n\n".join(memory),
         "attached": KEPT,
         **log,
