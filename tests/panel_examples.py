@@ -60,5 +60,5 @@ def small_study(capacity_bytes: int = 100 * MIB) -> Study:
     ops = [{"op": "alloc", "id": n, "size": 30 * MIB} for n in range(3)]
     ops += [{"op": "free", "id": 1}, {"op": "alloc", "id": 3, "size": 1000}]
     ops += [{"op": "alloc", "id": 4, "size": 40 * MIB}]
-    trace = from_oracle(map(json.dumps, ops), {"label": "made for a test"})
+    trace = from_oracle(map(json.dumps, ops))
     return Study(trace, Card(capacity_bytes), "small")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.allocator.driver import Card
 from helpers.allocator.oracle_lines import from_oracle, op_lines, program_lines
-from helpers.allocator.outcome import lines
+from helpers.allocator.oracle_results import lines
 from helpers.allocator.patterns import PATTERNS, generate
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Op, StartSegment, Trace, possible

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helpers.allocator.outcome import STATES
+from helpers.allocator.blocks import STATES
 from helpers.allocator.study import Study
 from helpers.settings.releases import behaviour
 from helpers.settings.text import SMALL_SEGMENT_BYTES, Settings, parse

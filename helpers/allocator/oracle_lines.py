@@ -4,136 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.allocator.trace import LARGEST, STREAM_STEP, Op, Trace, TraceError
-
-_BATCH = 2000
-
-
-def _objects(lines: Iterable[str | bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number from 1, object) of each line that is not blank; a batch at a time, which
-    halves the time.
-    """
-    texts = (line.decode("utf-8", "replace") if isinstance(line, bytes) else line for line in lines)
-    rows = ((number, text) for number, text in enumerate(texts, 1) if text and not text.isspace())
-    while batch := list(islice(rows, _BATCH)):
-        for number, row in zip((number for number, _ in batch), _parsed(batch), strict=True):
-            if type(row) is not dict:
-                what = f"a JSON {type(row).__name__}"
-                raise TraceError(f"line {number} is {what}: expected one object a line")
-            yield number, row
-
-
-def _parsed(batch: list[tuple[int, str]]) -> list[Any]:
-    try:
-        rows = json.loads("[" + ",".join(text for _, text in batch) + "]")
-    except (ValueError, RecursionError):
-        rows = []
-    return rows if len(rows) == len(batch) else [_one(number, text) for number, text in batch]
-
-
-def _one(number: int, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        what = f"line {number} is not JSON ({str(error)[:80]})"
-        raise TraceError(f"{what}: expected one object a line") from None
-
-
-def from_oracle(lines: Iterable[str | bytes], header: dict[str, Any] | None = None) -> Trace:
-    """The trace in the oracle's operation lines or result lines; a result's first line gives
-    the header.
-
-    Every allocation gets an id of its own, so an id of the file may be used again after it was
-    freed. Raises TraceError naming the line: unknown operation, a size that is no whole number
-    of bytes, an id freed or used before it was allocated.
-    """
-    top: dict[str, Any] = {"label": "oracle", **(header or {})}
-    values: list[float | str] = []
-    latest: dict[Any, int] = {}  # id of the file -> dense id
-    live: set[Any] = set()
-    rows: list[tuple[int, ...]] = []  # op id size stream pool time frame
-    stacks: dict[tuple[str, ...], int] = {}
-    names: list[int | str] = []  # id of the file of each dense id
-    for number, row in _objects(lines):
-        kind = row.get("op")
-        if kind is None and row.keys() & {"job", "config_error", "final"}:
-            if "job" in row and type(row["job"]) is dict:
-                top |= {**row["job"], **{key: row[key] for key in _HEAD if key in row}}
-            elif "config_error" in row:
-                top["config_error"] = row["config_error"]
-            continue
-        size = 0
-        ident = -1
-        stream = 0
-        if type(kind) is not str or kind not in _ASKED:
-            what = f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
-            raise TraceError(f"line {number} has {what}: expected alloc, free, ...")
-        if kind == "alloc":
-            name = _id(row, number)
-            size = _whole(row, "size", number)
-            stream = _whole(row, "stream", number, 0)
-            if name in live:
-                what = f"line {number} allocates id {name!r}, which is still live"
-                raise TraceError(f"{what}: free it first or use a new id")
-            ident = latest[name] = len(names)
-            names.append(name)
-            if row.get("out", "ok") == "ok":
-                live.add(name)
-        elif kind in ("free", "record_stream"):
-            name = _id(row, number)
-            if name not in latest:
-                what = f"names id {name!r}, which was not allocated before"
-                do = "record from the program's start, or leave out what was live before"
-                raise TraceError(f"line {number} ({kind}) {what}: {do}")
-            ident = latest[name]
-            if kind == "free":
-                live.discard(name)
-            else:
-                stream = _whole(row, "stream", number)
-        elif kind == "events_hold":
-            size = 1 if row.get("on", True) else 0
-        elif kind in ("set_fraction", "set_conf"):
-            size = len(values)
-            values.append(_value(row, kind, number))
-        elif OP_NAMES[kind] in WORDS:
-            # A result line holds its counts under "n", and how many calls fail under "count".
-            counted = kind == "fail_next" and ("count" in row or type(row.get("n")) is list)
-            size = _whole(row, "count" if counted else WORDS[OP_NAMES[kind]], number)
-        pool = _whole(row, "pool", number, 0) if kind in ("alloc", "empty_cache") else 0
-        pool = -pool if row.get("mempool") is True else pool
-        time = row.get("time_ns")
-        calls = row.get("frames")
-        stack = -1
-        time = time if type(time) is int else -1
-        if type(calls) is list:
-            stack = stacks.setdefault(tuple(map(str, calls)), len(stacks))
-        rows.append((OP_NAMES[kind], ident, size, stream * STREAM_STEP, pool, time, stack))
-    columns = np.array(rows, np.int64).reshape(-1, 7).T
-    op, ids, sizes, streams, pools, times, frame = map(np.ascontiguousarray, columns)
-    remarks = top.pop("notes", ())
-    return Trace(
-        op.astype(np.int8),
-        ids,
-        sizes,
-        streams,
-        pools.astype(np.int32),
-        tuple(values),
-        times if times.min(initial=-1 if not rows else 0) >= 0 else None,
-        frame=frame.astype(np.int32) if stacks else None,
-        frames=tuple(stacks),
-        header=top,
-        notes=tuple(map(str, remarks)) if isinstance(remarks, list) else (),
-        names=() if names == list(range(len(names))) else tuple(names),
-    )
-
+from helpers.allocator.trace import BLOCK_OPS, LARGEST, STREAM_STEP, Op, Trace, TraceError
 
 OP_NAMES = {op.name.lower(): op for op in Op}
-_ASKED = {*OP_NAMES} - {"free_requested", "free_completed"}
 WORDS = {
     Op.SET_FRACTION: "fraction",
     Op.SET_CONF: "conf",
@@ -145,30 +22,169 @@ WORDS = {
 _HEAD = ("torch", "trace", "build", "label", "notes", "live_before")
 
 
-def _id(row: dict[str, Any], number: int) -> int | str:
-    name = row.get("id")
-    if type(name) is int or type(name) is str:
-        return name
-    raise TraceError(f"line {number} has no usable id: expected a whole number or a text")
+def from_oracle(lines: Iterable[str | bytes]) -> Trace:
+    """The trace in the oracle's operation lines or result lines; a result's first line gives
+    the header.
+
+    Every allocation gets an id of its own, so an id of the file may be used again after it was
+    freed. Raises TraceError naming the line: unknown operation, a size that is no whole number
+    of bytes, an id freed or used before it was allocated.
+    """
+    reader = _Reader()
+    for number, text in enumerate(lines, 1):
+        if text and not text.isspace():
+            reader.read(_Line(number, _object(number, text)))
+    return reader.trace()
 
 
-def _whole(row: dict[str, Any], key: str, number: int, default: int | None = None) -> int:
-    value = row.get(key, default)
-    if type(value) is int and 0 <= value < LARGEST >> {"stream": 12, "pool": 31}.get(key, 0):
-        return value
-    what = f"line {number} has {key} {str(value)[:40]}"
-    raise TraceError(f"{what}: expected a whole number from 0 up")
+def _object(number: int, text: str | bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        not_json = f"line {number} is not JSON ({str(error)[:80]})"
+        raise TraceError(f"{not_json}: expected one object a line") from None
+    if type(row) is not dict:
+        raise TraceError(
+            f"line {number} is a JSON {type(row).__name__}: expected one object a line"
+        )
+    return row
 
 
-def _value(row: dict[str, Any], kind: str, number: int) -> float | str:
-    value = row.get(kind[4:])
-    if kind == "set_conf" and type(value) is str:
-        return value
-    if kind == "set_fraction" and isinstance(value, int | float) and type(value) is not bool:
-        return float(value)
-    expected = "a text" if kind == "set_conf" else "a number"
-    what = f"line {number} ({kind}) has {kind[4:]} {str(value)[:40]}"
-    raise TraceError(f"{what}: expected {expected}")
+class _Line(NamedTuple):
+    """One line by its number, and what its fields hold; TraceError where that is not possible."""
+
+    number: int
+    row: dict[str, Any]
+
+    def op(self) -> Op:
+        kind = self.row.get("op")
+        op = OP_NAMES.get(kind) if type(kind) is str else None
+        if op is None or op in (Op.FREE_REQUESTED, Op.FREE_COMPLETED):
+            seen = f"the unknown operation {str(kind)[:40]!r}" if kind else "no operation"
+            raise TraceError(f"line {self.number} has {seen}: expected alloc, free, ...")
+        return op
+
+    def name(self) -> int | str:
+        name = self.row.get("id")
+        if type(name) is int or type(name) is str:
+            return name
+        expected = "expected a whole number or a text"
+        raise TraceError(f"line {self.number} has no usable id: {expected}")
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.row.get(key, default)
+        most = LARGEST >> {"stream": 12, "pool": 31}.get(key, 0)
+        if type(value) is int and 0 <= value < most:
+            return value
+        seen = f"line {self.number} has {key} {str(value)[:40]}"
+        raise TraceError(f"{seen}: expected a whole number from 0 up")
+
+    def setting(self, op: Op) -> float | str:
+        key = WORDS[op]
+        value = self.row.get(key)
+        if op == Op.SET_CONF and type(value) is str:
+            return value
+        if op == Op.SET_FRACTION and type(value) in (int, float):
+            return float(value)
+        expected = "a text" if op == Op.SET_CONF else "a number"
+        seen = f"line {self.number} (set_{key}) has {key} {str(value)[:40]}"
+        raise TraceError(f"{seen}: expected {expected}")
+
+    def pool(self) -> int:
+        pool = self.whole("pool", 0)
+        return -pool if self.row.get("mempool") is True else pool
+
+
+class _Reader:
+    """Collects the operations of the trace."""
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] = {"label": "oracle"}
+        self.rows: list[tuple[int, ...]] = []  # op id size stream pool time frame
+        self.values: list[float | str] = []
+        self.stacks: dict[tuple[str, ...], int] = {}
+        self.names: list[int | str] = []  # id of the file of each dense id
+        self.latest: dict[int | str, int] = {}  # id of the file -> dense id
+        self.live: set[int | str] = set()
+
+    def read(self, line: _Line) -> None:
+        row = line.row
+        if "op" not in row and row.keys() & {"job", "config_error", "final"}:
+            if type(row.get("job")) is dict:
+                self.header |= {**row["job"], **{key: row[key] for key in _HEAD if key in row}}
+            return
+        op = line.op()
+        ident = -1
+        if op in BLOCK_OPS:
+            ident = self._allocated(line) if op == Op.ALLOC else self._used(line, op)
+        stream = 0
+        if op in (Op.ALLOC, Op.RECORD_STREAM):
+            stream = line.whole("stream", 0 if op == Op.ALLOC else None)
+        pool = line.pool() if op in (Op.ALLOC, Op.EMPTY_CACHE) else 0
+        time = row.get("time_ns")
+        if type(time) is not int:
+            time = -1
+        stack = -1
+        if type(row.get("frames")) is list:
+            stack = self.stacks.setdefault(tuple(map(str, row["frames"])), len(self.stacks))
+        size = self._size(line, op)
+        self.rows.append((op, ident, size, stream * STREAM_STEP, pool, time, stack))
+
+    def _allocated(self, line: _Line) -> int:
+        name = line.name()
+        if name in self.live:
+            free_first = "free it first or use a new id"
+            raise TraceError(
+                f"line {line.number} allocates id {name!r}, which is still live: {free_first}"
+            )
+        if line.row.get("out", "ok") == "ok":
+            self.live.add(name)
+        self.names.append(name)
+        self.latest[name] = len(self.names) - 1
+        return self.latest[name]
+
+    def _used(self, line: _Line, op: Op) -> int:
+        name = line.name()
+        if name not in self.latest:
+            seen = f"line {line.number} ({op.name.lower()}) names id {name!r}, which was not allocated before"
+            do = "record from the program's start, or leave out what was live before"
+            raise TraceError(f"{seen}: {do}")
+        if op == Op.FREE:
+            self.live.discard(name)
+        return self.latest[name]
+
+    def _size(self, line: _Line, op: Op) -> int:
+        if op == Op.ALLOC:
+            return line.whole("size")
+        if op == Op.EVENTS_HOLD:
+            return 1 if line.row.get("on", True) else 0
+        if op in (Op.SET_FRACTION, Op.SET_CONF):
+            self.values.append(line.setting(op))
+            return len(self.values) - 1
+        if op == Op.FAIL_NEXT and "count" in line.row:  # of a result, whose "n" are its counts
+            return line.whole("count")
+        return line.whole(WORDS[op]) if op in WORDS else 0
+
+    def trace(self) -> Trace:
+        columns = np.array(self.rows, np.int64).reshape(-1, 7).T
+        op, ids, sizes, streams, pools, times, frame = map(np.ascontiguousarray, columns)
+        timed = len(times) > 0 and bool((times >= 0).all())
+        notes = self.header.pop("notes", ())
+        dense = self.names == list(range(len(self.names)))
+        return Trace(
+            op=op.astype(np.int8),
+            id=ids,
+            size=sizes,
+            stream=streams,
+            pool=pools.astype(np.int32),
+            values=tuple(self.values),
+            time_ns=times if timed else None,
+            frame=frame.astype(np.int32) if self.stacks else None,
+            frames=tuple(self.stacks),
+            header=self.header,
+            notes=tuple(map(str, notes)) if isinstance(notes, list) else (),
+            names=() if dense else tuple(self.names),
+        )
 
 
 def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -181,7 +197,7 @@ def op_lines(trace: Trace) -> Iterator[dict[str, Any]]:
         if op == Op.ALLOC:
             line["size"] = size
         if stream or op == Op.RECORD_STREAM:
-            line["stream"] = stream // STREAM_STEP if stream % STREAM_STEP == 0 else stream
+            line["stream"] = stream if stream % STREAM_STEP else stream // STREAM_STEP
         if pool:
             line["pool"] = abs(pool)
         if pool < 0:

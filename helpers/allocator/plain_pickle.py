@@ -11,7 +11,6 @@ does no harm. weights_only=True is no substitute (CVE-2026-24747).
 
 from __future__ import annotations
 
-import contextlib
 import io
 import pickle
 import pickletools
@@ -24,11 +23,7 @@ from helpers.look import files
 MAX_OPCODES = 60_000_000
 """About 250 MB of a snapshot; the objects of so many take at most 5 GB."""
 MAX_DEPTH = 32
-_LOOK_AHEAD_BYTES = 1 << 20
 _CODES = {code.code.encode("latin-1")[0]: code for code in pickletools.opcodes}
-_RUNS_CODE = frozenset(
-    "GLOBAL STACK_GLOBAL REDUCE BUILD INST OBJ NEWOBJ NEWOBJ_EX PERSID BINPERSID EXT1 EXT2 EXT4".split()
-)
 _REFUSED = "a memory snapshot holds plain data only, so it is refused"
 _ACTIONS = {
     "scalar": "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINBYTES -1 "
@@ -68,7 +63,7 @@ def plain_pickle(
 ) -> Any:
     """The plain objects in the pickle file.
 
-    Raises TraceError, naming what it asks for, where it holds anything else.
+    Raises TraceError, naming the opcode, where it holds anything else.
     """
     data = files.whole(path, max_bytes)
     if data[:1] == b"\x80" and data[1:2] not in (b"\x02", b"\x03", b"\x04", b"\x05"):
@@ -99,9 +94,8 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
     at = 0
     end = len(data)
-    depths = (
-        bytearray()
-    )  # of the values on the stack: 0 a text, 1 a number, else 1 + the deepest value in it
+    # Of the values on the stack: 0 a text, 1 a number, else 1 + the deepest value in it.
+    depths = bytearray()
     marks: list[int] = []
     memo = bytearray()
     for _ in range(max_opcodes):
@@ -109,7 +103,7 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
             raise EOFError("it ends before its last opcode")
         rule = _TABLE[data[at]]
         if rule is None:
-            _refuse(name, data, at)
+            raise _refused(name, data, at)
         action, width, counted = rule
         at += 1
         if counted:
@@ -172,28 +166,10 @@ def _key(name: str, at: int) -> TraceError:
     return TraceError(f"{key}: no memory snapshot has one, and it can be made to take for ever")
 
 
-def _refuse(name: str, data: bytes, at: int) -> NoReturn:
-    """Raises, naming the opcode or, where it or a later one runs code, what it asks for."""
+def _refused(name: str, data: bytes, at: int) -> TraceError:
     code = _CODES.get(data[at])
-    what = code.name if code else f"0x{data[at]:02x}"
-    later: Any = None
-    # Where what follows is no pickle, the opcode itself is named.
-    with contextlib.suppress(ValueError, IndexError, OverflowError):
-        ahead = pickletools.genops(data[at : at + _LOOK_AHEAD_BYTES])
-        later = next((one for one in ahead if one[0].name in _RUNS_CODE), None)
-    if later is None:
-        expected = "expected a torch memory snapshot, a pickle (2 to 5) of plain data"
-        raise TraceError(f"{name} holds {what} at byte {at:,}: {expected}")
-    asks = later[0].name
-    place = at + (later[2] or 0)
-    texts = []
-    if asks in ("GLOBAL", "INST"):
-        texts = str(later[1]).split(" ")
-    elif asks == "STACK_GLOBAL":
-        before = pickletools.genops(data[:place] + b".")
-        texts = [text for _, text, _ in before if isinstance(text, str)][-2:]
-    asks += f" ({'.'.join(texts)[:200]})" if texts else ""
-    raise TraceError(
-        f"{name} asks for code to be run: {asks} at byte {place:,}; it is refused and nothing of it "
-        "was run. A memory snapshot holds plain data only; do not open this file with pickle.load"
+    opcode = code.name if code else f"0x{data[at]:02x}"
+    return TraceError(
+        f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and nothing of it was run; do not open this file "
+        "with pickle.load"
     )

@@ -70,8 +70,7 @@ class Snapshot:
     ``segments`` is the state after the last of ``events``, in address order; no block has an
     id.
 
-    ``divisions``: roundup_power2_divisions, 16 numbers. ``pools``: the pool id that stands
-    behind each number, from 1 up.
+    ``divisions``: roundup_power2_divisions, 16 numbers.
     """
 
     device: int
@@ -80,7 +79,6 @@ class Snapshot:
     frames: tuple[tuple[str, ...], ...]
     settings: dict[str, Any]
     divisions: tuple[int, ...]
-    pools: tuple[tuple[int, int], ...]
     notes: tuple[str, ...]
 
 
@@ -149,7 +147,6 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
         frames=tuple(reader.frames),
         settings=settings,
         divisions=_divisions(settings),
-        pools=tuple(pools)[1:],
         notes=tuple(notes),
     )
 

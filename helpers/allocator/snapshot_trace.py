@@ -22,12 +22,10 @@ from helpers.allocator.trace import (
     StartBlock,
     StartSegment,
     Trace,
-    TraceError,
     start_bytes,
 )
 from helpers.settings.table import CONF_NAMES
 
-SKIPPED = "were skipped; record again without skip_actions"
 _CALLS = {
     "segment_alloc": "malloc",
     "segment_free": "free",
@@ -36,53 +34,6 @@ _CALLS = {
     "oom": "oom",
 }
 _GIVES_BACK = ("segment_free", "segment_unmap")
-
-
-def check(events: Sequence[Event], kinds: set[str]) -> None:
-    """Passes where each address is allocated and freed in turn; else TraceError names the first
-    event at fault.
-    """
-    frees = kinds & {"free_requested", "free_completed"}
-    if "alloc" not in kinds and any(_reuses(events, kind) for kind in frees):
-        raise TraceError(f"addresses are freed twice and no alloc is recorded: allocs {SKIPPED}")
-    if not frees and _reuses(events, "alloc"):
-        raise TraceError(f"addresses are allocated twice and no free is recorded: frees {SKIPPED}")
-    last: dict[int, Event] = {}
-    for event in events:
-        if event.action not in ("alloc", "free_requested", "free_completed"):
-            continue
-        before = last.get(event.address)
-        if before is not None:
-            _check_turn(event, before, kinds)
-        last[event.address] = event
-
-
-def _check_turn(event: Event, before: Event, kinds: set[str]) -> None:
-    """Passes where an event can follow the last one at its address."""
-    if event.action == "alloc":
-        waits = before.action == "free_requested" and "free_completed" in kinds
-        if before.action == "alloc" or waits:
-            lives = f"where the block of event {before.number} still lives"
-            raise _fault(event, f"is at an address {lives}")
-    elif event.action == "free_requested":
-        if before.action.startswith("free"):
-            raise _fault(event, f"frees what event {before.number} freed already")
-    else:
-        not_requested = before.action == "alloc" and "free_requested" in kinds
-        if before.action == "free_completed" or not_requested:
-            raise _fault(event, "completes a free that nobody requested")
-
-
-def _reuses(events: Sequence[Event], action: str) -> bool:
-    places = [event.address for event in events if event.action == action]
-    return len(set(places)) < len(places)
-
-
-def _fault(event: Event, why: str) -> TraceError:
-    return TraceError(
-        f"event {event.number} ({event.action} of {event.size:,} bytes at {event.address:#x}) {why}: such a "
-        "trace cannot have happened; record it again"
-    )
 
 
 def placed(segments: Sequence[StartSegment]) -> Iterator[tuple[int, StartBlock]]:
@@ -111,19 +62,16 @@ class _Builder:
     def __init__(
         self,
         snapshot: Snapshot,
-        kinds: set[str],
         start: Sequence[StartSegment],
         pool_of: dict[int, int],
     ):
         self.snapshot = snapshot
-        self.kinds = kinds
         self.pool_of = pool_of
         self.rows: list[_Row] = []
         self.driver: list[DriverCall] = []
         self.waiting: list[Event] = []  # segment events since the last request
         self.ids = {place: block.id for place, block in placed(start) if block.id >= 0}
         self.next_id = len(self.ids)
-        self.pending = {place for place, block in placed(snapshot.segments) if block.state == "P"}
         self.guessed = 0
         self.reserved = start_bytes(start)
         self.room = room_at_refusals(snapshot.events, start)
@@ -182,17 +130,14 @@ class _Builder:
         self._give_back()
         ident = self.ids[event.address]
         if event.action == "free_completed":
-            was_requested = "free_requested" in self.kinds
-            self._request(Op.FREE_COMPLETED if was_requested else Op.FREE, event, ident)
+            self._request(Op.FREE_COMPLETED, event, ident)
             return False
         completed = (
             following is not None
             and following.action == "free_completed"
             and following.address == event.address
         )
-        never_said = "free_completed" not in self.kinds and event.address not in self.pending
-        at_once = completed or never_said
-        self._request(Op.FREE if at_once else Op.FREE_REQUESTED, event, ident)
+        self._request(Op.FREE if completed else Op.FREE_REQUESTED, event, ident)
         return completed
 
     def _give_back(self) -> None:
@@ -239,39 +184,28 @@ class _Builder:
         return self.room is not None and wanted > self.room
 
     def notes(self) -> list[str]:
-        """What was guessed or is missing."""
-        notes = []
-        if self.guessed:
-            notes.append(
-                f"{self.guessed} times segments were given back just before a new one: without "
-                "stacks it is a guess which of them were an empty_cache and which the retry of a "
-                "refused allocation"
-            )
-        if self.waiting:
-            last = f"the last {len(self.waiting)} segment events"
-            notes.append(f"{last} belong to an allocation that is not recorded")
-        frees = self.kinds & {"free_requested", "free_completed"}
-        if len(frees) == 1 and not self.pending:
-            (recorded,) = frees
-            missing = "free_completed" if recorded == "free_requested" else "free_requested"
-            complete = f"each free is taken to be complete at its {recorded}"
-            notes.append(f"no {missing} is recorded: {complete}")
-        return notes
+        """What was guessed."""
+        if not self.guessed:
+            return []
+        return [
+            f"{self.guessed} times segments were given back just before a new one: without "
+            "stacks it is a guess which of them were an empty_cache and which the retry of a "
+            "refused allocation"
+        ]
 
 
 def trace_of(
     snapshot: Snapshot,
-    kinds: set[str],
     start: tuple[StartSegment, ...],
     pool_of: dict[int, int],
     notes: Sequence[str],
 ) -> Trace:
     """The trace of the snapshot from the given start.
 
-    ``kinds``: the actions of its events; ``pool_of``: the private pool of the events that are
-    allocations; ``notes``: what is known of the start.
+    ``pool_of``: the private pool of the events that are allocations; ``notes``: what is known
+    of the start.
     """
-    builder = _Builder(snapshot, kinds, start, pool_of)
+    builder = _Builder(snapshot, start, pool_of)
     builder.build()
     columns = np.array(builder.rows, np.int64).reshape(-1, len(_Row._fields)).T
     op, ident, size, stream, pool, address, frame, time_ns = map(np.ascontiguousarray, columns)
@@ -279,10 +213,6 @@ def trace_of(
     threshold = snapshot.settings.get("garbage_collection_threshold")
     collects_garbage = type(threshold) is float and threshold > 0
     capacity, remarks = card_size(builder.driver, start, builder.room, collects_garbage)
-    all_notes = [*notes, *remarks, *builder.notes()]
-    if snapshot.pools:
-        order = "numbered from 1 in the order of their ids' first sight"
-        all_notes.append(f"{len(snapshot.pools)} private pools, {order}")
     return Trace(
         op.astype(np.int8),
         ident,
@@ -296,7 +226,7 @@ def trace_of(
         frame=frame.astype(np.int32) if snapshot.frames else None,
         frames=snapshot.frames,
         header=_header(snapshot, capacity),
-        notes=tuple(all_notes),
+        notes=(*notes, *remarks, *builder.notes()),
     )
 
 

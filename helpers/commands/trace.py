@@ -85,7 +85,7 @@ def _refuse_to_overwrite(arguments: argparse.Namespace, paths: Sequence[str | Pa
 def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:
     """One JSON line an operation, as the oracle writes them, behind a line of circumstances."""
     from helpers.allocator.oracle_lines import op_lines
-    from helpers.allocator.outcome import lines
+    from helpers.allocator.oracle_results import lines
 
     job = {
         "conf": study.conf,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from helpers.allocator.driver import Card
 from helpers.allocator.oracle_lines import from_oracle
-from helpers.allocator.outcome import ReplayError, lines
+from helpers.allocator.oracle_results import lines
+from helpers.allocator.outcome import ReplayError
 from helpers.allocator.replay import replay
 from helpers.settings.allocator_text import SettingsError
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from helpers.allocator.blocks import STATES
 from helpers.allocator.driver import GRANULE_BYTES, round_up
-from helpers.allocator.outcome import STATES, Outcome
+from helpers.allocator.outcome import Outcome
 from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.shrinking.search import Search, block_column
 from helpers.allocator.trace import Op, Trace

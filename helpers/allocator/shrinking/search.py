@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome, ReplayError
+from helpers.allocator.blocks import STATES
+from helpers.allocator.outcome import BLOCK_COLUMNS, Outcome, ReplayError
 from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.starting_state import limit
 from helpers.allocator.study import Study

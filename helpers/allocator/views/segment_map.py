@@ -14,7 +14,8 @@ import numpy as np
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from helpers.allocator.outcome import BLOCK_COLUMNS, STATES, Outcome
+from helpers.allocator.blocks import STATES
+from helpers.allocator.outcome import BLOCK_COLUMNS, Outcome
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell import sheet
