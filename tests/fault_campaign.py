@@ -169,8 +169,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     began = time.monotonic()
-    import helpers.batch.batch
-    import helpers.batch.gate  # noqa: F401  before the forks
+    import helpers.batch.supervisor  # noqa: F401  before the forks
 
     if given.one is not None:
         faults = drawn(given.one // 100_000, 10_000)[given.one % 100_000]

@@ -265,14 +265,15 @@ class Check:
             looks = {danger, *(one[4] for one in beside)} == {"looks"}
             if len(beside) >= self.case.jobs or (beside and not looks):
                 self.no("not alone", f"{key} ({danger}) began beside {[one[2] for one in beside]}")
-        shut: dict[str, bool] = {}
+        unclean: dict[int, str] = {}
         for event in self.log:
-            boot = self.lives[event["life"]].boot if event["life"] in self.lives else ""
-            if event["what"] in ("clean", "dirty", "shut"):
-                shut[f"life {event['life']}"] = event["what"] == "dirty"
-                shut[boot] = shut.get(boot, False) or event["what"] == "shut"
-            elif event["what"] == "begin" and (shut.get(boot) or shut.get(f"life {event['life']}")):
-                self.no("began on a box that is not clean", f"{event['run']} {event['attempt']}")
+            life = event["life"]
+            if event["what"] in ("clean", "dirty", "shut") and unclean.get(life) != "shut":
+                unclean[life] = event["what"]
+            elif event["what"] == "begin" and unclean.get(life) in ("dirty", "shut"):
+                key = f"{event['run']} {event['attempt']}"
+                if self._danger(key) != "looks":
+                    self.no("began on a box that is not clean", key)
         stuck = [
             (min(event["t"] for event in self.events[key]), self._boot(key))
             for key, record in self.records.items()
@@ -307,8 +308,9 @@ class Check:
                 self.no("repeated", f"{name}: its record cannot be read")
 
     def _readable(self) -> None:
-        from helpers.batch.record import read_batch, status_json, status_text
+        from helpers.batch.record import read_batch
         from helpers.batch.report import write_index
+        from helpers.batch.status import status_json, status_text
 
         view = read_batch(self.batch)
         text = status_text(view)

@@ -55,13 +55,10 @@ IN_RUN = {  # kind: the states that such a run may end in
 KILLS = ("supervisor SIGKILLed", "supervisor SIGKILLed at a write", "host OOM takes the supervisor")
 CUTS = ("power cut", "power cut at a write", "another boot_id")
 SPOILED = ("record torn", "record of zero bytes", "record is garbage", "record of a newer schema")
-SIGNALS = ("SIGINT", "SIGTERM", "SIGINT twice")
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGINT twice")
 DISK = ("disk full", "read-only outputs")
 GATE = ("gate finds what passes", "gate finds what stays", "gate breaks")
-OTHERS = (
-    *("supervisor frozen", "ssh gone", "two supervisors at once", "clock jump"),
-    "plan changed between",
-)
+OTHERS = (*("supervisor frozen", "two supervisors at once", "clock jump", "plan changed between"),)
 OUTSIDE = (*KILLS, *CUTS, *SPOILED, *SIGNALS, *DISK, *GATE, *OTHERS)
 # The life ends by SIGKILL, and the box is the same afterwards.
 KILLED = (*KILLS, *SPOILED, "plan changed between")
@@ -109,8 +106,10 @@ class Case:
             return []
 
 
-class Gate:
-    """A look at the box that finds what the fault says, at its third look, and tells the log so."""
+class Look:
+    """Stands for a look at the box that finds what the fault says, from some look on, and tells
+    the log so.
+    """
 
     def __init__(self, case: Case, life: Life, rng: random.Random):
         self.case = case
@@ -118,29 +117,25 @@ class Gate:
         self.looks = 0
         self.at = rng.randrange(1, 4)
 
-    def measure(
+    def __call__(
         self, gpus: Any = (), root: str = "", *, folder: Any = ".", since: Any = None
-    ) -> int:
+    ) -> Any:
+        from helpers.batch.look_shapes import BoxState, Trouble
+
         self.looks += 1
-        if self.life.fault == "gate breaks" and self.looks >= self.at:
+        fault = self.life.fault
+        if fault == "gate breaks" and self.looks >= self.at:
             self._struck()
             raise RuntimeError("no such sensor\nat all")
-        return self.looks
-
-    def settle(
-        self, before: Any, gates: Any, measure: Any = None, sleep: Any = time.sleep
-    ) -> tuple[Any, ...]:
-        from helpers.batch.gate import Trouble
-
-        number = measure()
-        stays = self.life.fault == "gate finds what stays"
-        dirty = number > self.at + 1 if stays else self.at < number < self.at + 4
-        if self.life.fault not in GATE or not dirty:
+        stays = fault == "gate finds what stays"
+        last = self.at + 1 if stays else self.at + 3
+        if fault not in GATE or not self.at < self.looks <= last:
             self._tell("clean")
-            return ()
+            return BoxState(self.life.boot)
         self._struck()
         self._tell("shut" if stays else "dirty")
-        return (Trouble("box", "12 GiB held by nobody, expected 0", passes=not stays),)
+        trouble = Trouble("box", "12 GiB held by nobody, expected 0", passes=not stays)
+        return BoxState(self.life.boot, errors=(trouble,))
 
     def _struck(self) -> None:
         (self.case.control / f"struck-{self.life.number}").touch()
@@ -160,19 +155,21 @@ def life_of(case: Case, life: Life) -> None:
             _give_up_override()
         rng = random.Random(f"{case.seed} {life.number}")
         told: dict[str, Any] = {}
-        from helpers.batch.batch import for_terminal, run_plan
+        from helpers.batch.carrier import Local
         from helpers.batch.plan import PlanError
+        from helpers.batch.progress import Plain
         from helpers.batch.record import read_batch
-        from helpers.batch.runner import Local, Stop
+        from helpers.batch.stop import Stop
+        from helpers.batch.supervisor import run_plan
 
         _patch(case, life, rng)
         stop = Stop()
         carrier: Any = Local(case.jobs, stop)
-        gate: Any = Gate(case, life, rng)
+        measure: Any = Look(case, life, rng)
         try:
             out = case.out or case.work / "out"
-            options = {"gate": gate, "carrier": carrier}
-            options.update(stop=stop, resume=case.batch, progress=for_terminal())
+            options = {"measure": measure, "carrier": carrier}
+            options.update(stop=stop, resume=case.batch, progress=Plain(sys.stderr))
             result = run_plan(case.work / "plan.yaml", out, **options)
             code = result.exit_code
             told = {"code": code, "interrupted": result.interrupted}
@@ -193,23 +190,21 @@ def life_of(case: Case, life: Life) -> None:
 
 def _patch(case: Case, life: Life, rng: random.Random) -> None:
     """This box, as the fault wants it, and a stand-in for the runner."""
-    from helpers.batch import batch, gate, journal, kernel, record
-    from helpers.batch import runner as one
+    from helpers.batch import between_runs, journal, kernel, one_run, record, watched
 
-    for module in (batch, gate, journal, one, record):
+    for module in (between_runs, journal, one_run, record):
         module.boot_id = lambda: life.boot  # type: ignore[attr-defined]
     kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
     for name, seconds in FAST.items():
-        setattr(one, name, seconds)
+        setattr(watched, name, seconds)
     journal.LAST_RUNNER_S = 0.5
     journal.KILL_S = 0.3
     kernel.PATIENCE_S = 0.1
     kernel.SWEEP_S = 0.3
     put = [sys.executable, "-S", "-I", str(STAND_IN), str(case.control), str(life.number)]
     pieces: dict[str, Any] = {"PIPE": subprocess.PIPE}
-    pieces["TimeoutExpired"] = subprocess.TimeoutExpired
     pieces["Popen"] = lambda words, **more: subprocess.Popen([*put, *words[-2:]], **more)
-    one.subprocess = SimpleNamespace(**pieces)  # type: ignore[assignment]
+    one_run.subprocess = SimpleNamespace(**pieces)  # type: ignore[assignment]
     kill = os.kill
 
     def deaf(pid: int, number: int) -> None:
@@ -318,7 +313,7 @@ def copied(case: Case, rng: random.Random) -> None:
     out = case.work / f"cut-{len(case.lives)}"
     shutil.copytree(case.batch, out / case.batch.name, symlinks=True)
     for path in (out / case.batch.name).rglob("*"):
-        unsynced = path.name.endswith(".tmp") or path.name in ("batch.log", ".lock", "runner.log")
+        unsynced = path.name.endswith(".tmp") or path.name in (".lock", "runner.log")
         if unsynced and path.is_file() and rng.random() < 0.5:
             os.truncate(path, rng.randrange(path.stat().st_size + 1))
     case.out = out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import random
 import signal
 import time
@@ -53,32 +52,23 @@ class Lived:
     def __init__(self, case: Case, fault: str, boot: str, rng: random.Random):
         self.case = case
         self.rng = rng
-        self.master = -1
         self.life = Life(len(case.lives), fault, boot)
         case.lives.append(self.life)
         self.began = time.monotonic()
         self.status = -1
-        self.pid, self.master = pty.fork() if fault == "ssh gone" else (os.fork(), -1)
+        self.pid = os.fork()
         if self.pid == 0:
-            if fault != "ssh gone":
-                os.setsid()
-                path = case.control / f"life-{self.life.number}.txt"
-                said = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-                for stream in (1, 2):
-                    os.dup2(said, stream)
+            os.setsid()
+            path = case.control / f"life-{self.life.number}.txt"
+            said = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            for stream in (1, 2):
+                os.dup2(said, stream)
             life_of(case, self.life)
-        if self.master >= 0:
-            os.set_blocking(self.master, False)
 
     def going(self) -> bool:
         if self.status < 0:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.status = status if pid else -1
-        if self.master >= 0:
-            try:
-                os.read(self.master, 1 << 16)
-            except OSError:
-                pass  # nothing to read, or its end
         if self.case.batch is None:
             out = self.case.out or self.case.work / "out"
             self.case.batch = next((path.parent for path in out.glob("*/plan.yaml")), None)
@@ -110,8 +100,6 @@ class Lived:
         told = self.case.control / f"life-{self.life.number}.json"
         if told.exists():
             self.life.result = json.loads(told.read_text())
-        if self.master >= 0:
-            os.close(self.master)
         self.life.snapshot = snapshot(self.case.batch)
 
 
@@ -157,9 +145,6 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
         os.kill(lived.pid, signal.SIGSTOP)
         time.sleep(rng.uniform(0.5, 1.5))
         os.kill(lived.pid, signal.SIGCONT)
-    elif fault == "ssh gone":
-        os.close(lived.master)
-        lived.master = -1
     elif fault == "two supervisors at once":
         second(case, boot, "carries this batch out", fault)
     elif fault in DISK:

@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 
 from helpers.batch import record
-from helpers.batch.batch import run_plan
+from helpers.batch.carrier import Local
 from helpers.batch.journal import Journal
 from helpers.batch.plan import load_plan
 from helpers.batch.record import boot_id, move, node, read_run, write_run
-from helpers.batch.runner import Local, Stop
 from helpers.batch.shapes import Run
+from helpers.batch.stop import Stop
+from helpers.batch.supervisor import run_plan
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = Path(__file__).parent / "notebooks"

@@ -15,8 +15,8 @@ from tell_boxes import run_record
 from toy_allocator import Toy
 
 from helpers.batch import leading, of_batch, report
-from helpers.batch.batch import run_plan
 from helpers.batch.record import read_batch
+from helpers.batch.supervisor import run_plan
 from helpers.cli import main
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verdict

@@ -21,10 +21,11 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from run_stand_in import NOTEBOOKS, ROOT, go, plan
 
 from helpers.batch import engine, kernel, record
-from helpers.batch.batch import run_plan
 from helpers.batch.engine import execute
 from helpers.batch.record import read_batch, read_run
 from helpers.batch.runner import read_back
+from helpers.batch.status import status_text
+from helpers.batch.supervisor import run_plan
 from helpers.ground.child import process_of
 
 C = "completed"
@@ -376,7 +377,7 @@ def test_what_an_executed_notebook_holds_is_an_answer_or_says_why_not(
     executed(tmp_path, ended(status, *({mime: one} for one in emitted)), **metadata)
     answer, why_not = read_back(tmp_path)
     assert why_not.startswith(why) if why else why_not == ""
-    assert answer["cells"] == {status: 1} and answer["figures"] == []
+    assert answer["cells"] == {status: 1}
 
 
 def test_a_run_that_wrote_no_notebook_has_no_answer(tmp_path):
@@ -384,7 +385,7 @@ def test_a_run_that_wrote_no_notebook_has_no_answer(tmp_path):
 
 
 NAMES = (
-    *("answers_with_a_figure", "writes_to_fd_2_and_aborts", "leaves_a_child_without_environment"),
+    *("writes_to_fd_2_and_aborts", "leaves_a_child_without_environment"),
     "kills_its_runner",
 )
 
@@ -400,31 +401,18 @@ def batch(tmp_path_factory):
 
 def test_a_record_says_how_where_when_and_from_which_plan_a_run_ended(batch):
     folder, runs = batch
-    answered, aborted, leaves, killed = (runs[name] for name in NAMES)
+    aborted, leaves, killed = (runs[name] for name in NAMES)
     for run in runs.values():
         assert run.boot_id == record.boot_id() and run.pid and run.seconds > 0
         assert run.started_at <= run.ended_at and read_run(folder / run.run_id / "run.json") == run
-    assert [run.state for run in runs.values()] == ["answered", "died", "answered", "died"]
-    assert answered.cause == leaves.cause == "" and answered.verdict.cause == "cannot-tell"
+    assert [run.state for run in runs.values()] == ["died", "answered", "died"]
+    assert leaves.cause == ""
     words = "the kernel was killed by SIGABRT; see its last words; in cell 2"
     assert aborted.cause.startswith(words) and aborted.failing_cell == 2
     assert (aborted.signal, aborted.last_words) == ("SIGABRT", "GPU node 1: page not present")
     assert aborted.cells == {C: 2, F: 1, P: 1}
     assert {"kernel.stderr", "stacks/kernel.txt"} <= set(aborted.files)
     assert killed.cause.startswith("its runner was killed by SIGKILL") and killed.strikes == 1
-
-
-def test_figures_come_out_of_the_notebook_with_their_words(batch):
-    folder = batch[0]
-    run = batch[1]["answers_with_a_figure"]
-    figures = [("figures/01.png", "One dot"), ("figures/02.png", "The dot again")]
-    assert [(one.path, one.alt) for one in run.figures] == figures
-    for path, _ in figures:
-        assert (folder / run.run_id / path).read_bytes().startswith(b"\x89PNG")
-    # That matplotlib makes its list of fonts, the first time in a checkout; where that is slow, what it was at is kept.
-    said = {"kernel.stderr", "stacks/kernel.txt"}
-    assert {*run.files} - said == {*(path for path, _ in figures), "notebook.ipynb"}
-    assert run.cells == {C: 4}
 
 
 def test_a_child_that_shed_its_session_and_environment_is_ended_and_named(batch):
@@ -446,7 +434,7 @@ def test_a_notebook_whose_runner_was_killed_is_whole_and_its_kernel_gone(batch):
 BATCH = """
 import sys
 from pathlib import Path
-from helpers.batch.batch import run_plan
+from helpers.batch.supervisor import run_plan
 sys.exit(run_plan(Path(sys.argv[1]), Path(sys.argv[2])).exit_code)
 """
 
@@ -488,7 +476,7 @@ def test_a_killed_batch_leaves_no_process_and_a_whole_notebook_and_is_resumed(go
     nbformat.validate(nbformat.read(saved, as_version=4))
     view = read_batch(saved.parents[1])
     assert [run.state for run in view.runs] == ["started", "planned"]
-    assert "started, and its process is gone" in record.status_text(view)
+    assert "started, and its process is gone" in status_text(view)
     result = go(saved.parents[3] / "plan.yaml", resume=saved.parents[1])
     assert [run.state for run in result.runs] == ["answered"] * 2
     assert (result.runs[0].attempt, result.runs[0].strikes) == (2, 1)

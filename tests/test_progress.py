@@ -1,4 +1,4 @@
-"""Progress of several runs side by side: live and in lines, on a terminal that goes away, into a log, with the time left."""
+"""Progress of several runs side by side, on a terminal that goes away, with the time left."""
 
 import io
 import os
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.batch.batch import Live, Plain, for_terminal, into_file
-from helpers.batch.record import short_time, time_left_s
+from helpers.batch.progress import Plain
 from helpers.batch.shapes import STATES, Run
+from helpers.batch.time_left import short_time, time_left_s
 
 SKIPPED = {"state": "skipped", "cause": "interrupted (SIGINT)"}
 
@@ -40,10 +40,9 @@ def play(told, planned, folder):
     told.ended()
 
 
-@pytest.mark.parametrize("kind", [Plain, Live])
-def test_each_run_is_named_with_how_it_ended_and_all_are_summed_up(tmp_path, kind):
+def test_each_run_is_named_with_how_it_ended_and_all_are_summed_up(tmp_path):
     out = io.StringIO()
-    play(kind(out), runs(4), tmp_path)
+    play(Plain(out), runs(4), tmp_path)
     lines = out.getvalue().splitlines()
     assert lines[0] == f"4 runs into {tmp_path}"
     died = "run 2 of 4: 1.ipynb on apu: died; killed by SIGKILL (10.0 s)"
@@ -51,7 +50,7 @@ def test_each_run_is_named_with_how_it_ended_and_all_are_summed_up(tmp_path, kin
     assert "run 4 of 4: 1.ipynb on apu: skipped; interrupted (SIGINT) (0.0 s)" in lines
     assert lines[-1] == "2 answered, 1 died, 1 skipped"
     cells = [line for line in lines if line.endswith("cell 3 of 9, 4 s")]
-    assert cells == ["run 3 of 4: cell 3 of 9, 4 s"] * (kind is Plain)
+    assert cells == ["run 3 of 4: cell 3 of 9, 4 s"]
 
 
 def test_lines_come_after_2_4_8_seconds_and_at_most_every_30():
@@ -63,35 +62,12 @@ def test_lines_come_after_2_4_8_seconds_and_at_most_every_30():
         told.tick(0, 0, 0, float(seconds))
     ticks = re.findall(r"starting, (\d+) s", out.getvalue())
     assert ticks == ["2", "4", "8", "16", "32", "62", "92", "122"]
-    assert isinstance(for_terminal(out), Plain) and not isinstance(for_terminal(out), Live)
 
 
-def test_the_live_table_shows_every_run_that_goes_on_with_counts_time_and_memory(tmp_path):
-    out = io.StringIO()
-    told = Live(out)
-    planned = runs(40)
-    told.console.width = 100
-    told.started(tmp_path, planned)
-    for number in range(20):
-        told.run_started(number, planned[number])
-        told.tick(number, 2, 12, 14.0)
-    told.run_ended(0, ended(planned[0], seconds=14.0))
-    told.run_ended(1, ended(planned[1], seconds=14.0))
-    with told.console.capture() as shown:
-        told.console.print(told.table())
-    text = shown.get()
-    for words in ("1.ipynb on apu", "cell 2 of 12", "14 s", "and 2 more"):
-        assert words in text
-    assert "18 running, 20 planned, 2 answered; about 16 s left" in text
-    told.ended()
-
-
-@pytest.mark.parametrize("kind", [Live, Plain])
-def test_a_terminal_that_goes_away_in_the_middle_ends_nothing(tmp_path, kind):
+def test_a_terminal_that_goes_away_in_the_middle_ends_nothing(tmp_path):
     ours, theirs = pty.openpty()
     stream = os.fdopen(theirs, "w")
-    assert isinstance(for_terminal(stream), Live)
-    told = kind(stream)
+    told = Plain(stream)
     planned = runs(4)
     told.started(tmp_path, planned)
     told.run_started(0, planned[0])
@@ -104,38 +80,18 @@ def test_a_terminal_that_goes_away_in_the_middle_ends_nothing(tmp_path, kind):
     stream.close()
 
 
-def test_a_log_takes_over_in_the_middle_with_the_time_of_day_and_keeps_what_was_there(tmp_path):
-    planned = runs(3)
-    planned[0] = ended(planned[0])
-    (tmp_path / "batch.log").write_text("before\n")
-    told = into_file(tmp_path / "batch.log")
-    told.started(tmp_path, planned)
-    told.tick(1, 1, 5, 130.0)  # of a run that began before the log
-    told.run_ended(1, ended(planned[1], "died"))
-    lines = (tmp_path / "batch.log").read_text().splitlines()
-    begun = f" 3 runs into {tmp_path}, 1 of them ended before"
-    assert lines[0] == "before" and lines[1].endswith(begun)
-    assert lines[2].endswith("run 2 of 3: cell 1 of 5, 130 s")
-    assert "died (10.0 s); about 10 s left" in lines[3]
-    assert all(re.match(r"\d\d:\d\d:\d\dZ ", line) for line in lines[1:])
-
-
 def test_a_full_disk_under_the_log_ends_nothing(tmp_path):
     with open("/dev/full", "w", buffering=1) as full:
         play(Plain(full), runs(4), tmp_path)
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
-def test_the_time_left_comes_from_runs_like_it_then_from_the_plan_then_from_any_run():
+def test_the_time_left_is_that_of_runs_so_far_else_of_the_plan():
     assert time_left_s(runs(4)) is None
     planned = runs(4, estimate_s=60.0)
-    assert time_left_s(planned) == 240
+    assert time_left_s(planned) == 240 and time_left_s(planned, 2) == 120
     planned[0] = ended(planned[0], seconds=10.0)
-    assert time_left_s(planned) == 10 + 60 + 60  # the third has the notebook of the first
-    assert time_left_s(planned, {2: 4.0}) == 6 + 120
-    # over its time: nothing is left, never less; two side by side
-    assert time_left_s(planned, {2: 4.0, 1: 100.0}) == (6 + 0 + 60) / 2
-    assert time_left_s([ended(runs(1)[0], seconds=8.0), runs(2)[1]]) == 8
+    assert time_left_s(planned) == 30
 
 
 CALLS = st.tuples(st.integers(0, 5), st.sampled_from(["go", "at", "end"]), st.sampled_from(STATES))

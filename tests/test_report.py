@@ -17,8 +17,8 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 
 from helpers.batch import report
 from helpers.batch.batch_table import NO_BATCH, runs_table
-from helpers.batch.box_state import BoxState, GpuState
-from helpers.batch.gate import before_the_end, keep
+from helpers.batch.last_look import before_the_end, keep
+from helpers.batch.look_shapes import BoxState, GpuState
 from helpers.batch.notebook import VERDICT as MIME
 from helpers.batch.record import boot_id, read_run
 from helpers.batch.section import STATE_WORDS
@@ -354,9 +354,7 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         report.write_index(folder)
     assert (folder / "index.html").read_bytes() == before
-    name = "strix-halo-2026-11-21-TTM-or-GTT-limit-likely.html"
-    assert sorted(path.name for path in folder.iterdir()) == ["01-run", "index.html", name]
-    assert (folder / name).read_bytes() == before
+    assert sorted(path.name for path in folder.iterdir()) == ["01-run", "index.html"]
 
 
 def test_a_page_stays_below_3_mb_and_says_what_it_left_out(tmp_path):
@@ -481,7 +479,7 @@ def test_a_night_counts_first_then_says_what_needs_a_person_then_the_answers(lon
         "need a person",
         "by SIGKILL",
         "9998-torn/run.json: no",
-        "Nodes",
+        "Gates and attempts",
         "attempt 1: died",
         "What was found",
         "44 runs answered",
@@ -553,27 +551,6 @@ def test_the_page_of_a_thousand_runs_stays_below_6_mb_with_the_longest_last_word
     assert (
         len(html.encode()) < 6_000_000 and "1000 runs" in html and html.count('class="run"') == 1000
     )
-
-
-def test_a_night_says_what_is_new_since_the_batch_before(tmp_path):
-    for name in ("1-n", "2-n"):
-        night(tmp_path / name, 14)
-    path, run = next(iter(records(tmp_path / "2-n").items()))
-    path.write_text(json.dumps({**run, "state": "failed", "verdict": None, "cause": "KeyError"}))
-    text = Audit(report.write_index(tmp_path / "2-n").read_text()).text
-    since = text[text.index("New since 1-n") :]
-    assert in_order(
-        since, "Before", "TTM or GTT limit (likely)", "failed", f"{Path(run['notebook']).stem} on"
-    )
-    assert "New since" not in report.write_index(tmp_path / "1-n").read_text()
-    assert "Every run came to what it came to then." not in text
-    for path in list(records(tmp_path / "1-n"))[4:]:  # of some nobody knew anything
-        shutil.rmtree(path.parent)
-    since = Audit(report.page(tmp_path / "2-n")).text.partition("New since 1-n")[2]
-    then = re.findall(r"(was not there|TTM or GTT limit \(likely\))(failed|[a-zA-Z ]+)", since)
-    assert then[0] == ("TTM or GTT limit (likely)", "failed") and then[-1][0] == "was not there"
-    shutil.copytree(tmp_path / "2-n", tmp_path / "3-n")
-    assert "Every run came to what it came to then." in report.page(tmp_path / "3-n")
 
 
 def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_path):

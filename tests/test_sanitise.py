@@ -1,7 +1,6 @@
 """Outputs that nobody vouches for: what can act or reach out goes, what draws and reads stays, and what is cut says so."""
 
 import io
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -176,19 +175,14 @@ def test_of_outputs_that_are_too_large_or_of_no_kind_that_is_shown_words_stand()
 
 
 def test_a_notebook_for_another_language_is_read():
-    nb, wrong = read_notebook(FOLDER / "notebooks" / "was_written_for_another_kernel.ipynb")
-    assert wrong == []
+    nb = read_notebook(FOLDER / "notebooks" / "was_written_for_another_kernel.ipynb")
     assert nb.cells[1].outputs[0].text == "[1] 3\n"
 
 
-def test_a_broken_notebook_keeps_its_whole_cells_and_names_the_others():
-    nb, (broken, *cells) = read_notebook(FOLDER / "notebooks" / "has_broken_cells.ipynb")
-    errors = ("NotebookValidationError", "TypeError")
-    assert cells[:2] == [f"cell {n} cannot be read ({e})" for n, e in enumerate(errors, 1)]
-    assert broken.startswith("broken notebook: ") and "Error" not in broken and len(nb.cells) == 4
-    assert nb.cells[0].source == "# What is whole stays"
-    assert nb.cells[3].outputs[0].text == "whole\n"
-    nbformat.validate(nb)
+def test_a_broken_notebook_is_refused_in_one_line():
+    with pytest.raises(ValueError, match="broken notebook: ") as raised:
+        read_notebook(FOLDER / "notebooks" / "has_broken_cells.ipynb")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("torn", ["", '{"cells": [', "[]", "{}", '{"cells": 3}', "[" * 100_000])
@@ -200,23 +194,3 @@ def test_what_is_no_notebook_at_all_is_refused_in_one_line(tmp_path, torn):
     assert "\n" not in str(raised.value)
     with pytest.raises(ValueError, match="cannot be read: .*; expected a notebook"):
         read_notebook(tmp_path)
-
-
-KEYS = st.sampled_from("cell_type source outputs metadata data text output_type".split())
-LEAVES = st.none() | st.integers() | st.text(max_size=4)
-
-
-def nested(inner):
-    return st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4)
-
-
-@pytest.mark.filterwarnings("ignore:Cell is missing an id")
-@given(st.recursive(LEAVES, nested, max_leaves=12))
-@few
-def test_no_cell_however_odd_costs_the_others(tmp_path_factory, odd):
-    path = tmp_path_factory.getbasetemp() / "odd.ipynb"
-    whole = {"cell_type": "markdown", "metadata": {}, "source": ["whole"], "id": "a"}
-    nb = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [odd, whole]}
-    path.write_text(json.dumps(nb))
-    nb, _ = read_notebook(path)
-    assert nb.cells[-1].source == "whole" and len(nb.cells) == 2

@@ -336,9 +336,7 @@ def test_every_committed_notebook_has_a_page_under_its_own_name(path):
     assert page.name == path.stem
 
 
-@pytest.mark.parametrize(
-    "name", ["shows_hostile_outputs", "has_broken_cells", "was_written_for_another_kernel"]
-)
+@pytest.mark.parametrize("name", ["shows_hostile_outputs", "was_written_for_another_kernel"])
 def test_an_odd_notebook_has_a_page(name):
     page = shared(FOLDER / f"{name}.ipynb")
     check(page.html)

@@ -7,7 +7,7 @@ from helpers.ground.lazy_names import load_name
 
 _HOMES = {
     "load_plan": "plan",
-    "run_plan": "batch",
+    "run_plan": "supervisor",
     "Cluster": "cluster",
     "read_run": "record",
     "read_batch": "record",

@@ -9,18 +9,16 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from helpers import __version__
 from helpers.ground.child import CHECKOUT
 from helpers.ground.workbook_process import environment
 
-from . import gate
-from .box_state import Gates
 from .record import boot_id, in_words, move, node, now, replaced
-from .runner import Job, Stop, Tick
 from .shapes import Run
+from .stop import Stop
+from .watched import Job
 
 BEAT_S = 1.0
 CAPTURE_S = 120.0
@@ -32,19 +30,17 @@ MOST_BYTES = 64 << 20
 class Order:
     """What a worker gets of one run: its record, its job, its notebook.
 
-    ``key`` names the run once for all workers, ``topic`` what the batch hears. ``home`` is the
-    run's folder as the batch has it. ``gates`` says what the worker's box must be like
-    afterwards; None where other workers use that box too.
+    ``key`` names the run once for all workers, ``stop`` the event that asks all of them to stop.
+    ``home`` is the run's folder as the batch has it.
     """
 
     key: str
-    topic: str
+    stop: str
     run: Run
     job: Job
     home: str
     name: str
     notebook: bytes = field(repr=False)
-    gates: Gates | None
 
 
 @dataclass(frozen=True)
@@ -60,9 +56,9 @@ class Outcome:
     folder: str
 
 
-def tool_version() -> str:
-    """The version of the workbook that a worker runs from."""
-    return __version__
+def about_worker() -> tuple[str, str, str]:
+    """(version of the workbook that a worker runs from, its node, its boot)."""
+    return __version__, node(), boot_id()
 
 
 def carry_out(order: Order, run_one: Callable[..., Run]) -> Outcome:
@@ -75,49 +71,36 @@ def carry_out(order: Order, run_one: Callable[..., Run]) -> Outcome:
     if begun.is_set():
         raise RuntimeError("it was begun before, and its result is lost")
     begun.set()
-    folder = Path(tempfile.mkdtemp(prefix="casebook-", dir=worker.local_directory))
     stop = Stop()
     done = threading.Event()
-    word: dict[str, object] = {
-        "key": order.key,
-        "node": node(),
-        "boot_id": boot_id(),
-        "folder": str(folder),
-        "cell": 0,
-        "cells": 0,
-        "seconds": 0.0,
-    }
-    stopping = Event(f"{order.topic}-stop", client=client)
+    stopping = Event(order.stop, client=client)
 
-    def tick(cell: int, cells: int, seconds: float) -> None:
-        word.update(cell=cell, cells=cells, seconds=seconds)
-
-    def beat() -> None:
-        """Say where the run stands; stop it where the batch does, or is gone."""
-        while not done.is_set():
-            worker.log_event(order.topic, dict(word))
+    def watch() -> None:
+        """Stop the run where the batch does, or is gone."""
+        while not done.wait(BEAT_S):
             task = worker.state.tasks.get(order.key)
-            wanted = task is not None and task.state in ("executing", "long-running")
+            is_wanted = task is not None and task.state in ("executing", "long-running")
             try:
-                wanted = wanted and not stopping.is_set()
+                is_wanted = is_wanted and not stopping.is_set()
             except (OSError, RuntimeError):  # the scheduler is gone
-                wanted = False
-            if not wanted:
-                stop.signal = stop.signal or "SIGTERM"
-            done.wait(BEAT_S)
+                is_wanted = False
+            if not is_wanted:
+                stop.signal = "SIGTERM"
 
-    beats = threading.Thread(target=beat, daemon=True)
-    beats.start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    folder = Path(tempfile.mkdtemp(prefix="casebook-", dir=worker.local_directory))
     try:
-        return _outcome(order, folder, run_one, stop, tick)
+        outcome = _outcome(order, folder, run_one, stop)
     finally:
         done.set()
-        beats.join()
+        watcher.join()
+    if not outcome.left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcome
 
 
-def _outcome(
-    order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop, tick: Tick
-) -> Outcome:
+def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop) -> Outcome:
     """The run with its notebook and its paths as they are on this box."""
     place = folder / order.run.run_id
     place.mkdir()
@@ -135,16 +118,9 @@ def _outcome(
             why = f"this node could not be captured: {in_words(error)}"
             run = move(started, "failed", ended_at=now(), stopped_by="box", cause=why)
             return Outcome(run, {}, {}, str(place))
-    look = partial(gate.measure, folder=folder)
-    before = look()
     job = {**order.job, "source": str(source), "parameters": parameters}
-    run = run_one(place, order.run, job, stop=stop, tick=tick)
-    if order.gates is not None:
-        run = gate.marked(run, gate.settle(before, order.gates, look))
-    files, left = _files(place)
-    if not left:
-        shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(run, files, left, str(place))
+    run = run_one(place, order.run, job, stop=stop)
+    return Outcome(run, *_files(place), str(place))
 
 
 def captured(path: Path) -> Path:
@@ -157,26 +133,29 @@ def captured(path: Path) -> Path:
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
         capture_output=True,
+        text=True,
     )
     if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         raise OSError(lines[-1] if lines else f"exit status {done.returncode}")
     return path
 
 
 def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
     """(the files of a run, small ones first up to MOST_BYTES; the sizes of those that stay)."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    paths = [path for path in paths if path != folder / "run.json"]
+    sizes = {
+        path: path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and path != folder / "run.json"
+    }
     files: dict[str, bytes] = {}
     left: dict[str, int] = {}
     room_bytes = MOST_BYTES
-    for path in sorted(paths, key=lambda path: path.stat().st_size):
+    for path in sorted(sizes, key=lambda path: sizes[path]):
         name = str(path.relative_to(folder))
-        size_bytes = path.stat().st_size
-        room_bytes -= size_bytes
+        room_bytes -= sizes[path]
         if room_bytes < 0:
-            left[name] = size_bytes
+            left[name] = sizes[path]
         else:
             files[name] = path.read_bytes()
     return files, left

@@ -24,8 +24,10 @@ from helpers.look.boxes import recorded_names
 from helpers.look.files import whole, write_atomic
 
 from . import kernel
-from .gate import before_the_end
-from .plan import ITS_LIMIT, CheckedPlan, PlanError, Step
+from .last_look import before_the_end
+from .one_run import mark_of
+from .plan import CheckedPlan
+from .plan_yaml import PlanError
 from .record import (
     EARLIER,
     RecordUnreadable,
@@ -40,8 +42,10 @@ from .record import (
     read_run,
     write_run,
 )
-from .runner import KILL_S, mark_of, salvaged
+from .runner import salvaged
 from .shapes import Run
+from .step import ITS_LIMIT, Step
+from .watched import KILL_S
 
 PLAN = "plan.yaml"
 LOCK = ".lock"
@@ -186,10 +190,9 @@ class Journal:
         if unknown := sorted(set(repeat) - set(self._number)):
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
-        stop = self.checked.plan.stop
         ooms = kernel.oom_kills()
         for run in list(self.runs):
-            attempt = next_attempt(run, stop.after_strikes, ooms)
+            attempt = next_attempt(run, ooms)
             if run.run_id in repeat and run.state != "planned":
                 if run.stopped_by == "record":
                     advice = "expected a record; move its folder away and resume"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import base64
-import binascii
 import importlib
 import json
 import sys
@@ -21,15 +19,18 @@ from helpers.ground.shapes import Verdict
 from helpers.look.files import whole
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
-from .shapes import Figure
-
 NBFORMAT = 4
 INJECTED_FIRST = (
     "# Parameters\n"  # how papermill begins that cell (papermill/translators.py, codify)
 )
-TYPES: dict[str, Any] = {"str": str, "int": int, "float": (int, float)}
-TYPES |= {"list": list, "dict": dict, "tuple": list}
-NO_ALT = "A figure without a description"
+TYPES: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "float": (int, float),
+    "list": list,
+    "dict": dict,
+    "tuple": list,
+}
 
 
 @contextmanager
@@ -74,9 +75,7 @@ def open_notebook(path: Path) -> Any:
 
     Raises NotebookError.
     """
-    nb, faults = read_notebook(path)
-    if faults:
-        raise NotebookError(f"{path}: {faults[0]}")
+    nb = read_notebook(path)
     spec = nb.metadata.get("kernelspec", {}).get("language")
     language = spec or nb.metadata.get("language_info", {}).get("name") or "python"
     if language != "python":
@@ -89,12 +88,8 @@ def open_notebook(path: Path) -> Any:
     return nb
 
 
-def read_notebook(path: Path) -> tuple[Any, list[str]]:
-    """The notebook at ``path`` as nbformat 4, and what is wrong with it; a cell that cannot be
-    read says so in its place.
-
-    Raises NotebookError where nothing of it can be read.
-    """
+def read_notebook(path: Path) -> Any:
+    """The notebook at ``path`` as nbformat 4. Raises NotebookError where it is broken."""
     try:
         raw = json.loads(whole(path).decode("utf-8", "replace"))
     except OSError as error:
@@ -104,52 +99,20 @@ def read_notebook(path: Path) -> tuple[Any, list[str]]:
         why = f"no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
         raise NotebookError(f"{path}: {why}") from error
     version = raw.get("nbformat") if isinstance(raw, dict) else None
-    if not isinstance(version, int) or not isinstance(raw.get("metadata", {}), dict):
-        wrong = "no nbformat number; expected a notebook (.ipynb)"
-    elif version > NBFORMAT:
-        known = f"this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
-        wrong = f"nbformat {version}; {known}"
-    else:
-        try:
-            nbformat = _nbformat()
-            nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
-            nbformat.validate(nb)
-            return nb, []
-        # nbformat's readers raise whatever a broken file makes them stumble over.
-        except Exception as error:  # noqa: BLE001
-            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            wrong = f"broken notebook: {first[:200]}"
-    if not isinstance(raw, dict) or not isinstance(raw.get("cells"), list):
-        raise NotebookError(f"{path}: {wrong}")
-    metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
-    new = _nbformat().v4
-    nb = new.new_notebook(metadata=metadata)
-    lines = [wrong]
-    for number, cell in enumerate(raw["cells"]):
-        try:
-            nb.cells.append(_whole(cell, number))
-        except Exception as error:  # noqa: BLE001  as above
-            lines.append(f"cell {number} cannot be read ({type(error).__name__})")
-            words = f"*Cell {number} of this notebook cannot be read.*"
-            nb.cells.append(new.new_markdown_cell(words))
-    return nb, lines
-
-
-def _whole(cell: Any, number: int) -> Any:
-    """One cell of a broken notebook, valid by itself.
-
-    Raises whatever it makes nbformat stumble over.
-    """
-    nbformat = _nbformat()
-    whole = nbformat.from_dict({**cell, "id": f"cell-{number}"})
-    whole.source = "".join(whole.get("source", ""))
-    for output in whole.get("outputs", []):
-        if "text" in output:
-            output.text = "".join(output.text)
-        for kind, content in output.get("data", {}).items():
-            output.data[kind] = "".join(content) if isinstance(content, list) else content
-    nbformat.validate(nbformat.v4.new_notebook(cells=[whole]))
-    return whole
+    if not isinstance(version, int):
+        raise NotebookError(f"{path}: no nbformat number; expected a notebook (.ipynb)")
+    if version > NBFORMAT:
+        advice = f"this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
+        raise NotebookError(f"{path}: nbformat {version}; {advice}")
+    try:
+        nbformat = _nbformat()
+        nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
+        nbformat.validate(nb)
+    # nbformat's readers raise whatever a broken file makes them stumble over.
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise NotebookError(f"{path}: broken notebook: {first[:200]}") from error
+    return nb
 
 
 def parameters(nb: Any) -> dict[str, ast.expr | None]:
@@ -228,24 +191,17 @@ def _is_json(value: Any) -> bool:
 
 
 def _fits(value: Any, kind: ast.expr) -> bool:
-    """Whether a value fits an annotation; an annotation that is not understood says nothing and
-    fits.
-    """
-    if isinstance(kind, ast.Constant) and isinstance(kind.value, str):
-        return _fits(value, ast.parse(kind.value, mode="eval").body)
+    """Whether a value fits an annotation; one that is not understood fits any value."""
     if isinstance(kind, ast.Constant):
         return value is kind.value
     if isinstance(kind, ast.BinOp):
         return _fits(value, kind.left) or _fits(value, kind.right)
-    if isinstance(kind, ast.Subscript) and isinstance(kind.value, ast.Name):
-        if kind.value.id == "list":
-            return isinstance(value, list) and all(_fits(one, kind.slice) for one in value)
-        return _fits(value, kind.value)
-    if isinstance(kind, ast.Name):
-        if kind.id == "bool" or isinstance(value, bool):
-            return isinstance(value, bool) and kind.id not in TYPES
-        return kind.id not in TYPES or isinstance(value, TYPES[kind.id])
-    return True
+    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "list":
+        return isinstance(value, list) and all(_fits(item, kind.slice) for item in value)
+    name = ast.unparse(kind)
+    if name == "bool" or isinstance(value, bool):
+        return isinstance(value, bool) and name not in TYPES
+    return isinstance(value, TYPES.get(name, object))
 
 
 def needs_verdict(nb: Any) -> bool:
@@ -267,37 +223,12 @@ def verdict_of(nb: Any) -> Verdict | None:
 
     Raises VerdictError where that is no verdict.
     """
-    for _, output in reversed(list(_outputs(nb))):
-        if (emitted := output.get("data", {}).get(VERDICT)) is not None:
+    outputs = [output for cell in nb.cells for output in cell.get("outputs", [])]
+    for output in reversed(outputs):
+        emitted = output.get("data", {}).get(VERDICT)
+        if emitted is not None:
             try:
                 return from_json(Verdict, emitted, "not a verdict")
             except ValueError as error:
                 raise VerdictError(str(error)) from error
     return None
-
-
-def save_figures(nb: Any, folder: Path) -> list[Figure]:
-    """Write every picture of an executed notebook to ``folder/figures``; their words come from
-    the notebook's metadata.
-
-    Words: ``{"image/png": {"alt": ...}}`` in the output's metadata, else ``alt`` in the cell's.
-    Raises OSError.
-    """
-    figures: list[Figure] = []
-    for cell, output in _outputs(nb):
-        try:
-            picture = base64.b64decode(output.get("data", {}).get("image/png"))
-        except (TypeError, binascii.Error, ValueError):
-            continue  # no picture
-        own = output.get("metadata", {}).get("image/png", {})
-        alt = own.get("alt") if isinstance(own, dict) else ""
-        path = folder / "figures" / f"{len(figures) + 1:02d}.png"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(picture)
-        words = str(alt or cell.metadata.get("alt") or NO_ALT)
-        figures.append(Figure(path=str(path.relative_to(folder)), alt=words))
-    return figures
-
-
-def _outputs(nb: Any) -> Iterator[tuple[Any, Any]]:
-    return ((cell, output) for cell in nb.cells for output in cell.get("outputs", []))

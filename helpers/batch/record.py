@@ -4,22 +4,18 @@ read with tolerance.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from pydantic import ValidationError
 
 from helpers.ground.child import process_of
 from helpers.ground.contract import one_line
-from helpers.ground.units import TIME, plain
+from helpers.ground.units import TIME
 from helpers.ground.units import now as now
 from helpers.look.files import boot_id as boot_id
 from helpers.look.files import read, whole, write_atomic
@@ -38,8 +34,6 @@ PLANNED = {
 }
 """What the record of another attempt keeps."""
 MOST_VALUES = 100_000  # of one record: a report on the faults of each would not fit into memory
-SHOWN = ("attempt", "strikes", "node", "gpu", "gate", "quarantined", "seconds")
-CELLS = ("run_id", "box", "state")
 
 
 class IllegalMove(ValueError):
@@ -65,19 +59,18 @@ def move(run: Run, state: str, **changes: Any) -> Run:
     return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
 
 
-def next_attempt(run: Run, after_strikes: int, ooms: int | None) -> int:
+def next_attempt(run: Run, ooms: int | None) -> int:
     """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
     is.
 
     One that never started keeps its number. One that the user interrupted is tried again, and
-    so is one whose batch ended while it ran, until it has more than ``after_strikes`` strikes;
-    never where ``ooms``, the OOM kills by now, rose meanwhile.
+    so is one whose batch ended while it ran, until that has happened twice; never where ``ooms``, the OOM kills by now, rose meanwhile.
     """
     if run.state == "skipped":
         return run.attempt if run.stopped_by in NEVER_RAN else 0
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
-    if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= after_strikes:
+    if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= 1:
         known = ooms is not None and run.ooms_before is not None and run.boot_id == boot_id()
         return 0 if known and (ooms or 0) > (run.ooms_before or 0) else run.attempt + 1
     return 0
@@ -91,16 +84,6 @@ def again(run: Run, attempt: int) -> Run:
     if run.state in LEGAL:
         raise IllegalMove(f"{run.run_id}: {run.state}; expected a run that has ended")
     return Run(**run.model_dump(include=PLANNED), attempt=attempt)
-
-
-def same_run(run: Run) -> str:
-    """What makes two records the same run at two times, as twelve hexadecimal digits.
-
-    That is notebook, parameters, preset, GPU and box.
-    """
-    asked = [run.notebook, run.parameters, run.preset, run.gpu, run.box]
-    text = json.dumps(asked, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def write_run(folder: Path, run: Run) -> None:
@@ -180,95 +163,6 @@ def gone(run: Run) -> str:
     if run.boot_id and run.boot_id != boot_id():
         return "started under another boot" if run.node in ("", node()) else ""
     return "started, and its process is gone" if run.pid is not None and not is_alive(run) else ""
-
-
-def strikes_by_node(runs: Iterable[Run]) -> Counter[str]:
-    """How many strikes the runs of each node have."""
-    counts: Counter[str] = Counter()
-    for run in runs:
-        counts[run.node] += run.strikes
-    return counts
-
-
-def time_left_s(runs: Sequence[Run], going: Mapping[int, float] | None = None) -> float | None:
-    """Seconds until the end if the rest goes like the runs before; None while nothing is known
-    of some run.
-
-    What a run should take is the median of its notebook's runs so far, else the plan's
-    estimate, else the median of all runs. ``going``: seconds that runs have taken, by their
-    number; without it the records say when a run has started.
-    """
-    known: dict[str, list[float]] = defaultdict(list)
-    for run in runs:
-        if run.seconds is not None and run.state not in ("planned", "started", "skipped"):
-            for name in (run.notebook, ""):
-                known[name].append(run.seconds)
-    usual = {name: median(seconds) for name, seconds in known.items()}
-    left_s = 0.0
-    for number, run in enumerate(runs):
-        if run.state in ("planned", "started"):
-            expected_s = usual.get(run.notebook, run.estimate_s)
-            expected_s = usual.get("") if expected_s is None else expected_s
-            if expected_s is None:
-                return None
-            since_s = seconds_since(run.started_at) if run.state == "started" else 0.0
-            left_s += max(0.0, expected_s - (going or {}).get(number, since_s))
-    return left_s / max(1, len(going or {}))
-
-
-def short_time(seconds: float) -> str:
-    """A time that is only about right: ``40 s``, ``12 min``, ``3 h 10 min``."""
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def status_json(view: BatchView) -> dict[str, Any]:
-    """The state of a batch as data."""
-    return {
-        "batch": view.folder.name,
-        "counts": view.counts,
-        "unreadable": list(view.unreadable),
-        "left_s": time_left_s(view.runs),
-        "runs": [
-            {
-                **{name: getattr(run, name) for name in ("run_id", "notebook", "box", "state")},
-                "cause": run.cause or gone(run),
-                "gone": bool(gone(run)),
-                **{name: getattr(run, name) for name in SHOWN},
-                "answer": run.verdict.cause if run.verdict else None,
-            }
-            for run in view.runs
-        ],
-    }
-
-
-def status_text(view: BatchView) -> str:
-    """The state of a batch for a terminal: one line a run, read from its records alone."""
-    wide = {name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in CELLS}
-    left_s = time_left_s(view.runs)
-    left = f"; about {short_time(left_s)} left" if left_s else ""
-    none = "no record can be read" if view.unreadable else "no runs"
-    counts = ", ".join(f"{n} {state}" for state, n in view.counts.items()) or none
-    lines = [f"{view.folder.name}: {counts}{left}"]
-    nodes = len({run.node for run in view.runs if run.node}) > 1
-    for run in view.runs:
-        words = [
-            f"on {run.node}" if nodes and run.node else "",
-            f"attempt {run.attempt}" if run.attempt > 1 else "",
-            run.verdict.short if run.verdict else "",
-            run.cause or gone(run),
-            run.gate and f"afterwards: {run.gate}",
-            run.quarantined and f"closed: {run.quarantined}",
-            run.strikes_in_words,
-            *run.notes,
-        ]
-        seconds = f"{run.seconds:6.1f} s" if run.seconds is not None else " " * 8
-        cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in wide.items())
-        lines.append(f"  {cells}  {seconds}  {'; '.join(filter(None, words))}".rstrip())
-    lines += [f"  not readable: {line}" for line in view.unreadable]
-    return "\n".join(map(plain, lines))  # a record may hold anything
 
 
 def in_words(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """One page for a batch, or for several: the verdict and its next step, what needs a person, what
-each notebook came to on each box, what is new since the batch before, and every run with its true
-state. Notebooks of a few runs are on it, those of many on pages of their own beside it.
+each notebook came to on each box, and every run with its true state. Notebooks of a few runs are on
+it, those of many on pages of their own beside it.
 
 A page needs no network and runs nothing; that of a few runs is one file that can be mailed.
 Pages are written for partial batches and torn records too, and name what could not be read.
@@ -9,10 +9,8 @@ Pages are written for partial batches and torn records too, and name what could 
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +27,12 @@ from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
 from .batch_table import counted
-from .gate import before_the_end
 from .kernel import last_words
+from .last_look import before_the_end
 from .leading_verdict import bundle_of
 from .notebook import NotebookError, open_notebook
-from .record import RecordUnreadable, boot_id, gone, read_batch, read_run, same_run
-from .section import BoxAnswer, Section, Sections, answers_of, grouped, outcome, troubles
-from .shapes import Run
+from .record import RecordUnreadable, boot_id, gone, read_run
+from .section import BoxAnswer, Section, Sections, answers_of, troubles
 
 PAGE_BYTES = 2_400_000
 RUN_PAGE_BYTES = 1_200_000
@@ -52,9 +49,7 @@ MOST_TROUBLES = 150
 MOST_EARLIER = 60
 MOST_ALIKE = 6
 MOST_OPEN = 4
-MOST_BEFORE = 20
 LAST_WORDS = 700
-LONGEST_NAME = 80
 OF_SEVERAL = "batches.html"
 """The page of several batches, in the folder that holds all of them."""
 
@@ -96,7 +91,6 @@ def write_index(*folders: Path) -> Path:
         return path
     path = report.folder / "index.html"
     write_atomic(path, text)
-    _link(path, report)
     return path
 
 
@@ -165,22 +159,6 @@ def _write_run_page(report: Report, section: Section) -> None:
     write_atomic(path, _page(run_report, up))
 
 
-def _link(path: Path, report: Report) -> None:
-    """A link to the page by a name that says box, day and cause: for who keeps it, or looks for
-    it among others.
-    """
-    answers = answers_of(report.sections)
-    words = [_titles(report, answers)["heading"]]
-    if len(answers) == 1 and answers[0].verdict:
-        words.append(answers[0].verdict.short)
-    name = re.sub(r"[^\w.]+", "-", " ".join(words)).strip("-.")
-    for old in path.parent.glob("*.html"):
-        if old.is_symlink():
-            old.unlink()
-    with suppress(OSError):  # a file system without links
-        (path.parent / f"{name[:LONGEST_NAME]}.html").symlink_to(path.name)
-
-
 def _looked_at_first(sections: list[Section]) -> list[str]:
     """The anchors of the runs that get a page: the first of each trouble, one of each answer,
     then the rest in order.
@@ -205,7 +183,6 @@ def _page(report: Report, up: str = "") -> str:
     if report.is_large:
         sections = _with_last_words(sections, kinds)
     alarms = [runs for runs in kinds if runs[0].run.state != "skipped"]
-    nodes = grouped(sections, lambda section: section.run.node)
     gates = Counter(section.not_clean for section in sections if section.not_clean).most_common()
     repeated = [section for section in sections if section.run.attempt > 1][:MOST_EARLIER]
     shown = sections
@@ -224,7 +201,6 @@ def _page(report: Report, up: str = "") -> str:
         many=len(answers) > 1,
         answers=answers,
         notebooks=notebooks,
-        since=None if up or len(report.batches) > 1 else _since(report),
         unreadable=report.unreadable,
         counts=counted(section.run for section in sections),
         troubles=kinds[:MOST_TROUBLES],
@@ -232,18 +208,10 @@ def _page(report: Report, up: str = "") -> str:
         most_alike=MOST_ALIKE,
         alarms=len(alarms),
         need=sum(len(runs) for runs in alarms),
-        nodes=_nodes(nodes) if len(nodes) > 1 else [],
         gates=[why if count == 1 else f"{why}, {count} times" for why, count in gates],
         repeated=[f"{s.run.run_id}: {'; '.join([*s.earlier, s.state])}" for s in repeated],
     )
     return str(html)
-
-
-def _nodes(nodes: list[tuple[str, Sections]]) -> list[tuple[str, Sections, list[str]]]:
-    return [
-        (node or "this one", sections, counted(section.run for section in sections))
-        for node, sections in nodes
-    ]
 
 
 def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
@@ -325,38 +293,6 @@ def _before(section: Section) -> str:
         why = "that machine has not answered since; there, if it comes back"
         lines = [*lines, f"What was read there last: not available because {why}: {there}"]
     return uncoloured("\n".join(lines))
-
-
-def _since(report: Report) -> dict[str, Any] | None:
-    """The name of the batch before with the same runs, and the runs that came to something else.
-
-    Those that changed alike stand together, what is lost now first and what is new last. None
-    where no such batch lies beside this one.
-    """
-    folder = report.folder.resolve()
-    plan = folder.name.partition("-")[2]
-    if not plan:
-        return None
-    sections = {same_run(section.run): section for section in report.sections}
-    beside = sorted(path for path in folder.parent.glob(f"*-{plan}") if path.name < folder.name)
-    for path in reversed(beside[-MOST_BEFORE:]):
-        before = {same_run(run): run for run in read_batch(path).runs}
-        if before.keys() & sections.keys():
-            return {"name": path.name, "moved": _moved(before, sections)}
-    return None
-
-
-def _moved(
-    before: dict[str, Run], sections: dict[str, Section]
-) -> list[tuple[tuple[str, str], list[Section]]]:
-    """Runs under (what they came to before, what they came to now), where these differ."""
-    is_new = "was not there"
-    moved: dict[tuple[str, str], list[Section]] = {}
-    for key, section in sections.items():
-        earlier = outcome(before[key]) if key in before else is_new
-        if earlier != section.outcome:
-            moved.setdefault((earlier, section.outcome), []).append(section)
-    return sorted(moved.items(), key=lambda row: (row[0][0] == is_new, not row[1][0].lost))
 
 
 def _below(folder: Path, error: Exception) -> str:

@@ -92,7 +92,8 @@ class Section:
     @property
     def outcome(self) -> str:
         """What it came to: its answer, else its state."""
-        return outcome(self.run)
+        verdict = self.run.verdict
+        return verdict.short if verdict else self.run.state.replace("_", " ")
 
     @property
     def says(self) -> str:
@@ -165,11 +166,6 @@ class BoxAnswer:
     def sure(self) -> str:
         """How sure the verdict is; empty where it answers another question or there is none."""
         return self.verdict.confidence if self.verdict and not self.verdict.state else ""
-
-
-def outcome(run: Run) -> str:
-    """What a run came to: its answer, else its state."""
-    return run.verdict.short if run.verdict else run.state.replace("_", " ")
 
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Verdict
 
-from .box_state import Gates
+from .look_shapes import Gates
 
 State = Literal[
     "planned",
@@ -56,7 +56,7 @@ class PlannedRun(Shape):
     """One line of a plan: a notebook with fixed parameters, or a grid of them.
 
     ``gpu`` is the PCI address of the GPU that it uses: a notebook that takes ``gpu`` is given
-    it, and a gate or a quarantine of that GPU counts for it. ``danger`` can only raise what the
+    it, and only what is wrong with that GPU holds it back. ``danger`` can only raise what the
     notebook says of itself.
     """
 
@@ -71,26 +71,8 @@ class PlannedRun(Shape):
     limits: Limits = Limits()
 
 
-class StopRules(Shape):
-    """When a batch, or a node, gets no more runs.
-
-    A strike is a run that died, hung or took its box down.
-
-    A run with more than ``after_strikes`` of them is never repeated by itself.
-    ``on_confidence``: a run that answers with a verdict at least so sure is the success that
-    the plan was looking for, and the rest is not needed.
-    """
-
-    after_failures: int | None = Field(default=None, ge=1)
-    after_strikes: int = Field(default=1, ge=1)
-    node_strikes: int | None = Field(default=None, ge=1)
-    on_states: list[State] = []
-    on_confidence: Literal["", "weak", "likely", "confirmed"] = ""
-
-
 class Plan(Shape):
-    """A plan file: which notebooks run, in which order, with what, for how long at most, and
-    when it stops.
+    """A plan file: which notebooks run, in which order, with what, and for how long at most.
 
     ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the
     checkout that paths may be in.
@@ -101,18 +83,8 @@ class Plan(Shape):
     jobs: int = Field(default=1, ge=1, le=64)
     order: Literal["danger", "as written"] = "danger"
     gates: Gates = Gates()
-    stop: StopRules = StopRules()
     outside: list[str] = []
     runs: list[PlannedRun] = Field(min_length=1)
-
-
-class Figure(Shape):
-    """A picture that a run drew: its file beside run.json, and the words for those who cannot
-    see it.
-    """
-
-    path: str
-    alt: str
 
 
 def _known(version: int) -> int:
@@ -126,10 +98,11 @@ class Run(Shape):
     """run.json: the truth about one run of one notebook.
 
     ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time
-    limit, a quarantine or stop rule, a full disk, a box that could not be captured, the end of
-    its batch, or a record that cannot be read. ``strikes`` counts, over all attempts, what it
-    is to blame for. ``gate`` says why the box was not clean after it, ``quarantined`` what is
-    closed since then ("gpu 0000:03:00.0", "box"). ``ooms_before``: OOM kills that its cgroup
+    limit, a full disk, a box that was not clean or could not be captured, the end of its batch,
+    or a record that cannot be read (in records of earlier versions also a quarantine or a stop
+    rule). ``strikes`` counts, over all attempts, what it is to blame for. ``gate`` says why the
+    box was not clean after it, ``quarantined`` which part of it no look can find well again
+    before a reboot ("gpu 0000:03:00.0 (for good)"). ``ooms_before``: OOM kills that its cgroup
     had counted before its start.
     """
 
@@ -162,7 +135,7 @@ class Run(Shape):
     seconds: float | None = None
     tool_version: str = ""
     verdict: Annotated[Verdict, PlainSerializer(as_dict)] | None = None
-    figures: list[Figure] = []
+    figures: list[dict[str, str]] = []  # of records before 0.1.0
     files: list[str] = []
     left_behind: list[str] = []
     gate: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,21 @@ def run(arguments: argparse.Namespace) -> int:
     plan: a plan file, such as notebooks/plans/quick.yaml
     --box BOX: run the plan's live runs on this bundle or recorded box instead
     --out FOLDER: where batches go (default: outputs)
-    --dry-run: print the runs in order, the danger and estimated time of each, gates and stop rules; run nothing
+    --dry-run: print the runs in order, the danger and estimated time of each, limits and gates; run nothing
     --resume [BATCH]: go on with a batch of this plan that was stopped (default: the newest)
     --again RUN ...: with --resume: repeat this run whatever it did; may be given more than once
     --scheduler ADDRESS: carry the runs out on the workers of a Dask scheduler (tls://host:8786; see env/FLEET.md)
-    --print-service: with --resume: print how to go on by itself after a logout or a reboot; run nothing
     Example: run notebooks/plans/quick.yaml --dry-run
     """
-    from helpers.batch import gate
-    from helpers.batch.batch import for_terminal, resume_texts, run_plan
-    from helpers.batch.plan import dry_run, dry_run_text, load_plan
-    from helpers.batch.record import read_batch, status_json, status_text
+    from helpers.batch.box_state import measure
+    from helpers.batch.dry_run import dry_run, dry_run_text
+    from helpers.batch.plan import load_plan
+    from helpers.batch.progress import Plain
+    from helpers.batch.record import read_batch
     from helpers.batch.report import write_index
-    from helpers.batch.runner import Stop
+    from helpers.batch.status import status_json, status_text
+    from helpers.batch.stop import Stop
+    from helpers.batch.supervisor import run_plan
 
     plan = _plan(arguments.plan)
     stop = Stop()
@@ -39,10 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
     outputs = Path(arguments.out) if arguments.out else OUTPUTS
     outputs.mkdir(exist_ok=True)
     resume = _resumed(arguments, outputs)
-    if arguments.print_service and resume:
-        load_plan(plan, arguments.box)
-        print("\n".join(resume_texts(plan, CHECKOUT, resume, OUTPUTS.parent, arguments.box)))
-        return 0
     if arguments.scheduler:
         from helpers.batch.cluster import Cluster
 
@@ -52,8 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         outputs,
         box=arguments.box,
         capture=_capture_into,
-        progress=for_terminal(),
-        gate=gate,
+        progress=Plain(sys.stderr),
+        measure=measure,
         carrier=carrier,
         resume=resume,
         again=arguments.again,
@@ -80,10 +79,8 @@ def _plan(name: str) -> Path:
 def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
-        given = {"--again": arguments.again, "--print-service": arguments.print_service}
-        for option in filter(given.get, given):
-            advice = "add --resume, or --resume BATCH"
-            raise WrongUse(f"{option}: expected --resume beside it; {advice}")
+        if arguments.again:
+            raise WrongUse("--again: expected --resume beside it; add --resume, or --resume BATCH")
         return None
     if arguments.resume:
         return named_batch(arguments.resume)
@@ -131,7 +128,8 @@ def status(arguments: argparse.Namespace) -> int:
     [batch]: a batch folder (default: the newest below outputs)
     Example: status
     """
-    from helpers.batch.record import read_batch, status_json, status_text
+    from helpers.batch.record import read_batch
+    from helpers.batch.status import status_json, status_text
 
     view = read_batch(named_batch(arguments.batch))
     say(arguments, status_json(view), status_text(view))

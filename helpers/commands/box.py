@@ -227,13 +227,14 @@ def gate(arguments: argparse.Namespace) -> int:
     """
     from dataclasses import asdict, replace
 
-    from helpers.batch import box_state
+    from helpers.batch import box_state, clean
+    from helpers.batch.look_shapes import BoxState, Gates, read_state
     from helpers.ground.units import pci_address
 
     asked = [pci_address(gpu) or gpu for gpu in arguments.gpu]
+    since = arguments.since
     try:
-        since = arguments.since
-        before = box_state.read_state(files.whole(since)) if since else None
+        before = read_state(files.whole(since)) if since else None
         if before is not None and asked:
             before = replace(before, available_bytes=None)
         os.stat(arguments.disk)
@@ -244,34 +245,29 @@ def gate(arguments: argparse.Namespace) -> int:
         name = getattr(error, "filename", "")
         why = getattr(error, "strerror", "") or error
         expected = "expected a look that gate --save wrote, and a folder that is there"
-        raise WrongUse(f"{name or arguments.since}: {why}; {expected}") from error
+        raise WrongUse(f"{name or since}: {why}; {expected}") from error
     looks = iter([state])
 
-    def look() -> box_state.BoxState:
+    def look() -> BoxState:
         nonlocal state
         state = next(looks, None) or box_state.measure(asked, folder=arguments.disk, since=state)
         return state
 
-    limits = box_state.Gates(settle_s=arguments.settle)
-    troubles = [*box_state.settle(before or box_state.idle(state), limits, look)]
+    limits = Gates(settle_s=arguments.settle)
+    troubles = [*clean.settle(before or clean.idle(state), limits, look)]
+    troubles += clean.missing(state, asked, arguments.gpus)
     seen = [gpu.pci for gpu in state.gpus]
-    gone = "no layer shows it"
-    blind = "nothing here says how much of its memory is used"
-    missing = [(f"gpu {pci}", gone) for pci in asked if pci not in seen]
-    missing += [(f"gpu {gpu.pci}", blind) for gpu in state.gpus if not gpu.pools]
-    if arguments.gpus is not None and len(seen) != arguments.gpus:
-        missing.append(("box", f"GPUs seen: {len(seen)}, expected {arguments.gpus}"))
-    troubles += [box_state.Trouble(*words, False) for words in missing]
     if arguments.json:
-        reasons = [asdict(one) for one in troubles]
+        reasons = [asdict(trouble) for trouble in troubles]
         print_json({"clean": not troubles, "gpus": seen, "reasons": reasons})
     elif troubles:
-        print("".join(f"not clean: {one.scope}: {one.why}\n" for one in troubles), end="")
+        for trouble in troubles:
+            print(f"not clean: {trouble.scope}: {trouble.why}")
     else:
         print(f"clean: {', '.join(seen) or 'no GPU is seen here'}")
     if before is not None and not state.log and not arguments.json:
         print("not looked at: the kernel log, which this user may not read", file=sys.stderr)
-    return int(bool(troubles))
+    return 1 if troubles else 0
 
 
 def monitor(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ VERBS = {
 }
 
 OPTIONS = {
+    ("run", "--print-service"): "copy env/casebook-resume.service and fill in its two paths",
     ("run", "--keys"): "Dask's own TLS configuration names the keys; see env/FLEET.md",
     ("record", "--cpu-profile"): "rehearse runs the program on a card that is not there",
     ("rehearse", "--against"): "trial --gpu CARD --preset PRESET -- COMMAND tries presets",

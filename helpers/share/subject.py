@@ -156,14 +156,13 @@ def _texts_of(run: Run) -> Counter[str]:
 
 def _of_notebook(path: Path) -> Subject:
     try:
-        notebook, faults = read_notebook(path)
+        notebook = read_notebook(path)
     except NotebookError as error:
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
     bundle, no_bundle = bundle_of(_boxes_of(notebook)[-1:], None)
     verdict = _verdict(notebook)
     left_out: Counter[str] = Counter()
     left_out["cell of the notebook"] = len(notebook.cells)
-    left_out["fault of the notebook"] = len(faults)
     if verdict:
         left_out["text of a verdict"] = texts_left_out(verdict)
     name = public.notebook(path.name)

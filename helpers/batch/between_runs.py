@@ -1,0 +1,146 @@
+"""The box of a batch between its runs: what a look found, and which run is held back.
+
+Only a run that works the box is held back, and only by what it could meet: its GPU in use, too
+hot or lost, or no room for results. The next run has the box looked at anew. What no look can
+disprove, such as a GPU reset or a process that SIGKILL does not end, counts until the next boot.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .clean import concerning, settle
+from .last_look import keep
+from .look_shapes import BoxState, Gates, Trouble
+from .record import boot_id, in_words, now
+from .shapes import Run
+
+TICK_S = 0.2
+WATCH_S = 20.0
+FOR_GOOD = " (for good)"
+Measure = Callable[..., BoxState]
+"""Looks at the box: helpers.batch.box_state.measure, or a stand-in for it."""
+
+
+class _Interrupted(Exception):
+    pass
+
+
+class BoxWatch:
+    """Looks at the box of a batch while nothing runs, and keeps a look while something does.
+
+    Without ``measure`` nothing is looked at. ``interrupted`` says whether the batch is to stop:
+    it ends a wait.
+    """
+
+    def __init__(
+        self,
+        measure: Measure | None,
+        gates: Gates,
+        folder: Path,
+        interrupted: Callable[[], bool],
+    ):
+        self.measure = measure
+        self.gates = gates
+        self.folder = folder
+        self.interrupted = interrupted
+        self.first: BoxState | None = None
+        self.last: BoxState | None = None
+        self.newest = BoxState(boot_id(), at=now())
+        self.troubles: tuple[Trouble, ...] = ()
+        self.stays: list[Trouble] = []
+        self.blind = ""
+        self.watched_s = time.monotonic()
+
+    def holds_back(self, run: Run, runs: Iterable[Run]) -> str:
+        """Why a run must not start now, or nothing; ``runs`` are all of its batch."""
+        if run.danger == "looks":
+            return ""
+        if self.first is None or self.troubles:
+            self.look()
+        return concerning([*lost(runs), *self.stays, *self.troubles], run.gpu)
+
+    def after(self, runs: Sequence[Run]) -> list[Run]:
+        """Look at the box after these runs; the records of those that left it unclean, or after
+        which nothing could be seen.
+        """
+        if self.measure is None or self.interrupted():
+            return []
+        before = self.troubles
+        self.look()
+        if self.blind:
+            return [run.model_copy(update={"gate": self.blind}) for run in runs]
+        new = [trouble for trouble in self.troubles if trouble not in before]
+        if not new:
+            return []
+        beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""
+        why = "; ".join(f"{trouble.scope}: {trouble.why}" for trouble in new) + beside
+        stays = dict.fromkeys(trouble.scope + FOR_GOOD for trouble in new if not trouble.passes)
+        return [
+            run.model_copy(update={"gate": why, "quarantined": ", ".join(stays)}) for run in runs
+        ]
+
+    def look(self) -> None:
+        """What is wrong with the box, after it had time to settle."""
+        self.blind = ""
+        self.troubles = ()
+        if self.measure is None:
+            return
+        try:
+            if self.first is None:
+                self.last = self.measure(folder=self.folder)
+                # Other programs may take host memory: that endangers no run.
+                self.first = replace(self.last, available_bytes=None)
+            self.troubles = settle(self.first, self.gates, self._measure, self._pause)
+            self.stays += [trouble for trouble in self.troubles if not trouble.passes]
+        except _Interrupted:
+            return
+        except Exception as error:  # noqa: BLE001  a fault of the look must not cost the night; the records say it was blind
+            self.blind = f"not looked at: {in_words(error)}"
+
+    def watch(self) -> None:
+        """While runs go on, every WATCH_S, a look that is only kept; none any more after one
+        that a driver did not answer.
+        """
+        if self.measure is None or time.monotonic() < self.watched_s + WATCH_S:
+            return
+        self.watched_s = time.monotonic()
+        try:
+            state = self.newest = self.measure(folder=self.folder)
+        except Exception as error:  # noqa: BLE001  no process or thread is left, a driver's words are new: the page says so
+            why = f"not looked at: {in_words(error)}"
+            state = replace(self.newest, errors=(Trouble("box", why),))
+        keep(self.folder, state)
+        if state.errors:
+            self.watched_s = math.inf
+
+    def _measure(self) -> BoxState:
+        assert self.measure is not None
+        self.last = self.newest = self.measure(folder=self.folder, since=self.last)
+        keep(self.folder, self.last)
+        return self.last
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.interrupted():
+                raise _Interrupted
+            time.sleep(TICK_S)
+
+
+def lost(runs: Iterable[Run]) -> Iterator[Trouble]:
+    """What runs under this boot left behind that no look can disprove."""
+    boot = boot_id()
+    for run in runs:
+        if run.boot_id != boot:
+            continue
+        if run.state == "stuck":
+            scope = f"gpu {run.gpu}" if run.gpu else "a GPU"
+            yield Trouble(scope, f"{run.run_id}: {run.cause}", passes=False)
+        for scope in run.quarantined.split(", "):
+            if scope.endswith(FOR_GOOD):
+                yield Trouble(scope[: -len(FOR_GOOD)], run.gate or run.cause, passes=False)

@@ -1,0 +1,151 @@
+"""May this box be used for the next job? What a look at it may not show, and how long that may take.
+
+One judgement for the verb ``gate`` and for a batch. Standard library of Python 3.8 alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from helpers.ground.units import pci_address, show_bytes
+from helpers.judge.holders import SLACK_BYTES, newcomers
+
+from .look_shapes import BoxState, Gates, GpuState, Trouble
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+NEW = " that was not there before"
+
+
+def idle(state: BoxState) -> BoxState:
+    """What this box is like when nobody uses its GPUs."""
+    unused = [
+        replace(gpu, holders=(), pools=tuple((layer, 0, total) for layer, _, total in gpu.pools))
+        for gpu in state.gpus
+    ]
+    return replace(state, gpus=tuple(unused))
+
+
+def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, ...]:
+    """Why a box is not clean: what happened by ``after``, and how its memory, holders, heat and
+    disk differ from ``before``.
+
+    Pure. After a reboot only what needs no comparison is judged. Of what either look could not
+    read nothing is said. ``idle(after)`` as ``before`` asks whether anybody uses the box at
+    all.
+    """
+    troubles = list(after.errors)
+    same_boot = before.boot_id == after.boot_id
+    earlier = {gpu.pci: gpu for gpu in before.gpus} if same_boot else {}
+    for gone in earlier.keys() - {gpu.pci for gpu in after.gpus}:
+        why = "the GPU is gone: it was there before and no layer shows it now"
+        troubles.append(Trouble(f"gpu {gone}", why, False))
+    for gpu in after.gpus:
+        whys = list(_too_hot(gpu, gates.temperature_c))
+        if gpu.pci in earlier:
+            whys += _still_used(earlier[gpu.pci], gpu, gates)
+        troubles += [Trouble(f"gpu {gpu.pci}", why) for why in whys]
+    return tuple(troubles + [Trouble("box", why) for why in _host(before, after, gates)])
+
+
+def _host(before: BoxState, after: BoxState, gates: Gates) -> Iterator[str]:
+    had = before.available_bytes
+    has = after.available_bytes
+    if had is not None and has is not None and before.boot_id == after.boot_id:
+        least = had - _allowed(after.total_bytes or 0, gates)
+        if has < least:
+            expected = f"expected at least {show_bytes(least)} as before"
+            yield f"{show_bytes(has)} of host memory available, {expected}"
+    disk = f"the disk of {after.folder}"
+    free = after.disk_free_bytes
+    if after.read_only:
+        yield f"{disk} is mounted read-only, expected one that can be written"
+    elif free is not None and free < gates.disk_free_bytes:
+        expected = f"expected at least {show_bytes(gates.disk_free_bytes)}"
+        yield f"{show_bytes(free)} free on {disk}, {expected}"
+
+
+def _allowed(total_bytes: int, gates: Gates) -> int:
+    return max(SLACK_BYTES, int(gates.memory_back_fraction * total_bytes))
+
+
+def _still_used(before: GpuState, after: GpuState, gates: Gates) -> Iterator[str]:
+    for holder in newcomers(before.holders, after.holders):
+        size = "memory that was not measured"
+        if holder.bytes is not None:
+            size = show_bytes(holder.bytes)
+        state = " and waits inside the kernel (state D)" if holder.state == "D" else ""
+        who = f"{holder.name or 'a process'} ({holder.pid})"
+        yield f"{who} holds {size}{state}, expected no holder{NEW if before.holders else ''}"
+    earlier = {layer: used for layer, used, _ in before.pools}
+    for layer, used, total in after.pools:
+        most = earlier.get(layer, used) + _allowed(total, gates)
+        if used > most:
+            was = f" ({show_bytes(earlier[layer])} before)" if earlier.get(layer) else ""
+            yield f"{layer}: {show_bytes(used)} used, expected at most {show_bytes(most)}{was}"
+
+
+def _too_hot(gpu: GpuState, limit: float | None) -> Iterator[str]:
+    for sensor, degrees, critical in gpu.celsius:
+        most = min((degree for degree in (limit, critical) if degree is not None), default=None)
+        if most is not None and degrees >= most:
+            yield f"{sensor}: {degrees:g} degrees Celsius, expected below {most:g}"
+
+
+def settle(
+    before: BoxState,
+    gates: Gates,
+    look: Callable[[], BoxState],
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Trouble, ...]:
+    """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong,
+    or nothing.
+
+    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's
+    first look as ``before``, so that many small leaks add up, and a ``look`` since the latest
+    one, so that one fault counts once.
+    """
+    happened: tuple[Trouble, ...] = ()
+    waited = 0.0
+    pause = FIRST_PAUSE_S
+    while True:
+        state = look()
+        # A later look does not name again what an earlier one did.
+        happened = tuple(dict.fromkeys((*happened, *state.errors)))
+        troubles = unclean(before, replace(state, errors=happened), gates)
+        passing = [trouble for trouble in troubles if trouble.passes and trouble not in happened]
+        if waited >= gates.settle_s or not passing:
+            return troubles
+        sleep(pause)
+        waited = waited + pause + state.seconds
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def missing(state: BoxState, asked: Sequence[str], count: int | None) -> Iterator[Trouble]:
+    """What a look does not show and a job needs: a GPU that it was asked for, its memory, and
+    ``count`` GPUs.
+    """
+    seen = [gpu.pci for gpu in state.gpus]
+    for pci in asked:
+        if pci not in seen:
+            yield Trouble(f"gpu {pci}", "no layer shows it", False)
+    for gpu in state.gpus:
+        if not gpu.pools:
+            why = "nothing here says how much of its memory is used"
+            yield Trouble(f"gpu {gpu.pci}", why, False)
+    if count is not None and len(seen) != count:
+        yield Trouble("box", f"GPUs seen: {len(seen)}, expected {count}", False)
+
+
+def concerning(troubles: Iterable[Trouble], gpu: str) -> str:
+    """The first of these troubles that concerns a run on ``gpu``, in words; or nothing.
+
+    A run that names no GPU may use any.
+    """
+    address = pci_address(gpu) or gpu
+    for trouble in troubles:
+        if not address or trouble.scope in ("box", "a GPU", f"gpu {address}"):
+            return f"{trouble.scope} is not clean: {trouble.why}"
+    return ""

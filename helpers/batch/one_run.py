@@ -1,0 +1,140 @@
+"""One run of a batch: started in a process of its own, watched, and its record completed.
+
+The process is spawned, never forked. Its record is on the disk before it starts, and says
+afterwards what became of it, whatever that was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from . import kernel
+from .record import (
+    RecordUnreadable,
+    boot_id,
+    move,
+    node,
+    now,
+    read_run,
+    write_run,
+)
+from .runner import LAST_WORDS, salvaged
+from .shapes import Run
+from .stop import Stop
+from .watched import Job, Tick, Watched
+
+LOG = "runner.log"
+
+
+def mark_of(folder: Path, attempt: int) -> str:
+    """The mark that the processes of a run carry in their environment: the same for whoever
+    looks for them later.
+    """
+    return hashlib.sha256(f"{folder.resolve()} {attempt}".encode()).hexdigest()[:32]
+
+
+def run_one(
+    folder: Path, run: Run, job: Job, *, stop: Stop | None = None, tick: Tick | None = None
+) -> Run:
+    """Run one planned run in a process of its own and return its record, whatever happens to
+    that process.
+
+    Call it from a thread that lives as long as the run: the runner ends with the thread that
+    started it. A run whose start cannot be recorded is not started; what else cannot be
+    recorded is in what this returns.
+    """
+    began = time.monotonic()
+    about = {"boot_id": boot_id(), "node": node(), "started_at": now()}
+    run = run.model_copy(update={**about, "ooms_before": kernel.oom_kills()})
+    try:
+        log = open(folder / LOG, "wb")
+    except OSError as error:
+        return not_started(run, error)
+    with log:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "helpers.batch.runner", "--one", str(folder.resolve())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=kernel.CHECKOUT,
+                env=kernel.environment(),
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = f"its runner cannot start: {error.strerror}"
+            return kept(folder, move(move(run, "started"), "failed", cause=why, ended_at=now()))
+    watched = Watched(process, folder, job, stop or Stop(), began)
+    started = move(run, "started", pid=process.pid)
+    try:
+        write_run(folder, started)
+    except OSError as error:
+        process.kill()
+        process.wait()
+        watched.close()
+        return not_started(run, error)
+    watched.give(job)
+    watched.wait(tick)
+    run = _completed(folder, started, watched)
+    if run.stopped_by == "interrupt" and not watched.stop.signal:
+        run = run.model_copy(update={"stopped_by": ""})  # it was no user who interrupted it
+    with suppress(OSError):
+        if run.state == "answered" or not (folder / LOG).stat().st_size:
+            (folder / LOG).unlink()
+    with suppress(RecordUnreadable):
+        if run == read_run(folder / "run.json"):
+            return run
+    return kept(folder, run)
+
+
+def _completed(folder: Path, run: Run, watched: Watched) -> Run:
+    """The record of a run whose runner has ended or was ended: its own, else what can be seen
+    from here.
+    """
+    ended, there = kernel.sweep(watched.job["mark"])
+    kernel.clear_sockets(watched.job["mark"])
+    with suppress(RecordUnreadable):
+        run = read_run(folder / "run.json")
+    if run.state != "started":
+        return run
+    if watched.record is not None:
+        return watched.record  # it did not fit on the disk
+    process = watched.process
+    (state, cause, name) = watched.verdict
+    words = kernel.last_words(folder / LOG)
+    if there or process.poll() is None:
+        deaf = ", ".join(there) or "its runner"
+        state = "stuck"
+        cause = f"{cause or 'its runner ended'}; SIGKILL does not end {deaf}"
+    elif not state:
+        code = process.returncode
+        ooms = kernel.oom_kills()
+        how, name = kernel.how_it_ended(code, run.ooms_before, ooms, words)
+        state = "died"
+        cause = f"its runner {'was ' if name else ''}{how}"
+    changes: dict[str, Any] = {"signal": name, "left_behind": ended, **salvaged(folder)[0]}
+    changes.update(last_words=words[-LAST_WORDS:], ended_at=now())
+    changes["stopped_by"] = "interrupt" if state == "failed" else ""
+    changes["seconds"] = round(time.monotonic() - watched.began, 2)
+    return move(run, state, cause=cause, **changes)
+
+
+def not_started(run: Run, error: OSError) -> Run:
+    """A planned run whose start cannot be recorded: skipped, and to be tried when the batch is
+    resumed.
+    """
+    why = f"its start cannot be recorded: {error.strerror}"
+    return move(run, "skipped", stopped_by="disk", started_at="", cause=why)
+
+
+def kept(folder: Path, run: Run) -> Run:
+    """Write a record; where the disk refuses it, whoever asked for the run holds the only one."""
+    with suppress(OSError):
+        write_run(folder, run)
+    return run

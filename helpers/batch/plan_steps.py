@@ -1,0 +1,199 @@
+"""The steps of a plan: each line with its notebook, box, preset and parameters made concrete."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from helpers.ground.child import CHECKOUT
+from helpers.ground.contract import one_line
+from helpers.ground.units import pci_address
+from helpers.look.archive import BundleError
+from helpers.look.boxes import recorded_names
+from helpers.look.bundle import open_bundle
+from helpers.settings.presets import PresetError
+from helpers.settings.presets import load as load_preset
+
+from .notebook import check_parameters, open_notebook, parameters
+from .plan_yaml import PlanError, check_value
+from .shapes import DANGERS, Danger, Plan, PlannedRun
+from .step import DEFAULT_LIMITS, ITS_LIMIT, Step, digest
+
+NOTEBOOKS = CHECKOUT / "notebooks"
+ARCHIVES = (".tar.gz", ".tgz")
+APART = ("box", "preset", "gpu")  # not among a run's own parameters
+
+
+class Facts(BaseModel):
+    """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes,
+    what its numbers may be.
+    """
+
+    safety: Danger | None = None
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ranges: dict[str, tuple[float | None, float | None]] = {}
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a number outside its range; null is an open end. Raises PlanError."""
+        least, most = self.ranges.get(name, (None, None))
+        least = -math.inf if least is None else least
+        most = math.inf if most is None else most
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            raise PlanError(f"parameter {name!r}: seen {value}; expected {least:g} to {most:g}")
+
+    def danger(self, planned: PlannedRun) -> str:
+        """What a run does to a box: the notebook's own word, which the plan may raise.
+
+        One that says nothing may load it.
+        """
+        own = self.safety
+        raised = planned.danger
+        if own and raised and DANGERS.index(raised) < DANGERS.index(own):
+            seen = f"seen {raised}, and {planned.notebook} {own}"
+            raise PlanError(f"danger: {seen}; a plan may only raise it; leave it out")
+        return raised or own or "loads"
+
+
+class StepReader:
+    """Makes the steps of a plan, each notebook and bundle read once.
+
+    Paths count from ``base``; ``override`` takes the place of the box ``live``.
+    """
+
+    def __init__(self, plan: Plan, base: Path, override: str):
+        self.plan = plan
+        self.base = base
+        self.override = override
+        self.recorded = ["live", *recorded_names()]
+        self.opened = cache(open_bundle)
+        self.notebook = cache(self._notebook)
+
+    def steps(self, planned: PlannedRun) -> Iterator[Step]:
+        """The steps of one line of the plan. ``run_id`` has no number yet: the order gives it."""
+        for name, values in planned.grid.items():
+            if name in planned.parameters:
+                raise PlanError(f"{name!r} stands in parameters and in grid; expected one of them")
+            if not values:
+                raise PlanError(f"grid.{name}: seen an empty list; expected values")
+        for chosen in itertools.product(*planned.grid.values()):
+            mixed = {**planned.parameters, **dict(zip(planned.grid, chosen, strict=True))}
+            step = self._step(planned, mixed)
+            yield from itertools.repeat(step, planned.repeats)
+
+    def _step(self, planned: PlannedRun, mixed: dict[str, Any]) -> Step:
+        source, facts, known = self.notebook(planned.notebook)
+        box, preset, gpu = (_text(planned, mixed, name) for name in APART)
+        gpu = _pci(gpu)
+        own = {name: value for name, value in mixed.items() if name not in APART}
+        if gpu and "gpu" in known:
+            own["gpu"] = gpu
+        check_parameters(known, own)
+        for name, value in own.items():
+            check_value(value, f"parameter {name!r}")
+            facts.check(name, value)
+        for name, text in (("box", box), ("preset", preset)):
+            if text not in ("", "live") and name not in known:
+                wrong = f"{planned.notebook} has no parameter {name!r}"
+                raise PlanError(f"{wrong}; seen {name}: {text}; leave it out")
+        place, box_name = self._box(box)
+        identity = [planned.notebook, box, preset, own]
+        if gpu:
+            identity.append(gpu)
+        key = json.dumps(identity, sort_keys=True)
+        levels = (planned.limits, self.plan.limits, DEFAULT_LIMITS)
+        run_s = next(level.run_s for level in levels if level.run_s)
+        return Step(
+            run_id=f"{source.stem}-{digest(key)[:8]}",
+            notebook=planned.notebook,
+            source=source,
+            parameters=own,
+            takes=frozenset(known),
+            box=place,
+            box_name=box_name if "box" in known else "",
+            preset=self._preset(preset),
+            cell_s=next(level.cell_s for level in levels if level.cell_s),
+            run_s=run_s,
+            danger=facts.danger(planned),
+            gpu=gpu,
+            waits="{batch}" in key,
+            estimate_s=min(facts.seconds or run_s, run_s),
+            estimate_from="the notebook's metadata" if facts.seconds else ITS_LIMIT,
+        )
+
+    def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any]]:
+        """(the file, what its metadata says to this workbook, its parameters with their
+        annotations).
+        """
+        places = [folder / name for folder in (NOTEBOOKS, self.base)]
+        source = next((place for place in places if place.is_file()), None)
+        if source is None:
+            expected = f"expected a file in {NOTEBOOKS.name}/ or beside the plan"
+            raise PlanError(f"notebook: seen {name!r}; {expected}")
+        book = open_notebook(source)
+        try:
+            facts = Facts.model_validate(book.metadata.get("casebook", {}))
+        except ValidationError as error:
+            raise PlanError(one_line(error, f"{name}: metadata.casebook")) from error
+        return source.resolve(), facts, parameters(book)
+
+    def _box(self, box: str) -> tuple[str, str]:
+        """(box as a notebook is given it, its name).
+
+        A path counts from the plan's folder or from here.
+        """
+        if box == "live":
+            box = self.override or box
+        if box in self.recorded:
+            return box, box
+        places = [folder / box for folder in (self.base, Path.cwd()) if box]
+        place = next((place for place in places if place.exists()), None)
+        if place is None:
+            expected = f"expected a bundle's path or one of {', '.join(self.recorded)}"
+            raise PlanError(f"box: seen {box!r}; {expected}")
+        try:
+            self.opened(place.resolve())
+        except BundleError as error:
+            raise PlanError(f"box: {error}") from error
+        end = next((end for end in ARCHIVES if place.name.endswith(end)), "")
+        return str(place.resolve()), place.name.removesuffix(end)
+
+    def _preset(self, preset: str) -> str:
+        """The preset as a notebook is given it: a name of env/presets, or the absolute path of
+        a file that ends in .env.
+        """
+        if preset in ("", "none"):
+            return preset
+        path = (self.base / preset).resolve() if preset.endswith(".env") else None
+        try:
+            load_preset(path or preset)
+        except PresetError as error:
+            raise PlanError(str(error)) from error
+        return str(path or preset)
+
+
+def _pci(gpu: str) -> str:
+    address = pci_address(gpu)
+    if gpu and not address:
+        expected = "expected a PCI address such as 0000:03:00.0; see: lspci -D"
+        raise PlanError(f"gpu: seen {gpu!r}; {expected}")
+    return address
+
+
+def _text(planned: PlannedRun, mixed: dict[str, Any], name: str) -> str:
+    """``box``, ``preset`` or ``gpu``: a key of its own, or a parameter or part of the grid
+    under that name.
+    """
+    if name not in mixed:
+        return str(getattr(planned, name))
+    if name in planned.model_fields_set:
+        raise PlanError(f"{name!r} stands beside and among the parameters; expected one of them")
+    if not isinstance(mixed[name], str):
+        raise PlanError(f"parameter {name!r}: seen {mixed[name]!r}; expected str")
+    return str(mixed[name])

@@ -1,0 +1,117 @@
+"""The text of a plan: YAML without its tricks, and values that a record can keep."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from helpers.look.files import opened
+
+MOST_BYTES = 1_000_000
+ALIAS_NODES = 1_000
+ALL_NODES = 100_000
+TEXT_TAG = "tag:yaml.org,2002:str"
+
+
+class PlanError(ValueError):
+    """A plan that cannot run: one line with the file, the key, what was seen and what was
+    expected.
+    """
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader without merges, keys that stand twice, and aliases that multiply
+    ("billion laughs").
+    """
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.nodes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        node = super().compose_node(parent, index)
+        assert node is not None
+        if isinstance(event, yaml.AliasEvent):
+            # No count yet: the alias stands inside what it names.
+            if self.nodes.get(node, ALIAS_NODES + 1) > ALIAS_NODES:
+                many = f"stands for itself or for more than {ALIAS_NODES:,} values"
+                raise _wrong(f"alias *{event.anchor} {many}", event)
+            return node
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in parts for part in pair]
+        self.nodes[node] = 1 + sum(self.nodes[part] for part in parts)
+        if max(self.nodes[node], len(self.nodes)) > ALL_NODES:
+            raise _wrong(f"more than {ALL_NODES:,} values with its aliases written out", event)
+        return node
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """YAML 1.1 reads the PCI address 0000:03:00.0 as a number of base 60; here it is text,
+        as in YAML 1.2.
+        """
+        tag = super().resolve(kind, value, implicit)
+        number = str(tag).endswith((":int", ":float"))
+        return TEXT_TAG if number and ":" in value else tag
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _wrong(f"key {key.value!r} stands twice", key)
+                if key.value == "<<":
+                    raise _wrong(f"key {key.value!r} merges; write it out", key)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _wrong(problem: str, where: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
+
+
+def read_yaml(path: Path) -> tuple[str, Any]:
+    """(text of a plan file, what it holds).
+
+    Raises PlanError; nothing is built before its size with aliases is known.
+    """
+    try:
+        with opened(path) as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} bytes; say it with grids")
+        text = raw.decode("utf-8")
+        return text, yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except OSError as error:
+        why = f"cannot be read: {error.strerror}"
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        problem = " ".join(str(error.problem).split())
+        why = f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
+    except (yaml.YAMLError, RecursionError) as error:
+        why = f"no YAML ({type(error).__name__})"
+    except ValueError as error:  # no UTF-8, a date such as 2024-13-45, a number of too many digits
+        why = str(error)[:100]
+    raise PlanError(f"{path}: {why}; expected a plan in YAML")
+
+
+def check_value(value: Any, name: str) -> None:
+    """Refuse a value of a parameter that no record can keep. Raises PlanError."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            seen = str(value)[:40]
+            raise PlanError(f"{name}: seen {seen}; expected text as keys; quote them")
+        for part in (*value, *value.values()):
+            check_value(part, name)
+    elif isinstance(value, list):
+        for part in value:
+            check_value(part, name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PlanError(f"{name}: seen {value}; expected a finite number")
+    elif isinstance(value, str):
+        if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+            expected = "expected text without NUL and half letters"
+            raise PlanError(f"{name}: seen {value[:40]!r}; {expected}")

@@ -1,0 +1,120 @@
+"""How a batch goes on, in lines, with several runs side by side.
+
+Nothing here ends a batch: a terminal that is closed, a full disk under a log and a run never
+heard of are all no matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from .shapes import STATES, Run
+from .time_left import short_time, time_left_s
+
+FIRST_LINE_S = 2.0
+
+
+class Quiet:
+    """Shows nothing of how a batch goes on, and is the base of what does.
+
+    All calls come from the thread of the batch.
+    """
+
+    def started(self, folder: Path, runs: Sequence[Run]) -> None:
+        """The batch in ``folder`` begins or goes on, with its runs as they are now."""
+
+    def run_started(self, number: int, run: Run) -> None:
+        """The run with this number in the batch starts."""
+
+    def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
+        """A few times a second while a run goes on; ``cell`` of ``cells`` is running, 0 of 0
+        while its kernel starts.
+        """
+
+    def run_ended(self, number: int, run: Run) -> None:
+        """The run with this number has ended, or was skipped."""
+
+    def ended(self) -> None:
+        """The batch is over."""
+
+
+@dataclass
+class Going:
+    """A run that goes on: where it stands, and when the next line says so."""
+
+    run: Run
+    where: str = "starting"
+    seconds: float = 0.0
+    next_line_s: float = FIRST_LINE_S
+
+
+class Plain(Quiet):
+    """One line as a run starts and ends; in between a line after 2, 4, 8 ... seconds and at
+    most every 30.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+        self.runs: list[Run] = []
+        self.going: dict[int, Going] = {}
+
+    def started(self, folder: Path, runs: Sequence[Run]) -> None:
+        self.runs = list(runs)
+        before = sum(run.state not in ("planned", "started") for run in runs)
+        ended = f", {before} of them ended before" if before else ""
+        self._print(f"{len(runs)} run{'s' if len(runs) != 1 else ''} into {folder}{ended}")
+
+    def run_started(self, number: int, run: Run) -> None:
+        self.going[number] = Going(run)
+        self._say(number, run.short)
+
+    def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
+        going = self.going.setdefault(number, Going(self.runs[number]))
+        going.seconds = seconds
+        going.where = f"cell {cell} of {cells}" if cells else "starting"
+        if seconds >= going.next_line_s:
+            while going.next_line_s <= seconds:
+                going.next_line_s += min(going.next_line_s, 30.0)
+            self._say(number, f"{going.where}, {seconds:.0f} s")
+
+    def run_ended(self, number: int, run: Run) -> None:
+        self.going.pop(number, None)
+        self.runs[number] = run
+        answer = f": {run.verdict.short}" if run.verdict else ""
+        if run.cause:
+            answer += f"; {run.cause}"
+        seconds = f"({run.seconds or 0:.1f} s)"
+        self._say(number, f"{run.short}: {run.state}{answer} {seconds}{self._left()}")
+
+    def ended(self) -> None:
+        if len(self.runs) > 1:
+            self._print(self.summary())
+
+    def counts(self) -> dict[str, int]:
+        """Runs in each state, in the order of the states; ``running`` is what goes on here."""
+        states = [
+            "running" if number in self.going else run.state for number, run in enumerate(self.runs)
+        ]
+        counts = Counter(states)
+        return {state: counts[state] for state in ("running", *STATES) if counts[state]}
+
+    def summary(self) -> str:
+        """The counts and the time that is left, in a few words."""
+        words = [f"{count} {state.replace('_', ' ')}" for state, count in self.counts().items()]
+        return ", ".join(words) + self._left()
+
+    def _left(self) -> str:
+        left_s = time_left_s(self.runs, max(1, len(self.going)))
+        return f"; about {short_time(left_s)} left" if left_s else ""
+
+    def _say(self, number: int, words: str) -> None:
+        self._print(f"run {number + 1} of {len(self.runs)}: {words}")
+
+    def _print(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # a closed terminal must not end a night's batch
+            print(line, file=self.stream, flush=True)

@@ -1,0 +1,67 @@
+"""The state of every run of a batch, read from its records alone, as data and for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from helpers.ground.units import plain
+
+from .record import BatchView, gone
+from .shapes import Run
+from .time_left import short_time, time_left_s
+
+COLUMNS = ("run_id", "box", "state")
+FIELDS = (
+    *("run_id", "notebook", "box", "state", "attempt", "strikes", "node", "gpu", "gate"),
+    *("quarantined", "seconds"),
+)
+
+
+def status_json(view: BatchView) -> dict[str, Any]:
+    """The state of a batch as data."""
+    rows = []
+    for run in view.runs:
+        row = {name: getattr(run, name) for name in FIELDS}
+        why_gone = gone(run)
+        row.update(cause=run.cause or why_gone, gone=bool(why_gone))
+        row["answer"] = run.verdict.cause if run.verdict else None
+        rows.append(row)
+    return {
+        "batch": view.folder.name,
+        "counts": view.counts,
+        "unreadable": list(view.unreadable),
+        "left_s": time_left_s(view.runs),
+        "runs": rows,
+    }
+
+
+def status_text(view: BatchView) -> str:
+    """The state of a batch for a terminal: one line a run."""
+    left_s = time_left_s(view.runs)
+    left = f"; about {short_time(left_s)} left" if left_s else ""
+    none = "no record can be read" if view.unreadable else "no runs"
+    counts = ", ".join(f"{count} {state}" for state, count in view.counts.items()) or none
+    lines = [f"{view.folder.name}: {counts}{left}"]
+    widths = {
+        name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in COLUMNS
+    }
+    several_nodes = len({run.node for run in view.runs if run.node}) > 1
+    for run in view.runs:
+        cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in widths.items())
+        seconds = " " * 8 if run.seconds is None else f"{run.seconds:6.1f} s"
+        lines.append(f"  {cells}  {seconds}  {'; '.join(_remarks(run, several_nodes))}".rstrip())
+    lines += [f"  not readable: {line}" for line in view.unreadable]
+    return "\n".join(map(plain, lines))  # a record may hold anything
+
+
+def _remarks(run: Run, several_nodes: bool) -> list[str]:
+    remarks = [
+        f"on {run.node}" if several_nodes and run.node else "",
+        f"attempt {run.attempt}" if run.attempt > 1 else "",
+        run.verdict.short if run.verdict else "",
+        run.cause or gone(run),
+        f"afterwards: {run.gate}" if run.gate else "",
+        run.strikes_in_words,
+        *run.notes,
+    ]
+    return [remark for remark in remarks if remark]

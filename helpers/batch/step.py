@@ -1,0 +1,45 @@
+"""One concrete run of a plan, before it has run."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .shapes import Limits, Plan
+
+DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
+ITS_LIMIT = "its limit"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One concrete run of a plan.
+
+    ``box`` is live, a recorded name or an absolute path; ``box_name`` is what records say,
+    empty for a notebook that takes no box. ``parameters`` are those of the plan alone;
+    ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty. A step that
+    ``waits`` reads the batch's own records: it starts when all before it have ended.
+    ``estimate_s`` are seconds.
+    """
+
+    run_id: str
+    notebook: str
+    source: Path
+    parameters: dict[str, Any]
+    takes: frozenset[str]
+    box: str
+    box_name: str
+    preset: str
+    cell_s: float
+    run_s: float
+    danger: str = "looks"
+    gpu: str = ""
+    waits: bool = False
+    estimate_s: float = 0.0
+    estimate_from: str = ITS_LIMIT
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

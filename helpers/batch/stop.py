@@ -1,0 +1,45 @@
+"""Whether a batch was asked to stop, by Ctrl-C, by a signal, or because its terminal is gone."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stop:
+    """Holds the first signal that asked the batch to stop, and how many came.
+
+    In the main thread only. With ``raises`` a signal also ends what the main thread does just
+    now, by KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self.signal = ""
+        self.times = 0
+        self.raises = False
+
+    @contextmanager
+    def listening(self) -> Iterator[Stop]:
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # nohup stays nohup
+                signal.signal(number, self._hear)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: Any) -> None:
+        self.signal = self.signal or signal.Signals(number).name
+        self.times += 1
+        if self.raises:
+            raise KeyboardInterrupt
