@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "share": 6_900,
     "tell": 31_900,
     "trials": 32_200,
-    "vpoc": 18_200,
+    "vpoc": 16_200,
     "TOTAL": 381_000,
 }
 

@@ -160,4 +160,4 @@ def test_a_strategy_that_is_extrapolated_says_so():
 def test_the_quickest_chunk_leads_the_table_of_chunks():
     table = view.chunks_table(study_rows())
     assert table.title.startswith("Fastest on this machine: 10 trades a chunk with fused, 10.0 ms")
-    assert "1.00 MiB" in str(table)
+    assert "6.00 MiB" in str(table)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.vpoc.layout import Layout
+from helpers.vpoc.counting import profiles
+from helpers.vpoc.layout import Layout, survey
 from helpers.vpoc.levels import RULES, by_rule, levels
 from helpers.vpoc.ticks import (
     TICKS,
@@ -126,6 +127,8 @@ def test_levels_are_those_of_the_slow_twin_under_every_rule(rows):
 
 def test_a_table_says_poc_and_value_area_under_each_rule():
     session = (np.array([1, 2, 2, 3], np.int32), np.array([1, 2, 2, 1], np.int32))
-    rows = by_rule(from_sessions([session], 0.25, ["day"]))
+    trades = from_sessions([session], 0.25, ["day"])
+    layout = survey(trades)
+    rows = by_rule(trades, profiles(trades, layout), layout)
     assert [row.rule for row in rows] == list(RULES)
     assert {row.poc for row in rows} == {0.5}

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vpoc_trades import VOLUMES, case_histogram, parquet_of, ragged, slow_profiles, with_volumes
+from vpoc_trades import (
+    VOLUMES,
+    case_histogram,
+    parquet_of,
+    ragged,
+    session_of,
+    slow_profiles,
+    with_volumes,
+)
 
 from helpers.ground.units import MIB
 from helpers.vpoc import kernels
@@ -74,7 +82,7 @@ def test_sums_of_int64_volumes_beyond_float64_stay_exact():
 
 
 def test_trades_that_are_not_those_of_the_layout_are_refused():
-    sessions = [SOME.session(s) for s in range(SOME.sessions)]
+    sessions = [session_of(SOME, s) for s in range(SOME.sessions)]
     moved = from_sessions([(price + 7, volume) for price, volume in sessions], 0.25)
     with pytest.raises(TradesError, match="survey the same trades"):
         profiles(moved, survey(SOME))

@@ -15,12 +15,17 @@ def with_volumes(trades, kind):
     return replace(trades, volume=trades.volume.astype(kind))
 
 
+def session_of(trades, number):
+    """Ticks and volumes of one session."""
+    part = slice(trades.starts[number], trades.starts[number + 1])
+    return trades.price[part], trades.volume[part]
+
+
 def slow_profiles(trades, layout):
     out = np.zeros((trades.sessions, layout.bins), layout.counts)
     for s in range(trades.sessions):
-        part = slice(trades.starts[s], trades.starts[s + 1])
-        ticks = trades.price[part].tolist()
-        for tick, volume in zip(ticks, trades.volume[part].tolist(), strict=True):
+        ticks, volumes = session_of(trades, s)
+        for tick, volume in zip(ticks.tolist(), volumes.tolist(), strict=True):
             out[s, tick - layout.lows[s]] += volume
     return out
 
@@ -56,7 +61,7 @@ def ragged(sessions, trades, seed=0):
     whole = generated(sessions, trades, seed)
     lengths = np.random.default_rng(seed)
     ends = lengths.integers(trades // 8, trades + 1, sessions)
-    parts = [whole.session(s) for s in range(sessions)]
+    parts = [session_of(whole, s) for s in range(sessions)]
     cut = [(price[:end], volume[:end]) for (price, volume), end in zip(parts, ends, strict=True)]
     return from_sessions(cut, whole.tick)
 
@@ -68,7 +73,7 @@ def case_histogram(trades, bins=1000):
     """
     answers = np.full(trades.sessions, np.nan)
     for s in range(trades.sessions):
-        ticks, volume = trades.session(s)
+        ticks, volume = session_of(trades, s)
         if len(ticks):
             held, edges = np.histogram(ticks * trades.tick, bins, weights=volume)
             answers[s] = edges[int(np.argmax(held))]

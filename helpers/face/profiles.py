@@ -76,7 +76,10 @@ class VolumeProfiles(Result):
 
     def rules(self, session: int = 0) -> Shown:
         """One session's levels under each rule: why another program gives others."""
-        return view.rules_table(by_rule(self.profiles.trades.take(session, session + 1)))
+        profiles = self.profiles
+        label = profiles.trades.labels[session]
+        rows = by_rule(profiles.trades, profiles.counts, profiles.layout)
+        return view.rules_table([row for row in rows if row.session == label])
 
     @property
     def plans(self) -> Shown:
@@ -99,7 +102,7 @@ class VolumeProfiles(Result):
     def under_limit(self, strategies: Sequence[str], beyond_mib: int = 16) -> Shown:
         """Which ways pass with so many MiB of private memory beyond the trades themselves."""
         inputs_mib = -(-self.shape.trades * self.shape.bytes_a_trade // MIB)
-        rows = study.refusals(self.store, strategies, [inputs_mib + beyond_mib])
+        rows = study.refusals(self.store, strategies, inputs_mib + beyond_mib)
         return view.refusals_table(rows)
 
     def verdict(self, costs: CountingCosts | None = None, sessions: int = 0) -> Answer:

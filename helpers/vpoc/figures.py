@@ -7,88 +7,34 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell.sheet import ACCENT, ALARM, MUTED, SERIES, annotated, drawn, legend, titled
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.files import Profiles
 from helpers.vpoc.levels import levels
 from helpers.vpoc.study import Row
 from helpers.vpoc.ticks import to_price
-from helpers.vpoc.view import strategy_words
+from helpers.vpoc.view import PEAKS, TIME, strategy_words
 
 MARKS = dict(zip(STRATEGIES, "os^DvP", strict=True))
 COLOURS = dict(zip(STRATEGIES, SERIES, strict=False))
 OUTSIDE = "#9ecae1"
-TIME = Column("time", "ms")
-PEAK = Column("measured peak", "bytes")
-Rows = Sequence[Row]
 
 
 class Point(NamedTuple):
-    """A row that was measured: its time and its peak."""
+    """A row that was measured, with its time and its peak."""
 
-    row: Row
     seconds: float
     peak_bytes: int
-
-
-def measured_points(rows: Rows) -> list[Point]:
-    """The rows that have a time and a peak."""
-    return [
-        Point(row, row.seconds, row.measured_bytes)
-        for row in rows
-        if row.seconds and row.measured_bytes
-    ]
+    row: Row
 
 
 def _size_label(mib: float, _: float) -> str:
     return show_bytes(round(mib * MIB)).replace(".00", "")
-
-
-def _log(axes: Axes, x: str, y: str) -> None:
-    """Both axes logarithmic, with a few plain numbers; time has its unit, all else is a size in
-    MiB.
-    """
-    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
-    for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
-        low, high = axis.get_view_interval()
-        if high < 6 * low:
-            axis.set_major_locator(MaxNLocator(4))
-        elif name == "time":
-            digits = (1,) if high > 200 * low else (1, 2, 5)
-            axis.set_major_locator(LogLocator(10, digits, numticks=5))
-        else:
-            axis.set_major_locator(LogLocator(2, (1,), numticks=5))
-        axis.set_major_formatter("{x:g} s" if name == "time" else _size_label)
-        axis.set_minor_formatter(NullFormatter())
-
-
-def _keyed(figure: Figure, axes: Axes) -> None:
-    """The legend of what has a label, in two columns."""
-    handles, labels = axes.get_legend_handles_labels()
-    legend(figure, handles, labels, columns=2)
-
-
-def _mark(axes: Axes, point: Point) -> None:
-    """A mark of the time over MiB of the peak, hollow where the figures are extrapolated."""
-    row = point.row
-    colour = COLOURS[row.strategy]
-    axes.plot(
-        point.peak_bytes / MIB,
-        point.seconds,
-        marker=MARKS[row.strategy],
-        markersize=6,
-        linestyle="none",
-        color=colour,
-        markerfacecolor="none" if row.sessions else colour,
-        label=strategy_words(row).replace(" from ", "\nfrom "),
-    )
 
 
 def profile(profiles: Profiles, session: int = 0) -> Shown:
@@ -124,21 +70,26 @@ def _draw_profile(
     titled(axes, title)
 
 
-def strategies(rows: Rows, limit_s: float, free_bytes: int) -> Shown:
+def strategies(rows: Sequence[Row], limit_s: float, free_bytes: int) -> Shown:
     """Time against peak memory of each strategy, with one read of the inputs and the free
     memory as limits.
     """
-    points = sorted(measured_points(rows), key=lambda point: point.seconds)
+    points = [
+        Point(row.seconds, row.measured_bytes, row)
+        for row in rows
+        if row.seconds and row.measured_bytes
+    ]
+    points.sort(key=lambda point: point.seconds)
+    cells = [[strategy_words(point.row), point.seconds, point.peak_bytes] for point in points]
     title = "No strategy was measured"
     if points:
         best = points[0]
-        times = best.seconds / limit_s
-        head = f"{best.row.strategy} is fastest: {times:.1f} x one read of the inputs"
-        title = f"{head}, {show_bytes(best.peak_bytes)} at its peak"
-    cells = [[strategy_words(point.row), point.seconds, point.peak_bytes] for point in points]
+        times = f"{best.seconds / limit_s:.1f} x one read of the inputs"
+        peak = show_bytes(best.peak_bytes)
+        title = f"{best.row.strategy} is fastest: {times}, {peak} at its peak"
     note = f"one read of the inputs takes {1e3 * limit_s:.2f} ms; {show_bytes(free_bytes)} are free"
     draw = partial(drawn, partial(_draw_strategies, points, limit_s, free_bytes, title), 4.4)
-    return Shown(title, ["strategy", TIME, PEAK], cells, [note], draw=draw)
+    return Shown(title, ["strategy", TIME, PEAKS[1]], cells, [note], draw=draw)
 
 
 def _draw_strategies(
@@ -147,7 +98,19 @@ def _draw_strategies(
     axes = figure.subplots()
     free = free_bytes / MIB
     for point in points:
-        _mark(axes, point)
+        row = point.row
+        # hollow where the figures are extrapolated
+        colour = COLOURS[row.strategy]
+        axes.plot(
+            point.peak_bytes / MIB,
+            point.seconds,
+            marker=MARKS[row.strategy],
+            markersize=6,
+            linestyle="none",
+            color=colour,
+            markerfacecolor="none" if row.sessions else colour,
+            label=strategy_words(row).replace(" from ", "\nfrom "),
+        )
     axes.axhline(limit_s, color=MUTED, linestyle="--", linewidth=1)
     annotated(
         axes,
@@ -170,6 +133,12 @@ def _draw_strategies(
         ha="right",
         rotation=90,
     )
-    _log(axes, "peak beyond the inputs", "time")
+    axes.set(xscale="log", yscale="log", xlabel="peak beyond the inputs", ylabel="time")
+    axes.xaxis.set_major_locator(LogLocator(2, (1,), numticks=5))
+    axes.xaxis.set_major_formatter(_size_label)
+    axes.yaxis.set_major_formatter("{x:g} s")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_formatter(NullFormatter())
     titled(axes, title)
-    _keyed(figure, axes)
+    handles, labels = axes.get_legend_handles_labels()
+    legend(figure, handles, labels, columns=2)

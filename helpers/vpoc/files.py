@@ -18,7 +18,7 @@ from helpers.look.files import write_atomic
 from helpers.vpoc.counting import STRATEGIES, run, strategy_of
 from helpers.vpoc.free import free_here
 from helpers.vpoc.layout import Layout, survey
-from helpers.vpoc.levels import RULES, level_rows, levels
+from helpers.vpoc.levels import by_rule
 from helpers.vpoc.measure import measure
 from helpers.vpoc.planner import Plan, plan, shape_of
 from helpers.vpoc.store import write_store
@@ -115,10 +115,7 @@ def _profile_table(profiles: Profiles) -> pa.Table:
 
 
 def _level_table(profiles: Profiles) -> pa.Table:
-    rows = []
-    for rule in RULES:
-        session_levels = levels(profiles.counts, profiles.layout, rule)
-        rows += level_rows(profiles.trades, session_levels)
+    rows = by_rule(profiles.trades, profiles.counts, profiles.layout)
     kinds = [("session", pa.string()), *((name, pa.float64()) for name in ("poc", "val", "vah"))]
     schema = pa.schema([*kinds, ("rule", pa.string())])
     cells = [{**asdict(row), "rule": str(row.rule)} for row in rows]

@@ -51,7 +51,7 @@ def free_here(root: Path = Path("/")) -> Free:
     """What this process may still take of the RAM, with the limits of its control groups and its
     own.
     """
-    size = host_available_bytes(str(root).rstrip("/"))
+    size = host_available_bytes(root)
     return Free(size, "available RAM, its limits counted", cache_bytes(root))
 
 

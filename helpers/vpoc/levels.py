@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from helpers.vpoc.counting import profiles
 from helpers.vpoc.kernels import areas
-from helpers.vpoc.layout import Layout, survey
+from helpers.vpoc.layout import Layout
 from helpers.vpoc.ticks import to_price
 from helpers.vpoc.trades import Array, Trades
 
@@ -96,10 +95,8 @@ def level_rows(trades: Trades, session_levels: Levels) -> list[SessionLevels]:
     ]
 
 
-def by_rule(trades: Trades) -> list[SessionLevels]:
-    """Why another program's levels differ: those of every session under each rule."""
-    layout = survey(trades)
-    counts = profiles(trades, layout)
+def by_rule(trades: Trades, counts: Array, layout: Layout) -> list[SessionLevels]:
+    """The levels of every session under each rule: why another program's differ."""
     rows = []
     for rule in RULES:
         rows += level_rows(trades, levels(counts, layout, rule))

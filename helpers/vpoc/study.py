@@ -145,7 +145,7 @@ def chunk_curve(
     return rows
 
 
-def refusals(store: Store, names: Sequence[str], limits_mib: Sequence[int]) -> list[Row]:
+def refusals(store: Store, names: Sequence[str], limit_mib: int) -> list[Row]:
     """Which strategies pass with at most so much private memory (RLIMIT_DATA), and what the
     allocator says to the others.
 
@@ -155,7 +155,6 @@ def refusals(store: Store, names: Sequence[str], limits_mib: Sequence[int]) -> l
     rows = []
     for name in names:
         chunk = len(store.trades) if name == "one_hot" else 1 << 20
-        for mib in limits_mib:
-            measured = measure(name, store, limit_bytes=mib * MIB, chunk_trades=chunk)
-            rows.append(replace(row_of(measured, chunk), limit_mib=mib))
+        measured = measure(name, store, limit_bytes=limit_mib * MIB, chunk_trades=chunk)
+        rows.append(replace(row_of(measured, chunk), limit_mib=limit_mib))
     return rows

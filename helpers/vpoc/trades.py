@@ -38,22 +38,6 @@ class Trades:
     def sessions(self) -> int:
         return len(self.starts) - 1
 
-    def session(self, index: int) -> tuple[Array, Array]:
-        """Ticks and volumes of one session."""
-        part = slice(int(self.starts[index]), int(self.starts[index + 1]))
-        return self.price[part], self.volume[part]
-
-    def take(self, first: int, last: int) -> Trades:
-        """Sessions ``first`` to ``last`` (not included) as views."""
-        part = slice(int(self.starts[first]), int(self.starts[last]))
-        return replace(
-            self,
-            price=self.price[part],
-            volume=self.volume[part],
-            starts=self.starts[first : last + 1] - part.start,
-            labels=self.labels[first:last],
-        )
-
     def in_memory(self, trades: int | None = None) -> Trades:
         """Copies of the first so many trades, or of all, whatever file they are mapped from."""
         price = np.array(self.price[:trades])

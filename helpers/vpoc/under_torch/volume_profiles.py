@@ -13,7 +13,6 @@ type of the result counts them exactly.
 from __future__ import annotations
 
 import bisect
-import ctypes
 import gc
 import json
 import time
@@ -56,20 +55,18 @@ class Work:
         self.volume = self._read("volume", self.about["volume"], self.trades).to(self.device)
 
     def _read(self, name: str, kind: str, count: int) -> Any:
-        """The first ``count`` numbers of a file, read into a tensor: a mapping would count as
-        private memory a second time.
+        """The first ``count`` numbers of a file, read: a mapping would count as private memory a
+        second time.
         """
-        tensor = self.torch.empty(count, dtype=getattr(self.torch, kind))
-        size = count * tensor.element_size()
-        at = 0
-        view = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
-        with (self.folder / f"{name}.bin").open("rb", buffering=0) as file:
-            while at < size:
-                got = file.readinto(view[at:])
-                if not got:
-                    raise OSError(f"{file.name} ends after {at} of {size} bytes")
-                at += got
-        return tensor
+        dtype = getattr(self.torch, kind)
+        if not count:
+            return self.torch.empty(0, dtype=dtype)
+        content = bytearray(count * dtype.itemsize)
+        with (self.folder / f"{name}.bin").open("rb") as file:
+            size = file.readinto(content)
+        if size < len(content):
+            raise OSError(f"{file.name} ends after {size} of {len(content)} bytes")
+        return self.torch.frombuffer(content, dtype=dtype)
 
     def result(self) -> Any:
         return self.torch.zeros(self.sessions * self.bins, dtype=self.kind, device=self.device)
