@@ -27,7 +27,7 @@ from helpers.look.squeezed_messages import (
     footers,
     messages_in,
 )
-from helpers.look.wordings import SIZES, Line, Row, lines, plain_anchors
+from helpers.look.wordings import SIZES, Line, Row, lines, rows_among
 
 if TYPE_CHECKING:
     from helpers.look.kernel_log import Event
@@ -46,13 +46,8 @@ NOTHING_KNOWN = "nothing in it names a failure known here"
 _STRETCH = 1 << 18
 """Characters of a long text that are read at once."""
 _READ_ON = 8192
-"""Behind a stretch, read with it: a message may reach over its end."""
-_SMALL_TEXT = 1 << 16
-"""A text up to this long is looked at as a whole, of a longer one what stands around words of
-known failures: so many characters before and behind them.
-"""
-_BEFORE = 400
-_BEHIND = 3200
+_READ_BEFORE = 400
+"""Behind and before a stretch, read with it: a message may reach over its ends."""
 _KERNEL_SIZES: dict[str, str] = data("look/message_words")["sizes of the kernel's log"]
 """What a message calls a size that the reader of the kernel's log gives."""
 
@@ -73,7 +68,8 @@ def without_footers(text: str) -> str:
     Its length and its line breaks stay. Also for texts of any size that no message is read from.
     """
     squeezed = Squeezed(text)
-    spans = [squeezed.span(start, end) for start, end, _ in footers(squeezed.flat)]
+    advice = footers(squeezed.flat, rows_among(squeezed.flat))
+    spans = [squeezed.span(start, end) for start, end, _ in advice]
     return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
 
 
@@ -148,24 +144,16 @@ class _Reader:
         if mentions > MENTIONS_LIMIT and not is_last:
             self.passed += stop - start
             return
-        for first, last in self._regions(max(0, start - _BEFORE), stop + _READ_ON):
-            squeezed = Squeezed(self.text, first, last)
-            for failure in self._failures(squeezed, self.text[first:last], first):
-                if not max(start, self.covered) <= failure.start < stop:
-                    continue
-                self.covered = max(self.covered, failure.end)
-                self._keep(failure)
-                if failure.squeezed is not None and is_last and last == len(self.text):
-                    self.ends_inside = _ends_inside(failure.squeezed, squeezed.flat)
-
-    def _regions(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """What of a stretch is looked at: a small text as a whole, of a longer one what stands
-        around words that a known failure has.
-        """
-        if len(self.text) <= _SMALL_TEXT:
-            return [(0, len(self.text))]
-        stretch = lowered(self.text[start:stop])
-        return [(start + first, start + last) for first, last in _regions(stretch)]
+        first = max(0, start - _READ_BEFORE)
+        last = min(stop + _READ_ON, len(self.text))
+        squeezed = Squeezed(self.text, first, last)
+        for failure in self._failures(squeezed, self.text[first:last], first):
+            if not max(start, self.covered) <= failure.start < stop:
+                continue
+            self.covered = max(self.covered, failure.end)
+            self._keep(failure)
+            if failure.squeezed is not None and is_last:
+                self.ends_inside = _ends_inside(failure.squeezed, squeezed.flat)
 
     def _failures(self, squeezed: Squeezed, text: str, base: int) -> list[_Placed]:
         """What one region names, in its order. A line of the kernel's belongs to the reader of
@@ -272,27 +260,6 @@ def _of_event(event: Event, row: Line) -> dict[str, Any]:
     values["name"] = event.process or event.detail
     values["backend"] = "cuda" if is_xid else backend_of(event.text.lower())
     return values
-
-
-def _regions(lower: str) -> list[tuple[int, int]]:
-    """The stretches around words that a known failure has; the rest of a log is not looked at
-    again.
-    """
-    hits: list[int] = []
-    for anchor in plain_anchors():
-        at = lower.find(anchor)
-        while at >= 0:
-            hits.append(at)
-            at = lower.find(anchor, at + _BEHIND // 2)
-    regions: list[tuple[int, int]] = []
-    for hit in sorted(hits):
-        start = max(0, hit - _BEFORE)
-        stop = min(len(lower), hit + _BEHIND)
-        if regions and start <= regions[-1][1]:
-            start, last_stop = regions.pop()
-            stop = max(stop, last_stop)
-        regions.append((start, stop))
-    return regions
 
 
 def _quoted(text: str, failure: _Placed) -> str:

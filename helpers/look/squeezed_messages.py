@@ -63,11 +63,12 @@ def messages_in(flat: str) -> tuple[Found, ...]:
     """Every failure in a squeezed text, in its order; what two rows claim belongs to the first
     of them in the table.
     """
-    advice = footers(flat)
+    rows = list(rows_among(flat))
+    advice = footers(flat, rows)
     flat = blanked(flat, [(start, end) for start, end, _ in advice], lambda _: FILLER)
     claims = Claims()
     messages: list[Found] = []
-    for row in rows_among(flat):
+    for row in rows:
         if row.event == "footer":
             continue
         for message in _messages_of_row(row, flat, claims):
@@ -78,12 +79,14 @@ def messages_in(flat: str) -> tuple[Found, ...]:
     return tuple(sorted(messages, key=lambda message: message.start))
 
 
-def footers(flat: str) -> list[tuple[int, int, Row]]:
+def footers(flat: str, rows: Iterable[Row]) -> list[tuple[int, int, Row]]:
     """What programs print under every failure, and code that a traceback shows: nothing of it
     happened here. From where to where, and its row.
+
+    ``rows``: rows_among the text.
     """
     advice = []
-    for row in rows_among(flat):
+    for row in rows:
         if row.event == "footer":
             advice += [(*match.span(), row) for match, _ in _matches(row.forms, flat)]
     return sorted(advice, key=lambda footer: footer[:2])

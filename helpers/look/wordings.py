@@ -252,27 +252,3 @@ def lines(log: bool) -> tuple[Line, ...]:
         for columns in table()
         if "pattern" in columns and columns.get("log", False) is log
     )
-
-
-@lru_cache(8)
-def plain_anchors(events: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Words in lower case, blanks and all, one of which a text has that holds such a message
-    unwrapped; () is every event.
-    """
-    words: set[str] = set()
-    for row in rows():
-        if row.event != "footer" and (not events or row.event in events):
-            for template in (*row.forms, *row.clauses):
-                words.update(anchors(template.nodes, _unwrapped))
-    for line in (*lines(True), *lines(False)):
-        if not events or line.event in events:
-            words.add(line.literal)
-    needed: list[str] = []
-    for word in sorted(words, key=lambda word: (len(word), word)):
-        if not any(shorter in word for shorter in needed):
-            needed.append(word)
-    return tuple(needed)
-
-
-def _unwrapped(text: str) -> str:
-    return " ".join(text.lower().split())
