@@ -197,7 +197,7 @@ class _Member(tarfile.TarInfo):
 def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     limits = _Limits()
-    with tarfile.open(fileobj=_Capped(stream), mode="r|", tarinfo=_Member) as tar:
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as tar:
         for member in tar:
             name = _safe(member.name)
             size = 0 if member.isdir() else member.size
@@ -211,21 +211,3 @@ def _read_tar(stream: gzip.GzipFile) -> dict[str, bytes]:
             if len(files[name]) != size:
                 raise BundleError(f"{name[:80]!r} ends early; copy the archive again")
     return files
-
-
-class _Capped(io.RawIOBase):
-    """A stream that ends with BundleHostile when more comes out of it than a bundle may hold."""
-
-    def __init__(self, stream: gzip.GzipFile):
-        self._stream = stream
-        self._left = 2 * BUNDLE_LIMIT_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise BundleHostile(f"unpacks to more than {BUNDLE_LIMIT_BYTES >> 20} MiB")
-        return data

@@ -322,10 +322,7 @@ class BundleWriter:
         number = 1
         while name in self._names or any(folder in self._files for folder in _folders(name)):
             number += 1
-            if name in self._names:
-                name = f"{plain}~{number}"
-            else:
-                name = f"~{number}/{plain}"
+            name = f"~{number}/{plain}"
         self._files.add(name)
         self._names.update([name, *_folders(name)])
         return name

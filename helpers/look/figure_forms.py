@@ -58,7 +58,6 @@ class FigureForm:
         self.sources: tuple[str, ...] = tuple(word.lower() for word in row.get("of", ()))
         self.each: bool = row.get("each", False)
         self.inside: bool = row.get("inside", False)
-        self.when: str = row.get("when", "now")
         self.column: str = row.get("column", "").lower()
         self.what: str = row.get("what", "")
         self.sizes: list[Size] = []

@@ -26,9 +26,9 @@ class Figure:
     ``what`` is total, used, free, limit, wanted or reserved. ``pool``: vram visible-vram gtt ttm
     kfd hsa runtime (HIP or CUDA) runtime-sum (of all devices) carveout stated vulkan process
     weights ram ram-installed hostfree available swap commit cgroup. The true size lies within ``precision_bytes``: half of
-    the last printed digit. ``origin``: tool, message, environment or bundle; ``when``: boot,
-    start or now; ``hearsay``: a description or a screenshot of an output. Figures of one printed
-    line have the same ``line``, its place in the text.
+    the last printed digit. ``origin``: tool, message, environment or bundle; ``hearsay``: a
+    description or a screenshot of an output. Figures of one printed line have the same ``line``,
+    its place in the text.
     """
 
     what: str
@@ -38,7 +38,6 @@ class Figure:
     precision_bytes: int
     source: str
     origin: str
-    when: str = "now"
     text: str = ""
     row: str = ""
     hearsay: bool = False
@@ -131,7 +130,6 @@ class _StatedText:
             precision_bytes=0,
             source=self.source,
             origin=self.origin,
-            when=form.when,
             row=form.id,
         )
 

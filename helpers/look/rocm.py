@@ -42,7 +42,6 @@ LIST_ALL = "amd-smi list -e --json"
 STATIC = "amd-smi static --json"
 USAGE = "amd-smi metric --mem-usage --json"
 PROCESS = "amd-smi process --json"
-VERSION = "amd-smi version --json"
 ROCMINFO = "rocminfo"
 FILES = sources("files", "rocm")
 POSTED = "rocm-smi --showmeminfo vram"
@@ -115,16 +114,6 @@ def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
     texts = [text for text in map(bundle.read, found) if text.ok and text.text.strip()]
     none = not_available("no ROCm tree with a version file", "text", FILES[1])
     return tuple(word(text.text, text) for text in texts) or (none,)
-
-
-def amd_smi_rocm(bundle: Bundle) -> Reading:
-    """The ROCm release that ``amd-smi version`` names."""
-    text = bundle.read(VERSION)
-    # amd-smi puts even one object into an array (amdsmi_logger.py, _print_json_output).
-    versions = find_object(text)
-    if not versions:
-        return why_nothing(text, "amd-smi", "versions").missing("")
-    return word(versions.get("rocm_version"), text)
 
 
 def cards(bundle: Bundle) -> tuple[SmiCard, ...]:

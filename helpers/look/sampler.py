@@ -4,7 +4,7 @@ outside any GPU context.
 Host memory, VRAM and GTT of each amdgpu card (Linux 5.14), NVIDIA cards by NVML, who holds
 them, and the process watched: a number on standard input is the next one, its end ends the
 program. Listing processes and their open files costs most, so it is spread: a few at a time,
-new ones first; one file a client; the largest holders at every sample, the others in turn.
+new ones first; of those that hold something one file a client is read at every sample.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from helpers.look.drm import parse_fdinfo, region_bytes
 from helpers.look.nvml import Nvml, NvmlError
 
 SCANNED = 10
-LARGEST = 12
 LIST_EVERY = 8
 """At 2 Hz 500 processes are gone through in 25 s, new ones first."""
 POOLS = ("vram_used", "vram_total", "gtt_used", "gtt_total")
@@ -59,7 +58,6 @@ class Sampler:
         self.turn: deque[int] = deque()
         # Of a process, by card and client: one fdinfo file of it.
         self.files: dict[int, dict[tuple[str, str], str]] = {}
-        self.rows: dict[int, list[Row]] = {}
         self.names: dict[int, str] = {}
         self.nvml: Nvml | None = None
         try:
@@ -119,7 +117,7 @@ class Sampler:
             old = [pid for pid in self.turn if pid in running]
             self.turn = deque([*new, *old])
             for gone in self.running - running:
-                for kept in (self.files, self.rows, self.names):
+                for kept in (self.files, self.names):
                     kept.pop(gone, None)
             self.running = running
             self.refused = self.refused & running
@@ -144,22 +142,14 @@ class Sampler:
             path = f"{folder}/fdinfo/{name}"
             info = parse_fdinfo(read(path).decode("utf-8", "replace"))
             files[info.pci, info.client_id or info.pasid or f"fd {name}"] = path
-        if files:
-            self.files[pid] = files
-        elif self.files.pop(pid, None):
-            self.rows.pop(pid, None)
+        self.files[pid] = files
 
     def _holders(self) -> list[Row]:
-        order = sorted(self.files, key=self._most)
-        rest = order[LARGEST:]
-        read_now = set(order[:LARGEST])
-        if self.pid in rest:
-            read_now.add(self.pid)
-        if rest:
-            read_now.add(rest[self.ticks % len(rest)])
-        for pid in read_now:
+        """What each process holds on each card."""
+        holders: list[Row] = []
+        for pid, files in self.files.items():
             cards: dict[str, Row] = {}
-            for (pci, _), path in self.files[pid].items():
+            for (pci, _), path in files.items():
                 about = {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
                 row = cards.setdefault(pci, about)
                 info = parse_fdinfo(read(path).decode("utf-8", "replace"))
@@ -167,14 +157,8 @@ class Sampler:
                     size = region_bytes(info.regions, region)
                     if size is not None:
                         row[region] = row.get(region, 0) + size
-            self.rows[pid] = list(cards.values())
-        return [row for rows in self.rows.values() for row in rows]
-
-    def _most(self, pid: int) -> int:
-        """Its place among the holders: what it held last, the most first; one not read yet is
-        before all.
-        """
-        return -sum(row.get("vram", 0) for row in self.rows.get(pid, [{"vram": 1 << 62}]))
+            holders += cards.values()
+        return holders
 
     def _name(self, pid: int) -> str:
         if pid not in self.names:

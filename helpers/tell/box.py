@@ -81,10 +81,7 @@ def stack_table(bundle: Bundle) -> Shown:
     vendors = {gpu.vendor for gpu in gpus(bundle)}
     if "AMD" in vendors:
         rows += [("ROCm of the system", version) for version in rocm.rocm_versions(bundle)]
-        rows += [
-            ("amd-smi's ROCm", rocm.amd_smi_rocm(bundle)),
-            ("amdgpu out of tree", kfd.driver_version(bundle)),
-        ]
+        rows.append(("amdgpu out of tree", kfd.driver_version(bundle)))
     if "NVIDIA" in vendors:
         listed = nvidia.gpus(bundle)
         rows += [
