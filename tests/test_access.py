@@ -119,7 +119,6 @@ def test_signs_of_a_container_name_its_kind(paths, expected, own_namespaces, mon
     (row,) = collect_identity(Path("/"))
     named = expected if own_namespaces or expected == "apptainer" else "none"
     assert row["container"] == named
-    assert bool(row["container_signs"]) is bool(paths), "what was seen is kept either way"
 
 
 def test_secrets_and_strangers_never_reach_the_table(monkeypatch):

@@ -204,14 +204,6 @@ def test_a_record_of_dev_kmsg_becomes_a_line_as_dmesg_prints_it(record, line):
     assert kernel_log_capture.kmsg_line(record) == line
 
 
-KERN = """2026-11-22T03:10:00Z box kernel: [    0.000000] Linux version 6.8.0
-2026-11-22T03:12:20Z box kernel: [  140.700000] amdgpu 0000:c5:00.0: GPU reset begin!
-2026-11-22T03:12:21Z box sshd[7]: Connection closed by 192.0.2.1
-2026-11-22T03:14:00Z box kernel: [    0.000000] Linux version 6.8.0
-2026-11-22T03:14:09Z box kernel: [    9.000000] amdgpu 0000:c5:00.0: ring gfx ready
-"""
-
-
 @pytest.mark.parametrize(
     ("planted", "first", "last"),
     [
@@ -225,13 +217,7 @@ KERN = """2026-11-22T03:10:00Z box kernel: [    0.000000] Linux version 6.8.0
             "from /sys/fs/pstore/dmesg-efi-1:",
             "BUG",
         ),
-        (
-            {"/var/log/kern.log": KERN},
-            "from /var/log/kern.log:",
-            "[140.7] amdgpu 0000:c5:00.0: GPU reset begin!",
-        ),
-        ({"/var/log/kern.log": "\n".join(KERN.splitlines()[3:])}, "not available because pstore: ", ""),
-        ({}, "not available because pstore: the kernel left no log there since the run began; ", ""),
+        ({}, "not available because pstore: the kernel left no log there since the run began", ""),
     ],
 )  # fmt: skip
 def test_what_the_kernel_of_an_earlier_boot_said_last_is_found_or_it_says_where_it_is_not(
@@ -241,7 +227,7 @@ def test_what_the_kernel_of_an_earlier_boot_said_last_is_found_or_it_says_where_
         (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name[1:]).write_text(text)
     said = last_lines("5" * 32, 1.0, str(tmp_path))
-    assert said[0].startswith(first) and said[-1].endswith(last) and "192.0.2.1" not in str(said)
+    assert said[0].startswith(first) and said[-1].endswith(last)
     if "pstore" in str(planted):  # of an earlier fault
         (old,) = last_lines("5" * 32, 9e9, str(tmp_path))
         assert old.startswith("not available because pstore")

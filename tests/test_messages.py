@@ -147,12 +147,6 @@ def test_two_messages_at_once_stay_apart_and_repeats_count_once():
     assert "without a number" in reading.unused
 
 
-def test_a_text_that_ends_inside_a_message_says_so():
-    reading = read_message(NEW[: NEW.index("12.20") + 2])
-    assert "ends inside a message" in reading.unused
-    assert reading.messages[0].process
-
-
 @pytest.mark.parametrize("text", ["", bytes(range(256)).decode("latin-1") * 9, "\ud800\udfff"])
 def test_anything_else_is_an_answer_and_never_a_traceback(text):
     reading = read_message(text)

@@ -18,7 +18,7 @@ MOST_TOKENS = {
     "fits": 18_200,
     "ground": 10_800,
     "judge": 36_500,
-    "look": 53_900,
+    "look": 52_700,
     "rehearse": 15_000,
     "settings": 10_400,
     "share": 6_900,

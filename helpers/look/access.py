@@ -130,7 +130,6 @@ def collect_identity(root: Path) -> list[dict[str, Any]]:
             memberships.append(names[gid])
     groups = sorted({os.getegid(), *os.getgroups()})
     mode, context = _selinux()
-    container, signs = _container()
     space = _link("/proc/self/ns/pid")
     gid_map = [" ".join(line.split()) for line in _text("/proc/self/gid_map").splitlines()]
     return [
@@ -141,8 +140,7 @@ def collect_identity(root: Path) -> list[dict[str, Any]]:
             "gid_map": "; ".join(gid_map),
             "selinux_mode": mode,
             "selinux_context": context,
-            "container": container,
-            "container_signs": signs,
+            "container": _container(),
             "init_pid_ns": space == INIT_NAMESPACES["pid"] if space else None,
             "hidepid": _hidepid(),
             "wsl": "microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
@@ -183,30 +181,26 @@ def _link(path: str) -> str:
         return ""
 
 
-def _container() -> tuple[str, list[str]]:
-    """The kind of container and every sign of one; the first sign in this order names the kind."""
-    signs = [(kind, path) for path, kind in _SIGNS["paths"].items() if os.path.lexists(path)]
+def _container() -> str:
+    """The kind of container; the first sign of one in this order names it."""
+    kinds = [kind for path, kind in _SIGNS["paths"].items() if os.path.lexists(path)]
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
-        signs.append(("kubernetes", "KUBERNETES_SERVICE_HOST is set"))
+        kinds.append("kubernetes")
     for source in ("/proc/self/cgroup", "/proc/1/cgroup"):
         text = _text(source)
-        for word, kind in _SIGNS["cgroups"].items():
-            if word in text:
-                signs.append((kind, f"{source} names {word}"))
-    manager = _text("/run/systemd/container") or os.environ.get("container", "")
-    if manager:
-        signs.append((manager, f"systemd says {manager}"))
+        kinds += [kind for word, kind in _SIGNS["cgroups"].items() if word in text]
+    kinds.append(_text("/run/systemd/container") or os.environ.get("container", ""))
     mounts = _text("/proc/self/mounts").splitlines()
     if any(line.split()[1:3] == ["/", "overlay"] for line in mounts):
-        signs.append(("container", "/ is an overlay"))
-    kinds = [kind for kind, _ in signs if kind != "none"]
+        kinds.append("container")
+    kinds = [kind for kind in kinds if kind not in ("", "none")]
     if all(_link(f"/proc/self/ns/{name}") == INIT_NAMESPACES[name] for name in INIT_NAMESPACES):
         # A machine made from a container's image carries its signs; apptainer alone leaves all
         # of these to the machine.
         kinds = [kind for kind in kinds if kind == "apptainer"]
     if "kubernetes" in kinds:
-        kinds = ["kubernetes"]
-    return next(iter(kinds), "none"), sorted({sign for _, sign in signs})
+        return "kubernetes"
+    return next(iter(kinds), "none")
 
 
 def access(bundle: Bundle) -> tuple[Node, ...]:

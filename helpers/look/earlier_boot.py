@@ -19,7 +19,6 @@ PSTORE = (
 """Where a kernel that died leaves its log (Documentation/ABI/testing/pstore,
 systemd-pstore.service(8)).
 """
-LOGS = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog")
 LAST_LINES = 20
 
 
@@ -36,7 +35,7 @@ def last_lines(boot_id: str, since_s: float, root: str = "") -> list[str]:
     from nowhere.
 
     pstore counts where it was written after ``since_s`` (seconds since 1970); the journal is
-    asked for that very boot; of a log file it is the boot before the latest.
+    asked for that very boot.
     """
     refusals = []
     for place in _places(boot_id.replace("-", ""), since_s, root):
@@ -55,8 +54,6 @@ def _places(boot: str, since_s: float, root: str) -> Iterator[_Place]:
     yield from _pstore(since_s, root)
     if not root and re.fullmatch("[0-9a-f]{32}", boot):
         yield _journal(boot)
-    for source in LOGS:
-        yield _log_file(root, source)
 
 
 def _pstore(since_s: float, root: str) -> Iterator[_Place]:
@@ -85,15 +82,6 @@ def _journal(boot: str) -> _Place:
         lines=[line for line in lines if not line.startswith("-- ")],
         why=ended.why or last_words or "it keeps nothing of that boot",
     )
-
-
-def _log_file(root: str, source: str) -> _Place:
-    content, _, why = files.read(root, source)
-    lines = (content or b"").decode("utf-8", "replace").splitlines()
-    of_kernel = [line for line in lines if " kernel: " in line]
-    starts = [number for number, line in enumerate(of_kernel) if "Linux version " in line]
-    before_latest = of_kernel[: starts[-1]] if starts else []
-    return _Place(source, before_latest, why or "it holds no line of that boot")
 
 
 def _written_s(path: str) -> float:

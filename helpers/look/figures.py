@@ -46,7 +46,6 @@ class Figure:
 
 _DESCRIBED = lazy(r"described|description|screenshot|in words|from memory|picture", re.I)
 _CELL = lazy(r"(\d{1,20}(?:\.\d{1,9})?) ?([A-Za-z]{0,5})|\[?N/A\]?")
-_ROUGHLY = lazy(r"(?:~|≈|about|roughly|around|some|approx\w{0,8}\.?|almost|nearly) ?$", re.I)
 
 
 def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
@@ -156,9 +155,6 @@ class _StatedText:
         if read is None:
             return None
         count, precision = read
-        start = match.start(size.group)
-        if _ROUGHLY.search(self.body[max(0, start - 12) : start]):
-            precision = max(precision, count // 20)
         return replace(
             blank,
             what=size.what,

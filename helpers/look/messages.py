@@ -93,7 +93,6 @@ class _Reader:
         self.over = 0
         self.passed = 0
         self.unread: dict[str, None] = {}
-        self.ends_inside = False
 
     def reading(self) -> MessageReading:
         numbered = {message.row for message in self.kept.values() if message.numbers}
@@ -131,8 +130,6 @@ class _Reader:
             remarks.append(f"{self.over} more messages after the first {MESSAGES_LIMIT}")
         if self.passed:
             remarks.append(f"{self.passed} characters before its end, after so many messages")
-        if self.ends_inside:
-            remarks.append("the text ends inside a message")
         if not count:
             remarks.append(NOTHING_KNOWN if self.text else "the text is empty")
         return "; ".join(remarks)
@@ -152,8 +149,6 @@ class _Reader:
                 continue
             self.covered = max(self.covered, failure.end)
             self._keep(failure)
-            if failure.squeezed is not None and is_last:
-                self.ends_inside = _ends_inside(failure.squeezed, squeezed.flat)
 
     def _failures(self, squeezed: Squeezed, text: str, base: int) -> list[_Placed]:
         """What one region names, in its order. A line of the kernel's belongs to the reader of
@@ -210,15 +205,6 @@ class _Reader:
             number = min(event.line, len(starts) - 1)
             end = min(starts[number] - 1, len(text))
             yield _Placed(base + starts[number - 1], base + end, _of_event(event, row))
-
-
-def _ends_inside(message: Found, flat: str) -> bool:
-    """Whether a text ends in the middle of a message that would go on."""
-    rest = flat[message.end :]
-    values = message.values
-    if not message.row.clauses or "capacity" not in values or "allocated" in values:
-        return False
-    return 0 < len(rest.strip(".")) < 60 and rest[-1:] not in ".)"
 
 
 def _head(row: Row | Line) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -209,11 +210,9 @@ def report() -> list[dict[str, Any]]:
     except NvmlError as error:
         return [dict(error.unread)]
     release: dict[str, Any] = {"cuda_driver": None}
-    try:
+    with suppress(NvmlError):
         cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2")
         release = {"cuda_driver": f"{cuda // 1000}.{cuda % 1000 // 10}"}
-    except NvmlError as error:
-        release["cuda_driver_why"] = str(error)
     if not count:
         return [{"status": "not_available", "why": "NVML counts no GPU", **release}]
     return [{**nvml.gpu(index), **release} for index in range(count)]

@@ -22,7 +22,7 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import GIB, MIB
 from helpers.look.bundle import Bundle
 
-from .files import fault, find
+from .files import find
 from .machine import page_size
 
 MODULES = ("amdttm", "amd_ttm", "ttm", "amdgpu")
@@ -290,27 +290,22 @@ def unknown(bundle: Bundle) -> tuple[Unknown, ...]:
 
 
 def collect_initramfs(root: Path) -> list[dict[str, Any]]:
-    """Rows of the table initramfs: path, mtime (seconds since 1970) and size (bytes) of boot
-    images and modprobe.d files.
+    """Rows of the table initramfs: path and mtime (seconds since 1970) of boot images and
+    modprobe.d files; those that may not be looked at are left out.
     """
     rows = []
     top = str(root).rstrip("/")
     for pattern in (*_IMAGES, *(f"{folder}/*.conf" for folder in _CONFIG)):
-        for found in find(str(root), pattern):
-            row: dict[str, Any] = {"path": found.source, "status": found.status, "why": found.why}
-            if found.status == "ok":
-                try:
-                    state = os.lstat(top + found.source)
-                except OSError as error:
-                    row["status"], row["why"] = fault(error)
-                else:
-                    # /boot/initrd.img is a link to the image of one kernel, which is listed by
-                    # its own name.
-                    if not stat.S_ISREG(state.st_mode):
-                        continue
-                    row.update(mtime=int(state.st_mtime), size=state.st_size)
-            rows.append(row)
-    return [row for row in rows if row["status"] != "not_available"]
+        for match in find(str(root), pattern):
+            try:
+                state = os.lstat(top + match.source)
+            except OSError:
+                continue
+            # /boot/initrd.img is a link to the image of one kernel, which is listed by its own
+            # name.
+            if match.status == "ok" and stat.S_ISREG(state.st_mode):
+                rows.append({"path": match.source, "mtime": int(state.st_mtime)})
+    return rows
 
 
 def file_times(bundle: Bundle) -> tuple[FileTime, ...]:
