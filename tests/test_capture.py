@@ -22,10 +22,10 @@ from trees import link, make_tree, write
 
 from helpers.ground import child
 from helpers.ground.child.bounded import LAST_BYTES
-from helpers.look import access, capture, commands, files, hanging, kernel_log_capture
-from helpers.look.archive import MEMBER_LIMIT_BYTES
+from helpers.look import access, capture, collection, commands, files, hanging, kernel_log_capture
 from helpers.look.bundle import BundleWriter, open_bundle
 from helpers.look.capture import Options, main, measure
+from helpers.look.collection import Collection
 from helpers.look.processes import processes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -291,24 +291,17 @@ def test_a_folder_that_may_not_be_listed_is_refused_not_empty(open_folder: Path)
 
 
 def fill(rows, name="odd", unless=""):
-    kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
+    kept = Collection(BundleWriter("b", "live", "0", "now"))
     kept.table(name, lambda: rows, unless)
     return kept.writer.bundle().read(name)
 
 
-def test_a_table_that_outgrows_a_bundle_is_cut_and_says_so(monkeypatch):
-    assert capture.TABLE_LIMIT_BYTES < MEMBER_LIMIT_BYTES
-    monkeypatch.setattr(capture, "TABLE_LIMIT_BYTES", 100)
-    made = fill({"pid": number} for number in range(1000))
-    assert made.status == "truncated" and len(made.text) <= 100
-    assert made.text.startswith('{"pid": 0}\n')
-
-
 def test_a_bundle_that_is_full_names_what_it_left_out(monkeypatch):
-    monkeypatch.setattr(capture, "COLLECTION_LIMIT_BYTES", 100)
-    kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
-    for number in range(3):
-        kept.add(f"/f{number}", bytes(60), "ok")
+    monkeypatch.setattr(collection, "COLLECTION_LIMIT_BYTES", 100)
+    monkeypatch.setattr(collection, "MEMBER_LIMIT_BYTES", 90)
+    kept = Collection(BundleWriter("b", "live", "0", "now"))
+    for number, size in enumerate((60, 60, 91)):
+        kept.add(f"/f{number}", bytes(size), "ok")
     assert kept.counts() == {"not_available": 2, "ok": 1}
     assert "left out" in kept.writer.bundle().read("/f1").why
 
@@ -388,9 +381,9 @@ def test_this_box_is_captured_with_torch_asked_last(monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     answer = 'echo chatter; echo \'{"status": "ok", "torch": "9.9"}\'\n'
     python = program(tmp_path, "python-with-torch", answer)
-    collection = measure(Options(torch_python=str(python)))
-    assert collection.faults == [] and not collection.interrupted
-    bundle = collection.writer.bundle()
+    taken = measure(Options(torch_python=str(python)))
+    assert taken.faults == [] and not taken.interrupted
+    bundle = taken.writer.bundle()
     assert bundle.items[-1].source == "torch" and bundle.table("torch")[0]["torch"] == "9.9"
     sources = [item.source for item in bundle.items]
     order = [sources.index(name) for name in ("processes", "access", "nvidia-smi -q -x", "nvml")]
@@ -405,9 +398,9 @@ def test_no_program_runs_and_no_torch_is_asked_where_that_was_wished(monkeypatch
         raise AssertionError("a program was run")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    collection = measure(Options(commands=False, torch=False))
-    assert collection.faults == []
-    whys = [collection.writer.bundle().read(name).why for name in ("torch", "nvml", "dmesg")]
+    taken = measure(Options(commands=False, torch=False))
+    assert taken.faults == []
+    whys = [taken.writer.bundle().read(name).why for name in ("torch", "nvml", "dmesg")]
     assert whys == ["--no-torch given", *["--no-commands given"] * 2]
 
 
@@ -428,11 +421,11 @@ def test_a_tool_that_hangs_is_not_asked_for_ever(tmp_path, monkeypatch):
     program(tmp_path, "rocm-smi", "echo begun; sleep 60")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(commands, "COMMAND_LIMIT_S", 0.2)
-    collection = measure(Options(torch=False))
-    found = [item for item in collection.items if item.source.startswith("rocm-smi")]
+    taken = measure(Options(torch=False))
+    found = [item for item in taken.items if item.source.startswith("rocm-smi")]
     assert [item.status for item in found][:3] == ["timeout", "timeout", "not_available"]
     assert found[2].why == "not run: rocm-smi hung 2 times before"
-    assert collection.writer.bundle().read(found[0].source).text == "begun\n"
+    assert taken.writer.bundle().read(found[0].source).text == "begun\n"
 
 
 def test_a_fault_in_one_reader_is_named_and_costs_no_other(monkeypatch, tmp_path, capsys):
@@ -465,24 +458,8 @@ def test_an_interrupted_capture_is_written_with_what_it_has(tmp_path, number):
     assert dies(int((tmp_path / "began").read_text()))
     bundle = open_bundle(tmp_path / "b.tar.gz")
     assert bundle.read("processes").ok
-    assert {bundle.read(name).why for name in ("nvml", "torch", "nvidia-smi -q -x")} == {
-        "not captured: interrupted"
-    }
-
-
-def test_a_table_that_is_interrupted_keeps_its_rows():
-    def rows():
-        yield {"pid": 1}
-        raise KeyboardInterrupt
-
-    kept = capture.Collection(BundleWriter("b", "live", "0", "now"))
-    with pytest.raises(KeyboardInterrupt):
-        kept.table("processes", rows)
-    kept.plan("file", ["processes", "torch"])
-    kept.rest("not captured: interrupted")
-    made = kept.writer.bundle()
-    assert (made.read("processes").status, made.table("processes")) == ("truncated", [{"pid": 1}])
-    assert made.read("torch").why == "not captured: interrupted" and len(made.items) == 2
+    for name in ("nvml", "torch", "nvidia-smi -q -x"):
+        assert bundle.read(name).why == "not captured"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from helpers import __version__
 from helpers.ground.child import CHECKOUT, OUTPUTS
 from helpers.ground.tables import data
-from helpers.ground.units import now, plain, show_bytes
-from helpers.look.bundle import Bundle, BundleWriter, Item
+from helpers.ground.units import now, plain
+from helpers.look.bundle import Bundle, BundleWriter
 
 from . import (
     access,
@@ -44,24 +44,17 @@ from . import (
     processes,
     ttm,
 )
-from .archive import BUNDLE_LIMIT_BYTES, MEMBER_LIMIT_BYTES, BundleError, check_target
+from .archive import BundleError, check_target
+from .collection import Collection, NoRows, lost_status
 
 if TYPE_CHECKING:
-    Rows = Iterable[dict[str, Any]]
-    Tables = dict[str, tuple[Callable[[], Rows], str]]
+    from .collection import Rows
 
 KERNEL_LOG_LIMIT_BYTES = 20 << 20
 NVML_LIMIT_S = 20.0
 TORCH_LIMIT_S = 90.0
 HANGS_LIMIT = 2
-ANSWERS = ("nvml", "torch")
-"""Tables of which one row without a value speaks for the whole."""
-TABLE_LIMIT_BYTES = MEMBER_LIMIT_BYTES - (4 << 20)
-COLLECTION_LIMIT_BYTES = BUNDLE_LIMIT_BYTES - (16 << 20)
 PRODUCER_LIMIT_S = 15.0
-_KNOWN = data("look/capture")
-WORDS: dict[str, str] = _KNOWN["words"]
-FEW = 5
 
 
 @dataclass(frozen=True)
@@ -97,134 +90,12 @@ class Options:
         return "--no-torch given"
 
 
-class NoRows(Exception):
-    """There are no rows: the child that makes them hung, died or failed, and how."""
-
-
 def in_child(produce: Callable[[], Rows], limit_s: float = PRODUCER_LIMIT_S) -> Rows:
     """The rows of a producer that runs in a child. Raises NoRows."""
     for _, rows, why in hanging.read_each((0,), lambda _: produce(), limit_s):
         if rows is None:
             raise NoRows(why)
         yield from rows
-
-
-def lost_status(why: str) -> str:
-    """The item status of a reading that hanging.read_each gave up."""
-    return "timeout" if why.startswith("hung") else "not_available"
-
-
-class Collection:
-    """Adds to a BundleWriter within the limits that a bundle's reader accepts."""
-
-    def __init__(self, writer: BundleWriter):
-        self.writer = writer
-        self.items: list[Item] = []
-        self.interrupted = False
-        self.faults: list[str] = []
-        self._planned: dict[str, str] = {}
-        self._bytes = 0
-
-    def plan(self, kind: str, sources: Iterable[str]) -> None:
-        """Name sources that will be looked at."""
-        for source in sources:
-            self._planned.setdefault(source, kind)
-
-    def add(
-        self,
-        source: str,
-        content: bytes | None,
-        status: str,
-        why: str = "",
-        seconds: float = 0.0,
-        exited: int | None = None,
-        kind: str = "file",
-    ) -> None:
-        """Add one source, or say that the bundle is full."""
-        self._planned[source] = ""
-        if content is not None and self._bytes + len(content) > COLLECTION_LIMIT_BYTES:
-            content = None
-            status = "not_available"
-            why = f"left out: the bundle has reached {COLLECTION_LIMIT_BYTES >> 20} MiB"
-        if content is not None:
-            self._bytes += len(content)
-        item = self.writer.add(
-            kind, source, content, status=status, why=why, seconds=seconds, exit=exited
-        )
-        self.items.append(item)
-
-    def rest(self, why: str) -> None:
-        """Mark everything that was planned and not reached."""
-        for source, kind in self._planned.items():
-            if kind:
-                self.add(source, None, "not_available", why, kind=kind)
-
-    def table(self, name: str, rows: Callable[[], Rows], unless: str = "") -> None:
-        """Fill a table row by row, or say why not; what it has is kept when it is interrupted."""
-        began = time.monotonic()
-        lines = []
-        size = 0
-        status = "ok"
-        why = ""
-        try:
-            if unless:
-                raise NoRows(unless)
-            row: dict[str, Any] = {}
-            for row in rows():
-                lines.append(json.dumps(row, sort_keys=True).encode() + b"\n")
-                size += len(lines[-1])
-                if size > TABLE_LIMIT_BYTES:
-                    size -= len(lines.pop())
-                    most = f"{TABLE_LIMIT_BYTES >> 20} MiB"
-                    status = "truncated"
-                    why = f"cut after {len(lines)} rows ({most})"
-                    break
-            is_failure = row.get("status") in ("not_available", "not_allowed")
-            if name in ANSWERS and len(lines) == 1 and is_failure:
-                status = row["status"]
-                why = str(row.get("why") or access.NO_REASON)
-        except OSError as error:
-            status, why = files.fault(error)
-        except NoRows as error:
-            status = lost_status(str(error))
-            why = str(error)
-        except KeyboardInterrupt:
-            if lines:
-                why = f"interrupted after {len(lines)} rows"
-                self.add(name, b"".join(lines), "truncated", why, time.monotonic() - began)
-            raise
-        content = b"".join(lines) if lines or status == "ok" else None
-        self.add(name, content, status, why, time.monotonic() - began)
-
-    def counts(self) -> dict[str, int]:
-        """How many sources of each status, commonest first."""
-        return dict(Counter(item.status for item in self.items).most_common())
-
-    def report(self) -> list[str]:
-        """What a person reads of it: the counts, then what hung, was refused, cut or unseen, a
-        few lines of each.
-        """
-        counts = ", ".join(f"{count} {WORDS[status]}" for status, count in self.counts().items())
-        lines = [f"{len(self.items)} sources, {show_bytes(self._bytes)}: {counts}"]
-        for status in ("timeout", "not_allowed", "truncated"):
-            head = WORDS[status].capitalize()
-            some = [item for item in self.items if item.status == status]
-            lines += [f"{head}: {item.source}: {item.why}" for item in some[:FEW]]
-            if len(some) > FEW:
-                lines.append(f"{head}: {len(some) - FEW} more")
-        bundle = self.writer.bundle()
-        refused = sum(row.get("status") == "not_allowed" for row in bundle.table("device_files"))
-        if refused:
-            processes_word = "process" if refused == 1 else "processes"
-            whose = f"the open files of {refused} {processes_word}"
-            lines.append(f"Not allowed: {whose}, which may hold a GPU")
-        if any(row.get("init_pid_ns") is False for row in bundle.table("identity")):
-            unseen = "processes outside it, which may hold a GPU too"
-            lines.append("Not visible from this container: " + unseen)
-        lines += [f"Fault in this program, please report it: {fault}" for fault in self.faults]
-        if self.interrupted:
-            lines.append("Interrupted: what was not reached is marked so in the bundle")
-        return lines
 
 
 def capture(options: Options = Options()) -> Bundle:
@@ -238,26 +109,26 @@ def capture(options: Options = Options()) -> Bundle:
 def measure(options: Options, say: Callable[[str], None] = lambda line: None) -> Collection:
     """Take everything; each step's line goes to ``say``.
 
-    Ctrl-C ends it early, with the rest named as not captured.
+    Ctrl-C ends it early: what was not reached is then not in the bundle.
     """
     kind = "recorded" if options.not_this_box else "live"
     name = options.box or box_name(options.root)
     collection = Collection(BundleWriter(name, kind, __version__, now()))
     tables = _tables(options)
-    nvml = tables.pop("NVML")
-    torch = tables.pop("torch")
+    nvml = partial(nvidia.collect_nvml, NVML_LIMIT_S)
+    torch = partial(_torch, options)
     # What may open a device comes after what only reads, torch's own child last.
     steps: dict[str, Callable[[], None]] = {
         "kernel and driver files": partial(_files, collection, options),
-        **{name: partial(_fill, collection, some) for name, some in tables.items()},
+        **{
+            table: partial(collection.table, table, rows, unless)
+            for table, (rows, unless) in tables.items()
+        },
         "kernel log": partial(_kernel_log, collection, options),
         "vendor tools": partial(_commands, collection, options),
-        "NVML": partial(_fill, collection, nvml),
-        "torch": partial(_fill, collection, torch),
+        "NVML": partial(collection.table, "nvml", nvml, options.no_commands),
+        "torch": partial(collection.table, "torch", torch, options.no_torch),
     }
-    for names in (*tables.values(), nvml, torch):
-        collection.plan("file", names)
-    collection.plan("command", files.sources("command"))
     try:
         for name, step in steps.items():
             before = len(collection.items)
@@ -270,48 +141,32 @@ def measure(options: Options, say: Callable[[str], None] = lambda line: None) ->
             count = len(collection.items) - before
             seconds = time.monotonic() - began
             say(f"{name}: {count} sources in {seconds:.1f} s")
-        faults = "; ".join(collection.faults)
-        collection.rest(f"not captured: a fault in this program ({faults})")
     except KeyboardInterrupt:
         collection.interrupted = True
-        collection.rest("not captured: interrupted")
     return collection
 
 
-def _fill(collection: Collection, tables: Tables) -> None:
-    for name, (rows, unless) in tables.items():
-        collection.table(name, rows, unless)
-
-
-def _tables(options: Options) -> dict[str, Tables]:
-    """The tables of each step in their order: by name, what makes the rows, and why it shall
-    not, or empty.
+def _tables(options: Options) -> dict[str, tuple[Callable[[], Rows], str]]:
+    """The tables that only read, in their order: what makes the rows, and why it shall not, or
+    empty.
     """
     elsewhere = options.not_this_box
     root = options.root
-    has_pci = os.path.isdir(root.rstrip("/") + pci.DEVICES)
+    bus = "" if os.path.isdir(root.rstrip("/") + pci.DEVICES) else "no such file"
 
     def child(read: Callable[[Path], Rows]) -> Callable[[], Rows]:
         return partial(in_child, partial(read, Path(root)))
 
     return {
-        "this box": {
-            "host": (child(machine.collect_host), ""),
-            "pci_devices": (child(pci.collect_pci), "" if has_pci else "no such file"),
-            "initramfs": (child(ttm.collect_initramfs), ""),
-        },
-        "processes": {
-            "processes": (partial(processes.walk_processes, root), ""),
-            "device_files": (partial(processes.walk_device_files, root), ""),
-        },
-        "access": {
-            "identity": (child(access.collect_identity), elsewhere),
-            "limits": (environment.collect_limits, elsewhere),
-            "environment": (environment.collect_environment, elsewhere),
-            "access": (access.walk_access, elsewhere),
-        },
-        "NVML": {"nvml": (partial(nvidia.collect_nvml, NVML_LIMIT_S), options.no_commands)},
-        "torch": {"torch": (partial(_torch, options), options.no_torch)},
+        "host": (child(machine.collect_host), ""),
+        "pci_devices": (child(pci.collect_pci), bus),
+        "initramfs": (child(ttm.collect_initramfs), ""),
+        "processes": (partial(processes.walk_processes, root), ""),
+        "device_files": (partial(processes.walk_device_files, root), ""),
+        "identity": (child(access.collect_identity), elsewhere),
+        "limits": (environment.collect_limits, elsewhere),
+        "environment": (environment.collect_environment, elsewhere),
+        "access": (access.walk_access, elsewhere),
     }
 
 
@@ -322,7 +177,6 @@ def _files(collection: Collection, options: Options) -> None:
         for item in files.find(options.root, pattern):
             by_source.setdefault(item.source, item)
     readable = [item.source for item in by_source.values() if item.status == "ok"]
-    collection.plan("file", readable)
     for item in by_source.values():
         if item.status != "ok":
             collection.add(item.source, None, item.status, item.why)
@@ -404,7 +258,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
     parser = _Parser(name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    for option, words in _KNOWN["options"].items():
+    for option, words in data("look/capture")["options"].items():
         flag, _, value = option.partition(" ")
         if value:
             parser.add_argument(flag, help=words, metavar=value, default="")
@@ -491,17 +345,20 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     finally:
         os.umask(mask)
-    summary = {
-        **{key: value for key, value in collection.writer.manifest().items() if key != "items"},
-        "out": str(out),
-        "seconds": round(time.monotonic() - began, 1),
-        "interrupted": collection.interrupted,
-        "faults": collection.faults,
-        "bytes": sum(item.bytes for item in collection.items),
-        "counts": collection.counts(),
-    }
-    words = [f"{summary['box']}, {summary['seconds']} s", *collection.report(), f"Written to {out}"]
-    print(json.dumps(summary, indent=1) if arguments.json else "\n".join(words))
+    seconds = round(time.monotonic() - began, 1)
+    if arguments.json:
+        summary = {
+            "box": collection.writer.box,
+            "out": str(out),
+            "seconds": seconds,
+            "interrupted": collection.interrupted,
+            "faults": collection.faults,
+            "counts": collection.counts(),
+        }
+        print(json.dumps(summary, indent=1))
+    else:
+        head = f"{collection.writer.box}, {seconds} s"
+        print("\n".join([head, *collection.report(), f"Written to {out}"]))
     return 130 if collection.interrupted else 0
 
 
