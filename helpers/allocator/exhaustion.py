@@ -119,38 +119,27 @@ class _Period:
         """The blocks asked for in one copy, in order."""
         place_of = {block: place for place, block in enumerate(self.ids.tolist())}
         successors, dropped = self._leftovers(requests, growth, inside)
-        op = trace.op[self.begin : self.end].copy()
-        blocks = trace.id[self.begin : self.end].tolist()
-        op[op == Op.FREE_REQUESTED] = Op.FREE
-        place = np.full(len(op), -1)
-        copies_back = np.zeros(len(op), np.int64)
-        for at, block in enumerate(blocks):
-            if block in place_of:
-                place[at] = place_of[block]
-            elif block in successors:
-                place[at] = place_of[successors[block]]
-                copies_back[at] = 1
-        of_block = np.isin(op, (Op.ALLOC, Op.FREE)) & (place >= 0)
-        rows = np.flatnonzero(of_block | (op == Op.EMPTY_CACHE))
-        frees = np.full(len(dropped), int(Op.FREE), op.dtype)
-        at_end = np.full(len(dropped), self.end - 1)
-        dropped_places = np.array([place_of[block] for block in dropped], np.int64)
-        self.op = np.append(op[rows], frees)
-        self.place = np.append(place[rows], dropped_places)
-        self.copies_back = np.append(copies_back[rows], np.zeros(len(dropped), np.int64))
-        self.operation = np.append(rows + self.begin, at_end)
-        self.larger_bytes = self._larger_bytes(requests, growth, inside)
-
-    def _larger_bytes(self, requests: Requests, growth: Growth, inside: np.ndarray) -> np.ndarray:
-        """By how many bytes each request of the columns grows from copy to copy."""
+        rows = []
+        for operation in range(self.begin, self.end):
+            op = int(trace.op[operation])
+            block = int(trace.id[operation])
+            if op == Op.FREE_REQUESTED:
+                op = Op.FREE
+            if op == Op.EMPTY_CACHE:
+                rows.append((op, -1, 0, operation))
+            elif op in (Op.ALLOC, Op.FREE) and block in place_of:
+                rows.append((op, place_of[block], 0, operation))
+            elif op == Op.FREE and block in successors:
+                rows.append((op, place_of[successors[block]], 1, operation))
+        rows += [(Op.FREE, place_of[block], 0, self.end - 1) for block in dropped]
+        table = np.array(rows, np.int64).reshape(-1, 4)
+        self.op, self.place, self.copies_back, self.operation = table.T
         by_site = np.zeros(len(requests.sites))
         for grower in growth.growers:
             if grower.how == LARGER:
                 by_site[requests.sites.index(grower.site)] = grower.bytes_per_step
-        site = np.zeros(len(self.trace), np.int64)
-        site[requests.at[inside]] = requests.site[inside]
-        growing = by_site[site[self.operation]] * self.steps
-        return np.where(self.op == Op.ALLOC, growing, 0.0)
+        growing = by_site[requests.site[inside]][self.place] * self.steps
+        self.larger_bytes = np.where(self.op == Op.ALLOC, growing, 0.0)
 
     def _leftovers(
         self, requests: Requests, growth: Growth, inside: np.ndarray
@@ -179,15 +168,15 @@ class _Period:
         """The recording up to the end of these steps, and so many copies of them."""
         trace = self.trace
         number = np.repeat(np.arange(copies), len(self.op))
-        place = np.tile(self.place, copies)
-        copies_back = np.tile(self.copies_back, copies)
-        operation = np.tile(self.operation, copies)
-        op = np.tile(self.op, copies)
-        block = trace.ids + (number - copies_back) * len(self.ids) + place
-        recorded = (number == 0) & (copies_back == 1)
+        rows = np.tile(np.arange(len(self.op)), copies)
+        op = self.op[rows]
+        place = self.place[rows]
+        operation = self.operation[rows]
+        block = trace.ids + (number - self.copies_back[rows]) * len(self.ids) + place
+        recorded = (number == 0) & (self.copies_back[rows] == 1)
         block[recorded] = self.ids[place[recorded]]
         block[place < 0] = -1
-        larger = (np.tile(self.larger_bytes, copies) * (number + 1)).astype(np.int64)
+        larger = (self.larger_bytes[rows] * (number + 1)).astype(np.int64)
         size = np.where(op == Op.ALLOC, trace.size[operation], 0) + larger
 
         def column(recorded: np.ndarray, copied: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
-"""The allocator what-if: other settings, another card or release, and a step through the
-requests on the segment map.
+"""The allocator what-if: other settings, another card, and a step through the requests on the
+segment map.
 """
 
 from __future__ import annotations
@@ -13,24 +13,20 @@ import numpy as np
 
 from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
-from helpers.allocator.edits.edit import parse
-from helpers.allocator.edits.edited import edited
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
 from helpers.allocator.views import studies
 from helpers.allocator.views.segment_map import segment_map
 from helpers.ground.units import parse_size, show_bytes
-from helpers.settings.releases import NEWEST, OLDEST, behaviour
+from helpers.settings.releases import behaviour
 from helpers.settings.text import grid
 from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.tell.shown import Shown
 
-BUILDS = ("cuda", "rocm6.2", "rocm6.4", "rocm7.0", "rocm7.2")
 STRANDING = 12
 """Segments listed below the map, those that strand most first."""
-RELEASES = [f"{NEWEST[0]}.{minor}.0" for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
 
 
 @dataclass(frozen=True)
@@ -39,26 +35,13 @@ class Bench:
 
     study: Study
 
-    def asked(self, capacity: str, conf: str, torch: str, build: str, change: str = "") -> Bench:
-        """The same trace on another card, under other settings, another release or build, after
-        a change of one of the program's lines such as "train.py:82 / 8". Raises ValueError
-        in one line.
-        """
+    def asked(self, capacity: str, conf: str) -> Bench:
+        """The same trace on another card, under other settings. Raises ValueError in one line."""
         size = parse_size(capacity)
         if size <= 0:
             raise ValueError(f"card of {capacity}: expected a size above 0, such as 20GiB")
-        trace = self.study.trace
-        if change:
-            trace = edited(trace, parse(change)).trace
-        study = replace(
-            self.study,
-            trace=trace,
-            card=Card(size, self.study.card.held_bytes),
-            conf=conf,
-            torch=torch,
-            build=build,
-        )
-        return Bench(study)
+        card = Card(size, self.study.card.held_bytes)
+        return Bench(replace(self.study, card=card, conf=conf))
 
     @cached_property
     def outcome(self) -> Outcome:
@@ -116,7 +99,7 @@ class Bench:
 
 
 def build(frame: Frame, bench: Bench) -> Sequence[Any]:
-    """Card, settings, release and a changed line; the run; the step through it with the map."""
+    """Card and settings; the run; the step through it with the map."""
     study = bench.study
     now = [bench]
     card = show_bytes(study.card.capacity_bytes)
@@ -130,12 +113,6 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         placeholder="empty: the default; else as in PYTORCH_CUDA_ALLOC_CONF",
         ensure_option=False,
     )
-    releases = list(dict.fromkeys([study.torch, *RELEASES]))
-    torch = frame.field("Dropdown", "torch", study.torch, options=releases)
-    builds = list(dict.fromkeys([study.build, *BUILDS]))
-    built = frame.field("Dropdown", "Build", study.build, options=builds)
-    words = "a line changed: / 8, checkpoint or drop"
-    change = frame.field("Text", "Edit", "", placeholder="train.py:82 / 8", tooltip=words)
     last = len(study.trace) - 1
     tip = "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
@@ -143,15 +120,11 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     def look() -> None:
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
-        asked = bench.asked(
-            size, conf.value.strip(), torch.value, built.value, change.value.strip()
-        )
-        run.value = text_html(asked.says())
-        now[0] = asked
-        at.max = len(asked.study.trace) - 1
-        if at.value == asked.moment:
+        now[0] = bench.asked(size, conf.value.strip())
+        run.value = text_html(now[0].says())
+        if at.value == now[0].moment:
             step()
-        at.value = asked.moment
+        at.value = now[0].moment
 
     def step() -> None:
         here.value = text_html(now[0].words(at.value))
@@ -169,8 +142,8 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
         frame.button("Event after", to(lambda: now[0].event(at.value, True)), near),
     ]
     frame.changed(step, at)
-    frame.changed(look, capacity, conf, torch, built, change)()
-    return [capacity, conf, torch, built, change, run, at, frame.row(*steps), here, drawn]
+    frame.changed(look, capacity, conf)()
+    return [capacity, conf, run, at, frame.row(*steps), here, drawn]
 
 
 PANEL = Panel("Allocator what-if", Bench, build)

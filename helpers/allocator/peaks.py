@@ -85,6 +85,10 @@ class _Side:
         self.counts: list[int] = counts.tolist()
         """How many requests each call site makes."""
 
+    def line(self, site: int | None) -> tuple[str, int | None]:
+        """The name of a call site and its bytes at the peak; "" and None for no site."""
+        return ("", None) if site is None else (self.sites[site].name, self.bytes[site])
+
     @cached_property
     def reserved(self) -> int:
         """The most bytes reserved on the recording's own card, under its own settings."""
@@ -128,15 +132,10 @@ def compare_peaks(
 
 def _change(old: _Side, new: _Side, old_site: int | None, new_site: int | None) -> Change:
     """The change of a line from a call site of the one side to one of the other."""
-    if old_site is None:
-        assert new_site is not None, "one of both is known"
-        return Change(new.sites[new_site].name, None, new.bytes[new_site])
-    was = old.sites[old_site].name
-    if new_site is None:
-        return Change(was, old.bytes[old_site], None)
-    name = new.sites[new_site].name
-    renamed = was if was != name else ""
-    return Change(name, old.bytes[old_site], new.bytes[new_site], renamed)
+    was, before = old.line(old_site)
+    name, after = new.line(new_site)
+    renamed = was if name and was != name else ""
+    return Change(name or was, before, after, renamed)
 
 
 def _changed_lines(
@@ -146,10 +145,10 @@ def _changed_lines(
     older, newer = sources
     new = []
     for name, lines in newer.items():
-        same = set(_aligned_equal(older.get(name, ()), lines))
-        for number, text in enumerate(lines):
-            if number not in same and text.strip():
-                new.append(f"{name}:{number + 1}")
+        for tag, _, _, begin, end in _differences(older.get(name, ()), lines):
+            if tag in ("replace", "insert"):
+                numbers = range(begin, end)
+                new += [f"{name}:{number + 1}" for number in numbers if lines[number].strip()]
     sites = np.array([site.name in risen for site in requests.sites])
     live = requests.alive(requests.peak) & sites[requests.site]
     stacks = set(requests.stack[live].tolist()) - {-1}
@@ -233,17 +232,13 @@ def _aligned(before: Sequence[Hashable], after: Sequence[Hashable]) -> dict[int,
     of another.
     """
     pairs: dict[int, int] = {}
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    for tag, begin, end, other_begin, other_end in matcher.get_opcodes():
+    for tag, begin, end, other_begin, other_end in _differences(before, after):
         if tag in ("equal", "replace"):
             pairs.update(zip(range(begin, end), range(other_begin, other_end), strict=False))
     return pairs
 
 
-def _aligned_equal(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[int]:
-    """The places of a sequence at which it is like another."""
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    places: list[int] = []
-    for match in matcher.get_matching_blocks():
-        places += range(match.b, match.b + match.size)
-    return places
+def _differences(
+    before: Sequence[Hashable], after: Sequence[Hashable]
+) -> Sequence[tuple[str, int, int, int, int]]:
+    return SequenceMatcher(None, before, after, autojunk=False).get_opcodes()

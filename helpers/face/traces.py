@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 from helpers.allocator import panel, study
 from helpers.allocator.edits import comparison
 from helpers.allocator.edits.edit import parse
-from helpers.allocator.views import edits, growth, peaks, replays, studies, trace_verdict
+from helpers.allocator.views import edits, growth, peaks, studies, trace_verdict
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
@@ -104,13 +103,6 @@ class WhatIf(Result):
     @property
     def view(self) -> Shown:
         return studies.league(self.league)
-
-    @property
-    def one_at_a_time(self) -> Shown:
-        """The settings that change one option alone."""
-        every = replays.league(self.league, rows=len(self.league.rows))
-        single = [row for row in every.cells if str(row[0]).count(":") < 2]
-        return replace(every, title="One setting at a time", cells=single, before=())
 
     @property
     def best(self) -> ReplayView:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.patches import Patch, PathPatch
+from matplotlib.figure import Figure
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from helpers.allocator.blocks import STATES
@@ -43,30 +44,22 @@ KINDS = (
 )
 IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(5)
 
-_Place = tuple[int, ...]
-"""Where something lies: kind and ordinal of its segment, and mostly its offset there."""
-
-
-class Segment(NamedTuple):
-    """A segment of the map: its bytes, those in use and stranded in it, and what was allocated
-    there and strands them.
-    """
-
-    size_bytes: int
-    used_bytes: int
-    stranded_bytes: int
-    held_by: str
-
 
 class _Blocks:
-    """The mapped blocks of a state in address order, with the kind of each."""
+    """The mapped blocks of a state in address order: the size of each, its kind, and where it
+    lies (kind and ordinal of its segment, offset there). ``starts``: reserved bytes before each;
+    ``begins``: the first of each segment.
+    """
 
     def __init__(self, table: np.ndarray) -> None:
-        mapped = table[table[:, BLOCK_COLUMNS.index("mapped")] == 1]
+        mapped = table[table[:, _column("mapped")] == 1]
+        order = np.lexsort((mapped[:, _column("offset")], mapped[:, _column("base")]))
+        mapped = mapped[order]
         self.kinds = kinds_of(mapped)
         self.places = mapped[:, [_column("kind"), _column("ordinal"), _column("offset")]]
         self.sizes = mapped[:, _column("size")]
-        self.address_order = np.lexsort((mapped[:, _column("offset")], mapped[:, _column("base")]))
+        self.starts = np.cumsum(self.sizes) - self.sizes
+        self.begins = np.flatnonzero(np.diff(self.places[:, :2], axis=0, prepend=-1).any(axis=1))
 
     def bytes_of(self, kind: int) -> int:
         return int(self.sizes[self.kinds == kind].sum())
@@ -84,11 +77,10 @@ def kinds_of(blocks: np.ndarray) -> np.ndarray:
     """Which of KINDS each mapped block of a block table is; a page counts as stranded with the
     range that holds it.
     """
-    ordinal = blocks[:, _column("ordinal")]
     segment_kind = blocks[:, _column("kind")]
     state = blocks[:, _column("state")]
     small = blocks[:, _column("small")] == 1
-    key = segment_kind * (1 << 40) + ordinal
+    key = segment_kind * (1 << 40) + blocks[:, _column("ordinal")]
     _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     whole_segment = (counts[inverse] == 1) & (segment_kind == 0)
     in_use = np.where(small, SMALL_USE, IN_USE)
@@ -104,23 +96,21 @@ def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
     where the trace has stacks, with the line that allocated what keeps it.
     """
     blocks = _Blocks(at.blocks)
-    segments = _segments(blocks, _allocated_by(trace, whole, at.events))
-    rows = sorted(
-        segments.values(), key=lambda segment: (-segment.stranded_bytes, -segment.size_bytes)
-    )
+    rows = _rows(blocks, _allocated_by(trace, whole, at.events))
     stranded = show_bytes(blocks.bytes_of(STRANDED))
     head = f"{title}: {stranded} of {show_bytes(blocks.total)} reserved are stranded"
-    notes = []
-    for number, kind in enumerate(KINDS):
-        size = blocks.bytes_of(number)
-        if size:
-            notes.append(f"{kind.words}: {show_bytes(size)}")
+    there = [number for number in range(len(KINDS)) if blocks.bytes_of(number)]
+    notes = [_kind_words(blocks, number) for number in there]
     columns = [Column(name, "bytes") for name in ("segment", "in use", "stranded")]
     draw = partial(sheet.drawn, partial(_draw_map, blocks, head), 5.0)
     return Shown(head, [*columns, "kept by"], rows, notes, draw=draw, widest=90)
 
 
-def _allocated_by(trace: Trace, whole: Outcome, moment: int) -> dict[_Place, str]:
+def _kind_words(blocks: _Blocks, number: int) -> str:
+    return f"{KINDS[number].words}: {show_bytes(blocks.bytes_of(number))}"
+
+
+def _allocated_by(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, ...], str]:
     """Who allocated what lies at a place after so many operations: the line, else the operation."""
     allocates = trace.op[:moment] == Op.ALLOC
     served = whole.column("kind")[:moment] >= 0
@@ -139,27 +129,24 @@ def _line_of(trace: Trace, event: int) -> str:
     return f"operation {event}"
 
 
-def _segments(blocks: _Blocks, allocated_by: dict[_Place, str]) -> dict[_Place, Segment]:
-    """The segments by kind and ordinal, each with the largest of what is in use in it."""
-    places, segment_of = np.unique(blocks.places[:, :2], axis=0, return_inverse=True)
-    segment_of = segment_of.ravel()
-    segments: dict[_Place, Segment] = {}
-    for number, place in enumerate(map(tuple, places.tolist())):
-        inside = segment_of == number
-        used = np.flatnonzero(inside & (blocks.kinds < STRANDED))
-        largest_first = used[np.argsort(-blocks.sizes[used], kind="stable")]
-        stranded = int(blocks.sizes[inside & (blocks.kinds == STRANDED)].sum())
+def _rows(blocks: _Blocks, allocated_by: dict[tuple[int, ...], str]) -> list[list[Any]]:
+    """For each segment its bytes, those in use and stranded in it, and what was allocated there
+    and strands them, the largest first; the segment that strands most first.
+    """
+    rows: dict[tuple[int, ...], list[Any]] = {}
+    for begin, end in pairwise([*blocks.begins.tolist(), len(blocks.sizes)]):
+        sizes = blocks.sizes[begin:end]
+        kinds = blocks.kinds[begin:end]
+        used = np.flatnonzero(kinds < STRANDED)
+        stranded = int(sizes[kinds == STRANDED].sum())
         held_by = ""
         if stranded:
+            largest_first = used[np.argsort(-sizes[used], kind="stable")] + begin
             owners = map(tuple, blocks.places[largest_first].tolist())
             held_by = _names([allocated_by.get(owner, "") for owner in owners])
-        segments[place] = Segment(
-            size_bytes=int(blocks.sizes[inside].sum()),
-            used_bytes=int(blocks.sizes[used].sum()),
-            stranded_bytes=stranded,
-            held_by=held_by,
-        )
-    return segments
+        row = [int(sizes.sum()), int(sizes[used].sum()), stranded, held_by]
+        rows[tuple(blocks.places[begin].tolist())] = row
+    return sorted((rows[place] for place in sorted(rows)), key=lambda row: (-row[2], -row[0]))
 
 
 def _names(owners: Sequence[str]) -> str:
@@ -169,62 +156,44 @@ def _names(owners: Sequence[str]) -> str:
     return f"{words} and {len(names) - 2} more" if len(names) > 2 else words
 
 
-def _draw_map(blocks: _Blocks, head: str, figure: sheet.Drawing) -> None:
-    sizes = blocks.sizes[blocks.address_order]
-    kinds = blocks.kinds[blocks.address_order]
-    places = blocks.places[blocks.address_order][:, :2]
-    starts = np.cumsum(sizes) - sizes
-    total = max(int(sizes.sum()), 1)
-    row_bytes = max(-(-total // ROWS), MIB)
+def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
+    row_bytes = max(-(-blocks.total // ROWS), MIB)
     axes = figure.subplots()
-
-    def spans(first_blocks: np.ndarray) -> list[tuple[int, int]]:
-        """From and to of what begins with each of these blocks."""
-        return list(pairwise([*starts[first_blocks].tolist(), total]))
-
-    changes = np.flatnonzero(np.diff(kinds, prepend=-1))
+    changes = np.flatnonzero(np.diff(blocks.kinds, prepend=-1))
+    runs = np.stack(
+        (blocks.starts[changes], np.append(blocks.starts[changes][1:], blocks.total)), 1
+    )
     patches = []
-    labels = []
     for number, kind in enumerate(KINDS):
-        of_kind = [
-            span
-            for span, other in zip(spans(changes), kinds[changes], strict=True)
-            if other == number
-        ]
-        if not of_kind:
+        spans = runs[blocks.kinds[changes] == number].tolist()
+        if not spans:
             continue
-        hatch = kind.hatch or None
-        edge = sheet.INK if kind.hatch else "none"
-        strips = _strips(of_kind, row_bytes)
-        axes.add_patch(
-            PathPatch(strips, linewidth=0, facecolor=kind.face, hatch=hatch, edgecolor=edge)
+        patch = PathPatch(
+            _strips(spans, row_bytes),
+            linewidth=0,
+            facecolor=kind.face,
+            edgecolor=sheet.INK if kind.hatch else "none",
+            hatch=kind.hatch or None,
+            label=_kind_words(blocks, number),
         )
-        patches.append(Patch(facecolor=kind.face, hatch=hatch, edgecolor=sheet.MUTED))
-        labels.append(f"{kind.words}: {show_bytes(blocks.bytes_of(number))}")
-    begins = np.flatnonzero(np.diff(places, axis=0, prepend=-1).any(axis=1))
-    row, column = np.divmod(starts[begins], row_bytes)
-    thin_lines = -row[:, None] - np.array([0.02, 0.98, np.nan])
-    at = np.repeat(column / row_bytes, 3)
-    axes.plot(at, thin_lines.ravel(), color=sheet.INK, linewidth=0.5)
-    rows = -(-total // row_bytes)
+        patches.append(axes.add_patch(patch))
+    row, column = np.divmod(blocks.starts[blocks.begins], row_bytes)
+    axes.vlines(column / row_bytes, -row - 0.98, -row - 0.02, colors=sheet.INK, linewidth=0.5)
+    rows = -(-blocks.total // row_bytes)
     axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
     sheet.titled(axes, f"{head}\n{show_bytes(row_bytes)} a row; a thin line begins a segment")
-    sheet.legend(figure, patches, labels)
+    sheet.legend(figure, patches, [str(patch.get_label()) for patch in patches])
 
 
 def _strips(spans: Sequence[tuple[int, int]], row_bytes: int) -> Path:
     """Where bytes lie on the map, from and to, as one shape."""
     boxes = []
     for begin, end in spans:
-        at = begin
-        while at < end:
-            row, column = divmod(at, row_bytes)
-            width = min(end - at, row_bytes - column)
-            left = column / row_bytes
-            right = (column + width) / row_bytes
+        for row in range(begin // row_bytes, -(-end // row_bytes)):
+            left = max(begin / row_bytes - row, 0)
+            right = min(end / row_bytes - row, 1)
             bottom = -row - 0.9
             top = bottom + 0.8
             boxes.append([(left, bottom), (right, bottom), (right, top), (left, top)])
-            at += width
-    return Path.make_compound_path_from_polys(np.array(boxes).reshape(-1, 4, 2))
+    return Path.make_compound_path_from_polys(np.array(boxes))
