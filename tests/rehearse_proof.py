@@ -74,8 +74,7 @@ def exact(done: Rehearsal) -> tuple[str, str]:
     check = agreement(recorded, outcome)
     if check is None:
         return "replay: nothing to compare", ""
-    compared = f"{check.same_address}/{check.allocations} addresses, {check.by_offset} by offset, "
-    compared += f"{check.same_segment_calls}/{check.segment_calls} segment calls"
+    compared = f"{check.same_address}/{check.allocations} addresses, {check.by_offset} by offset"
     if not check.exact:
         return f"replay: {check}", compared
     differs = f"replay: {outcome.ooms} out of memory, recorded {done.ooms}"

@@ -11,7 +11,7 @@ from helpers.allocator.agreement import Agreement, agreement
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import ReplayError
 from helpers.allocator.replay import replay
-from helpers.allocator.trace import Trace, start_bytes
+from helpers.allocator.trace import Trace
 from helpers.look.files import whole
 
 NEWEST_CHECKED = "2.14.1"
@@ -35,7 +35,6 @@ class Circumstances:
     held_bytes: int
     fraction: float | None
     policy: str
-    start_bytes: int
     notes: tuple[str, ...]
 
 
@@ -95,7 +94,6 @@ def circumstances(trace: Trace) -> Circumstances:
         held_bytes=int(header.get("foreign") or 0),
         fraction=header.get("fraction"),
         policy="recorded" if has_addresses else str(header.get("policy") or "firstfit"),
-        start_bytes=start_bytes(trace.start),
         notes=tuple(notes),
     )
 

@@ -84,7 +84,7 @@ class _Line(NamedTuple):
         value = self.row.get(key)
         if op == Op.SET_CONF and type(value) is str:
             return value
-        if op == Op.SET_FRACTION and type(value) in (int, float):
+        if op == Op.SET_FRACTION and isinstance(value, int | float) and type(value) is not bool:
             return float(value)
         expected = "a text" if op == Op.SET_CONF else "a number"
         seen = f"line {self.number} (set_{key}) has {key} {str(value)[:40]}"

@@ -2,8 +2,7 @@
 the driver for it.
 
 Segments that are given back belong to an allocation that the driver had refused, or to an
-empty_cache. The stacks tell, where there are any; else the room that was there at an
-out-of-memory does, and else empty_cache is taken, and said.
+empty_cache. The stacks tell, where there are any; else empty_cache is taken, and said.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from helpers.allocator.card_size import card_size, reserved_change, room_at_refusals
+from helpers.allocator.card_size import card_size
 from helpers.allocator.snapshot import Event, Snapshot
 from helpers.allocator.trace import (
     DriverCall,
@@ -73,8 +72,6 @@ class _Builder:
         self.ids = {place: block.id for place, block in placed(start) if block.id >= 0}
         self.next_id = len(self.ids)
         self.guessed = 0
-        self.reserved = start_bytes(start)
-        self.room = room_at_refusals(snapshot.events, start)
 
     def _request(self, op: Op, event: Event, ident: int = -1) -> None:
         self.rows.append(_Row(op, ident, time_ns=(event.time_us or 0) * 1000))
@@ -106,7 +103,6 @@ class _Builder:
             action = _CALLS[event.action]
             call = DriverCall(at, action, event.address, event.size, event.stream)
             self.driver.append(call)
-            self.reserved += reserved_change(event)
 
     def build(self) -> None:
         """One operation for each request, in order."""
@@ -180,8 +176,7 @@ class _Builder:
         if not rest:
             return False
         self.guessed += 1
-        wanted = self.reserved + sum(other.size for other in rest)
-        return self.room is not None and wanted > self.room
+        return False
 
     def notes(self) -> list[str]:
         """What was guessed."""
@@ -189,8 +184,7 @@ class _Builder:
             return []
         return [
             f"{self.guessed} times segments were given back just before a new one: without "
-            "stacks it is a guess which of them were an empty_cache and which the retry of a "
-            "refused allocation"
+            "stacks it is a guess that an empty_cache did, and not the retry of a refused allocation"
         ]
 
 
@@ -210,9 +204,7 @@ def trace_of(
     columns = np.array(builder.rows, np.int64).reshape(-1, len(_Row._fields)).T
     op, ident, size, stream, pool, address, frame, time_ns = map(np.ascontiguousarray, columns)
     timed = bool(snapshot.events) and all(event.time_us is not None for event in snapshot.events)
-    threshold = snapshot.settings.get("garbage_collection_threshold")
-    collects_garbage = type(threshold) is float and threshold > 0
-    capacity, remarks = card_size(builder.driver, start, builder.room, collects_garbage)
+    capacity, remarks = card_size(snapshot.events, start)
     return Trace(
         op.astype(np.int8),
         ident,

@@ -8,7 +8,7 @@ from pathlib import Path
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.study import Study
-from helpers.allocator.trace import MAX_FILE_BYTES, Trace
+from helpers.allocator.trace import MAX_FILE_BYTES, Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.commands.use import WrongUse
 from helpers.ground.units import parse_size
@@ -57,7 +57,7 @@ class Subject:
         held_bytes = recorded.held_bytes
         if arguments.held:
             held_bytes = size_of(arguments.held, "held")
-        capacity = _capacity(arguments, recorded.capacity_bytes, recorded.start_bytes)
+        capacity = _capacity(arguments, recorded.capacity_bytes, start_bytes(trace.start))
         self.study = Study(
             trace=trace,
             card=Card(capacity, held_bytes, policy),

@@ -10,21 +10,15 @@ from .private_files import replacing
 
 
 def start_history(torch: Any, max_events: int, stacks: bool = True) -> str:
-    """Turn torch's memory history on; empty, or why this torch has none.
-
-    The arguments changed in torch 2.1.
-    """
+    """Turn torch's memory history on, as since torch 2.1; empty, or why this torch has none."""
     record = getattr(torch.cuda.memory, "_record_memory_history", None)
     names = inspect.signature(record).parameters if record else {}
-    if record and "trace_alloc_max_entries" in names:  # 2.0
-        record(True, trace_alloc_max_entries=max_events, trace_alloc_record_context=stacks)
-    elif record and ("args" in names or "max_entries" in names):  # since 2.1
-        if stacks:
-            record(enabled="all", max_entries=max_events, context="all", stacks="python")
-        else:
-            record(enabled="all", max_entries=max_events, context=None)
+    if record is None or not names.keys() & {"args", "max_entries"}:
+        return f"torch {torch.__version__} records no such events; 2.1 is the first that does"
+    if stacks:
+        record(enabled="all", max_entries=max_events, context="all", stacks="python")
     else:
-        return f"torch {torch.__version__} records no events; 2.0 is the first that does"
+        record(enabled="all", max_entries=max_events, context=None)
     return ""
 
 

@@ -104,7 +104,6 @@ class Recorder:
             "version": str(torch.__version__),
             "cuda": version.cuda,
             "hip": getattr(version, "hip", None),
-            "git": getattr(version, "git_version", None),
         }
         self.facts["torch"] = about
         if self.whole_program:
@@ -171,7 +170,7 @@ class Recorder:
             self.note(f"{full}: the start of the trace is cut; a larger --max-events keeps more")
 
     def _devices(self) -> list[dict[str, Any]]:
-        """The allocator's counters of each device; its settings are kept beside them."""
+        """The allocator's counters of each device."""
         cuda = self.torch.cuda
         fraction = getattr(cuda, "get_per_process_memory_fraction", lambda index: None)
         devices = []
@@ -192,15 +191,6 @@ class Recorder:
                     "stats": kept,
                 }
             )
-        self.facts["allocator"] = {
-            "backend": getattr(cuda, "get_allocator_backend", lambda: None)(),
-            "settings": getattr(self.torch._C, "_accelerator_getAllocatorSettings", lambda: None)(),
-            "environment": {
-                name: value
-                for name, value in os.environ.items()
-                if name.startswith("PYTORCH_") and name.endswith(("_CONF", "_CACHING"))
-            },
-        }
         return devices
 
     def finish(self, reason: str) -> None:
@@ -295,7 +285,6 @@ def nothing_yet() -> dict[str, Any]:
     """Which process this is, and that nothing of it was kept so far."""
     return {
         "pid": os.getpid(),
-        "parent_pid": os.getppid(),
         "snapshots": [],
         "ooms": 0,
         "hangs": [],

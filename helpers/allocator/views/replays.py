@@ -60,9 +60,8 @@ def _agreement_words(check: Agreement) -> str:
     addresses = f"{check.same_address} of {check.allocations} addresses"
     if check.by_offset:
         addresses += f" ({check.by_offset} by offset in an expandable range)"
-    calls = f"{check.same_segment_calls} of {check.segment_calls} segment calls"
     reserved = f"{check.reserved_bytes} bytes ({check.recorded_reserved_bytes} recorded)"
-    return f"Against the recording, {exact}: {addresses}, {calls}, reserved at the end {reserved}"
+    return f"Against the recording, {exact}: {addresses}, reserved at the end {reserved}"
 
 
 def league(answer: WhatIf, rows: int = TOP) -> Shown:
