@@ -39,15 +39,18 @@ def _shares(root: str) -> tuple[float, float, float, int]:
     from helpers.tell.panels import live, monitor
     from helpers.tell.panels.frame import open_panel
 
-    watch = monitor.Watch(pid=os.getpid(), folder=Path("unused"), root=root)
+    watch = monitor.Watch(pid=os.getpid(), root=root)
     frame = open_panel(monitor.PANEL.name, lambda made: monitor.build(made, watch))
-    state = watch.monitor
     feed = next(end.__self__ for end in frame.ends)  # type: ignore[attr-defined]
+    hear = feed._hear
+    samples: list[Any] = []
+    feed._hear = lambda sample: (samples.append(sample), hear(sample))
     time.sleep(SETTLE_S)
-    # As after two minutes: the drawing is at its largest.
-    state.ring.extend(dict(state.ring[-1]) for _ in range(live.DRAWN))
+    feed._hear = hear
+    for _ in range(live.DRAWN):  # as after two minutes: the drawing is at its largest
+        hear(samples[-1])
     seen: list[Any] = []
-    frame.box.children[5].observe(lambda change: seen.append(1), names="value")
+    frame.box.children[3].observe(lambda change: seen.append(1), names="value")
     before = _cpu_s(feed.child.pid)
     own = _own_cpu_s()
     began = time.monotonic()

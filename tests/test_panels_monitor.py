@@ -1,4 +1,4 @@
-"""The live monitor: what a sample holds, the ring and its file, the feed and its end."""
+"""The live monitor: what a sample holds, the chart and the tables, the feed and its end."""
 
 import fcntl
 import io
@@ -114,41 +114,26 @@ def test_an_nvidia_card_and_its_process_are_told_by_nvml(monkeypatch):
     assert found["process"]["vram"] == last["vram"] == 3 << 30 and last["by"] == "NVML"
 
 
-def test_the_ring_forgets_the_oldest_and_the_file_holds_samples_and_events(tmp_path):
-    state = live.Monitor(kept=3)
-    with pytest.raises(ValueError, match="nothing to save"):
-        state.save(tmp_path)
-    state.ring.extend(sample(at) for at in range(5))
-    state.marks.append((3.0, "batch 2"))
-    first = state.save(tmp_path)
-    second = state.save(tmp_path)
-    kept = json.loads(first.read_text())
-    assert first != second and [one["at"] for one in kept["samples"]] == [2, 3, 4]
-    assert kept["events"] == [{"at": 3.0, "says": "batch 2"}]
-
-
 def test_what_was_not_told_is_not_drawn_as_zero():
-    state = live.Monitor()
-    state.ring.extend([sample(1), sample(2, used=None), sample(3, rss=10)])
-    assert state.shares() == {
+    samples = [sample(1), sample(2, used=None), sample(3, rss=10)]
+    assert live.shares_of(samples) == {
         "VRAM 0000:03:00.0": [0.5, None, 0.5],
         "host RAM": [0.4] * 3,
         "the process, anonymous": [None, None, 0.1],
     }
-    state.ring.append(sample(4, used=None))
-    assert "VRAM 0000:03:00.0 not known" in state.chart() and state.chart().count("polyline") == 3
+    chart = live.chart([*samples, sample(4, used=None)])
+    assert "VRAM 0000:03:00.0 not known" in chart
+    assert chart.count("polyline") == 3
     pools, holders = live.views(sample(used=None))
-    assert [row["in use"] for row in pools.rows] == [40, "not known"] and holders.rows == []
+    assert [row["in use"] for row in pools.rows] == [40, "not known"]
+    assert holders.rows == []
 
 
-def test_the_chart_ends_at_the_right_and_marks_events_where_they_fell():
-    state = live.Monitor()
-    state.ring.extend(sample(at) for at in range(4))
-    state.marks += [(-1.0, "before"), (2.0, "now")]
-    chart = state.chart()
+def test_the_chart_ends_at_the_right():
+    chart = live.chart([sample(at) for at in range(4)])
     assert "points='590,51.0 592,51.0 595,51.0 598,51.0'" in chart
-    assert chart.count("<line x1=") == 1 and "<line x1='597.5'" in chart
-    assert "host RAM 40 %" in chart and "VRAM 0000:03:00.0 50 %" in chart
+    assert "host RAM 40 %" in chart
+    assert "VRAM 0000:03:00.0 50 %" in chart
 
 
 def test_the_largest_holders_are_listed_and_names_are_never_markup():
@@ -167,28 +152,21 @@ def test_the_largest_holders_are_listed_and_names_are_never_markup():
 
 
 @pytest.fixture
-def panel(tmp_path):
-    """The monitor of this very process, open: its frame, its feed and its state."""
-    watch = monitor.Watch(pid=os.getpid(), folder=tmp_path / "kept")
+def panel():
+    """The monitor of this very process, open: its frame and its feed."""
+    watch = monitor.Watch(pid=os.getpid())
     made = frame.open_panel(monitor.PANEL.name, lambda one: monitor.build(one, watch))
-    yield made, made.ends[0].__self__, watch.monitor
+    yield made, made.ends[0].__self__
     frame.open_panel(monitor.PANEL.name, lambda one: [])
 
 
-def test_the_panel_watches_marks_saves_and_ends_with_its_cell(tmp_path, panel):
-    made, feed, state = panel
-    pid, event, buttons, drawing, rows = made.box.children[2:]
-    mark, save = buttons.children
-    until(lambda: state.ring and str(os.getpid()) in rows.value)
-    assert state.ring[-1]["process"]["rss_anon"] > 1 << 20 and "host RAM" in drawing.value
-    until(lambda: len(state.ring) > 1)
-    event.value = "batch 2"
-    mark.click()
-    save.click()
-    saved = json.loads(next((tmp_path / "kept").glob("*.json")).read_text())
-    assert saved["events"][0]["says"] == "batch 2" and len(saved["samples"]) > 1
+def test_the_panel_watches_and_ends_with_its_cell(panel):
+    made, feed = panel
+    pid, drawing, rows = made.box.children[2:]
+    until(lambda: str(os.getpid()) in rows.value)
+    assert "the process, anonymous" in drawing.value
     pid.value = 1
-    until(lambda: (state.ring[-1]["process"] or {}).get("pid") == 1)
+    until(lambda: str(os.getpid()) not in rows.value)
     again = frame.open_panel(monitor.PANEL.name, lambda one: [])
     assert made.closed and not again.closed
     assert feed.child.returncode is not None and not feed.thread.is_alive()
@@ -198,7 +176,7 @@ def test_a_sampler_that_hangs_in_the_driver_is_left_behind_and_the_panel_opens_a
     monkeypatch, panel
 ):
     monkeypatch.setattr(live, "END_S", 0.2)
-    made, feed, _ = panel
+    made, feed = panel
     end = feed.child.kill
     feed.child.kill = lambda: None  # as a process that waits inside the kernel takes SIGKILL
     try:
@@ -210,7 +188,7 @@ def test_a_sampler_that_hangs_in_the_driver_is_left_behind_and_the_panel_opens_a
 
 
 def test_a_sampler_that_dies_is_said_in_the_panels_line(panel):
-    made, feed, _ = panel
+    made, feed = panel
     feed.child.send_signal(signal.SIGKILL)
     until(lambda: "the sampler ended with exit code -9" in made.line.value)
 
@@ -286,10 +264,11 @@ def test_what_is_no_terminal_gets_one_line_a_sample_on_plain_python():
 
 
 def test_names_that_would_move_the_cursor_do_not():
-    state = live.Monitor()
-    state.ring.append(sample(holders=[{"pid": 5, "name": "a\x1b[2Jb\n", "pci": "x", "by": "y"}]))
+    holder = {"pid": 5, "name": "a\x1b[2Jb\n", "pci": "x", "by": "y"}
     screen = io.StringIO()
-    Console(file=screen, width=60, force_terminal=False).print(terminal.picture(state))
+    Console(file=screen, width=60, force_terminal=False).print(
+        terminal.picture(sample(holders=[holder]))
+    )
     lines = screen.getvalue().splitlines()
     assert not any("\x1b" in line or len(line) > 60 for line in lines)
     assert any(line.startswith("5") for line in lines)

@@ -13,109 +13,70 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.workbook_process import environment
-from helpers.look.files import write_atomic
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
 END_S = 5.0
-KEPT = 2400
 DRAWN = 240
+"""Samples of two minutes."""
 ROWS = 12
-"""Samples of 20 minutes, of them two minutes drawn; holders listed."""
+"""Holders listed."""
 DASHES = ("", "7 3", "2 2", "9 2 2 2")
 PROCESS = {"anonymous": "rss_anon", "resident": "rss", "swap": "swap", "VRAM": "vram", "GTT": "gtt"}
 """The sizes of the process watched, by their headings."""
 
 
-class Monitor:
-    """The last samples, and the events marked on them. It starts nothing itself."""
+def shares_of(samples: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+    """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the
+    process's own part of that.
+    """
+    lines: dict[str, list[float | None]] = {}
+    for sample in samples:
+        for gpu in sample["gpus"]:
+            lines[f"VRAM {gpu['pci']}"] = []
+    for sample in samples:
+        used = {f"VRAM {gpu['pci']}": _vram_share(gpu) for gpu in sample["gpus"]}
+        for name in lines:
+            lines[name].append(used.get(name))
+    totals = [sample["host"].get("MemTotal") for sample in samples]
+    anonymous = [(sample["process"] or {}).get("rss_anon") for sample in samples]
+    lines["host RAM"] = list(map(_share, map(_host_used, samples), totals))
+    if any(anonymous):
+        lines["the process, anonymous"] = list(map(_share, anonymous, totals))
+    return lines
 
-    def __init__(self, kept: int = KEPT):
-        self.ring: deque[dict[str, Any]] = deque(maxlen=kept)
-        self.marks: list[tuple[float, str]] = []
 
-    def save(self, folder: Path) -> Path:
-        """Keep every sample and event in a new JSON file.
+def chart(samples: Sequence[dict[str, Any]]) -> str:
+    """The shares over the last two minutes as one small SVG, the newest at the right."""
+    from helpers.tell.sheet import SERIES
 
-        Raises ValueError where there is no sample yet.
-        """
-        if not self.ring:
-            raise ValueError("there is no sample yet: nothing to save")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S.%fZ}.json"
-        kept = {"schema_version": 1, "kind": "monitor", "samples": list(self.ring)}
-        kept["events"] = [{"at": at, "says": says} for at, says in self.marks]
-        write_atomic(path, json.dumps(kept))
-        return path
-
-    def mark(self, says: str = "") -> str:
-        """Mark this moment; what is said of it."""
-        self.marks.append((time.time(), says or f"event {len(self.marks) + 1}"))
-        return f"marked: {self.marks[-1][1]}"
-
-    def shares(self) -> dict[str, list[float | None]]:
-        """In use, from 0 to 1, sample by sample: each GPU's VRAM, the host's RAM, and the
-        process's own part of that.
-        """
-        samples = list(self.ring)[-DRAWN:]
-        lines: dict[str, list[float | None]] = {}
-        for sample in samples:
-            for gpu in sample["gpus"]:
-                lines[f"VRAM {gpu['pci']}"] = []
-        for sample in samples:
-            used = {f"VRAM {gpu['pci']}": _vram_share(gpu) for gpu in sample["gpus"]}
-            for name in lines:
-                lines[name].append(used.get(name))
-        totals = [sample["host"].get("MemTotal") for sample in samples]
-        anonymous = [(sample["process"] or {}).get("rss_anon") for sample in samples]
-        lines["host RAM"] = list(map(_share, map(_host_used, samples), totals))
-        if any(anonymous):
-            lines["the process, anonymous"] = list(map(_share, anonymous, totals))
-        return lines
-
-    def chart(self) -> str:
-        """The shares over the last two minutes as one small SVG, the newest at the right, with
-        events as upright lines.
-        """
-        from helpers.tell.sheet import SERIES
-
-        lines = []
-        words = []
-        times = [sample["at"] for sample in list(self.ring)[-DRAWN:]]
-        step = 600 / DRAWN  # points a sample, the newest at 600
-        for number, (name, shares) in enumerate(self.shares().items()):
-            color = SERIES[number % len(SERIES)]
-            dash = DASHES[number % len(DASHES)]
-            stroke = f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
-            places = [
-                f"{600 - step * (len(times) - at):.0f},{100 - 98 * share:.1f}"
-                for at, share in enumerate(shares)
-                if share is not None
-            ]
-            lines.append(f"<polyline {stroke} points='{' '.join(places)}'/>")
-            key = f"<svg width='30' height='8'><line x2='30' y1='4' y2='4' {stroke}/></svg>"
-            words.append(f"{key} {name} {percent(shares[-1:])}")
-        for marked_at, _ in self.marks:
-            if times and marked_at >= times[0]:
-                x = 600 - step * sum(time > marked_at for time in times)
-                place = f"x1='{x}' x2='{x}' y2='100'"
-                lines.append(f"<line {place} stroke='#d55e00' stroke-dasharray='3 2'/>")
-        return (
-            "<svg role='img' aria-label='In use, in words below' viewBox='0 0 600 101' width='600' "
-            "style='max-width:100%;display:block;border:1px solid #8a949e;border-width:1px 0'>"
-            f"{''.join(lines)}</svg><div>100 % is the upper edge, two minutes the width: "
-            f"{' &nbsp; '.join(words)}</div>"
-        )
+    lines = []
+    words = []
+    step = 600 / DRAWN  # points a sample, the newest at 600
+    for number, (name, shares) in enumerate(shares_of(samples).items()):
+        color = SERIES[number % len(SERIES)]
+        dash = DASHES[number % len(DASHES)]
+        stroke = f"fill='none' stroke='{color}' stroke-width='2' stroke-dasharray='{dash}'"
+        places = [
+            f"{600 - step * (len(shares) - at):.0f},{100 - 98 * share:.1f}"
+            for at, share in enumerate(shares)
+            if share is not None
+        ]
+        lines.append(f"<polyline {stroke} points='{' '.join(places)}'/>")
+        key = f"<svg width='30' height='8'><line x2='30' y1='4' y2='4' {stroke}/></svg>"
+        words.append(f"{key} {name} {percent(shares[-1:])}")
+    return (
+        "<svg role='img' aria-label='In use, in words below' viewBox='0 0 600 101' width='600' "
+        "style='max-width:100%;display:block;border:1px solid #8a949e;border-width:1px 0'>"
+        f"{''.join(lines)}</svg><div>100 % is the upper edge, two minutes the width: "
+        f"{' &nbsp; '.join(words)}</div>"
+    )
 
 
 def percent(newest: Sequence[float | None]) -> str:

@@ -1,34 +1,28 @@
-"""The live monitor as a panel: the samples, tables and events of ``live``, beside a field for
-the process and buttons.
-"""
+"""The live monitor as a panel: the chart and the tables of ``live``, below a field for the process."""
 
 from __future__ import annotations
 
-import os
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from helpers.ground.child import OUTPUTS
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 
 from .frame import Frame, Panel, Part, parts_html
-from .live import Feed, Monitor, views
+from .live import DRAWN, Feed, chart, views
 
 
 @dataclass(frozen=True)
 class Watch:
-    """A captured box, the process to watch on this machine (0: none), where samples are kept,
-    and the root that is sampled.
+    """A captured box, the process to watch on this machine (0: none), and the root that is
+    sampled.
     """
 
     bundle: Bundle | None = None
     pid: int = 0
-    folder: Path = OUTPUTS / "monitor"
     root: str = ""
-    monitor: Monitor = field(default_factory=Monitor)
 
     @property
     def is_here(self) -> bool:
@@ -46,36 +40,25 @@ class Watch:
 
 
 def build(frame: Frame, watch: Watch) -> Sequence[Any]:
-    """Which process, the buttons, the drawing and the tables, and the feed behind them."""
+    """Which process, the drawing and the tables, and the feed behind them."""
     make = frame.widgets.HTML
-    monitor = watch.monitor
     if not watch.is_here:
         return [make(parts_html(watch.parts()))]
     tip = "a process to watch from outside; 0 for none"
     watched = frame.field("IntText", "Process (PID)", watch.pid, tooltip=tip)
-    event = frame.field("Text", "Event", "", placeholder="such as: batch 2 starts")
+    samples: deque[dict[str, Any]] = deque(maxlen=DRAWN)
     drawing = make()
     rows = make()
 
     def hear(sample: dict[str, Any]) -> None:
-        monitor.ring.append(sample)
-        drawing.value = monitor.chart()
+        samples.append(sample)
+        drawing.value = chart(samples)
         rows.value = parts_html(views(sample))
-
-    def mark() -> None:
-        frame.say(monitor.mark(event.value.strip()))
-
-    def save() -> None:
-        frame.say(f"saved {os.path.relpath(monitor.save(watch.folder), OUTPUTS.parent)}")
 
     feed = Feed(hear, frame.say, str(watch.pid), "0.5", watch.root)
     frame.ends.append(feed.stop)
-    buttons = [
-        frame.button("Mark the event", mark, "an upright line now, kept with the samples"),
-        frame.button("Save as evidence", save, "a JSON file in outputs"),
-    ]
     frame.changed(lambda: feed.watch(max(0, watched.value)), watched)
-    return [watched, event, frame.row(*buttons), drawing, rows]
+    return [watched, drawing, rows]
 
 
 PANEL = Panel("Live monitor", Watch, build, again=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.ground.units import plain, show_bytes
 
-from .live import Feed, Monitor, percent, views
+from .live import Feed, percent, shares_of, views
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,26 +105,24 @@ def _draw(samples: Iterator[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    monitor = Monitor(kept=1)
     console = Console(file=getattr(sys.stdout, "drawn", sys.stdout))
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for sample in samples:
-            monitor.ring.append(sample)
-            live.update(picture(monitor), refresh=True)
+            live.update(picture(sample), refresh=True)
 
 
-def picture(monitor: Monitor) -> RenderableType:
-    """One screen: a bar of what is in use of each memory, and the tables of the newest sample."""
+def picture(sample: dict[str, Any]) -> RenderableType:
+    """One screen: a bar of what is in use of each memory, and the tables of a sample."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     bars = Table.grid(padding=(0, 2))
-    for name, shares in monitor.shares().items():
+    for name, shares in shares_of([sample]).items():
         bars.add_row(name, percent(shares), ProgressBar(total=1.0, completed=shares[-1] or 0.0))
     lines = []
-    for view in views(monitor.ring[-1]):
+    for view in views(sample):
         if isinstance(view, str):
             lines += ["", view]
         else:
