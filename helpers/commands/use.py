@@ -10,7 +10,7 @@ as ``--help`` shows it, with a colon before its help (an indented line goes on w
     --conf STR ...: may be given again         --resume [BATCH]: "" where no word follows it
     --policy {a,b}: one of these words         --out FOLDER !: must be given
     command -- COMMAND: all that follows       --engine {a,b} = a: hidden
-    --against P +: one or more, also again     Example: what follows `python3 -m helpers`
+    Example: what follows `python3 -m helpers`
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ def _option(rest: list[str]) -> dict[str, Any]:
         options["default"] = None if default == "None" else (kind or str)(default)
     if "..." in rest:
         options.update(action="append", default=[])
-    if "+" in rest:
-        options.update(nargs="+", action="extend", default=[])
     if "!" in rest:
         options["required"] = True
     if word[0] == "{":

@@ -119,8 +119,7 @@ def open_box(name: str = "live", message_text: str = "") -> Box:
     ``name`` is ``live`` (captures this machine), the path of a bundle, a name from env/boxes, or
     empty for a text alone. Raises BundleError (a ValueError) in one line.
     """
-    evidence, _ = message.gathered(message_text, name)
-    return Box(evidence)
+    return Box(message.gathered(message_text, name))
 
 
 def as_box(box: Box | str) -> Box:

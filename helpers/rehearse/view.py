@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from helpers.ground.units import show_bytes
 from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_message
 from helpers.look.cards import cards
 from helpers.rehearse.rehearsal import Rehearsal
-from helpers.tell.message import gathered
 from helpers.tell.shown import Shown
 
 MOST_FRAMES = 6
@@ -69,7 +69,7 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
         frames = " < ".join(oom.frames[:MOST_FRAMES]) or "no Python frame"
         sizes = f"{show_bytes(oom.requested_bytes)} asked of the card, {show_bytes(oom.free_bytes)} free"
         lines.append(f"first out of memory: {sizes}; {frames}")
-        headline = diagnose(gathered(oom.message, "")[0]).headline if oom.message else ""
+        headline = diagnose(evidence_from_message(oom.message)).headline if oom.message else ""
         caught = "the program caught it, so its words are not here"
         lines.append(f"read as: {headline}" if headline else caught)
     elif rehearsal.error:

@@ -17,6 +17,12 @@ from . import public
 
 NOT_SHOWN = "not shown"
 NOT_READ = "not available"
+INSTEAD = {
+    "cpu": NOT_SHOWN,
+    "kernel_parameters": "none that concern a GPU",
+    "allocator_settings": "(defaults)",
+}
+"""What stands for a value that may not be shown, or that nobody set."""
 STATES = frozenset("RSDZTtXI")
 QUIET_EVENTS = ("boot", "vram_ready", "gtt_ready", "vm_size", "driver_version")
 
@@ -29,8 +35,6 @@ def versions(bundle: Bundle) -> dict[str, str]:
     box = machine(bundle)
     torch = framework.framework(bundle)
     trees = [public.version(_text(reading)) for reading in rocm.rocm_versions(bundle)]
-    parameters = public.kernel_parameters(_text(box.cmdline))
-    settings = public.allocator_settings(_text(torch.settings))
     releases = {
         "kernel": box.kernel,
         "python": torch.python,
@@ -44,12 +48,10 @@ def versions(bundle: Bundle) -> dict[str, str]:
     known["distribution"] = public.distribution(_text(box.distribution))
     known["ram"] = public.number(box.ram_total)
     known["rocm"] = ", ".join(filter(None, trees))
-    return {
-        **{name: text or NOT_READ for name, text in known.items()},
-        "cpu": public.chip(_text(box.cpu)) or NOT_SHOWN,
-        "kernel_parameters": parameters or "none that concern a GPU",
-        "allocator_settings": settings or "(defaults)",
-    }
+    known["cpu"] = public.chip(_text(box.cpu))
+    known["kernel_parameters"] = public.kernel_parameters(_text(box.cmdline))
+    known["allocator_settings"] = public.allocator_settings(_text(torch.settings))
+    return {name: text or INSTEAD.get(name, NOT_READ) for name, text in known.items()}
 
 
 def _text(reading: Reading) -> str:

@@ -27,12 +27,14 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
         front.display(replace(view, again=again or view.again))
         return
     words = str(view)
-    about: dict[str, object] = {"again": True} if again else {}
+    about: dict[str, object] = {}
+    if again:
+        about["again"] = True
     if data is None:
         data = {"text/html": text_html(words)}
         about["says"] = one_line(words.split("\n")[0])
-    options = {"metadata": {ABOUT: about}} if about else {}
-    front.display({**data, "text/plain": words}, raw=True, **options)
+    metadata = {ABOUT: about} if about else {}
+    front.display({**data, "text/plain": words}, raw=True, metadata=metadata)
 
 
 def _in_notebook() -> bool:

@@ -20,7 +20,7 @@ from helpers.ground.units import plain, show_bytes
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
 from helpers.tell.shown import Shown
-from helpers.tell.values import cell, size
+from helpers.tell.values import cell, size, size_or_zero
 
 from . import sheet, tables
 from .box import ledger_table
@@ -49,7 +49,7 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     title = "No layer says how much of its memory is in use"
     fullest = _fullest([pool for _, _, pools in tables.pools_of(listed) for pool in pools])
     if fullest is not None:
-        used = out_of(used_of(fullest) or 0, size(fullest.total) or 0)
+        used = out_of(used_of(fullest) or 0, size_or_zero(fullest.total))
         title = f"{used} in use: {fullest.layer} is fullest"
     draw = partial(_draw_pools, listed, title)
     view = tables.pools_table(listed).without("source")
@@ -75,7 +75,7 @@ def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
     top = 0
     for _, _, pools in groups:
         for pool in pools:
-            top = max(top, size(pool.total) or 0, used_of(pool) or 0)
+            top = max(top, size_or_zero(pool.total), used_of(pool) or 0)
     for gpu, pci, pools in groups:
         driver = gpu.driver if gpu else ""
         page.heading(_name(gpu, pci), f"{pci}  {driver}".strip())
@@ -157,7 +157,7 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
     for book in books:
         for row in book.rows:
             if row.pid:
-                most_bytes[row.pid] = max(most_bytes.get(row.pid, 0), size(row.bytes) or 0)
+                most_bytes[row.pid] = max(most_bytes.get(row.pid, 0), size_or_zero(row.bytes))
     colour_of: dict[int, str] = {}
     count = len(sheet.SERIES)
     for pid in sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid)):
@@ -169,13 +169,11 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
 
 def _remaining_processes(readings: list[Reading]) -> sheet.Piece:
     """The processes that have no piece of their own, as one."""
-    sizes = [size(reading) for reading in readings]
     name = f"{len(readings)} more processes"
-    unknown = sizes.count(None)
+    unknown = [reading for reading in readings if size(reading) is None]
     if unknown:
-        name += f", {unknown} not measured"
-    total = sum(number for number in sizes if number)
-    return sheet.Piece(name, total, sheet.Look(sheet.MUTED, "white"))
+        name += f", {len(unknown)} not measured"
+    return sheet.Piece(name, sum(map(size_or_zero, readings)), sheet.Look(sheet.MUTED, "white"))
 
 
 @dataclass(frozen=True)
@@ -189,7 +187,7 @@ class _LedgerBar:
     def length_bytes(self) -> int:
         """Its total, or its parts where they are more."""
         parts = sum(piece.bytes for piece in self.pieces if piece.bytes and piece.bytes > 0)
-        return max(parts, size(self.book.used) or 0, size(self.book.total) or 0)
+        return max(parts, size_or_zero(self.book.used), size_or_zero(self.book.total))
 
 
 def ledger(ledgers: Iterable[GpuLedger]) -> Shown:
@@ -287,7 +285,7 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece
         if look is None:
             hatch = HATCHES[pieces_of_process[row.pid] % len(HATCHES)]
             look = sheet.Look(colour_of[row.pid], "white", hatch)
-        if (size(row.bytes) or 0) < 0:
+        if size_or_zero(row.bytes) < 0:
             look = TOO_MUCH
         pieces_of_process[row.pid] += 1
         pieces.append(sheet.Piece(row.words, row.bytes, look))
@@ -308,5 +306,5 @@ def _smallest_processes(book: GpuLedger) -> list[LedgerRow]:
         return []
     others = [row for row in book.rows if row.kind == "other_process"]
     room = max(1, ROWS - (len(book.rows) - len(others)))
-    others.sort(key=lambda row: size(row.bytes) or 0, reverse=True)
+    others.sort(key=lambda row: size_or_zero(row.bytes), reverse=True)
     return others[room:]

@@ -65,14 +65,17 @@ def _heading(words: str, number: bool, room: int) -> str:
 
     Its side and width are its own, as an untrusted notebook lets no style sheet in.
     """
-    styles = [] if number else ["text-align:left"]
-    styles.append(f"min-width:{0.6 * room:.0f}em")
-    side = " class=number" if number else ""
-    return f"<th scope=col{side} style='{';'.join(styles)}'>{breakable(words)}</th>"
+    width = f"min-width:{0.6 * room:.0f}em"
+    side = f" style='text-align:left;{width}'"
+    if number:
+        side = f" class=number style='{width}'"
+    return f"<th scope=col{side}>{breakable(words)}</th>"
 
 
 def _cell(words: str, number: bool) -> str:
-    side = " class=number" if number else " style='text-align:left'"
+    side = " style='text-align:left'"
+    if number:
+        side = " class=number"
     return f"<td{side}>{breakable(words)}</td>"
 
 

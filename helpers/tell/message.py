@@ -24,15 +24,14 @@ TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
 
 
-def gathered(message: str, box: str) -> tuple[CaseEvidence, tuple[GpuLedger, ...]]:
-    """The evidence of a text, of a box, or of both, and its ledgers.
-
-    A text given takes the place of the box's own.
-    """
-    evidence = evidence_of(box) if box else evidence_from_message(message)
-    if message and box:
-        evidence = replace(evidence_from_message(message), bundle=evidence.bundle)
-    return evidence, books(evidence)
+def gathered(message: str, box: str) -> CaseEvidence:
+    """The evidence of a text, of a box, or of both; a text given takes the place of the box's own."""
+    if not box:
+        return evidence_from_message(message)
+    evidence = evidence_of(box)
+    if not message:
+        return evidence
+    return replace(evidence_from_message(message), bundle=evidence.bundle)
 
 
 def evidence_of(box: str) -> CaseEvidence:

@@ -17,7 +17,7 @@ from helpers.ground.shapes import Reading
 from helpers.ground.units import plain
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
-from helpers.tell.values import duration, size
+from helpers.tell.values import duration, size_or_zero
 
 MOST_EVENTS = 40
 NO_POOL = "No memory pool was found."
@@ -33,15 +33,17 @@ def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Po
 
     Host pools have an empty address.
     """
+    from helpers.look.gpus import Gpu
+
     gpus: dict[str, Gpu] = {}
     pools: dict[str, list[Pool]] = {}
     for item in items:
-        pools_of_gpu = getattr(item, "pools", None)
-        if pools_of_gpu is None:
-            pools.setdefault(item.pci, []).append(item)  # type: ignore[arg-type]
+        of_address = pools.setdefault(item.pci, [])
+        if isinstance(item, Gpu):
+            gpus[item.pci] = item
+            of_address += item.pools
         else:
-            gpus[item.pci] = item  # type: ignore[assignment]
-            pools.setdefault(item.pci, []).extend(pools_of_gpu)
+            of_address.append(item)
     return [(gpus.get(pci), pci, listed) for pci, listed in pools.items()]
 
 
@@ -120,7 +122,7 @@ def _most_held(rows: list[list[Any]]) -> str:
     says = ""
     most = 0
     for _, _, name, _, _, memory, *_ in rows:
-        held_bytes = size(memory) or 0
+        held_bytes = size_or_zero(memory)
         if held_bytes > most:
             most = held_bytes
             says = f"{memory.show()}, the most, by {plain(name)}"

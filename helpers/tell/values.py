@@ -22,7 +22,14 @@ def size(reading: Reading) -> int | None:
     value = reading.value
     if not reading.ok or reading.unit != "bytes" or isinstance(value, str) or value is None:
         return None
-    return int(value) if abs(value) < MOST_BYTES else None
+    if abs(value) >= MOST_BYTES:
+        return None
+    return int(value)
+
+
+def size_or_zero(reading: Reading) -> int:
+    """The bytes of a reading, 0 where it has none."""
+    return size(reading) or 0
 
 
 def duration(seconds: float) -> str:

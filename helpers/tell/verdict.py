@@ -72,7 +72,10 @@ def quoted(row: Evidence) -> str:
     word is a code, and left out.
     """
     value = plain(row.reading.show())
-    return value if row.reading.unit != "text" or " " in value and value not in row.says else ""
+    is_a_code = " " not in value or value in row.says
+    if row.reading.unit == "text" and is_a_code:
+        return ""
+    return value
 
 
 class Step(NamedTuple):
@@ -233,9 +236,12 @@ def steps_html(verdict: Verdict) -> str:
 
 
 def _step_html(step: Step) -> str:
-    words = escape(f": {step.says}") if step.says else ""
-    lines = text_html(step.command) if step.command else ""
-    return f"<li><b>{step.title}</b>{words}{lines}</li>"
+    html = f"<b>{step.title}</b>"
+    if step.says:
+        html += escape(f": {step.says}")
+    if step.command:
+        html += text_html(step.command)
+    return f"<li>{html}</li>"
 
 
 def against(verdict: Verdict, sources: bool = True) -> Shown:

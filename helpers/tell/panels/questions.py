@@ -32,7 +32,8 @@ class Reader:
         """
         if not self.text.strip() and not self.box:
             return [EMPTY]
-        evidence, books = message.gathered(self.text, self.box)
+        evidence = message.gathered(self.text, self.box)
+        books = message.books(evidence)
         made = diagnose(evidence)
         says = [
             f"{made.headline} ({verdict.label(made)})",
@@ -42,8 +43,10 @@ class Reader:
         if not any(one.event == "refused" and one.side == "device" for one in evidence.messages):
             says.append("No out-of-memory message with numbers was found in the text.")
         numbers = message.message_table(evidence)
-        bars = [figures.ledger(books)] if books else []
-        return ["\n".join(says), message.sums(evidence), numbers, *bars]
+        parts: list[Part] = ["\n".join(says), message.sums(evidence), numbers]
+        if books:
+            parts.append(figures.ledger(books))
+        return parts
 
 
 def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
