@@ -123,7 +123,9 @@ def test_no_text_from_a_box_becomes_markup():
 def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.get_ipython", lambda: object())
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append((data, raw)))
+    monkeypatch.setattr(
+        "IPython.display.display", lambda data, raw, metadata: shown.append((data, raw))
+    )
     words.show(VERDICT)
     [(data, raw)] = shown
     assert raw and from_json(Verdict, data.pop(MIME)) == VERDICT
