@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "batch": 31_400,
     "commands": 13_400,
     "face": 6_000,
-    "fits": 18_200,
+    "fits": 17_300,
     "ground": 10_800,
     "judge": 36_500,
     "look": 52_700,

@@ -122,26 +122,9 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
     inputs["act"] = str(_first(text, models["acts"], (object,)) or "")
-    inputs.update(_quantised(_part(text.get("quantization_config"))))
+    inputs["quant"] = "by its config" if text.get("quantization_config") else None
     inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
     return _note_architecture(Given("vLLM", inputs), kind)
-
-
-def _quantised(config: dict[str, Any]) -> dict[str, Any]:
-    """A config's quantisation of its matrices: the method, the bits and the weights that share
-    a scale.
-    """
-    groups = _part(config.get("config_groups"))
-    # compressed-tensors: the first group, and its weights
-    group = _part(groups.get("weights", next(iter(groups.values()), {})))
-    weights = _part(group.get("weights", next(iter(group.values()), {})))
-    values = named({**weights, **config}, table("models")["quantised"])
-    if config.get("load_in_4bit"):
-        values["quant_bits"] = 4
-    elif config.get("load_in_8bit"):
-        values["quant_bits"] = 8
-    values["quant"] = str(config.get("quant_method", ""))[:40] or None
-    return values
 
 
 def _gguf(path: Path) -> Given:

@@ -34,16 +34,11 @@ def cuda_graph_bytes(s: Sheet) -> float:
 def encoder(s: Sheet) -> float:
     if not s.sees:
         return 0
-    if s.family == "ollama" and not s.measured:
-        if s.architecture in ("gemma3", "mistral3"):
-            # read: ollama fs/ggml/ggml.go, VisionGraphSize, gemma3 and mistral3, with the image,
-            # the patches and the heads of their headers
-            width = 1152 if s.architecture == "gemma3" else 1024
-            patches = (s.image_size // 14) ** 2
-            return 4 * (3 * s.image_size**2 + width * 14 + patches**2 * 16)
-        if s.architecture == "llama4":
-            # read: ollama VisionGraphSize, llama4: none beside the graph of the text
-            return 0
+    if s.family == "ollama" and not s.measured and s.architecture == "gemma3":
+        # read: ollama fs/ggml/ggml.go, VisionGraphSize, with the image, the patches and the heads
+        # of its header
+        patches = (s.image_size // 14) ** 2
+        return 4 * (3 * s.image_size**2 + 1152 * 14 + patches**2 * 16)
     return s.unbounded(
         0.1 * GIB,
         0.4 * GIB,

@@ -50,26 +50,16 @@ def streams(s: Sheet) -> float:
 
 
 @rule
-def n_ctx_held(s: Sheet) -> float:
-    if "kobold" in s.program and s.date >= 202312 and s.n_ctx % 256 == 0:
-        # read: koboldcpp gpttype_adapter.cpp, extra_context_handle_fragmentation: 80 more than
-        # asked with context shift, 120 and 128 in later files; a context of whole 256 is taken as
-        # what was asked
-        return s.n_ctx + (80 if s.date < 202411 else 128)
-    return s.n_ctx
-
-
-@rule
 def cells(s: Sheet) -> float:
     if s.given("cells_per_stream"):
         # as printed: cells are those of one stream
         return s.cells_per_stream * s.streams
     if s.family == "llama.cpp" and s.date >= 202511 and "ik_" not in s.program:
         # read: llama.cpp src/llama-context.cpp, n_ctx_seq
-        return pad(pad(s.n_ctx_held, 256) // s.streams, 256) * s.streams
+        return pad(pad(s.n_ctx, 256) // s.streams, 256) * s.streams
     if s.family == "llama.cpp":
         # read: llama.cpp src/llama-model.cpp, create_memory, before November 2025
-        return pad(up(s.n_ctx_held, s.streams), s.n_pad) * s.streams
+        return pad(up(s.n_ctx, s.streams), s.n_pad) * s.streams
     if s.measured:
         # read: ollama kvcache/causal.go, Init; ml/backend/ggml, CachePadding; 0.12.11 counts what
         # it allocates

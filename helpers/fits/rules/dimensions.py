@@ -96,12 +96,6 @@ def sees(s: Sheet) -> float:
 
 
 @rule
-def image_size(s: Sheet) -> float:
-    # Gemma 3 and Mistral Small 3.1, their headers' vision.image_size
-    return 896 if s.architecture == "gemma3" else 1540
-
-
-@rule
 def flash_attn(s: Sheet) -> float:
     if "ik_" in s.program:
         # read: ik_llama.cpp common/common.h: on since November 2025

@@ -65,10 +65,6 @@ def graph_partial(s: Sheet) -> float:
     if s.given("graph"):
         # as printed
         return s.graph
-    if s.architecture in LLAMAS and s.is_moe and s.has("n_layer", "weights"):
-        # read: ollama GraphSize, llama with ffn_gate_exps: three times a layer's experts, which
-        # are nearly all of it
-        return s.either(0.9, 0.97, 1) * graph_of_experts(s)
     if s.architecture in LLAMAS:
         # read: ollama GraphSize, llama, partialOffload
         rows = 4 * s.n_batch
@@ -80,16 +76,6 @@ def graph_partial(s: Sheet) -> float:
         return largest_graph(s, "partial")
     # read: ollama llm/memory.go: the same, where GraphSize names one only
     return s.graph
-
-
-def graph_of_experts(s: Sheet) -> float:
-    """The partial graph of a llama with experts, for a layer that is nearly all experts."""
-    layer = (s.weights - s.in_weights) / s.n_layer
-    shared_width = s.n_embd // s.n_head * s.n_head_kv
-    rows = 2 * s.n_ff + s.n_head_kv + s.n_embd + s.n_ctx + shared_width
-    scores = s.n_ctx * s.n_batch * s.n_head + s.n_ctx * s.n_embd // s.n_head * s.n_head_kv
-    scores += s.n_batch * 1024 + shared_width * s.n_batch
-    return max(layer + 4 * s.n_batch * rows, 4 * scores)
 
 
 @rule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from helpers.fits.sheet import Missing, Sheet, rule
 
-EIGHT_BITS = ("fp8", "fbgemm_fp8", "modelopt", "eetq", "quark")
-"""Quantisations whose config names no bits: vllm/model_executor/layers/quantization/fp8.py."""
-FOUR_BIT_GROUPS = {"mxfp4": 32, "nvfp4": 16}
-"""Weights that share a scale of 8 bits: OCP MX specification."""
+NOT_PLAIN = ("quant", "kv_lora_rank", "interval", "n_layer_ff", "n_ff_mlp", "moe_step")
+"""Keys of a config whose weights its dimensions do not give: quantised, latent attention, gates and
+experts of some layers alone.
+"""
 
 
 @rule
@@ -29,115 +29,37 @@ def weights(s: Sheet) -> float:
 def model_bytes(s: Sheet) -> float:
     if not s.given("parameters_wide"):
         raise Missing("model_bytes")
-    size = int(2 * (s.parameters - s.matrices) + s.matrices * s.weight_bits / 8)
-    if s.vision_parts > 0:
-        return s.unbounded(
-            size,
-            size,
-            "the vision part: no weights lie beside the config; the rest by its dimensions, "
-            "to a few percent",
-        )
+    if s.n_layer_recurrent or any(map(s.given, NOT_PLAIN)):
+        raise Missing("model_bytes", "the bytes of the weights: model.safetensors.index.json")
     s.cite("by the dimensions, to a few percent: no weights lie beside the config")
-    return size
-
-
-@rule
-def attention_layer(s: Sheet) -> float:
-    if s.given("kv_lora_rank"):
-        # transformers modeling_deepseek_v3.py
-        query = s.n_embd * s.n_head * (s.n_nope + s.n_rot)
-        if s.given("q_lora_rank"):
-            query = s.q_lora_rank * (s.n_embd + s.n_head * (s.n_nope + s.n_rot))
-        latent = s.n_embd * (s.kv_lora_rank + s.n_rot)
-        values = s.kv_lora_rank * (s.n_nope + s.n_value) + s.n_value * s.n_embd
-        return query + latent + s.n_head * values
-    # query, key, value and output; transformers modeling_qwen3_next.py: and a gate as wide as the
-    # query
-    queries = 3 if s.given("interval") else 2
-    keys_and_values = s.n_head_kv * (s.head_dim_k + s.head_dim_v)
-    return s.n_embd * (queries * s.n_head * s.head_dim_k + keys_and_values)
-
-
-@rule
-def recurrent_layer(s: Sheet) -> float:
-    if s.given("conv_cache"):
-        # transformers modeling_lfm2.py: three projections in and one out
-        return 4 * s.n_embd**2
-    # transformers modeling_mamba2.py and modeling_qwen3_next.py: projections in and out
-    return s.n_embd * (3 * s.ssm_d_inner + 2 * s.ssm_n_group * s.ssm_d_state)
-
-
-@rule
-def n_dense(s: Sheet) -> float:
-    # transformers configuration_jamba.py, configuration_llama4.py: experts in each so many layers
-    return s.n_layer - s.n_layer // s.moe_step
-
-
-@rule
-def n_expert_shared(s: Sheet) -> float:
-    # transformers modeling_llama4.py: one shared expert
-    return s.given("n_ff_mlp")
+    if s.vision_parts > 0:
+        s.no_bound(
+            "the vision part: no weights lie beside the config; the rest by its dimensions, "
+            "to a few percent"
+        )
+    # query, key, value and output
+    attention = 2 * s.n_head * s.head_dim_k + s.n_head_kv * (s.head_dim_k + s.head_dim_v)
+    embeddings = s.n_vocab * (1 if s.tied else 2)
+    norms = 2 * s.n_layer + 1
+    return 2 * s.n_embd * (s.n_layer * attention + s.feed_forward + embeddings + norms)
 
 
 @rule
 def n_ff(s: Sheet) -> float:
-    if s.n_layer_recurrent == s.n_layer:
-        # transformers modeling_mamba2.py: a state alone has no feed-forward
-        return 0
     # transformers' default
     return 4 * s.n_embd
 
 
 @rule
-def n_layer_attention(s: Sheet) -> float:
-    if s.given("n_layer_ff"):
-        # a layer is attention, a state or a feed-forward
-        return s.n_layer_kv + s.n_layer_swa
-    # attention in each layer that has no state, or beside it
-    return max(s.n_layer - s.n_layer_recurrent, s.n_layer_kv + s.n_layer_swa)
-
-
-@rule
-def matrices(s: Sheet) -> float:
-    # what a quantisation makes smaller
-    count = 0.0
-    if s.n_layer_attention:
-        count += s.n_layer_attention * s.attention_layer
-    if s.n_layer_recurrent:
-        count += s.n_layer_recurrent * s.recurrent_layer
-    # a plain feed-forward is up and down; others have a gate beside them
-    is_plain = s.text("act") in ("gelu", "relu", "gelu_new", "relu2")
-    row = (2 if is_plain else 3) * s.n_embd
-    # a feed-forward in each layer, where the header counts none of its own
-    fed = s.n_layer_ff if s.given("n_layer_ff") else s.n_layer
+def feed_forward(s: Sheet) -> float:
+    # columns of all layers; a plain one is up and down, others have a gate beside them
+    matrices = 2 if s.text("act") in ("gelu", "relu", "gelu_new", "relu2") else 3
     if s.n_expert <= 1:
-        return count + fed * row * s.n_ff
+        return s.n_layer * matrices * s.n_ff
+    dense = min(s.n_dense, s.n_layer)
     experts = s.n_ff_expert * (s.n_expert + s.n_expert_shared) + s.n_ff_shared
-    router = s.n_embd * s.n_expert
-    dense = min(s.n_dense, fed)
-    return count + dense * row * s.n_ff + (fed - dense) * (row * experts + router)
-
-
-@rule
-def parameters(s: Sheet) -> float:
-    # matrices, embeddings and norms
-    return s.matrices + s.n_vocab * s.n_embd * (1 if s.tied else 2) + (2 * s.n_layer + 1) * s.n_embd
-
-
-@rule
-def weight_bits(s: Sheet) -> float:
-    if not s.given("quant"):
-        return 16
-    kind = s.text("quant")
-    if kind in FOUR_BIT_GROUPS:
-        return 4 + 8 / FOUR_BIT_GROUPS[kind]
-    if kind in EIGHT_BITS and not s.given("quant_bits"):
-        return 8
-    if kind == "bitsandbytes" or s.quant_bits >= 8:
-        # transformers utils/quantization_config.py
-        return s.quant_bits
-    # GPTQ and AWQ: a scale of 16 bits and a zero of 4 for a group
-    return s.quant_bits + 20 / s.quant_group
+    router = s.n_expert
+    return dense * matrices * s.n_ff + (s.n_layer - dense) * (matrices * experts + router)
 
 
 @rule
