@@ -16,8 +16,9 @@ what HIP reports as the device's total. All may open /dev/kfd, so they run after
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from helpers.ground.shapes import Reading, not_available
 from helpers.ground.units import pci_address
@@ -87,6 +88,13 @@ class SmiProcess:
     vram: Reading
 
 
+class _PrintedAgent(NamedTuple):
+    """The lines of an agent, and of each of its pools, by their names."""
+
+    fields: dict[str, str]
+    pools: list[dict[str, str]]
+
+
 @dataclass(frozen=True)
 class Agent:
     """One HSA agent: ``kind`` is cpu, gpu, npu or empty where the output was cut.
@@ -110,34 +118,46 @@ def rocm_versions(bundle: Bundle) -> tuple[Reading, ...]:
 
     A pip or conda ROCm has no such file.
     """
-    found = sorted({source for pattern in FILES for source in bundle.sources(pattern)})
-    texts = [text for text in map(bundle.read, found) if text.ok and text.text.strip()]
+    versions = []
+    for source in sorted({source for pattern in FILES for source in bundle.sources(pattern)}):
+        text = bundle.read(source)
+        if text.ok and text.text.strip():
+            versions.append(word(text.text, text))
     none = not_available("no ROCm tree with a version file", "text", FILES[1])
-    return tuple(word(text.text, text) for text in texts) or (none,)
+    return tuple(versions) or (none,)
 
 
 def cards(bundle: Bundle) -> tuple[SmiCard, ...]:
     """Cards with memory pools, in rocm-smi's order; empty when it gave none."""
     text = bundle.read(MEMORY_JSON)
     lines = bundle.read(MEMORY)
-    bus = bundle.read(BUS)
     memory: dict[int, dict[str, Reading]] = {}
     # What people post is often the short form, which has the VRAM alone.
     for source in (bundle.read(POSTED), lines, text):
         for index, pools in parse_memory(source).items():
-            memory[index] = {**memory.get(index, {}), **pools}
+            memory.setdefault(index, {}).update(pools)
     answers = lines if lines.text and not text.text else text
     nothing = why_nothing(answers, "rocm-smi", "memory pools").missing("", "bytes")
-    known = find_object(bus)
-    found = []
-    for index in sorted({*memory, *(int(key[4:]) for key in known if _CARD_KEY.fullmatch(key))}):
-        fields = {key.lower(): value for key, value in known.inner(f"card{index}").items()}
-        no_pool = answers.refused("", "rocm-smi printed no such pool", "bytes")
+    no_pool = answers.refused("", "rocm-smi printed no such pool", "bytes")
+    bus = bundle.read(BUS)
+    named = _by_card(find_object(bus))
+    listed = []
+    for index in sorted(memory.keys() | named.keys()):
+        fields = {key.lower(): value for key, value in named.get(index, {}).items()}
         missing = no_pool if index in memory else nothing
-        name = word(fields.get("card series") or fields.get("card model"), bus)
-        pools = {pool: memory.get(index, {}).get(pool, missing) for pool in POOLS}
-        found.append(SmiCard(index, _address((bus, fields.get("pci bus"))), name, pools))
-    return tuple(found)
+        card = SmiCard(
+            index=index,
+            pci=_address((bus, fields.get("pci bus"))),
+            name=word(fields.get("card series") or fields.get("card model"), bus),
+            pools={pool: memory.get(index, {}).get(pool, missing) for pool in POOLS},
+        )
+        listed.append(card)
+    return tuple(listed)
+
+
+def _by_card(answer: Row) -> dict[int, Row]:
+    """The objects "card0", "card1" and so on of rocm-smi's JSON, by their numbers."""
+    return {int(key[4:]): answer.inner(key) for key in answer if _CARD_KEY.fullmatch(key)}
 
 
 def _address(*places: tuple[Text, object]) -> Reading:
@@ -154,45 +174,56 @@ def parse_memory(text: Text) -> dict[int, dict[str, Reading]]:
 
     A pool that rocm-smi could not read is named so.
     """
-    words = stdout_of(text)
-    data = find_json(stdout_of(text))
-    found: dict[int, dict[str, Reading]] = {}
-    cards = data if isinstance(data, Row) else Row()
-    inner = [(key[4:], cards.inner(key)) for key in cards if _CARD_KEY.fullmatch(key)]
-    printed: list[tuple[str, str, Any]] = [(at, k, v) for at, one in inner for k, v in one.items()]
-    for line in map(str.strip, () if printed else words.splitlines()):
+    printed: list[tuple[int, str, Any]] = []
+    for index, fields in _by_card(find_object(text)).items():
+        printed += [(index, label, value) for label, value in fields.items()]
+    if not printed:
+        printed = list(_memory_lines(stdout_of(text)))
+    memory: dict[int, dict[str, Reading]] = {}
+    for index, label, value in printed:
+        match = _POOL.fullmatch(label.lower())
+        if match:
+            pool = f"{match[1]} {'used' if match[2] else 'total'}"
+            memory.setdefault(index, {})[pool] = size(value, text)
+    return memory
+
+
+def _memory_lines(words: str) -> Iterator[tuple[int, str, str]]:
+    """The card, the label and the value of each line."""
+    for line in map(str.strip, words.splitlines()):
         card = _CARD_LINE.match(line)
         if card:
             label, colon, value = line[card.end() :].rpartition(":")
             # rocm_smi.py, printLog: a pool that could not be read is printed without colon and
             # value.
-            printed.append((card.group(1), (label or value).strip(), value if colon else "N/A"))
-    for index, label, value in printed:
-        match = _POOL.fullmatch(label.lower())
-        if match:
-            pool = f"{match.group(1)} {'used' if match.group(2) else 'total'}"
-            found.setdefault(int(index), {})[pool] = size(value, text)
-    return found
+            if colon:
+                yield int(card[1]), label.strip(), value
+            else:
+                yield int(card[1]), value.strip(), "N/A"
 
 
 def parse_pids(text: Text) -> tuple[SmiProcess, ...]:
     """KFD processes from ``--showpids``; none may also mean that it gave no list."""
-    found = []
-    values = 0
+    listed = []
+    columns = 0
     for line in stdout_of(text).splitlines():
         tokens = line.split()
         if "PROCESS NAME" in line and tokens[0] == "PID":
-            values = len(_PID_LABELS.findall(line)) - 2
+            columns = len(_PID_LABELS.findall(line)) - 2
         elif line.startswith("="):
-            values = 0
-        elif values > 0 and len(tokens) > values and re.fullmatch("[0-9]{1,10}", tokens[0]):
+            columns = 0
+        elif 0 < columns < len(tokens) and re.fullmatch("[0-9]{1,10}", tokens[0]):
             # The name may hold spaces; every other column is one word, the GPUs first, then the
             # VRAM.
-            name = " ".join(tokens[1:-values])
-            rest = [*tokens[-values:], ""]
-            name = "" if name.upper() == "UNKNOWN" else name
-            found.append(SmiProcess("", int(tokens[0]), name, size(rest[1], text)))
-    return tuple(found)
+            name = " ".join(tokens[1:-columns])
+            rest = [*tokens[-columns:], ""]
+            listed.append(_process("", int(tokens[0]), name, size(rest[1], text)))
+    return tuple(listed)
+
+
+def _process(pci: str, pid: int, name: str, vram: Reading) -> SmiProcess:
+    is_hidden = name.upper() in ("N/A", "UNKNOWN")
+    return SmiProcess(pci, pid, "" if is_hidden else name, vram)
 
 
 def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
@@ -200,25 +231,31 @@ def gpus(bundle: Bundle) -> tuple[SmiCard, ...]:
     texts = {source: bundle.read(source) for source in (LIST, LIST_ALL, STATIC, USAGE)}
     answers = {source: _by_gpu(text) for source, text in texts.items()}
     nothing = why_nothing(texts[USAGE], "amd-smi", "memory usage").missing("", "bytes")
-    found = []
+    no_field = texts[USAGE].refused("", "no such field", "bytes")
+    listed = []
     for index in sorted(set().union(*answers.values())):
         row = {source: by_gpu.get(index, Row()) for source, by_gpu in answers.items()}
         named = Row({**row[LIST], **row[LIST_ALL]})
         usage = row[USAGE].inner("mem_usage")
-        places = (
-            (texts[LIST], named.get("bdf")),
-            (texts[STATIC], row[STATIC].inner("bus").get("bdf")),
-        )
-        name = word(row[STATIC].inner("asic").get("market_name"), texts[STATIC])
-        missing = texts[USAGE].refused("", "no such field", "bytes") if usage else nothing
         pools = {}
         for pool in POOLS:
             key = "_".join(reversed(pool.split()))
-            pools[pool] = size(usage[key], texts[USAGE]) if key in usage else missing
+            pools[pool] = no_field if usage else nothing
+            if key in usage:
+                pools[pool] = size(usage[key], texts[USAGE])
         hip = named.get("hip_id")
-        hip = "" if hip in (None, "N/A") else str(hip)
-        found.append(SmiCard(index, _address(*places), name, pools, hip))
-    return tuple(found)
+        card = SmiCard(
+            index=index,
+            pci=_address(
+                (texts[LIST], named.get("bdf")),
+                (texts[STATIC], row[STATIC].inner("bus").get("bdf")),
+            ),
+            name=word(row[STATIC].inner("asic").get("market_name"), texts[STATIC]),
+            pools=pools,
+            hip="" if hip in (None, "N/A") else str(hip),
+        )
+        listed.append(card)
+    return tuple(listed)
 
 
 def _by_gpu(text: Text) -> dict[int, Row]:
@@ -237,16 +274,15 @@ def processes(bundle: Bundle) -> tuple[SmiProcess, ...]:
 
 def parse_processes(text: Text, addresses: dict[int, str]) -> tuple[SmiProcess, ...]:
     """Processes from ``amd-smi process --json``; ``addresses`` maps indices to PCI."""
-    found = []
+    listed = []
     for index, row in _by_gpu(text).items():
-        for info in (entry.inner("process_info") for entry in rows(row.get("process_list"))):
+        for entry in rows(row.get("process_list")):
+            info = entry.inner("process_info")
             pid = info.number("pid")
-            name = info.text("name")
             if pid is not None and pid > 0:
                 vram = size(info.inner("memory_usage").get("vram_mem"), text, "B")
-                name = "" if name == "N/A" else name
-                found.append(SmiProcess(addresses.get(index, ""), pid, name, vram))
-    return tuple(found)
+                listed.append(_process(addresses.get(index, ""), pid, info.text("name"), vram))
+    return tuple(listed)
 
 
 def agents(bundle: Bundle) -> tuple[Agent, ...]:
@@ -259,9 +295,9 @@ def agent_count(bundle: Bundle) -> Reading:
     agent at all.
     """
     text = bundle.read(ROCMINFO)
-    found = parse_agents(text)
-    if found:
-        return text.seen(sum(agent.kind == "gpu" for agent in found), "count")
+    listed = parse_agents(text)
+    if listed:
+        return text.seen(sum(agent.kind == "gpu" for agent in listed), "count")
     return why_nothing(text, ROCMINFO, "HSA agent").missing("", "count")
 
 
@@ -269,28 +305,28 @@ def parse_agents(text: Text) -> tuple[Agent, ...]:
     """Agents of a text; of one that was cut or filtered (``rocminfo | grep``) what is left, an
     agent for each "Pool Info".
     """
-    found: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    printed: list[_PrintedAgent] = []
     section = ""
     for line in stdout_of(text).splitlines():
         match = _FIELD_LINE.match(line[:400])
-        name, value = (part.strip() for part in match.groups()) if match else ("", "")
+        name = match[1].strip() if match else ""
         if _AGENT_LINE.fullmatch(line):
-            found.append(({}, []))
+            printed.append(_PrintedAgent({}, []))
             section = "agent"
         elif name == "Pool Info":
-            if not found or section != "agent":
-                found.append(({}, []))
+            if not printed or section != "agent":
+                printed.append(_PrintedAgent({}, []))
             section = "pools"
         elif name == "ISA Info":
             section = "isas"
-        elif found and section == "pools" and _POOL_LINE.fullmatch(line):
-            found[-1][1].append({})
-        elif found and name and name != "Cache Info":
-            fields, pools = found[-1]
-            open_pools = pools[-1:] if section == "pools" else []
-            for into in [fields] if section == "agent" else open_pools:
-                into.setdefault(name, value)
-    return tuple(_agent(fields, pools, text) for fields, pools in found)
+        elif printed and section == "pools" and _POOL_LINE.fullmatch(line):
+            printed[-1].pools.append({})
+        elif match and printed and name != "Cache Info":
+            if section == "agent":
+                printed[-1].fields.setdefault(name, match[2].strip())
+            elif section == "pools" and printed[-1].pools:
+                printed[-1].pools[-1].setdefault(name, match[2].strip())
+    return tuple(_agent(agent.fields, agent.pools, text) for agent in printed)
 
 
 def _agent(fields: dict[str, str], pools: list[dict[str, str]], text: Text) -> Agent:
