@@ -20,17 +20,15 @@ from xml.etree import ElementTree
 from helpers.ground.shapes import NOT_ALLOWED, Reading
 from helpers.ground.units import pci_address
 from helpers.look.bundle import Bundle, Row, Text, rows
-from helpers.look.vendor_text import count, find_object, size, stdout_of, why_nothing, word
+from helpers.look.vendor_text import count, size, stdout_of, why_nothing, word
 
 from . import commands
 
 XML = "nvidia-smi -q -x"
-NVCC = "nvcc --version"
 TABLE = "nvml"
 VERSION = "/proc/driver/nvidia/version"
 NOT_READ = "not read"
 INFORMATION = "/proc/driver/nvidia/gpus/*/information"
-TOOLKIT = "/usr/local/cuda/version.json"
 SIZES = ("total", "reserved", "used", "free")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
 MOST_DEPTH = 32
@@ -145,21 +143,6 @@ def driver(bundle: Bundle) -> Reading:
     if match.group(1):
         release += " (open)"
     return text.seen(release)
-
-
-def toolkit(bundle: Bundle) -> Reading:
-    """Release of the CUDA toolkit of the system; a torch wheel brings its own runtime and needs
-    none.
-    """
-    text = bundle.read(TOOLKIT)
-    version = word(find_object(text).inner("cuda").get("version"), text)
-    if version.ok:
-        return version
-    compiler = bundle.read(NVCC)
-    printed = compiler.find(r"release [0-9.]+, V([0-9.]+)")
-    if printed.ok:
-        return printed
-    return why_nothing(compiler, "", "release").missing("")
 
 
 def _listings(bundle: Bundle) -> tuple[Listing, ...]:

@@ -84,10 +84,7 @@ def stack_table(bundle: Bundle) -> Shown:
         rows.append(("amdgpu out of tree", kfd.driver_version(bundle)))
     if "NVIDIA" in vendors:
         listed = nvidia.gpus(bundle)
-        rows += [
-            ("CUDA toolkit of the system", nvidia.toolkit(bundle)),
-            ("NVIDIA kernel driver", nvidia.driver(bundle)),
-        ]
+        rows.append(("NVIDIA kernel driver", nvidia.driver(bundle)))
         if listed:
             rows.append(("highest CUDA it can run", listed[0].cuda))
     rows.append(("kernel", box.kernel))
