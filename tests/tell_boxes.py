@@ -14,7 +14,8 @@ from helpers.batch.shapes import Run
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.shapes import Reading, Verdict, not_allowed, not_available, seen
 from helpers.ground.units import GIB, MIB
-from helpers.look.gpus import Gpu, Holder, Pool
+from helpers.look.gpus import Gpu, Pool
+from helpers.look.holders import Holder
 from helpers.look.kernel_log import Event
 from helpers.tell import figures
 from helpers.tell.shown import Shown

@@ -6,7 +6,8 @@ import pytest
 
 from helpers.ground.shapes import not_allowed, not_available, seen
 from helpers.ground.units import GIB
-from helpers.look.gpus import Gpu, Holder, Pool
+from helpers.look.gpus import Gpu, Pool
+from helpers.look.holders import Holder
 from helpers.look.kernel_log import Event
 from helpers.trials.targets import Target, environment, gate, gpu_targets
 

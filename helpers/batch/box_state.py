@@ -23,8 +23,9 @@ from helpers.ground.child import process_of
 from helpers.ground.units import now, pci_address
 from helpers.look import access, drm, files, hanging, kfd, nvidia, nvml, pci, processes
 from helpers.look.bundle import Bundle, BundleWriter
-from helpers.look.gpus import Gpu, numbered_by_host, one_each
+from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
+from helpers.look.holders import numbered_by_host, one_each
 
 from .kernel_errors import new_errors
 from .look_shapes import BoxState, GpuState, Held, Trouble

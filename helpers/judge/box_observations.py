@@ -15,7 +15,8 @@ from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, Holder, gpus, numbered_by_host
+from helpers.look.gpus import Gpu, gpus
+from helpers.look.holders import Holder, numbered_by_host
 from helpers.look.machine import machine
 from helpers.look.processes import processes
 

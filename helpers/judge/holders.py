@@ -3,7 +3,7 @@
 The observations of a box, the refusal to load a card that is in use and the gate between two
 runs ask here. Nobody names the failing program to the driver, so it is recognised by what it
 held; a process of two looks by its number and when it began, since a number comes back. Which
-holders can be seen from here at all is a fact: look.gpus.in_sight.
+holders can be seen from here at all is a fact: look.holders.in_sight.
 """
 
 from __future__ import annotations

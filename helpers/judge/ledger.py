@@ -20,7 +20,8 @@ from helpers.judge.contradictions import RESERVED, TOTALS_AGREE, contradictions,
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.message_account import Account
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, Holder, gpus, in_sight, numbered_by_host
+from helpers.look.gpus import Gpu, gpus
+from helpers.look.holders import Holder, in_sight, numbered_by_host
 from helpers.look.message import Message
 
 DRIVER = "driver"
@@ -268,7 +269,7 @@ def _holders(bundle: Bundle, gpu: Gpu) -> tuple[list[LedgerRow], int]:
     """A row a process, and what they may be off by together; what the host's lists name beyond
     those seen is outside.
     """
-    inside, by_host, away = in_sight(bundle, gpu)
+    inside, by_host, away = in_sight(bundle, gpu.vendor, gpu.holders)
     rows = [_holder_row(holder, holder in away) for holder in inside]
     spread = _spread([*inside, *by_host])
     if not (inside and by_host) or gpu.vendor == "NVIDIA":

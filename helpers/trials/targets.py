@@ -13,8 +13,9 @@ from helpers.ground import child
 from helpers.ground.units import show_bytes
 from helpers.judge.holders import IN_USE_BYTES
 from helpers.look.bundle import Bundle
-from helpers.look.gpus import Gpu, holding, one_each
+from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
+from helpers.look.holders import holding, one_each
 from helpers.look.kernel_log import Event, events
 from helpers.settings.table import CONF_NAMES, NO_CACHE
 
@@ -79,7 +80,7 @@ def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
     """
     if force:
         return ""
-    holders = one_each(holding(gpu))
+    holders = one_each(holding(gpu.holders))
     if holders:
         first = holders[0]
         more = len(holders) - 1
