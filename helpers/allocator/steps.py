@@ -8,7 +8,7 @@ backward pass runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -53,32 +53,19 @@ def steps_of(requests: Requests) -> Steps:
 
 @dataclass(frozen=True, eq=False)
 class _Candidate:
-    """Where a step may begin.
+    """Where a step may begin, and what happens between two of its beginnings.
 
     ``depth``: of the function in the stack. ``inside``: of the forward of a module, or of what a
-    backward pass runs, where no main loop lies.
+    backward pass runs, where no main loop lies. ``height``: how far live memory rises and falls
+    back, in bytes, in the middle one of them.
     """
 
     depth: int
     begins: np.ndarray
     line: str
     inside: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Scored:
-    """A candidate with what happens between two of its beginnings.
-
-    ``height``: how far live memory rises and falls back, in bytes, in the middle one of them.
-    """
-
-    candidate: _Candidate
-    height: float
-    runs_backward: bool
-
-    @property
-    def begins(self) -> np.ndarray:
-        return self.candidate.begins
+    height: float = 0.0
+    runs_backward: bool = False
 
 
 class _OwnLines:
@@ -167,7 +154,7 @@ def _occurrences(
             yield int(number[0]), group
 
 
-def _scored(requests: Requests) -> list[_Scored]:
+def _scored(requests: Requests) -> list[_Candidate]:
     """The candidates with what happens between two of their beginnings."""
     live = np.concatenate(([0], requests.live))
     backward = np.zeros(len(requests.trace) + 1, np.int64)
@@ -179,8 +166,9 @@ def _scored(requests: Requests) -> list[_Scored]:
         ends = np.maximum(live[begins[:-1]], live[begins[1:]])
         heights = np.maximum.reduceat(live[1:], begins)[:-1] - ends
         with_backward = (np.diff(backward[begins]) > 0).mean()
+        runs_backward = bool(with_backward >= WITH_BACKWARD)
         height = float(np.median(heights))
-        scored.append(_Scored(candidate, height, bool(with_backward >= WITH_BACKWARD)))
+        scored.append(replace(candidate, height=height, runs_backward=runs_backward))
     return scored
 
 
@@ -194,31 +182,31 @@ def _main_loop(requests: Requests) -> Steps | None:
     if trains:
         scored = [row for row in scored if row.runs_backward]
     often = [row for row in scored if len(row.begins) >= FEWEST_STEPS]
-    lines = [row for row in often if row.candidate.depth < DEEPEST]
+    lines = [row for row in often if row.depth < DEEPEST]
     scored = lines or often or scored
     highest = max((row.height for row in scored), default=0.0)
     scored = [row for row in scored if row.height >= SAME_HEIGHT * highest]
     if not trains:
-        outermost = min((row.candidate.depth for row in scored), default=0)
-        scored = [row for row in scored if row.candidate.depth == outermost]
+        outermost = min((row.depth for row in scored), default=0)
+        scored = [row for row in scored if row.depth == outermost]
     most = max((len(row.begins) for row in scored), default=0)
     alike = [row for row in scored if len(row.begins) >= SAME_COUNT * most]
     if not alike:
         return None
     live = np.concatenate(([0], requests.live))
     best = min(alike, key=lambda row: float(live[row.begins].mean()))
-    return Steps(best.begins, best.candidate.line)
+    return Steps(best.begins, best.line)
 
 
-def _not_inside_forward(scored: list[_Scored], trains: bool) -> list[_Scored]:
+def _not_inside_forward(scored: list[_Candidate], trains: bool) -> list[_Candidate]:
     """Those that are not inside of a module's forward, which is no main loop.
 
     Unless whole steps run in a forward, as where a trainer wraps them in one. And a main loop
     has forwards in it, which a loop that loads weights before it has not (2026-11).
     """
-    inside = [row for row in scored if row.candidate.inside and (row.runs_backward or not trains)]
+    inside = [row for row in scored if row.inside and (row.runs_backward or not trains)]
     forwards = np.sort(np.concatenate([*(row.begins for row in inside), np.zeros(0, np.int64)]))
-    outside = [row for row in scored if not row.candidate.inside]
+    outside = [row for row in scored if not row.inside]
     if len(forwards):
         outside = [
             row for row in outside if np.ptp(np.searchsorted(forwards, row.begins[[0, -1]])) > 0

@@ -7,7 +7,7 @@ from functools import cached_property
 from helpers.allocator import panel, study
 from helpers.allocator.edits import comparison
 from helpers.allocator.edits.edit import parse
-from helpers.allocator.views import edits, growth, peaks, studies, trace_verdict
+from helpers.allocator.views import edits, growth, studies, trace_verdict
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
@@ -121,23 +121,11 @@ class WhatIf(Result):
         recording_fails = comparison.recording_failed(self.trace.study.trace)
         return edits.lines(self._line_edits, recording_fails)
 
-    @cached_property
-    def _best_edit(self) -> comparison.Comparison:
-        changes = [parse(line.edit) for line in self._line_edits if line.edit]
-        return comparison.compare_edits(self.trace.study, changes[:1])
-
     @property
     def edited(self) -> Shown:
         """The run before and after the first change of ``lines``."""
-        return edits.table(self._best_edit)
-
-    @property
-    def moved(self) -> Shown | None:
-        """What the first change of ``lines`` moves at the peak; None where no change helps."""
-        case = self.trace.study
-        for edit, result in zip(self._best_edit.edits, self._best_edit.edited, strict=True):
-            return peaks.moved(case.trace, result.trace, (case.name, edit.words))
-        return None
+        changes = [parse(line.edit) for line in self._line_edits if line.edit]
+        return edits.table(comparison.compare_edits(self.trace.study, changes[:1]))
 
     def verdict(self) -> Answer:
         """The verdict over the run as it is: what its settings do, and the one next step."""

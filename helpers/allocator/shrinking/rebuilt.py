@@ -49,7 +49,9 @@ class _Layout(NamedTuple):
 
 
 def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
-    """Holes that are enough together for the request, by the shapes seen at the failure."""
+    """Holes that are enough together for the request, by the shapes seen at the failure that one
+    request makes.
+    """
     size = block_column(outcome, "size")
     in_use = block_column(outcome, "state") != STATES.index("I")
     key = block_column(outcome, "ordinal") * 2 + block_column(outcome, "kind")
@@ -58,7 +60,8 @@ def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
     used = np.bincount(segment_of, np.where(in_use, size, 0)).astype(np.int64).tolist()
     for segment, used_bytes in set(zip(segments, used, strict=True)):
         live = max(round_up(used_bytes, GRANULE_BYTES), GRANULE_BYTES)
-        if not _can_be_built(segment, live, target):
+        too_small = 0 < segment - live < target.rounded_bytes
+        if segment > target.largest_bytes or not too_small:
             continue
         enough = -(-target.rounded_bytes // (segment - live))
         # More than enough where other settings, which round otherwise, are to pass.
@@ -67,23 +70,14 @@ def _layouts(outcome: Outcome, target: Failure) -> Iterator[_Layout]:
                 yield _Layout(segment, live, count)
 
 
-def _can_be_built(segment: int, live: int, target: Failure) -> bool:
-    """Whether requests up to the largest make such a segment with a hole too small to serve."""
-    by_one_request = segment <= target.largest_bytes
-    by_smaller = segment == LARGE_STEP_BYTES and live < MIN_LARGE_BYTES
-    too_small = 0 < segment - live < target.rounded_bytes
-    return (by_one_request or by_smaller) and live <= target.largest_bytes and too_small
-
-
 def _rows_of(layout: _Layout, target: Failure) -> Rows:
     """The operations that build a layout and fill the rest of the card."""
     largest = target.largest_bytes
     rows = _filling(target.room_bytes - layout.segments * layout.segment, largest)
     fillers: list[int] = []
     for _ in range(layout.segments):
-        if layout.segment <= largest:  # else the smaller request makes the segment
-            ident = len(rows)
-            rows += [(Op.ALLOC, ident, layout.segment), (Op.FREE, ident, 0)]
+        ident = len(rows)
+        rows += [(Op.ALLOC, ident, layout.segment), (Op.FREE, ident, 0)]
         rows.append((Op.ALLOC, len(rows), layout.live))
         if layout.live <= layout.hole:  # the next one would lie in this hole
             parts = -(-layout.hole // largest)

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from helpers.allocator.call_sites import LinesError
-from helpers.allocator.peaks import Peaks, compare_peaks
-from helpers.allocator.trace import Trace
+from helpers.allocator.peaks import Peaks
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
 MOST_LINES = 20
-
-
-def moved(before: Trace, after: Trace, names: tuple[str, str]) -> Shown:
-    """What moved at the peak between two traces; where that cannot be said, why."""
-    try:
-        return peaks_table(compare_peaks(before, after), names)
-    except LinesError as error:
-        return Shown("What moved at the peak", ["line"], [], none=f"Not told: {error}.")
 
 
 def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:

@@ -139,18 +139,10 @@ def _turns(steps: list[int]) -> str:
 def _longest_repetition(steps: list[int]) -> tuple[int, int]:
     """How often the first steps repeat, and how many they are; the shortest of equally long."""
     best = (1, 1)
-    longest = 0
     for period in range(1, LONGEST_TURN + 1):
-        times = _times(steps, period)
-        if times > 1 and times * period > longest:
+        times = 1
+        while steps[times * period : (times + 1) * period] == steps[:period]:
+            times += 1
+        if times > 1 and times * period > best[0] * best[1]:
             best = (times, period)
-            longest = times * period
     return best
-
-
-def _times(steps: list[int], period: int) -> int:
-    times = 1
-    turn = steps[:period]
-    while steps[times * period : (times + 1) * period] == turn:
-        times += 1
-    return times
