@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def test_an_input_without_an_end_is_refused_in_one_line(tmp_path, words):
     for endless in ("/dev/zero", tmp_path / "pipe"):
         done = verb(*words.format(endless).split())
         assert done.code == 2 and done.out == "" and done.err.count("\n") == 1
-        assert "not a regular file" in done.err or "no such file" in done.err
+        assert re.search("not a regular file|no such file", done.err)
 
 
 def test_of_a_text_that_is_too_long_the_beginning_and_the_end_are_read(tmp_path, monkeypatch):
@@ -160,7 +161,8 @@ def test_a_verdict_says_that_a_kernel_log_was_read_from_its_end(tmp_path, monkey
         done = verb("diagnose", place, "--json")
         summary = json.loads(done.out)["summary"]
         assert says in summary and ("from its end" in summary) == bool(says)
-        assert not says or f"of {lines * len(line)} bytes." in summary
+        if says:
+            assert f"of {lines * len(line)} bytes." in summary
         assert " ".join(verb("diagnose", place).out.split()).count(
             "Not used: The kernel log (dmesg) was read from its end"
         ) == bool(says)
@@ -285,7 +287,6 @@ def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(t
         f"vpoc {tmp_path}/trades.csv --out {out}/v",
         f"rehearse --capacity 8GiB -- {sys.executable} {own}",
         f"trial --preset cpu-one-thread --repeats 3 -- {sys.executable} {own}",
-        f"fleet keys --keys {out}/keys",
     ]
     try:
         for line in words:
@@ -293,7 +294,8 @@ def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(t
             argv = [sys.executable, MAIN, *line.replace("BATCH", str(batch)).split()]
             how = {"env": env, "capture_output": True, "text": True, "umask": 0}
             done = subprocess.run(argv, check=False, **how)
-            assert done.returncode in (0, 1) or "rehearse" in line, (line, done.stderr)
+            if not line.startswith("rehearse"):
+                assert done.returncode in (0, 1), (line, done.stderr)
             assert list(home.iterdir()) == [], line
         left = [path for path in [out, *out.rglob("*")] if not path.is_symlink()]
         modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in left}

@@ -60,7 +60,8 @@ def test_nothing_at_all_is_cannot_tell_and_asks_for_the_message():
 
 def test_docker_saying_that_it_was_not_the_oom_killer_speaks_against_host_memory():
     verdict = judged('"State": {"Status": "exited", "OOMKilled": false, "ExitCode": 137}')
-    assert "host-oom" not in str(answer(verdict)) or verdict.against
+    assert verdict.cause != "host-oom"
+    assert [row.id for row in verdict.against] == ["against-not-killed"]
 
 
 def test_the_sums_are_shown_without_their_source_in_every_line():
@@ -110,7 +111,8 @@ def test_a_footer_about_device_side_assertions_changes_no_verdict(backend, error
     text = f"RuntimeError: {backend} error: {error}"
     footed = judged(f"{text}\n{FOOTER.format(backend, SERIAL[backend])}")
     assert answer(footed) == answer(judged(text))
-    assert "ECC" in error or "context-corruption" not in str(answer(footed))
+    if "ECC" not in error:
+        assert "context-corruption" not in str(answer(footed))
 
 
 # -- one number everywhere, and posted cases ------------------------------------------------------

@@ -95,8 +95,9 @@ def test_fragmentation_is_confirmed_by_blocks_to_the_byte(request_bytes, free_by
     refuse(toy, request_bytes, free_bytes)
     snapshot = parse(toy.snapshot())
     verdict = diagnose(CaseEvidence(snapshot=snapshot_facts(snapshot)))
-    found = (verdict.cause, verdict.confidence) == ("allocator-fragmentation", "confirmed")
-    assert found is confirmed and (found or verdict.confidence != "confirmed")
+    answer = (verdict.cause, verdict.confidence)
+    assert (answer == ("allocator-fragmentation", "confirmed")) is confirmed
+    assert (verdict.confidence == "confirmed") is confirmed
     bare = diagnose(CaseEvidence(snapshot=snapshot_facts(replace(snapshot, segments=()))))
     assert bare.confidence != "confirmed"  # the event alone, without blocks
 

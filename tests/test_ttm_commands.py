@@ -55,9 +55,11 @@ def test_every_block_passes_shellcheck_undo_and_verify_included(name, plan, tmp_
     paths = [tmp_path / f"{at}.sh" for at, _ in enumerate(texts(name, plan))]
     for path, text in zip(paths, texts(name, plan), strict=True):
         path.write_text(text + "\n")
+    if not paths:
+        pytest.skip("this plan leaves this box alone")
     command = [CHECKER, "--shell=sh", "--norc", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not paths or done.returncode == 0, done.stdout
+    assert done.returncode == 0, done.stdout
 
 
 @EACH_PLAN
@@ -75,11 +77,12 @@ def test_every_system_sets_the_limit_and_has_its_undo_and_verify():
         assert block.undo and "pages_limit" in block.verify and "--verify" in block.verify
 
 
-@EACH_PLAN
+@pytest.mark.parametrize("plan", [SET, REMOVE], ids=lambda plan: plan.action)
 def test_a_check_of_a_record_asks_that_box_and_never_the_machine_it_is_read_on(plan):
-    lines = every("clean", plan)["grubby"].verify if every("clean", plan) else ""
-    assert "ttm live" not in lines and (not lines or "ttm after.tar.gz --verify" in lines)
-    live = replace(BOXES["clean"], kind="live")
+    for block in every("stale files", plan).values():
+        assert "ttm live" not in block.verify
+        assert "ttm after.tar.gz --verify" in block.verify
+    live = replace(BOXES["stale files"], kind="live")
     for block in commands(live, plan, 4096):
         assert "ttm live --verify before.tar.gz" in block.verify
     step = planned_step(open_box("strix-halo-1-found"), "ttm-gtt-cap")

@@ -8,7 +8,7 @@ checked alike.
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -62,8 +62,9 @@ def from_json(cls: type[Known], value: object, what: str = "") -> Known:
 
 def as_dict(shape: Any) -> dict[str, Any]:
     """A shape as JSON holds it: dictionaries, lists, text, numbers."""
+    columns = asdict(shape)
     order = sorted(fields(shape), key=lambda field: field.metadata.get("place", 0))
-    return {field.name: _plain(getattr(shape, field.name)) for field in order}
+    return {field.name: columns[field.name] for field in order}
 
 
 def to_json(shape: Any, indent: int | None = None) -> str:
@@ -95,14 +96,6 @@ def _kinds(cls: Any) -> dict[str, Any]:
 
 def _is_shape(value: object) -> bool:
     return hasattr(value, "__dataclass_fields__")
-
-
-def _plain(value: object) -> object:
-    if _is_shape(value):
-        return as_dict(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:

@@ -283,7 +283,7 @@ def _process_rows(bundle: Bundle) -> list[Ceiling]:
     build = framework.framework(bundle)
     captured = {variable.name: variable for variable in variables(bundle)}
     environ = {name: variable.value for name, variable in captured.items()}
-    share, name, _ = memory_fraction(environ, str(build.version.value or ""), build.build)
+    share, name = memory_fraction(environ, str(build.version.value or ""), build.build)
     if share is not None and 0 < share < 1:
         value = not_available("torch's total is not known", "bytes", "")
         totals = [device.total.bytes for device in build.devices if device.total.ok]

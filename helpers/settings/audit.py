@@ -64,37 +64,11 @@ def audit(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> 
     no concern of GPU memory are passed over.
     """
     facts = facts_of(environ, torch, build, gfx)
-    findings = _findings(facts)
-    if facts.torch and not facts.build:
-        on_cuda = _findings(facts_of(environ, torch, "cuda", gfx))
-        on_rocm = _findings(facts_of(environ, torch, "rocm", gfx))
-        unknown = findings
-        findings = []
-        for row in unknown:
-            findings += _decided(row, on_cuda, on_rocm)
-    return table.sort(findings)
-
-
-def _findings(facts: Facts) -> list[Finding]:
-    findings = []
-    for name, value in facts.environ.items():
+    findings = _AllocatorAudit(facts).findings()
+    for name, value in environ.items():
         if name not in CONF_NAMES:
             findings += _variable(name, value, facts)
-    return findings + _AllocatorAudit(facts).findings()
-
-
-def _decided(unknown: Finding, on_cuda: list[Finding], on_rocm: list[Finding]) -> list[Finding]:
-    """A finding; of one that is unknown, what stands in its place where the answer is known for
-    a CUDA build and unchecked for ROCm.
-    """
-    setting = (unknown.name, unknown.value)
-    cuda = [row for row in on_cuda if (row.name, row.value) == setting]
-    rocm = [row for row in on_rocm if (row.name, row.value) == setting]
-    unchecked = any(row.verdict == "unknown" for row in rocm)
-    answered = bool(cuda) and all(row.cause for row in cuda)
-    if unknown.verdict != "unknown" or not unchecked or not answered:
-        return [unknown]
-    return [replace(row, says=f"{row.says} (a CUDA build; ROCm not checked)") for row in cuda]
+    return table.sort(findings)
 
 
 def _variable(name: str, value: str, facts: Facts) -> list[Finding]:

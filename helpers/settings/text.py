@@ -158,9 +158,8 @@ def _first_set(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
 
 def memory_fraction(
     environ: Mapping[str, str], torch: str = "", build: str = ""
-) -> tuple[float | None, str, str]:
-    """The per_process_memory_fraction in force, the variable it comes from, and torch's refusal
-    of the text, if any.
+) -> tuple[float | None, str]:
+    """The per_process_memory_fraction in force, and the variable it comes from.
 
     An unknown release is taken for the newest known, an unknown build for the one that reads
     the key. A release that does not know the key, or refuses another part of the text, stops
@@ -175,10 +174,10 @@ def memory_fraction(
         text = AllocatorText(conf, behaviour)
         name = _first_set(behaviour.names_for(key), environ)
         if text.error is not None:
-            return None, name, str(text.error)
+            return None, name
         if key in text.named:
-            return text.named[key], name, ""
-    return None, "", ""
+            return text.named[key], name
+    return None, ""
 
 
 def grid(behaviour: Behaviour) -> tuple[str, ...]:

@@ -145,30 +145,24 @@ def watch(
         if _has_ended(process.pid):
             process.wait()
     seconds = round(time.monotonic() - began, 3)
-    words = reader.last_words()
-    if process.returncode is None:
+    code = process.returncode
+    how = "exited"
+    if code is None:
+        how = "stuck"
+        stacks = stacks or thread_states(process.pid)
         # Nobody can wait for it: the handle is told that it is done, so that it neither warns
         # nor tries.
         process.returncode = -signal.SIGKILL
-        return Ended(
-            how="stuck",
-            exit_code=None,
-            signal="",
-            seconds=seconds,
-            last_words=words,
-            stacks=stacks or thread_states(process.pid),
-            left_pids=left,
-        )
-    code = process.returncode
-    how = "signalled" if code < 0 else "exited"
-    if late:
+    elif late:
         how = "timed_out"
+    elif code < 0:
+        how = "signalled"
     return Ended(
         how=how,
         exit_code=code if how == "exited" else None,
-        signal=signal_name(-code) if code < 0 else "",
+        signal=signal_name(-code) if code is not None and code < 0 else "",
         seconds=seconds,
-        last_words=words,
+        last_words=reader.last_words(),
         stacks=stacks,
         left_pids=left,
     )

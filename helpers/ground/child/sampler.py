@@ -45,7 +45,6 @@ class Sampler(threading.Thread):
         self.deadline = deadline
         self.used = used
         self.rss_anon_bytes = 0
-        self.rss_file_bytes = 0
         self.samples = 0
         self.device_bytes: int | None = None
         self.pids: set[int] = {pid}
@@ -57,10 +56,8 @@ class Sampler(threading.Thread):
             if self.samples % 5 == 0:
                 self.pids.update(session_pids(self.pid))
                 self._sample_device()
-            sizes = [_resident_bytes(pid) for pid in self.pids]
-            anonymous = sum(anonymous for anonymous, _ in sizes)
+            anonymous = sum(_anonymous_bytes(pid) for pid in self.pids)
             self.rss_anon_bytes = max(self.rss_anon_bytes, anonymous)
-            self.rss_file_bytes = max(self.rss_file_bytes, *(other for _, other in sizes))
             self.samples += 1
             if not self.stacks and time.monotonic() > self.deadline:
                 self.stacks = stacks_of(self.pid, sorted(self.pids))
@@ -76,10 +73,7 @@ class Sampler(threading.Thread):
             self.join(PY_SPY_S + 1)
 
 
-def _resident_bytes(pid: int) -> tuple[int, int]:
-    """Anonymous memory of a process, and what it holds of files and shared memory."""
-    status = f"/proc/{pid}/status"
-    anonymous, file, shared = [
-        field(status, name) or 0 for name in ("RssAnon:", "RssFile:", "RssShmem:")
-    ]
-    return anonymous * 1024, (file + shared) * 1024
+def _anonymous_bytes(pid: int) -> int:
+    """Anonymous memory of a process; 0 where it has none, or is gone."""
+    kilobytes = field(f"/proc/{pid}/status", "RssAnon:")
+    return 0 if kilobytes is None else kilobytes * 1024
