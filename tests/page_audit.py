@@ -93,3 +93,18 @@ def in_order(text, *marks):
     """Whether the words stand in the text in this order."""
     places = [text.index(mark) for mark in marks]
     return places == sorted(places)
+
+
+def luminance(color):
+    """Relative luminance of a colour, #rgb or #rrggbb, as WCAG 2.2 counts it."""
+    if len(color) == 4:
+        color = "#" + "".join(2 * digit for digit in color[1:])
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    """How far two colours are apart, as WCAG counts it."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)

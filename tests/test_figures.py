@@ -17,6 +17,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from page_audit import contrast
 from PIL import Image
 from tell_boxes import (
     APU,
@@ -53,18 +54,6 @@ DRAWN = {
 
 
 WORDS = (sheet.INK, sheet.MUTED, sheet.ALARM)
-
-
-def contrast(one, other):
-    """How far two colours are apart, as WCAG counts it."""
-    light = []
-    for colour in (one, other):
-        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        parts = [
-            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-        ]
-        light.append(0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2])
-    return (max(light) + 0.05) / (min(light) + 0.05)
 
 
 def words(figure):

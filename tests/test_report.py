@@ -369,14 +369,6 @@ def test_a_page_stays_below_3_mb_and_says_what_it_left_out(tmp_path):
     assert "characters left out; they are in notebook.ipynb" in text
 
 
-def test_a_picture_is_as_wide_as_it_says_and_at_most_as_it_is():
-    picture = data(image__png=base64.b64encode(PIXEL).decode())
-    for wide, says in ((1, 1), (9, 1), ("x", 1)):
-        picture.metadata = nbformat.from_dict({"image/png": {"alt": "words", "width": wide}})
-        (shown,) = cells(new_notebook(cells=[code("", picture)]), Room(ROOM))
-        assert (shown.outputs[0].width, shown.outputs[0].alt) == (says, "words")
-
-
 def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_it_is_of(tmp_path):
     rows = (
         ("strix-halo", "01_hardware_probe", verdict("cannot-tell", "confirmed")),

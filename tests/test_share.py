@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from night_runs import night
-from page_audit import Audit, check, in_order
+from page_audit import Audit, check, contrast, in_order
 from tell_boxes import VERDICT, code, data, markdown, printed
 
 from helpers import cli, share
@@ -390,19 +390,6 @@ def test_a_print_cuts_no_table(batch_page):
     rules = "".join(re.findall(r"@media print \{(.*?)\n\}", Audit(batch_page.html).style, re.S))
     for kept in (".next", "tr"):
         assert re.search(re.escape(kept) + r"[^{}]*\{ break-inside: avoid; \}", rules), kept
-
-
-def luminance(color):
-    """Relative luminance of WCAG 2.2."""
-    color = color if len(color) == 7 else "#" + "".join(2 * one for one in color[1:])
-    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(one, other):
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("scheme", [0, 1, 2], ids=["light", "dark", "print"])

@@ -111,7 +111,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --find-batch ARG: the largest value of an argument that fits: batch
     --against-commit REF: the program as it is beside the same at a commit: what moved at the peak; exit 1 where it rose
     --allow SHARE = 1%: with --against-commit: by how much the peak may rise
-    --setup: install what is missing without asking
+    --setup: install what is missing
     --remove: take away everything that was installed for rehearsals
     --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
     --capacity SIZE: its memory, such as 20GiB
@@ -184,20 +184,12 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
     if torch is None:
         line = f"{python} has no CUDA build of torch {arguments.torch}".rstrip()
         line += f"; a rehearsal needs one alone, {torches.SIZE_WORDS}, in {place}"
-        if not arguments.setup and not _agrees(f"{line}. Install it? [y/N] "):
+        if not arguments.setup:
             again = "run again with --setup (and --remove to take it away)"
             raise torches.NotReady(f"{line}; {again}")
         torch = torches.install(python, arguments.torch, where)
     build.build(torch, place)
     return torch
-
-
-def _agrees(question: str) -> bool:
-    """Whether a person at the terminal says yes; no where there is none."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    print(f"{PROGRAM}: {question}", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 @dataclass(frozen=True)

@@ -123,14 +123,12 @@ def _picture(output: Any, alt: str | None, words: str, room: Room) -> PageOutput
             picture = f"image/svg+xml;base64,{encoded}"
             return PageOutput("picture", picture=picture, alt=alt, width=width, height=height)
     if "image/png" in data:
-        return _png(_text(data["image/png"]), alt, about.get("width"), room)
+        return _png(_text(data["image/png"]), alt, room)
     return None
 
 
-def _png(encoded: str, alt: str, shown_width: object, room: Room) -> PageOutput:
-    """A PNG with its words and its size on the page; the words alone where it is no PNG or
-    finds no room.
-    """
+def _png(encoded: str, alt: str, room: Room) -> PageOutput:
+    """A PNG with its words and its size; the words alone where it is no PNG or finds no room."""
     encoded = "".join(encoded.split())
     size = png_size(encoded)
     if size is None:
@@ -139,10 +137,6 @@ def _png(encoded: str, alt: str, shown_width: object, room: Room) -> PageOutput:
     if not room.take(len(encoded) + len(alt) + 200):
         return PageOutput("stdout", text=f"This picture is {NO_ROOM}. {alt}")
     width, height = size
-    if isinstance(shown_width, int) and 0 < shown_width <= width:
-        scale = shown_width / width
-        width = round(width * scale)
-        height = round(height * scale)
     picture = f"image/png;base64,{encoded}"
     return PageOutput("picture", picture=picture, alt=alt, width=width, height=height)
 
