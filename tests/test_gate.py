@@ -1,6 +1,5 @@
 """What the gate sees between two runs, on invented trees of a box, and what it then lets through."""
 
-import ctypes
 import json
 import os
 import re
@@ -20,16 +19,13 @@ from pythons import starts
 from run_stand_in import ROOT
 from trees import GIB, link, make_tree, write
 
-from helpers.batch import between_runs, box_state, kernel_errors
+from helpers.batch import box_state, kernel_errors
 from helpers.batch.box_state import measure
 from helpers.batch.clean import concerning, settle, unclean
-from helpers.batch.last_look import before_the_end
 from helpers.batch.look_shapes import BoxState, Gates, GpuState, Held, Trouble
-from helpers.batch.shapes import Run
 from helpers.cli import main
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus as gpus_of
-from helpers.look.nvml import NvmlError
 
 CARD = "0000:03:00.0"
 OTHER = "0000:13:00.0"
@@ -263,33 +259,16 @@ def test_only_the_gpus_asked_for_are_looked_at_and_what_no_layer_shows_is_no_tro
     assert nothing.gpus == () and nothing.available_bytes is None and nothing.errors == ()
 
 
-def test_nvml_gives_memory_holders_and_temperature(monkeypatch, tmp_path):
-    class Library:
-        def call(self, name, *arguments):
-            if name == "nvmlDeviceGetTemperature" and self.sick:
-                raise NvmlError(999, "nvmlDeviceGetTemperature: Unknown Error")
-            if name == "nvmlDeviceGetTemperature":
-                ctypes.cast(arguments[-1], ctypes.POINTER(ctypes.c_uint))[0] = 71
-
+def test_nvml_gives_memory_and_holders(tmp_path):
     row = {"index": 0, "status": "ok", "unread": {}, "pci": "00000000:81:00.0", "uuid": "GPU-1"}
     row.update(name="Invented", total_bytes=24 * GIB, free_bytes=20 * GIB, used_bytes=4 * GIB)
     holder = {"pid": 41, "gpu_instance": None, "used_bytes": 3 * GIB}
     row.update(reserved_bytes=None, compute=[holder], graphics=[])
-    monkeypatch.setattr(box_state.nvml, "report", lambda: [dict(row)])
-    monkeypatch.setattr(box_state.nvml, "Nvml", Library)
-    Library.sick = True
-    assert box_state.nvml_rows()[0]["celsius_why"].endswith("Unknown Error")
-    Library.sick = False
     writer = BundleWriter("", "live", "0", "")
-    lines = [f"{box_state.json.dumps(one)}\n" for one in box_state.nvml_rows()]
-    writer.add("file", "nvml", "".join(lines))
+    writer.add("file", "nvml", json.dumps(row) + "\n")
     state = box_state.gpu_state(gpus_of(writer.bundle())[0], writer.bundle(), str(tmp_path))
-    assert state == GpuState(
-        "0000:81:00.0",
-        (("nvidia-smi", 4 * GIB, 24 * GIB),),
-        (Held(41, "", "", 0, 3 * GIB),),
-        (("NVML", 71.0, None),),
-    )
+    pools = (("nvidia-smi", 4 * GIB, 24 * GIB),)
+    assert state == GpuState("0000:81:00.0", pools, (Held(41, "", "", 0, 3 * GIB),))
 
 
 def test_after_a_reboot_nothing_is_compared_and_a_gpu_that_went_is_a_trouble_that_stays():
@@ -331,34 +310,6 @@ def test_what_one_look_told_is_not_forgotten_while_settling_waits_for_the_rest()
     looks = [replace(states(gib)(), errors=troubles) for gib, troubles in told]
     troubles = settle(states(60)(), GATES, lambda: looks.pop(0), lambda seconds: None)
     assert troubles == (reset,) and not looks
-
-
-WATCHED = "2026-01-01T00:00:00Z"
-
-
-@pytest.mark.parametrize("error", [OSError("no file"), RuntimeError("can't start new thread")])
-def test_while_runs_go_on_a_look_is_kept_and_none_is_taken_after_one_that_failed(
-    tmp_path, monkeypatch, error
-):
-    looks = [BoxState("b", available_bytes=3 * GIB, at=WATCHED)]
-    monkeypatch.setattr(between_runs, "WATCH_S", 0)
-
-    def look(folder, since=None):
-        if not looks:
-            raise error
-        return looks.pop()
-
-    box = between_runs.BoxWatch(look, GATES, tmp_path, lambda: False)
-    box.watch()
-    assert json.loads((tmp_path / "last-look.json").read_text())["boot_id"] == "b"
-    box.watch()
-    looks = [BoxState("c")]
-    box.watch()
-    assert len(looks) == 1
-    run = Run(run_id="1-a", batch_id="b", box="live", notebook="n", boot_id="b", state="rebooted")
-    said = "\n".join(before_the_end(tmp_path, run, str(tmp_path)))
-    assert f"at {WATCHED}:" in said and "host memory available: 3.00 GiB" in said
-    assert "box: not looked at: " in said
 
 
 @pytest.mark.parametrize(

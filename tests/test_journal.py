@@ -106,7 +106,7 @@ def test_a_run_that_rebooted_its_box_is_found_out_and_never_repeated_by_itself(
     result = go(path, again, resume=batch)
     assert (result.runs[1].state, result.runs[1].strikes, result.exit_code) == (expected, 1, 1)
     noted = " ".join(result.runs[1].notes)
-    assert ("not available because nothing looked" in noted) == (expected == "rebooted")
+    assert ("The kernel's last words before it" in noted) == (expected == "rebooted")
     assert go(path, again, resume=batch).runs == result.runs and again.ran == ["002", "003"]
     repeated = go(path, again, resume=batch, again=[run_id]).runs[1]
     assert (repeated.state, repeated.attempt, repeated.strikes) == ("answered", 2, 1)
@@ -134,17 +134,13 @@ def test_a_second_process_is_refused_in_one_line_that_names_the_first(tmp_path):
     Journal.reopen(batch, load_plan(path)).close()
 
 
-def test_a_changed_plan_is_refused_with_what_differs(tmp_path):
+def test_a_changed_plan_is_refused(tmp_path):
     path, batch, _ = begun(tmp_path)
     before = read_batch(batch).runs
-    comments = "".join(f"# {n}\n" for n in range(40))
-    path.write_text(path.read_text().replace("repeats: 4", "repeats: 5") + comments)
-    with pytest.raises(PlanError) as refused:
+    path.write_text(path.read_text().replace("repeats: 4", "repeats: 5"))
+    with pytest.raises(PlanError, match="was begun with another plan") as refused:
         go(path, resume=batch)
-    text = str(refused.value)
-    assert "-- {notebook: needs_no_verdict.ipynb, danger: looks, repeats: 4}" in text
-    assert len(text.splitlines()) == 22 and "repeats: 5}" in text and text.endswith("more lines")
-    assert read_batch(batch).runs == before
+    assert "\n" not in str(refused.value) and read_batch(batch).runs == before
 
 
 def test_what_cannot_be_resumed_is_refused(tmp_path, monkeypatch):

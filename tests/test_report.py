@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -15,19 +16,18 @@ from night_runs import night
 from page_audit import Audit, check, in_order
 from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_record
 
+from helpers.batch import record as record_of_run
 from helpers.batch import report
 from helpers.batch.batch_table import NO_BATCH, runs_table
-from helpers.batch.last_look import before_the_end, keep
-from helpers.batch.look_shapes import BoxState, GpuState
 from helpers.batch.notebook import VERDICT as MIME
 from helpers.batch.record import boot_id, read_run
 from helpers.batch.section import STATE_WORDS
 from helpers.batch.shapes import STATES
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
-from helpers.ground.units import GIB
 from helpers.look.boxes import open_box
 from helpers.look.bundle import BundleWriter
+from helpers.look.earlier_boot import last_lines
 from helpers.tell import box as words_of_box
 from helpers.tell.markdown_html import Prose
 from helpers.tell.notebook_cells import machine_line
@@ -471,8 +471,6 @@ def test_a_night_counts_first_then_says_what_needs_a_person_then_the_answers(lon
         "need a person",
         "by SIGKILL",
         "9998-torn/run.json: no",
-        "Gates and attempts",
-        "attempt 1: died",
         "What was found",
         "44 runs answered",
         "Plan (SHA-256)",
@@ -545,41 +543,26 @@ def test_the_page_of_a_thousand_runs_stays_below_6_mb_with_the_longest_last_word
     )
 
 
-def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_path):
-    folder = one_run(tmp_path / "night", state="rebooted", last_words="step 41")
-    look = BoxState(
-        boot_id="b",
-        gpus=(GpuState("0000:c5:00.0", pools=(("sysfs GTT", 60 * GIB, 62 * GIB),)),),
-        available_bytes=GIB,
-        at="2026-11-22T03:12:19Z",
-    )
-    keep(folder, look)
+def test_a_run_that_a_restart_ended_shows_what_the_kernel_said_before_it(tmp_path, monkeypatch):
     (tmp_path / "box/sys/fs/pstore").mkdir(parents=True)
     fault = "<3>[ 4021.7] amdgpu 0000:c5:00.0: GPU reset begin!\n"
     (tmp_path / "box/sys/fs/pstore/dmesg-efi-1").write_text(f"Panic#1 Part1\n{fault}")
+    there = partial(last_lines, root=str(tmp_path / "box"))
+    monkeypatch.setattr(record_of_run, "last_lines", there)
+    folder = one_run(tmp_path / "night", state="rebooted", last_words="step 41")
     run = read_run(next(folder.glob("*/run.json"))).model_copy(update={"boot_id": "b"})
-    notes = before_the_end(folder, run, str(tmp_path / "box"))
+    notes = record_of_run.last_words_before(run)
     path = folder / run.run_id / "run.json"
     path.write_text(run.model_copy(update={"notes": notes}).model_dump_json())
     text = check(report.page(folder)).text
-    said = ("the machine restarted", "Last words", "step 41", "The last readings before it, at 20")
-    assert in_order(text, *said, "60.00 GiB of 62.00 GiB in use", "1.00 GiB", "last words before")
+    assert in_order(text, "the machine restarted", "Last words", "step 41", "last words before")
     assert "from /sys/fs/pstore/dmesg-efi-1:" in text and "GPU reset begin!" in text
-    other = before_the_end(folder, run.model_copy(update={"boot_id": "c"}), str(tmp_path))
-    assert "not available because the box was last looked at under another boot" in other[0]
 
 
-def test_a_restart_that_nobody_has_recorded_yet_shows_the_same_and_a_lost_node_says_why_not(
-    tmp_path,
-):
+def test_a_restart_that_nobody_has_recorded_yet_shows_the_same(tmp_path):
     gone = one_run(tmp_path / "gone", state="started", boot_id="5" * 32)
     text = check(report.page(gone)).text
-    assert "The last readings before it: not available because nothing looked" in text
     assert "The kernel's last words before it, not available because pstore" in text
-    lost = one_run(tmp_path / "lost", state="node_lost", boot_id="5" * 32)
-    assert f"has not answered since; there, if it comes back: journalctl -k -b {'5' * 32}" in (
-        check(report.page(lost)).text
-    )
 
 
 @pytest.mark.parametrize(

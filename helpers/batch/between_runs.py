@@ -7,20 +7,17 @@ disprove, such as a GPU reset or a process that SIGKILL does not end, counts unt
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from .clean import concerning, settle
-from .last_look import keep
 from .look_shapes import BoxState, Gates, Trouble
-from .record import boot_id, in_words, now
+from .record import boot_id, in_words
 from .shapes import Run
 
 TICK_S = 0.2
-WATCH_S = 20.0
 FOR_GOOD = " (for good)"
 Measure = Callable[..., BoxState]
 """Looks at the box: helpers.batch.box_state.measure, or a stand-in for it."""
@@ -31,7 +28,7 @@ class _Interrupted(Exception):
 
 
 class BoxWatch:
-    """Looks at the box of a batch while nothing runs, and keeps a look while something does.
+    """Looks at the box of a batch while nothing runs.
 
     Without ``measure`` nothing is looked at. ``interrupted`` says whether the batch is to stop:
     it ends a wait.
@@ -50,11 +47,9 @@ class BoxWatch:
         self.interrupted = interrupted
         self.first: BoxState | None = None
         self.last: BoxState | None = None
-        self.newest = BoxState(boot_id(), at=now())
         self.troubles: tuple[Trouble, ...] = ()
         self.stays: list[Trouble] = []
         self.blind = ""
-        self.watched_s = time.monotonic()
 
     def holds_back(self, run: Run, runs: Iterable[Run]) -> str:
         """Why a run must not start now, or nothing; ``runs`` are all of its batch."""
@@ -102,26 +97,9 @@ class BoxWatch:
         except Exception as error:  # noqa: BLE001  a fault of the look must not cost the night; the records say it was blind
             self.blind = f"not looked at: {in_words(error)}"
 
-    def watch(self) -> None:
-        """While runs go on, every WATCH_S, a look that is only kept; none any more after one
-        that a driver did not answer.
-        """
-        if self.measure is None or time.monotonic() < self.watched_s + WATCH_S:
-            return
-        self.watched_s = time.monotonic()
-        try:
-            state = self.newest = self.measure(folder=self.folder)
-        except Exception as error:  # noqa: BLE001  no process or thread is left, a driver's words are new: the page says so
-            why = f"not looked at: {in_words(error)}"
-            state = replace(self.newest, errors=(Trouble("box", why),))
-        keep(self.folder, state)
-        if state.errors:
-            self.watched_s = math.inf
-
     def _measure(self) -> BoxState:
         assert self.measure is not None
-        self.last = self.newest = self.measure(folder=self.folder, since=self.last)
-        keep(self.folder, self.last)
+        self.last = self.measure(folder=self.folder, since=self.last)
         return self.last
 
     def _pause(self, seconds: float) -> None:

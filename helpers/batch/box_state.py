@@ -7,7 +7,6 @@ alone: a scheduler's prolog has nothing else.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import time
@@ -118,7 +117,7 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
     if not root:
         tables["identity"] = partial(access.collect_identity, Path("/"))
         if Path("/proc/driver/nvidia").exists() or Path("/dev/dxg").exists():
-            tables["nvml"] = partial(_in_child, nvml_rows, NVML_S)
+            tables["nvml"] = partial(_in_child, nvml.report, NVML_S)
     for name, collect in tables.items():
         try:
             rows = list(collect())
@@ -138,23 +137,6 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
 def _in_child(produce: Callable[[], list[dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:
     _, rows, why = next(iter(hanging.read_each((0,), lambda _: produce(), limit_s)))
     return [{"status": "not_available", "why": why}] if rows is None else rows
-
-
-def nvml_rows() -> list[dict[str, Any]]:
-    """The table ``nvml`` with temperatures; in a child, since NVML may hang in a sick driver."""
-    rows: list[dict[str, Any]] = nvml.report()
-    for row in rows:
-        handle = ctypes.c_void_p()
-        celsius = ctypes.c_uint()
-        index = row.get("index", 0)
-        try:
-            call = nvml.Nvml().call
-            call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
-            call("nvmlDeviceGetTemperature", handle, ctypes.c_uint(0), ctypes.byref(celsius))
-            row["celsius"] = celsius.value
-        except (OSError, nvml.NvmlError) as error:
-            row["celsius_why"] = str(error)
-    return rows
 
 
 def _card(source: str) -> str:
@@ -197,6 +179,3 @@ def _celsius(gpu: Gpu, bundle: Bundle) -> Iterator[tuple[str, float, float | Non
             name = str(label.value) if label.ok else source.rsplit("/", 1)[-1]
             critical = int(crit.value or 0) / 1000 if crit.ok and crit.value else None
             yield name, int(now.value or 0) / 1000, critical
-    for row in bundle.table("nvml"):
-        if pci_address(str(row.get("pci", ""))) == gpu.pci and isinstance(row.get("celsius"), int):
-            yield "NVML", float(row["celsius"]), None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -12,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from helpers import __version__
-from helpers.ground.child import CHECKOUT
-from helpers.ground.workbook_process import environment
+from helpers.look.capture import Options, measure
 
 from .record import boot_id, in_words, move, node, now, replaced
 from .shapes import Run
@@ -21,7 +18,6 @@ from .stop import Stop
 from .watched import Job
 
 BEAT_S = 1.0
-CAPTURE_S = 120.0
 MOST_BYTES = 64 << 20
 """Of the files of one run that come back to the batch, small ones first."""
 
@@ -112,8 +108,8 @@ def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
     }
     if order.run.box == "live":
         try:
-            parameters["box"] = str(captured(place / "box.tar.gz"))
-        except (OSError, subprocess.SubprocessError) as error:
+            parameters["box"] = str(measure(Options()).writer.write(place / "box.tar.gz"))
+        except (OSError, ValueError) as error:
             started = move(order.run, "started", node=node(), started_at=now(), boot_id=boot_id())
             why = f"this node could not be captured: {in_words(error)}"
             run = move(started, "failed", ended_at=now(), stopped_by="box", cause=why)
@@ -121,24 +117,6 @@ def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
     job = {**order.job, "source": str(source), "parameters": parameters}
     run = run_one(place, order.run, job, stop=stop)
     return Outcome(run, *_files(place), str(place))
-
-
-def captured(path: Path) -> Path:
-    """An evidence bundle of this box at ``path``. Raises OSError, SubprocessError."""
-    done = subprocess.run(
-        [sys.executable, "-m", "helpers", "capture", "--out", str(path)],
-        timeout=CAPTURE_S,
-        check=False,
-        env=environment(),
-        cwd=CHECKOUT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise OSError(lines[-1] if lines else f"exit status {done.returncode}")
-    return path
 
 
 def _files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:

@@ -7,7 +7,6 @@ and written when there is room.
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import os
 import re
@@ -24,7 +23,6 @@ from helpers.look.boxes import recorded_names
 from helpers.look.files import whole, write_atomic
 
 from . import kernel
-from .last_look import before_the_end
 from .one_run import mark_of
 from .plan import CheckedPlan
 from .plan_yaml import PlanError
@@ -35,6 +33,7 @@ from .record import (
     boot_id,
     command_line,
     is_alive,
+    last_words_before,
     move,
     next_attempt,
     node,
@@ -49,7 +48,6 @@ from .watched import KILL_S
 
 PLAN = "plan.yaml"
 LOCK = ".lock"
-DIFF_LINES = 20
 MOST_OF_A_SECOND = 99
 LAST_RUNNER_S = 20.0  # a runner whose batch has ended stops its kernel, saves, and ends
 
@@ -107,9 +105,8 @@ class Journal:
             raise PlanError(f"{folder}: cannot be resumed: {why}; {expected}") from error
         try:
             if text != checked.text:
-                expected = "expected the same; start a new batch, or take back:"
-                changes = _difference(text, checked.text)
-                raise PlanError(f"{folder}: was begun with another plan; {expected}\n{changes}")
+                expected = f"expected the same as its {PLAN}; start a new batch"
+                raise PlanError(f"{folder}: was begun with another plan; {expected}")
             journal._read()
             journal._settle()
             journal._plan_again(repeat)
@@ -197,7 +194,7 @@ class Journal:
                 if run.stopped_by == "record":
                     advice = "expected a record; move its folder away and resume"
                     raise PlanError(f"{run.cause}; {advice}")
-                attempt = run.attempt + (run.state != "skipped")
+                attempt = run.attempt if run.state == "skipped" else run.attempt + 1
             try:
                 if attempt > run.attempt:
                     keep(self.folder / run.run_id, run.attempt)
@@ -250,7 +247,9 @@ def _ended_since(folder: Path, run: Run) -> Run:
             state = "node_lost"
             why = "nothing more was heard of it"
             cause = f"its batch ended while it ran on {run.node}; {why}"
-        notes = [*run.notes, *(before_the_end(folder.parent, run) if state == "rebooted" else ())]
+        notes = run.notes
+        if state == "rebooted":
+            notes = [*notes, *last_words_before(run)]
         return move(run, state, cause=cause, notes=notes, ended_at=now(), **salvaged(folder)[0])
     _wait_for_end(folder, run, LAST_RUNNER_S)
     if run.pid is not None and _is_its_runner(folder, run):
@@ -325,13 +324,6 @@ def _locked(folder: Path) -> int:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {node()}\n".encode(), 0)
     return lock
-
-
-def _difference(old: str, new: str) -> str:
-    names = ("plan of the batch", "plan given")
-    lines = list(difflib.unified_diff(old.splitlines(), new.splitlines(), *names, lineterm="", n=1))
-    more = len(lines) - DIFF_LINES
-    return "\n".join(lines[:DIFF_LINES] + ([f"... and {more} more lines"] if more > 0 else []))
 
 
 def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:

@@ -156,19 +156,6 @@ def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
     return [name for pid, name in names.items() if pid not in left], [_named(pid) for pid in left]
 
 
-def ask_for_stacks(pid: int) -> None:
-    """Have a kernel write the Python stacks of its threads (see ``main``); what does not catch
-    the signal is let alone.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
-        if int(caught, 16) >> (signal.SIGUSR2 - 1) & 1:
-            os.kill(pid, signal.SIGUSR2)
-    except (OSError, StopIteration):
-        return
-
-
 def _left_behind(mark: str, adopted: bool) -> list[int]:
     pids = set(carrying(f"{MARK}={mark}"))
     if adopted:

@@ -10,9 +10,8 @@ import yaml
 
 from helpers.look.files import opened
 
-MOST_BYTES = 1_000_000
-ALIAS_NODES = 1_000
-ALL_NODES = 100_000
+MOST_BYTES = 200_000
+MOST_ALIASES = 100
 TEXT_TAG = "tag:yaml.org,2002:str"
 
 
@@ -29,24 +28,21 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str):
         super().__init__(text)
-        self.nodes: dict[yaml.Node, int] = {}
+        self.aliases = 0
+        self.anchored = 0  # how many values with an anchor are being read
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
-        node = super().compose_node(parent, index)
-        assert node is not None
         if isinstance(event, yaml.AliasEvent):
-            # No count yet: the alias stands inside what it names.
-            if self.nodes.get(node, ALIAS_NODES + 1) > ALIAS_NODES:
-                many = f"stands for itself or for more than {ALIAS_NODES:,} values"
-                raise _wrong(f"alias *{event.anchor} {many}", event)
-            return node
-        parts = node.value if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            parts = [part for pair in parts for part in pair]
-        self.nodes[node] = 1 + sum(self.nodes[part] for part in parts)
-        if max(self.nodes[node], len(self.nodes)) > ALL_NODES:
-            raise _wrong(f"more than {ALL_NODES:,} values with its aliases written out", event)
+            self.aliases += 1
+            if self.anchored or self.aliases > MOST_ALIASES:
+                expected = f"expected at most {MOST_ALIASES}, and none inside an anchor"
+                raise _wrong(f"alias *{event.anchor}: {expected}", event)
+            return super().compose_node(parent, index)
+        is_anchored = bool(event.anchor)
+        self.anchored += is_anchored
+        node = super().compose_node(parent, index)
+        self.anchored -= is_anchored
         return node
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:

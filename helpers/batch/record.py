@@ -5,6 +5,7 @@ read with tolerance.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,6 +18,7 @@ from helpers.ground.child import process_of
 from helpers.ground.contract import one_line
 from helpers.ground.units import TIME
 from helpers.ground.units import now as now
+from helpers.look.earlier_boot import last_lines
 from helpers.look.files import boot_id as boot_id
 from helpers.look.files import read, whole, write_atomic
 
@@ -175,6 +177,13 @@ def replaced(value: Any, old: str, new: str) -> Any:
     if isinstance(value, list):
         return [replaced(one, old, new) for one in value]
     return value.replace(old, new) if isinstance(value, str) else value
+
+
+def last_words_before(run: Run) -> list[str]:
+    """What the kernel of a run's machine logged last before it went down, or why not."""
+    began_s = time.time() - seconds_since(run.started_at)
+    first, *others = last_lines(run.boot_id, began_s)
+    return [f"The kernel's last words before it, {first}", *others]
 
 
 def node() -> str:

@@ -28,10 +28,9 @@ from helpers.tell.render import render
 
 from .batch_table import counted
 from .kernel import last_words
-from .last_look import before_the_end
 from .leading_verdict import bundle_of
 from .notebook import NotebookError, open_notebook
-from .record import RecordUnreadable, boot_id, gone, read_run
+from .record import RecordUnreadable, boot_id, gone, last_words_before, read_run
 from .section import BoxAnswer, Section, Sections, answers_of, troubles
 
 PAGE_BYTES = 2_400_000
@@ -41,12 +40,11 @@ RUN_PAGE_BYTES = 1_200_000
 With the markup around them a page stays under 3 MB, which every mail server takes.
 """
 MOST_EMBEDDED = 12
-"""A batch of more runs has a page of links: each run that is looked at first has a page of its
-own beside its record.
+"""A batch of more runs has a page of links: each run that ran, those that were lost first, has a
+page of its own beside its record.
 """
 MOST_RUN_PAGES = 200
 MOST_TROUBLES = 150
-MOST_EARLIER = 60
 MOST_ALIKE = 6
 MOST_OPEN = 4
 LAST_WORDS = 700
@@ -131,14 +129,13 @@ def read_report(batches: Sequence[Path]) -> Report:
     report = Report(folder, tuple(batches), sections, unreadable)
     if not report.is_large:
         return report
-    first = _looked_at_first(sections)
-    linked = []
-    for section in sections:
-        if section.anchor in first:
+    ran = sorted((each for each in sections if each.ran), key=lambda section: not section.lost)
+    with_page = {section.anchor for section in ran[:MOST_RUN_PAGES]}
+    for number, section in enumerate(sections):
+        if section.anchor in with_page:
             link = quote(f"{section.folder.relative_to(folder)}/index.html")
-            section = replace(section, link=link)
-        linked.append(section)
-    return replace(report, sections=linked)
+            sections[number] = replace(section, link=link)
+    return report
 
 
 def page(folder: Path) -> str:
@@ -159,18 +156,6 @@ def _write_run_page(report: Report, section: Section) -> None:
     write_atomic(path, _page(run_report, up))
 
 
-def _looked_at_first(sections: list[Section]) -> list[str]:
-    """The anchors of the runs that get a page: the first of each trouble, one of each answer,
-    then the rest in order.
-    """
-    first = [runs[0] for runs in troubles(sections) if runs[0].lost]
-    for answer in answers_of(sections):
-        for outcomes in answer.cells:
-            first += [section for section, _ in outcomes]
-    first += sorted((s for s in sections if s.ran), key=lambda section: not section.lost)
-    return list(dict.fromkeys(section.anchor for section in first if section.ran))[:MOST_RUN_PAGES]
-
-
 def _page(report: Report, up: str = "") -> str:
     """The page as text; ``up`` leads from the page of a run to that of its batch."""
     sections = report.sections
@@ -184,7 +169,6 @@ def _page(report: Report, up: str = "") -> str:
         sections = _with_last_words(sections, kinds)
     alarms = [runs for runs in kinds if runs[0].run.state != "skipped"]
     gates = Counter(section.not_clean for section in sections if section.not_clean).most_common()
-    repeated = [section for section in sections if section.run.attempt > 1][:MOST_EARLIER]
     shown = sections
     folded: list[Section] = []
     if report.is_large:
@@ -209,7 +193,6 @@ def _page(report: Report, up: str = "") -> str:
         alarms=len(alarms),
         need=sum(len(runs) for runs in alarms),
         gates=[why if count == 1 else f"{why}, {count} times" for why, count in gates],
-        repeated=[f"{s.run.run_id}: {'; '.join([*s.earlier, s.state])}" for s in repeated],
     )
     return str(html)
 
@@ -281,17 +264,11 @@ def _with_last_words(sections: list[Section], kinds: list[Sections]) -> list[Sec
 
 
 def _before(section: Section) -> str:
-    """What was noted of a run: where its machine went down under it, what was read there last
-    and what its kernel said last.
-    """
+    """What was noted of a run: where its machine went down under it, what its kernel said last."""
     run = section.run
     lines = run.notes
     if section.gone and run.boot_id != boot_id():  # nobody has resumed the batch yet
-        lines = [*lines, *before_the_end(section.batch, run)]
-    elif run.state == "node_lost":
-        there = f"journalctl -k -b {run.boot_id.replace('-', '')} -n 20"
-        why = "that machine has not answered since; there, if it comes back"
-        lines = [*lines, f"What was read there last: not available because {why}: {there}"]
+        lines = [*lines, *last_words_before(run)]
     return uncoloured("\n".join(lines))
 
 

@@ -16,7 +16,6 @@ from helpers.tell.resources import words
 from helpers.tell.values import duration
 
 from .leading_verdict import leading
-from .record import EARLIER, read_batch
 from .shapes import Run
 
 MOST_TEXTS = 6
@@ -131,18 +130,6 @@ class Section:
         if texts:
             lines.append(f"beside it: {', '.join(texts[:MOST_TEXTS])}")
         return lines
-
-    @property
-    def earlier(self) -> list[str]:
-        """How the earlier attempts at the run ended, in one line each."""
-        view = read_batch(self.folder / EARLIER)
-        lines = []
-        for run in view.runs:
-            end = STATE_WORDS[run.state]
-            if run.cause:
-                end += f": {run.cause}"
-            lines.append(f"attempt {run.attempt}: {end}")
-        return lines + ["a record of one cannot be read"] * len(view.unreadable)
 
 
 Sections = tuple[Section, ...]

@@ -161,7 +161,6 @@ class _Supervisor:
 
     def _wait(self) -> None:
         done, _ = wait(self.going, TICK_S, FIRST_COMPLETED)
-        self.box.watch()
         for number in self.going.values():
             if number in self.places:
                 self.progress.tick(number, *self.places[number])

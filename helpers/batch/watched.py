@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from helpers.ground.child import carrying, process_of, stacks_of
+from helpers.ground.child import carrying, stacks_of
 
 from . import kernel
 from .shapes import Run
@@ -145,17 +145,9 @@ class Watched:
 
 
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
-    """Before a run is killed: what each thread of it does, to ``stacks/``.
-
-    The kernel is asked for its Python stacks too.
-    """
+    """Before a run is killed: what each thread of it does, to ``stacks/``."""
     pids = [pid, *carrying(f"{kernel.MARK}={mark}")]
-    for each in pids[1:]:
-        kernel.ask_for_stacks(each)
-    sessions: dict[int, list[int]] = {}
-    for each in pids:
-        sessions.setdefault(process_of(each).session, []).append(each)
-    stacks = [stacks_of(session, own) for session, own in sessions.items() if session]
+    stacks = [stacks_of(each, [each]) for each in pids]
     with suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)
         (folder / "stacks" / "threads.txt").write_text("\n".join(stacks) + "\n")
