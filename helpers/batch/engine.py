@@ -159,11 +159,18 @@ def execute(
         path.replace("{", "{{").replace("}", "}}")
         for path in (str(source.resolve()), f"{WHOLE}{out}")
     ]
-    how: dict[str, Any] = {"engine_name": NAME, "progress_bar": False, "execution": execution}
-    how.update(kernel_name="python3", language="python", autosave_cell_every=AUTOSAVE_S)
     fault = None
     try:
-        execution.nb = papermill.execute_notebook(*paths, parameters or None, **how)
+        execution.nb = papermill.execute_notebook(
+            *paths,
+            parameters or None,
+            engine_name=NAME,
+            progress_bar=False,
+            execution=execution,
+            kernel_name="python3",
+            language="python",
+            autosave_cell_every=AUTOSAVE_S,
+        )
     except PapermillExecutionError as raised:
         fault = RunFault("failed", in_words(raised))
     except OSError as raised:
@@ -179,18 +186,27 @@ class OwnKernels(KernelSpecManager):
     """
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        spec = {"display_name": "Python 3", "language": "python", "interrupt_mode": "signal"}
-        return KernelSpec(argv=list(kernel.ARGV), **spec)
+        return KernelSpec(
+            argv=list(kernel.ARGV),
+            display_name="Python 3",
+            language="python",
+            interrupt_mode="signal",
+        )
 
 
 class CasebookClient(PapermillNotebookClient):
     """Runs the cells of an Execution, and writes into it what came of them."""
 
     def __init__(self, nb_man: Any, execution: Execution):
-        limits = {"timeout_func": self._limit, "startup_timeout": START_S}
-        own: dict[str, Any] = {"extra_arguments": ["--IPKernelApp.capture_fd_output=False"]}
-        own.update(kernel_name="python3", coalesce_streams=True, iopub_timeout=OUTPUTS_S)
-        super().__init__(nb_man, **limits, **own)
+        super().__init__(
+            nb_man,
+            timeout_func=self._limit,
+            startup_timeout=START_S,
+            extra_arguments=["--IPKernelApp.capture_fd_output=False"],
+            kernel_name="python3",
+            coalesce_streams=True,
+            iopub_timeout=OUTPUTS_S,
+        )
         self.run = execution
         self.deadline = time.monotonic() + execution.run_s
         self.stderr = execution.folder / STDERR
@@ -209,9 +225,13 @@ class CasebookClient(PapermillNotebookClient):
         nothing under the home folder.
         """
         self.sockets = kernel.short_folder(self.run.mark)
-        where = {"transport": "ipc", "connection_file": str(self.sockets / "k.json")}
-        own = {"kernel_spec_manager": OwnKernels(), "shutdown_wait_time": STOP_S}
-        self.km = AsyncKernelManager(kernel_name="python3", **where, **own)
+        self.km = AsyncKernelManager(
+            kernel_name="python3",
+            transport="ipc",
+            connection_file=str(self.sockets / "k.json"),
+            kernel_spec_manager=OwnKernels(),
+            shutdown_wait_time=STOP_S,
+        )
         return self.km
 
     def start_new_kernel(self, **kwargs: Any) -> None:
@@ -231,8 +251,12 @@ class CasebookClient(PapermillNotebookClient):
             with open(self.stderr, "ab") as words, self._signals():
                 self.km = self.create_kernel_manager()
                 self.stacks.parent.mkdir(exist_ok=True)
-                own = {kernel.MARK: self.run.mark, kernel.STACKS: str(self.stacks)}
-                env = {**kernel.environment(), **own, "IPYTHONDIR": str(self.sockets)}
+                env = {
+                    **kernel.environment(),
+                    kernel.MARK: self.run.mark,
+                    kernel.STACKS: str(self.stacks),
+                    "IPYTHONDIR": str(self.sockets),
+                }
                 folder = str(self.run.folder)
                 super().execute(env=env, cwd=folder, stdout=words, stderr=words, **kwargs)
         except (RuntimeError, OSError) as error:
@@ -309,8 +333,8 @@ class CasebookClient(PapermillNotebookClient):
         """papermill asks the kernel for its language at the end; a lost kernel never answers,
         and it is known.
         """
-        known = {**LANGUAGE, **self.nb.metadata.get("language_info", {})}
-        return {"content": {"language_info": known}}
+        language = {**LANGUAGE, **self.nb.metadata.get("language_info", {})}
+        return {"content": {"language_info": language}}
 
     def _limit(self, cell: Any) -> float:
         return max(0.001, min(self._cell_limit(cell), self.deadline - time.monotonic()))
@@ -336,7 +360,7 @@ class CasebookClient(PapermillNotebookClient):
         be giving its memory back.
         """
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(STOP_S if (kernel.oom_kills() or 0) > (self.ooms or 0) else 0)
+            self.process.wait(0 if kernel.oom_kills() == self.ooms else STOP_S)
         return self.process.returncode is not None
 
     def _fault(self, index: int, state: str, cause: str, name: str) -> RunFault:
@@ -349,7 +373,7 @@ class CasebookClient(PapermillNotebookClient):
     def _source_index(self, index: int) -> int:
         """A cell's place in the source notebook, into which papermill has injected one cell."""
         tags = [cell.metadata.get("tags", []) for cell in self.nb.cells[: index + 1]]
-        return max(0, index - sum(INJECTED in one for one in tags))
+        return max(0, index - sum(INJECTED in cell_tags for cell_tags in tags))
 
     def _lost(self, cell: Any, index: int, state: str, cause: str, name: str = "") -> Exception:
         """Write the fault of a cell into the notebook, and return what papermill records it by."""
@@ -361,8 +385,9 @@ class CasebookClient(PapermillNotebookClient):
         lines = [f"{title}: {cause}"]
         if fault.last_words:
             lines += [f"Last words of the kernel ({STDERR}):", *fault.last_words.splitlines()]
-        if stood := kernel.where_it_stood(self.stacks):
-            lines += [f"Where it stood, innermost first ({STACKS}):", *stood]
+        frames = kernel.where_it_stood(self.stacks)
+        if frames:
+            lines += [f"Where it stood, innermost first ({STACKS}):", *frames]
         cell.outputs.append(new_output("error", ename=title, evalue=cause, traceback=lines))
         return CellExecutionError("\n".join(lines), title, cause)
 
@@ -388,12 +413,12 @@ class CasebookClient(PapermillNotebookClient):
     def _clean_up(self) -> None:
         if self.killer:
             self.killer.cancel()
-        ended, there = kernel.sweep(self.run.mark, self.run.adopted)
+        ended, deaf = kernel.sweep(self.run.mark, self.run.adopted)
         self.run.left_behind = tuple(ended)
-        if there:
-            was = self.run.fault or RunFault("stuck", "every cell completed")
-            cause = f"{was.cause}; SIGKILL does not end {', '.join(there)}"
-            self.run.fault = replace(was, state="stuck", cause=cause)
+        if deaf:
+            fault = self.run.fault or RunFault("stuck", "every cell completed")
+            cause = f"{fault.cause}; SIGKILL does not end {', '.join(deaf)}"
+            self.run.fault = replace(fault, state="stuck", cause=cause)
         if self.sockets:
             shutil.rmtree(self.sockets, ignore_errors=True)
         if self.stacks.exists() and not self.stacks.stat().st_size:

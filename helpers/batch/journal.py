@@ -8,6 +8,7 @@ and written when there is room.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import re
 import signal
@@ -48,7 +49,6 @@ from .watched import KILL_S
 
 PLAN = "plan.yaml"
 LOCK = ".lock"
-MOST_OF_A_SECOND = 99
 LAST_RUNNER_S = 20.0  # a runner whose batch has ended stops its kernel, saves, and ends
 
 
@@ -118,10 +118,10 @@ class Journal:
     def put(self, run: Run) -> None:
         """Keep a record; where the disk refuses it, it is held here until there is room."""
         self.runs[self._number[run.run_id]] = run
-        here = self.folder / run.run_id
+        folder = self.folder / run.run_id
         try:
-            if not _is_written(here, run):
-                write_run(here, run)
+            if not _is_written(folder, run):
+                write_run(folder, run)
         except OSError as error:
             self.held[run.run_id] = error.strerror or str(error)
         else:
@@ -141,25 +141,25 @@ class Journal:
 
         One that cannot be read is left alone, and its run not started: it may have been before.
         """
-        known = {path.parent.name for path in self.folder.glob("*/run.json")}
+        recorded = {path.parent.name for path in self.folder.glob("*/run.json")}
         planned = list(self.runs)
         missing = []
         for number, run in enumerate(planned):
-            here = self.folder / run.run_id
-            if run.run_id not in known and not (here.is_dir() and any(here.iterdir())):
+            folder = self.folder / run.run_id
+            if run.run_id not in recorded and not (folder.is_dir() and any(folder.iterdir())):
                 missing.append(run)
                 continue
             try:
-                record = self.runs[number] = read_run(here / "run.json")
+                record = self.runs[number] = read_run(folder / "run.json")
                 if record.run_id != run.run_id:
                     why = f"is the record of {record.run_id}; its run counts as unknown"
-                    raise RecordUnreadable(f"{here / 'run.json'}: {why}")
+                    raise RecordUnreadable(f"{folder / 'run.json'}: {why}")
             except RecordUnreadable as error:
                 why = f"{error}; not started again"
                 self.runs[number] = move(run, "skipped", stopped_by="record", cause=why)
         boxes = {(run.box, record.box) for run, record in zip(planned, self.runs, strict=True)}
         others = [(box, expected) for box, expected in sorted(boxes) if box != expected]
-        if others or known - set(self._number):
+        if others or recorded - set(self._number):
             seen = "other runs; expected the same"
             if others:
                 seen = f"the box {others[0][0]!r}; expected {others[0][1]!r}"
@@ -184,7 +184,8 @@ class Journal:
                     orphan.unlink()
 
     def _plan_again(self, repeat: Collection[str]) -> None:
-        if unknown := sorted(set(repeat) - set(self._number)):
+        unknown = sorted(set(repeat) - set(self._number))
+        if unknown:
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
         ooms = kernel.oom_kills()
@@ -206,17 +207,27 @@ class Journal:
 
 
 def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
-    own = ("run_id", "notebook", "preset", "parameters", "danger", "gpu")
-    fields: dict[str, Any] = {name: getattr(step, name) for name in own}
-    fields.update(box=step.box_name, batch_id=batch_id, plan_sha256=plan_sha256)
-    if step.estimate_from != ITS_LIMIT:  # a limit is no estimate
-        fields["estimate_s"] = step.estimate_s
-    return Run.model_validate({**fields, "tool_version": __version__})
+    return Run.model_validate(
+        {
+            "run_id": step.run_id,
+            "batch_id": batch_id,
+            "box": step.box_name,
+            "notebook": step.notebook,
+            "parameters": step.parameters,
+            "preset": step.preset,
+            "danger": step.danger,
+            "gpu": step.gpu,
+            # A limit is no estimate.
+            "estimate_s": None if step.estimate_from == ITS_LIMIT else step.estimate_s,
+            "plan_sha256": plan_sha256,
+            "tool_version": __version__,
+        }
+    )
 
 
-def _is_written(here: Path, run: Run) -> bool:
+def _is_written(folder: Path, run: Run) -> bool:
     try:
-        return read_run(here / "run.json") == run
+        return read_run(folder / "run.json") == run
     except RecordUnreadable:
         return False
 
@@ -257,21 +268,21 @@ def _ended_since(folder: Path, run: Run) -> Run:
             os.kill(run.pid, signal.SIGKILL)
         _wait_for_end(folder, run, KILL_S)
     mark = mark_of(folder, run.attempt)
-    ended, there = kernel.sweep(mark)
+    ended, deaf = kernel.sweep(mark)
     kernel.clear_sockets(mark)
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
     if run.state != "started":
         return run  # it completed its record after all
+    cause = "its batch ended while it ran"
     ooms = kernel.oom_kills()
     before = run.ooms_before
-    kills = ooms - before if ooms is not None and before is not None else 0
-    cause = "its batch ended while it ran"
-    cause += f"; OOM kills counted since its start: {kills}" if kills > 0 else ""
+    if ooms is not None and before is not None and ooms > before:
+        cause += f"; OOM kills counted since its start: {ooms - before}"
     answer, why_not = salvaged(folder)
     changes: dict[str, Any] = {"ended_at": now(), "left_behind": ended, **answer}
-    if there or _is_its_runner(folder, run):
-        cause += f"; SIGKILL does not end {', '.join(there) or 'its runner'}"
+    if deaf or _is_its_runner(folder, run):
+        cause += f"; SIGKILL does not end {', '.join(deaf) or 'its runner'}"
         return move(run, "stuck", cause=cause, **changes)
     if not why_not:
         note = "its batch ended before its record was written; its notebook was saved whole"
@@ -328,21 +339,20 @@ def _locked(folder: Path) -> int:
 
 def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
     """A folder by moment and plan, and by box where all runs are about one recorded box."""
+    stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{checked.plan.name}"
     boxes = {step.box_name for step in checked.steps} - {""}
-    # rx7900-xt: letters behind digits look like a key to the scan of a page that is shared.
-    about = [re.sub(r"(\d)(?=[a-z])", r"\1-", one) for one in boxes & {*recorded_names()}]
-    names = [checked.plan.name, *(about if len(boxes) == 1 else ())]
-    stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{'-'.join(names)}"
-    for number in range(1, MOST_OF_A_SECOND + 1):
+    if len(boxes) == 1 and boxes <= {*recorded_names()}:
+        # rx7900-xt: letters behind digits look like a key to the scan of a page that is shared.
+        stem += "-" + re.sub(r"(\d)(?=[a-z])", r"\1-", boxes.pop())
+    for number in itertools.count(1):
         folder = out_root.resolve() / (stem if number == 1 else f"{stem}-{number}")
         try:
             folder.mkdir(parents=True)
-            return folder
+            break
         except FileExistsError:
             continue
         except OSError as error:
             expected = "expected a folder for results; give another"
             why = f"cannot be written: {error.strerror}; {expected}"
             raise PlanError(f"{out_root}: {why}") from error
-    many = f"{MOST_OF_A_SECOND} batches of this second exist"
-    raise PlanError(f"{out_root / stem}: {many}; wait a second")
+    return folder

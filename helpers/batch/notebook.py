@@ -214,8 +214,9 @@ def needs_verdict(nb: Any) -> bool:
 def cell_counts(nb: Any) -> dict[str, int]:
     """How many code cells ended in each status of papermill, the injected one not counted."""
     cells = (cell for cell in nb.cells if cell.cell_type == "code" and cell.source.strip())
-    own = [cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])]
-    return dict(Counter(one.get("papermill", {}).get("status") or "pending" for one in own))
+    metadata = [cell.metadata for cell in cells if INJECTED not in cell.metadata.get("tags", [])]
+    statuses = [about.get("papermill", {}).get("status") or "pending" for about in metadata]
+    return dict(Counter(statuses))
 
 
 def verdict_of(nb: Any) -> Verdict | None:

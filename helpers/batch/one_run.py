@@ -12,7 +12,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from . import kernel
 from .record import (
@@ -97,7 +96,7 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
     """The record of a run whose runner has ended or was ended: its own, else what can be seen
     from here.
     """
-    ended, there = kernel.sweep(watched.job["mark"])
+    ended, deaf = kernel.sweep(watched.job["mark"])
     kernel.clear_sockets(watched.job["mark"])
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
@@ -108,21 +107,29 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
     process = watched.process
     (state, cause, name) = watched.verdict
     words = kernel.last_words(folder / LOG)
-    if there or process.poll() is None:
-        deaf = ", ".join(there) or "its runner"
+    if deaf or process.poll() is None:
         state = "stuck"
-        cause = f"{cause or 'its runner ended'}; SIGKILL does not end {deaf}"
+        who = ", ".join(deaf) or "its runner"
+        cause = f"{cause or 'its runner ended'}; SIGKILL does not end {who}"
     elif not state:
         code = process.returncode
         ooms = kernel.oom_kills()
         how, name = kernel.how_it_ended(code, run.ooms_before, ooms, words)
         state = "died"
         cause = f"its runner {'was ' if name else ''}{how}"
-    changes: dict[str, Any] = {"signal": name, "left_behind": ended, **salvaged(folder)[0]}
-    changes.update(last_words=words[-LAST_WORDS:], ended_at=now())
-    changes["stopped_by"] = "interrupt" if state == "failed" else ""
-    changes["seconds"] = round(time.monotonic() - watched.began, 2)
-    return move(run, state, cause=cause, **changes)
+    answer, _ = salvaged(folder)
+    return move(
+        run,
+        state,
+        cause=cause,
+        signal=name,
+        left_behind=ended,
+        last_words=words[-LAST_WORDS:],
+        ended_at=now(),
+        stopped_by="interrupt" if state == "failed" else "",
+        seconds=round(time.monotonic() - watched.began, 2),
+        **answer,
+    )
 
 
 def not_started(run: Run, error: OSError) -> Run:

@@ -57,7 +57,7 @@ def move(run: Run, state: str, **changes: Any) -> Run:
     if state not in allowed:
         expected = " or ".join(allowed) or "no further move"
         raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {expected}")
-    strikes = run.strikes + (state in BLAMED)
+    strikes = run.strikes + 1 if state in BLAMED else run.strikes
     return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
 
 
@@ -66,15 +66,17 @@ def next_attempt(run: Run, ooms: int | None) -> int:
     is.
 
     One that never started keeps its number. One that the user interrupted is tried again, and
-    so is one whose batch ended while it ran, until that has happened twice; never where ``ooms``, the OOM kills by now, rose meanwhile.
+    so is one whose batch ended while it ran, until that has happened twice; never where
+    ``ooms``, the OOM kills by now, rose meanwhile.
     """
     if run.state == "skipped":
         return run.attempt if run.stopped_by in NEVER_RAN else 0
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
     if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= 1:
-        known = ooms is not None and run.ooms_before is not None and run.boot_id == boot_id()
-        return 0 if known and (ooms or 0) > (run.ooms_before or 0) else run.attempt + 1
+        before = run.ooms_before if run.boot_id == boot_id() else None
+        if ooms is None or before is None or ooms <= before:
+            return run.attempt + 1
     return 0
 
 
@@ -175,7 +177,7 @@ def in_words(error: BaseException) -> str:
 def replaced(value: Any, old: str, new: str) -> Any:
     """A parameter with ``new`` for ``old`` in its text, also in lists of texts."""
     if isinstance(value, list):
-        return [replaced(one, old, new) for one in value]
+        return [replaced(item, old, new) for item in value]
     return value.replace(old, new) if isinstance(value, str) else value
 
 
@@ -205,6 +207,6 @@ def files_below(folder: Path) -> list[str]:
     earlier attempts.
     """
     skip = ("run.json", "runner.log")
-    own = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
-    files = [path.relative_to(folder) for path in own if path.is_file() and path.stat().st_size]
+    paths = [path for path in folder.rglob("*") if path.name not in skip and path.name[0] != "."]
+    files = [path.relative_to(folder) for path in paths if path.is_file() and path.stat().st_size]
     return sorted(str(path) for path in files if path.parts[0] != EARLIER)

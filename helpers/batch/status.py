@@ -11,10 +11,7 @@ from .shapes import Run
 from .time_left import short_time, time_left_s
 
 COLUMNS = ("run_id", "box", "state")
-FIELDS = (
-    *("run_id", "notebook", "box", "state", "attempt", "strikes", "node", "gpu", "gate"),
-    *("quarantined", "seconds"),
-)
+FIELDS = "run_id notebook box state attempt strikes node gpu gate quarantined seconds".split()
 
 
 def status_json(view: BatchView) -> dict[str, Any]:
