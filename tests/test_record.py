@@ -79,7 +79,7 @@ def test_every_form_of_a_python_program_is_recorded(form, tmp_path, monkeypatch)
     }[form]
     recording = record(command, tmp_path / "out.pickle")
     assert recording.exit_code == (3 if form == "shell" else 0)
-    assert recording.kind == "gpu snapshot" and events(recording.trace) == ["alloc"]
+    assert events(recording.trace) == ["alloc"]
 
 
 def test_the_programs_own_sitecustomize_still_runs(run, tmp_path, monkeypatch, capfd):
@@ -120,11 +120,6 @@ def test_what_keeps_no_trace_runs_as_ever_and_says_why(
     assert (recording.exit_code, recording.trace) == (0, None)
     assert re.search(why, recording.why_no_trace)
     assert bool(recording.processes) == ("torch" in text and text != ASKS)
-
-
-def test_a_program_that_is_no_python_is_named(tmp_path):
-    why = record(["true"], tmp_path / "t.pickle").why_no_trace
-    assert "no Python of it loaded the recorder" in why
 
 
 def test_an_import_of_torch_that_fails_fails_as_ever_and_is_told(run, monkeypatch, capfd):
@@ -359,6 +354,7 @@ def test_a_recording_that_kept_nothing_stands_in_nobodys_way(tmp_path):
     for again in range(2):
         recording = record(["true"], tmp_path / "out.pickle")
         assert (recording.trace, recording.exit_code) == (None, 0), again
+        assert "no Python of it loaded the recorder" in recording.why_no_trace
     (recording.folder / "1.stacks").write_text("where it hung")
     with pytest.raises(RecordError, match="is there already.*--force"):
         record(["true"], tmp_path / "out.pickle")

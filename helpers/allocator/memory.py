@@ -9,6 +9,7 @@ address ``a`` holds (compiled.py).
 
 from __future__ import annotations
 
+from dataclasses import make_dataclass
 from functools import cache
 from typing import Any
 
@@ -162,29 +163,22 @@ between them, than blocks.
 TO_SPARE = 8  # records of them for what is no block: place 0, the two arenas, an edge
 
 
-class Row:
-    """A record of a plain table."""
-
-    __slots__: tuple[str, ...] = ()
-
-    def __init__(self, values: tuple) -> None:
-        for name, value in zip(self.__slots__, values, strict=True):
-            setattr(self, name, value)
-
-
 @cache
-def _kind(names: tuple[str, ...]) -> type[Row]:
-    return type("Row", (Row,), {"__slots__": names})
+def _kind(names: tuple[str, ...]) -> type[Any]:
+    """A record of a plain table."""
+    return make_dataclass("Row", names, slots=True)
 
 
 def rows(array: np.ndarray) -> list[Any]:
     """The records of an array as objects."""
-    kind = _kind(array.dtype.names or ())
-    made = [kind(values) for values in array.tolist()]
-    for name in (name for name in kind.__slots__ if array.dtype[name].shape):
-        for row in made:
-            setattr(row, name, getattr(row, name).tolist())
-    return made
+    names = array.dtype.names or ()
+    kind = _kind(names)
+    records = [kind(*values) for values in array.tolist()]
+    for name in names:
+        if array.dtype[name].shape:
+            for row in records:
+                setattr(row, name, getattr(row, name).tolist())
+    return records
 
 
 def table(name: str, count: int, **columns: Any) -> np.ndarray:

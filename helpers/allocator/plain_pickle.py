@@ -58,9 +58,7 @@ _WRONG = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
 _BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
 
 
-def plain_pickle(
-    path: Path, max_opcodes: int = MAX_OPCODES, max_bytes: int = MAX_FILE_BYTES
-) -> Any:
+def plain_pickle(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Any:
     """The plain objects in the pickle file.
 
     Raises TraceError, naming the opcode, where it holds anything else.
@@ -70,7 +68,7 @@ def plain_pickle(
         protocol = data[1] if len(data) > 1 else "none"
         raise TraceError(f"{path.name} has pickle protocol {protocol}: expected 2 to 5")
     try:
-        _scan(path.name, data, max_opcodes)
+        _scan(path.name, data)
         return _Plain(io.BytesIO(data)).load()
     except TraceError:
         raise
@@ -90,7 +88,7 @@ class _Plain(pickle.Unpickler):
         raise TraceError(f"the pickle holds a persistent id: {_REFUSED}")
 
 
-def _scan(name: str, data: bytes, max_opcodes: int) -> None:
+def _scan(name: str, data: bytes) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
     at = 0
     end = len(data)
@@ -98,7 +96,7 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
     depths = bytearray()
     marks: list[int] = []
     memo = bytearray()
-    for _ in range(max_opcodes):
+    for _ in range(MAX_OPCODES):
         if at >= end:
             raise EOFError("it ends before its last opcode")
         rule = _TABLE[data[at]]
@@ -155,10 +153,8 @@ def _scan(name: str, data: bytes, max_opcodes: int) -> None:
             deep = f"nested deeper than {MAX_DEPTH} at byte {at:,}"
             raise TraceError(f"{name} is {deep}: no memory snapshot is")
         at += width
-    raise TraceError(
-        f"{name} has more than {max_opcodes:,} pickle opcodes; record fewer entries (max_entries=100000), or "
-        "allow more with max_opcodes=N at about 80 bytes of memory each"
-    )
+    fewer = "record fewer entries (max_entries=100000)"
+    raise TraceError(f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}")
 
 
 def _key(name: str, at: int) -> TraceError:

@@ -24,7 +24,6 @@ from helpers.ground.child import carrying, run_here, signal_name
 
 INJECT = Path(__file__).resolve().parent / "under_torch" / "inject"
 DEFAULT_EVENTS = 200_000
-SUFFIXES = (".pickle", ".jsonl")  # .jsonl: of recordings made by earlier versions
 
 
 class RecordError(ValueError):
@@ -38,9 +37,8 @@ class Recording:
     ``exit_code`` is what the program's would be in a shell: 128 + n where signal n ended it
     (``signal``).
 
-    ``trace`` is the file to replay and ``kind`` says what it is ("gpu snapshot"); None:
-    ``why_no_trace``. ``folder`` holds every snapshot, the stacks, and record.json, which says
-    all of this and one entry per process.
+    ``trace`` is the snapshot to replay; None: ``why_no_trace``. ``folder`` holds every snapshot,
+    the stacks, and record.json, which says all of this and one entry per process.
     """
 
     command: tuple[str, ...]
@@ -48,7 +46,6 @@ class Recording:
     signal: str
     seconds: float
     trace: Path | None
-    kind: str
     why_no_trace: str
     folder: Path
     settings: dict[str, Any]
@@ -114,7 +111,6 @@ def record(
         signal=signal_name(-code) if code < 0 else "",
         seconds=seconds,
         trace=trace,
-        kind="gpu snapshot" if trace else "",
         why_no_trace="" if trace else _why_no_trace(notes),
         folder=folder,
         settings=settings,
@@ -128,10 +124,10 @@ def record(
 
 def _claim(out: Path, folder: Path) -> None:
     """Make the folder of a recording. Raises RecordError where something of that name is kept."""
-    kept = {path.suffix for path in folder.glob("*")} & {*SUFFIXES, ".stacks"}
+    kept = {path.suffix for path in folder.glob("*")} & {".pickle", ".stacks"}
     if (folder / "record.json").is_file() and not kept:
         shutil.rmtree(folder)  # of a recording that kept nothing, so that it can be tried again
-    for path in (out, *(out.with_suffix(suffix) for suffix in SUFFIXES), folder):
+    for path in (out, out.with_suffix(".pickle"), folder):
         if path.exists():
             why = "is there already; expected a new name; choose another --out, or add --force"
             raise RecordError(f"{path}: {why}")
@@ -162,8 +158,7 @@ def remove(out: Path) -> None:
     folder = out.with_suffix(".record")
     if (folder / "record.json").is_file():
         shutil.rmtree(folder)
-        for suffix in SUFFIXES:
-            out.with_suffix(suffix).unlink(missing_ok=True)
+        out.with_suffix(".pickle").unlink(missing_ok=True)
 
 
 def under(python: str, command: Sequence[str]) -> list[str]:

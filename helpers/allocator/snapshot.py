@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helpers.allocator.plain_pickle import MAX_OPCODES, plain_pickle
+from helpers.allocator.plain_pickle import plain_pickle
 from helpers.allocator.stack_frames import CALLS, frame_text, own_line
 from helpers.allocator.trace import (
     MAX_FILE_BYTES,
@@ -82,12 +82,7 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def load(
-    path: str | Path,
-    device: int | None = None,
-    max_bytes: int = MAX_FILE_BYTES,
-    max_opcodes: int = MAX_OPCODES,
-) -> Snapshot:
+def load(path: str | Path, device: int | None = None, max_bytes: int = MAX_FILE_BYTES) -> Snapshot:
     """One device of a snapshot file: ``device``, or the one with most events.
 
     Raises TraceError in one line.
@@ -97,7 +92,7 @@ def load(
         more = f"(max_entries=100000), or allow more with max_bytes={size}"
         limit = f"{size:,} bytes and the limit is {max_bytes:,}"
         raise TraceError(f"{path.name} has {limit}; record fewer entries {more}")
-    return parse(plain_pickle(path, max_opcodes, max_bytes), device)
+    return parse(plain_pickle(path, max_bytes), device)
 
 
 def parse(content: Any, device: int | None = None) -> Snapshot:

@@ -229,17 +229,10 @@ def conf_of(snapshot: Snapshot) -> str:
 
 
 def _header(snapshot: Snapshot, capacity: int | None) -> dict[str, Any]:
-    live = [block for _, block in placed(snapshot.segments) if block.state != "I"]
     return {
         "label": "recorded on a GPU",
         "device": snapshot.device,
         "conf": conf_of(snapshot),
         "vram": capacity or None,
-        "fraction": None,
-        "torch": None,
-        "foreign": 0,
-        "env": {},
         "final_reserved_bytes": start_bytes(snapshot.segments),
-        "final_active_bytes": sum(block.size for block in live),
-        "final_allocated_bytes": sum(block.size for block in live if block.state == "A"),
     }

@@ -80,10 +80,10 @@ def record(arguments: argparse.Namespace) -> int:
         end = f"no trace: {recording.why_no_trace}"
     elif growing := _grows(trace):
         ask = f"next: python3 -m helpers leaks {trace} --capacity 20GiB"
-        end = f"{recording.kind}: {trace}; {growing}; {ask}"
+        end = f"gpu snapshot: {trace}; {growing}; {ask}"
     else:
         ask = f"next: python3 -m helpers whatif {trace} --capacity 20GiB"
-        end = f"{recording.kind}: {trace}; {ask}"
+        end = f"gpu snapshot: {trace}; {ask}"
     _print_lines([*recording.notes, end], sys.stderr)
     return recording.exit_code
 
