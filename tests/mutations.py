@@ -1,6 +1,6 @@
 """Would the tests notice? Changes one line of helpers at a time and runs the tests of its room against the change.
 
-``python tests/mutations.py --count 150 --seed 1`` draws changes over judge, allocator, run and tell, makes each in a copy of
+``python tests/mutations.py --count 150 --seed 1`` draws changes over judge, allocator, batch and share, makes each in a copy of
 the checkout, and runs the room's test files there, those that name the module first, with -x and a limit of processor time.
 A change that no test notices is a survivor; a change that runs into the limit counts as neither. The same seed draws the same
 changes of the same tree.
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("judge", "allocator", "run", "tell")
+ROOMS = ("judge", "allocator", "batch", "share")
 OTHER = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in",
     ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.Add: "-", ast.Sub: "+", ast.Mult: "//",

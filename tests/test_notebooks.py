@@ -32,7 +32,7 @@ MOST_LINES_OF_A_CASE = 34
 BANNED = {"AsyncFunctionDef", "ClassDef", "Lambda", "While", "Try"}
 PARAMETER = r"\w+: (str|int|float|bool|list\[str\]) = \S.*  # \S.*"
 
-by_name = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+ALL = pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: path.stem)
 
 
 def cells(path, kind):
@@ -54,7 +54,7 @@ def text_of(cell):
     return "\n".join(texts)
 
 
-@by_name
+@ALL
 def test_a_notebook_has_the_houses_sections_in_order(path):
     words = "\n".join(cell.source for cell in cells(path, "markdown")).splitlines()
     heads = [line.lstrip("# ") for line in words if line.startswith("#")]
@@ -63,17 +63,15 @@ def test_a_notebook_has_the_houses_sections_in_order(path):
     assert re.search(r"\*\*Safety: (looks|loads|provokes)\.\*\*", cells(path, "markdown")[0].source)
 
 
-@by_name
+@ALL
 def test_its_parameters_are_annotated_commented_and_few(path):
-    tagged = [cell for cell in cells(path, "code") if "parameters" in cell.metadata.get("tags", [])]
-    assert len(tagged) == 1 and cells(path, "code")[0].source == tagged[0].source
-    lines = tagged[0].source.splitlines()
+    first, *rest = cells(path, "code")
+    assert first.metadata["tags"] == ["parameters"]
+    assert not any("parameters" in cell.metadata.get("tags", []) for cell in rest)
+    lines = first.source.splitlines()
     assert 1 <= len(lines) <= 8
     for line in lines:
         assert re.fullmatch(PARAMETER, line), line
-
-
-ALL = pytest.mark.parametrize("path", [*NOTEBOOKS, *CASES], ids=lambda path: path.stem)
 
 
 @ALL
@@ -176,14 +174,14 @@ def test_a_notebook_can_be_run_twice_in_one_kernel(path):
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-@by_name
+@ALL
 def test_every_cell_was_executed_in_order_without_an_error(path):
     counts = [cell.execution_count for cell in cells(path, "code")]
     assert counts == list(range(1, len(counts) + 1))
-    assert "error" not in {out.output_type for out in outputs(path)}
+    assert [out for out in outputs(path) if out.output_type == "error"] == []
 
 
-@by_name
+@ALL
 def test_nbval_compares_its_verdict_and_a_table(path):
     compared = checked(path)
     assert len(compared) >= 2
@@ -193,14 +191,14 @@ def test_nbval_compares_its_verdict_and_a_table(path):
         assert not re.search(DIFFERS, text_of(cell).split("Missing")[0])
 
 
-@by_name
+@ALL
 def test_what_it_shows_names_no_place_on_the_machine_that_ran_it(path):
     text = path.read_text()
     for word in (str(ROOT), os.path.expanduser("~") + "/", "/tmp/"):
         assert word not in text
 
 
-@by_name
+@ALL
 def test_its_figures_have_words(path):
     pictures = [out for out in outputs(path) if "image/png" in out.get("data", {})]
     assert pictures
@@ -272,7 +270,7 @@ def test_the_line_of_several_checks_counts_them_and_that_of_one_says_it(monkeypa
     assert face_checks.check_torch("cpu-only").says == says
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS + CASES, ids=lambda path: path.stem)
+@ALL
 def test_its_commands_are_spelt_as_everywhere_also_where_a_browser_shows_them(path):
     """04's next step said ``python3 -m helpers`` in words and ``python -m helpers`` in a browser. Since 2026-11-27."""
     shown = "".join(
