@@ -30,7 +30,7 @@ _GROUPS = {
 # v1 writes "no limit" as the largest page count in bytes, a little below 2**63.
 _NO_LIMIT_BYTES = 1 << 60
 _DEPTH = 32
-_MEMINFO = "MemTotal MemAvailable SwapTotal SwapFree Hugetlb".split()
+_DISTRIBUTION = r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"
 _CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
 
 
@@ -66,28 +66,23 @@ class Machine:
 def machine(bundle: Bundle) -> Machine:
     """What the captured files say of the machine. Never raises; what is missing says why."""
     group = _Group(bundle)
-    read = bundle.read
-    v2 = group.version == 2
-    limit = ("memory.max", "") if v2 else ("memory.limit_in_bytes", "hierarchical_memory_limit")
-    no_high = "control groups v1 have no such limit"
-    arcstats = r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$"
-    ram, available, swap, swap_free, huge = (_meminfo(bundle, name) for name in _MEMINFO)
+    arcstats = bundle.read("/proc/spl/kstat/zfs/arcstats")
     return Machine(
-        read("/proc/version").find(r"Linux version (\S{1,100})"),
-        read("/etc/os-release").find(r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"),
-        read("/proc/cpuinfo").find(_CPU),
-        bundle.word("/proc/cmdline"),
-        ram,
-        available,
-        swap,
-        swap_free,
-        huge,
-        _zram(bundle),
-        read("/proc/spl/kstat/zfs/arcstats").find(arcstats, unit="bytes", scale=1),
-        group.lowest(*limit),
-        group.lowest("memory.high") if v2 else group.absent(no_high),
-        group.own("memory.current" if v2 else "memory.usage_in_bytes"),
-        group.key("memory.events" if v2 else "memory.oom_control", "oom_kill"),
+        kernel=bundle.read("/proc/version").find(r"Linux version (\S{1,100})"),
+        distribution=bundle.read("/etc/os-release").find(_DISTRIBUTION),
+        cpu=bundle.read("/proc/cpuinfo").find(_CPU),
+        cmdline=bundle.word("/proc/cmdline"),
+        ram_total=_meminfo(bundle, "MemTotal"),
+        ram_available=_meminfo(bundle, "MemAvailable"),
+        swap_total=_meminfo(bundle, "SwapTotal"),
+        swap_free=_meminfo(bundle, "SwapFree"),
+        huge_pages=_meminfo(bundle, "Hugetlb"),
+        zram_used=_zram(bundle),
+        zfs_cache=arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
+        cgroup_limit=group.limit(),
+        cgroup_high=group.high(),
+        cgroup_used=group.used(),
+        cgroup_oom_kills=group.oom_kills(),
     )
 
 
@@ -97,20 +92,22 @@ def _meminfo(bundle: Bundle, name: str) -> Reading:
 
 
 def _zram(bundle: Bundle) -> Reading:
-    got = bundle.read("/proc/swaps")
-    if not got.text.strip():
-        return got.missing("the file is empty", "bytes")
+    swaps = bundle.read("/proc/swaps")
+    if not swaps.text.strip():
+        return swaps.missing("the file is empty", "bytes")
     form = r"(?m)^/dev/zram[0-9]{1,3}\s+\S+\s+[0-9]{1,15}\s+([0-9]{1,15})\s"
-    used = re.findall(form, got.text + "\n")
-    return got.seen(sum(map(int, used)) * KIB, "bytes")
+    used = re.findall(form, swaps.text + "\n")
+    return swaps.seen(sum(map(int, used)) * KIB, "bytes")
 
 
 def page_size(bundle: Bundle) -> Reading:
     """The page size in bytes that the table ``host`` names."""
-    at = bundle.read("host")
-    sizes = (row.number("page_size") for row in bundle.table("host"))
-    good = next((size for size in sizes if size is not None and 0 < size <= 1 << 30), None)
-    return at.missing("not captured", "bytes") if good is None else at.seen(good, "bytes")
+    table = bundle.read("host")
+    for row in bundle.table("host"):
+        size = row.number("page_size")
+        if size is not None and 0 < size <= 1 << 30:
+            return table.seen(size, "bytes")
+    return table.missing("not captured", "bytes")
 
 
 class _Group:
@@ -120,7 +117,7 @@ class _Group:
         self._bundle = bundle
         self._cgroup = bundle.read("/proc/self/cgroup")
         self.version = 0
-        self.folders = []
+        self.folders: list[str] = []
         for version, folder in _folders(self._cgroup.text):
             files = (bundle.read(f"{folder}/{name}") for name in _GROUPS[version])
             # On a mixed system the memory controller is in one hierarchy only.
@@ -128,49 +125,69 @@ class _Group:
                 self.version = version
                 self.folders.append(folder)
 
-    def absent(
-        self, why: str = "no memory control group is visible", unit: str = "bytes"
-    ) -> Reading:
-        return self._cgroup.missing(why, unit)
+    def limit(self) -> Reading:
+        """The lowest limit of this group and of those above."""
+        if self.version == 2:
+            return self._lowest("memory.max")
+        # Version 1 also states it for the groups that are out of sight.
+        return self._lowest(
+            "memory.limit_in_bytes",
+            self._line("memory.stat", "hierarchical_memory_limit", "bytes"),
+        )
 
-    def own(self, name: str) -> Reading:
-        """The first group's file; the root group has fewer files than the others."""
-        return self._bundle.number(f"{self.folders[0]}/{name}") if self.folders else self.absent()
+    def high(self) -> Reading:
+        """The lowest amount above which the kernel slows these groups down."""
+        if self.version == 2:
+            return self._lowest("memory.high")
+        return self._cgroup.missing("control groups v1 have no such limit", "bytes")
 
-    def lowest(self, name: str, hierarchical: str = "") -> Reading:
-        """The lowest limit of this group and of those above; v1 also states it for the groups
-        that are out of sight.
+    def used(self) -> Reading:
+        """What the first group uses."""
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        return self._bundle.number(f"{self.folders[0]}/{name}") if self.folders else self._absent()
+
+    def oom_kills(self) -> Reading:
+        """How often the first group killed for want of memory."""
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        return self._line(name, "oom_kill", "count")
+
+    def _absent(self, unit: str = "bytes") -> Reading:
+        return self._cgroup.missing("no memory control group is visible", unit)
+
+    def _lowest(self, name: str, *more: Reading) -> Reading:
+        """The lowest of a file's numbers in this group and those above, and of ``more``; the root
+        group has fewer files than the others.
         """
-        found = [self._bundle.number(f"{folder}/{name}") for folder in self.folders]
-        if hierarchical and self.folders:
-            found.append(self.key("memory.stat", hierarchical, "bytes"))
-        limits = [reading for reading in found if reading.ok and reading.bytes < _NO_LIMIT_BYTES]
+        if not self.folders:
+            return self._absent()
+        numbers = [self._bundle.number(f"{folder}/{name}") for folder in self.folders]
+        limits = [n for n in (*numbers, *more) if n.ok and n.bytes < _NO_LIMIT_BYTES]
         if limits:
-            return min(limits, key=lambda reading: reading.bytes)
+            return min(limits, key=lambda limit: limit.bytes)
         for folder in self.folders:
-            got = self._bundle.read(f"{folder}/{name}")
-            if got.text.strip():
-                return got.missing("no limit is set", "bytes")
-        return found[0] if found else self.absent()
+            text = self._bundle.read(f"{folder}/{name}")
+            if text.text.strip():
+                return text.missing("no limit is set", "bytes")
+        return numbers[0]
 
-    def key(self, name: str, key: str, unit: str = "count") -> Reading:
+    def _line(self, name: str, key: str, unit: str) -> Reading:
         """The number behind a key, in the first group's file of several lines."""
         if not self.folders:
-            return self.absent(unit=unit)
-        got = self._bundle.read(f"{self.folders[0]}/{name}")
-        return got.find(rf"(?m)^{key} ([0-9]{{1,20}})$", f"no line {key} in it", unit, 1)
+            return self._absent(unit)
+        text = self._bundle.read(f"{self.folders[0]}/{name}")
+        return text.find(rf"(?m)^{key} ([0-9]{{1,20}})$", f"no line {key} in it", unit, 1)
 
 
 def _folders(cgroup: str) -> list[tuple[int, str]]:
     """(version, folder) of each memory group from the process's own up to the root of the
     mount, by /proc/self/cgroup.
     """
-    return [
-        (version, "/".join([top, *parts[:depth]]))
-        for version, top, path in memory_groups(cgroup)
-        for parts in [list(filter(None, path.split("/")))[:_DEPTH]]
-        for depth in range(len(parts), -1, -1)
-    ]
+    groups = []
+    for version, top, path in memory_groups(cgroup):
+        parts = [part for part in path.split("/") if part][:_DEPTH]
+        for depth in range(len(parts), -1, -1):
+            groups.append((version, "/".join([top, *parts[:depth]])))
+    return groups
 
 
 def cgroup_files(root: Path) -> list[str]:
