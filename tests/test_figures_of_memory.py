@@ -16,7 +16,7 @@ from helpers.judge.obstacles import obstacles
 from helpers.look.boxes import open_box
 from helpers.look.figure_forms import rows
 from helpers.look.figures import Figure, figures_of
-from helpers.look.parts import card_sizes, device_list, gpu_kind, is_card_size, parts
+from helpers.look.parts import device_list, gpu_kind, is_card_size, parts
 from helpers.look.relations import RELATIONS, relations
 
 GIB = 1 << 30
@@ -100,7 +100,7 @@ _FIGURES = st.builds(
 def test_any_figures_give_named_relations_and_a_decision_that_is_no_more_than_likely(
     known, kind, hip
 ):
-    for relation in relations(known, kind, (24,), hip):
+    for relation in relations(known, kind, hip):
         assert relation.name in RELATIONS and relation.figures and relation.says
     found = decide(numbers_of(known, kind, hip=hip))
     drivers = {f.pool for f in known} & {"kfd", "hsa"}
@@ -128,18 +128,18 @@ def test_a_name_with_a_number_is_no_size_and_weights_are_no_card():
 @pytest.mark.parametrize("name", sorted(RELATIONS))
 def test_each_relation_is_seen_in_what_shows_it(name):
     (row,) = (row for row in CASES if row.get("shows") == name)
-    more = {key: row[key] for key in ("kind", "ram", "sizes", "hip") if key in row}
+    more = {key: row[key] for key in ("kind", "ram", "hip") if key in row}
     assert name in names(*row["texts"], **more)
 
 
 def test_two_sizes_of_one_source_from_two_times_are_not_set_against_each_other():
     text = 'before: type=iGPU total="96.0 GiB" available="90.6 GiB"\nafter: type=iGPU total="0.5 GiB" available="0.4 GiB"'
-    assert not names(("ollama log", text), kind="apu") & {"free-above-total", "rest-differs"}
+    assert not names(("ollama log", text), kind="apu") & {"free-above-total"}
 
 
 def test_a_healthy_card_shows_no_odd_relation():
     texts = (("nvidia-smi", "|  23566MiB / 24564MiB |"), ("torch", "total_memory=24124MB"))
-    assert names(*texts, kind="card", sizes=(24,)) <= {"equal"}
+    assert not names(*texts, kind="card")
 
 
 @pytest.mark.parametrize("row", [row for row in CASES if "names" in row], ids=str)
@@ -160,8 +160,7 @@ def test_a_card_beside_any_cpu_is_a_card_and_gets_no_answer_of_an_apu():
         known += (Figure("total", "runtime", "0", 8 * GIB, 5 * MIB, "error text", "message"),)
         kind = gpu_kind(["Radeon RX 6600 8 GB"])
         assert decide(numbers_of(known, kind)).pattern == "card"
-        found = relations(known, kind, card_sizes(["RX 6600"]), True)
-        assert {relation.name for relation in found} <= {"equal"}
+        assert not relations(known, kind, hip=True)
 
 
 def test_a_hip_total_that_is_no_cards_size_asks_whether_it_is_an_apu():

@@ -35,8 +35,8 @@ def size_observations(
         name = OBSERVATION_OF_KIND[kind]
         yield make_observation(name, kind, "the GPU's own name", "environment")
     names = device_names(evidence)
-    for relation in relations(figures, kind, card_sizes(names), is_hip(evidence)):
-        yield from _of_relation(relation, figures, kind)
+    for relation in relations(figures, kind, is_hip(evidence)):
+        yield _of_relation(relation, kind)
     if not evidence.messages:
         yield from _in_use(figures, kind)
     yield from _above_the_ram(figures)
@@ -45,20 +45,16 @@ def size_observations(
     yield from _above_the_named_card(evidence, names, totals)
 
 
-def _of_relation(relation: Relation, figures: list[Figure], kind: str) -> Iterator[Observation]:
+def _of_relation(relation: Relation, kind: str) -> Observation:
     """A relation as an observation; what kind of GPU it is decides what it is called."""
     name = relation.name
-    if name == "above-hardware" and kind == CARD:
-        totals = {f.bytes for f in figures if f.what == "total" and f.pool == "vram"}
-        if len(totals) > 1:
-            return  # which of several cards it is, is not known
     if name == "runtime-below-driver" and kind == CARD:
         name = "runtime-below-card"
     if name == "totals-differ" and all(figure.pool == "runtime" for figure in relation.figures):
         name = "runtime-totals-differ"
     first = relation.figures[0]
     value = first.text if first.bytes is None else first.bytes
-    yield make_observation(
+    return make_observation(
         name, value, first.source, first.origin, relation.says, hard=relation.hard
     )
 

@@ -48,15 +48,12 @@ class Relation:
     hard: bool
 
 
-def relations(
-    figures: Iterable[Figure], kind: str = UNKNOWN, sizes: Iterable[int] = (), hip: bool = False
-) -> list[Relation]:
+def relations(figures: Iterable[Figure], kind: str = UNKNOWN, hip: bool = False) -> list[Relation]:
     """Every relation between the figures, each name at most once for one set of sources.
 
-    ``kind`` is gpu_kind's answer, ``sizes`` the memory sizes (GiB) of the cards named, ``hip``
-    whether ROCm's runtime gave the runtime's figures.
+    ``kind`` is gpu_kind's answer, ``hip`` whether ROCm's runtime gave the runtime's figures.
     """
-    book = _Book(figures, kind, tuple(sizes), hip)
+    book = _Book(figures, kind, hip)
     by_place: dict[tuple[object, ...], Relation] = {}
     for rule in _RULES:
         for name, related in rule(book):
@@ -75,12 +72,10 @@ def relations(
 class _Book:
     """Figures sorted for asking."""
 
-    def __init__(self, figures: Iterable[Figure], kind: str, sizes: tuple[int, ...], hip: bool):
+    def __init__(self, figures: Iterable[Figure], kind: str, hip: bool):
         figures = tuple(figures)
         self.measured = [figure for figure in figures if figure.bytes is not None]
-        self.not_measured = [figure for figure in figures if figure.bytes is None]
         self.kind = kind
-        self.sizes = sizes
         self.hip = hip
 
     def of(self, what: str, *pools: str) -> list[Figure]:
@@ -133,10 +128,8 @@ def _totals_of_one_thing(book: _Book) -> Named:
     for left, right in combinations(totals[:40], 2):
         if not _same_device(left, right):
             continue
-        if left.pool != right.pool:
-            if near(left, right):
-                yield "equal", (left, right)
-        elif left.source != right.source and not near(left, right, LOWER_SHARE):
+        same_pool = left.pool == right.pool and left.source != right.source
+        if same_pool and not near(left, right, LOWER_SHARE):
             yield "totals-differ", (left, right)
 
 
@@ -162,59 +155,17 @@ def _shares_of_ram(book: _Book) -> Named:
                 yield "half-of-rest", (total, block, ram)
 
 
-def _sums(book: _Book) -> Named:
-    if book.kind == CARD:
-        return
-    for block in book.totals("vram", "carveout"):
-        for gtt in book.totals("gtt"):
-            if _bytes(block) <= 0.01 * _bytes(gtt):
-                continue
-            both = _bytes(block) + _bytes(gtt)
-            for total in book.totals("runtime", "hsa", "vulkan", "runtime-sum", "vram", "gtt"):
-                if total not in (block, gtt) and near(total, both, 0.005):
-                    yield "sum", (total, block, gtt)
-
-
-def _beyond(book: _Book) -> Named:
-    """Sizes that the part cannot have."""
-    most = _most_bytes(book)
-    bounded_pools = ("runtime", "hsa", "kfd", "vram", "gtt", "vulkan")
-    for figure in book.measured:
-        if figure.what not in ("total", "used", "free"):
-            continue
-        size = _bytes(figure)
-        is_size = 0 <= size < NOT_MEASURED_BYTES and figure.pool in bounded_pools
-        is_gtt_of_card = figure.pool == "gtt" and book.kind == CARD
-        if most and is_size and size > 1.02 * most and not is_gtt_of_card:
-            yield "above-hardware", (figure,)
+def _no_card_size(book: _Book) -> Named:
     if book.hip and book.kind == UNKNOWN:
         for total in book.totals("runtime"):
             if _bytes(total) > 256 * MIB and not is_card_size(_bytes(total), "AMD"):
                 yield "no-card-size", (total,)
 
 
-def _most_bytes(book: _Book) -> int:
-    """The most that the part can have; 0 where that is not known."""
-    if book.kind in (APU, UNIFIED):
-        return book.installed_bytes or 0
-    if book.kind == CARD and book.sizes:
-        return max(book.sizes) * GIB
-    return max(map(_bytes, book.of("total", "stated")), default=0)
-
-
-def _rest(book: _Book) -> Named:
-    """Total, used and free of one pool."""
+def _free(book: _Book) -> Named:
+    """Total and free of one pool."""
     for total in book.totals("runtime", "vram", "gtt", "ram", "visible-vram"):
         yield from _free_of_total(book, total)
-        reserved = sum(map(_bytes, beside(total, book.measured, "reserved")[:1]))
-        for used in beside(total, book.measured, "used"):
-            if _bytes(used) > _bytes(total) and not near(used, total, 0.02):
-                yield "used-above-total", (used, total)
-            for free in beside(total, book.measured, "free"):
-                rest = _bytes(total) - _bytes(used) - reserved
-                tolerance = max(0.03 * _bytes(total), 64 * MIB)
-                if total.pool != "ram" and abs(rest - _bytes(free)) > tolerance:
-                    yield "rest-differs", (total, used, free)
 
 
 def _free_of_total(book: _Book, total: Figure) -> Named:
@@ -233,35 +184,16 @@ def _free_of_total(book: _Book, total: Figure) -> Named:
 
 
 def _between_sources(book: _Book) -> Named:
-    for what, name in (("used", "used-differs"), ("free", "frees-differ")):
-        for pair in combinations(book.of(what, "runtime", "vram", "gtt")[:40], 2):
-            low, high = sorted(pair, key=_bytes)
-            if low.source == high.source or not _same_device(low, high):
-                continue
-            if what == "used" and low.pool != high.pool:
-                continue
-            if _is_far_below(low, high):
-                yield name, (low, high)
-    zeros = [figure for figure in book.measured if figure.bytes == 0 and figure.pool != "swap"]
-    for blank in book.not_measured + zeros:
-        for other in book.of(blank.what) + book.of("used", "process"):
-            if _measures(other, blank):
-                yield "not-measured", (blank, other)
-                break
+    for pair in combinations(book.of("free", "runtime", "vram", "gtt")[:40], 2):
+        low, high = sorted(pair, key=_bytes)
+        if low.source == high.source or not _same_device(low, high):
+            continue
+        if _is_far_below(low, high):
+            yield "frees-differ", (low, high)
 
 
 def _is_far_below(low: Figure, high: Figure) -> bool:
     return _bytes(high) > 1.5 * _bytes(low) and _bytes(high) - _bytes(low) > 2 * GIB
-
-
-def _measures(other: Figure, blank: Figure) -> bool:
-    """Whether another source gives a size for what one gives N/A or 0."""
-    pools = ("vram", "runtime") if blank.pool == "vram" else (blank.pool,)
-    if blank.pool != "process" and other.pool not in (*pools, "process"):
-        return False
-    if blank.source == other.source or not _same_device(blank, other):
-        return False
-    return _bytes(other) > BUSY_BYTES
 
 
 def _runtime_and_driver(book: _Book) -> Named:
@@ -335,9 +267,8 @@ def _page_cache(book: _Book) -> Named:
 _RULES: tuple[Callable[[_Book], Named], ...] = (
     _totals_of_one_thing,
     _shares_of_ram,
-    _sums,
-    _beyond,
-    _rest,
+    _no_card_size,
+    _free,
     _between_sources,
     _runtime_and_driver,
     _cards,
