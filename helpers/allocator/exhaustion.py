@@ -19,7 +19,7 @@ from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.growth import LARGER, Growth
 from helpers.allocator.requests import prepared
 from helpers.allocator.study import Study
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op, Trace, rearranged
 
 MOST_OPERATIONS = 500_000
 """What is replayed at most; a later exhaustion is extrapolated from how what is reserved grows
@@ -179,22 +179,15 @@ class _Period:
         larger = (self.larger_bytes[rows] * (number + 1)).astype(np.int64)
         size = np.where(op == Op.ALLOC, trace.size[operation], 0) + larger
 
-        def column(recorded: np.ndarray, copied: np.ndarray) -> np.ndarray:
-            return np.concatenate((recorded[: self.end], copied)).astype(recorded.dtype)
-
-        return replace(
+        recording = np.arange(self.end)
+        longer = rearranged(
             trace,
-            op=column(trace.op, op),
-            id=column(trace.id, block),
-            size=column(trace.size, size),
-            stream=column(trace.stream, trace.stream[operation]),
-            pool=column(trace.pool, trace.pool[operation]),
-            time_ns=None,
-            address=None,
-            frame=None,
-            driver=tuple(call for call in trace.driver if call.event < self.end),
-            names=(),
+            np.concatenate((recording, operation)),
+            op=np.concatenate((trace.op[recording], op)),
+            id=np.concatenate((trace.id[recording], block)),
+            size=np.concatenate((trace.size[recording], size)),
         )
+        return replace(longer, driver=tuple(call for call in trace.driver if call.event < self.end))
 
     def step_of(self, operation: int) -> int:
         """The step of an operation of such a trace, counted from 1 at the first of the recording."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from helpers.allocator.capacity import lower_bound
 from helpers.allocator.driver import Card
-from helpers.allocator.trace import Op, StartSegment, Trace, start_bytes
+from helpers.allocator.trace import Op, StartSegment, Trace, rearranged, start_bytes
 from helpers.settings.text import LARGE_STEP_BYTES, Settings
 
 
@@ -32,18 +32,9 @@ def asked_again(trace: Trace) -> tuple[Trace, np.ndarray, int]:
     refused = np.array(calls, np.int64)
     frees = trace.id[np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED))]
     refused = refused[(trace.op[refused] == Op.ALLOC) & ~np.isin(trace.id[refused], frees)]
-    trace = replace(trace, time_ns=None, address=None, driver=())
-    if len(refused):
-        origin = np.insert(origin, refused + 1, refused)
-        trace = replace(
-            trace,
-            op=np.insert(trace.op, refused + 1, int(Op.FREE)),
-            id=trace.id[origin],
-            size=trace.size[origin],
-            stream=trace.stream[origin],
-            pool=trace.pool[origin],
-            frame=None if trace.frame is None else trace.frame[origin],
-        )
+    origin = np.insert(origin, refused + 1, refused)
+    op = np.insert(trace.op, refused + 1, int(Op.FREE))
+    trace = rearranged(trace, origin, op=op)
     return trace, origin, len(refused)
 
 

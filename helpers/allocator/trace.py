@@ -8,7 +8,7 @@ files that hold one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -148,6 +148,32 @@ class Trace:
         """How many different blocks the trace names."""
         live = [block.id for _, block in self.live_at_start]
         return 1 + max(int(self.id.max(initial=-1)), max(live, default=-1))
+
+
+def rearranged(
+    trace: Trace,
+    origin: np.ndarray,
+    *,
+    op: np.ndarray | None = None,
+    id: np.ndarray | None = None,
+    size: np.ndarray | None = None,
+) -> Trace:
+    """A trace of the operations ``origin`` of another one, in that order, with columns of its
+    own where given; without what was recorded beside them.
+    """
+    return replace(
+        trace,
+        op=trace.op[origin] if op is None else op.astype(trace.op.dtype),
+        id=trace.id[origin] if id is None else id,
+        size=trace.size[origin] if size is None else size,
+        stream=trace.stream[origin],
+        pool=trace.pool[origin],
+        frame=None if trace.frame is None else trace.frame[origin],
+        time_ns=None,
+        address=None,
+        driver=(),
+        names=(),
+    )
 
 
 def start_bytes(segments: Iterable[StartSegment]) -> int:

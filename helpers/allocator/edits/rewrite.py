@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from helpers.allocator.call_sites import Requests
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op, Trace, rearranged
 
 
 class _Row(NamedTuple):
@@ -79,20 +78,11 @@ class Rewrite:
         # A row comes before the operation that it names, rows among themselves as they were made.
         is_kept = np.repeat([0, 1], [len(rows), len(kept)])
         order = np.lexsort((is_kept, np.concatenate((before, kept))))
-
-        def column(new: np.ndarray, recorded: np.ndarray) -> np.ndarray:
-            return np.concatenate((new.astype(recorded.dtype), recorded[kept]))[order]
-
-        return replace(
+        row_sizes = np.where(op == Op.ALLOC, sizes[asked_at], 0)
+        return rearranged(
             old,
-            op=column(op, old.op),
-            id=column(ident, old.id),
-            size=column(np.where(op == Op.ALLOC, sizes[asked_at], 0), sizes),
-            stream=column(old.stream[asked_at], old.stream),
-            pool=column(old.pool[asked_at], old.pool),
-            frame=None if old.frame is None else column(old.frame[asked_at], old.frame),
-            time_ns=None,
-            address=None,
-            driver=(),
-            names=(),
+            np.concatenate((asked_at, kept))[order],
+            op=np.concatenate((op, old.op[kept]))[order],
+            id=np.concatenate((ident, old.id[kept]))[order],
+            size=np.concatenate((row_sizes, sizes[kept]))[order],
         )

@@ -12,7 +12,7 @@ from helpers.allocator.outcome import BLOCK_COLUMNS, Outcome, ReplayError
 from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.starting_state import limit
 from helpers.allocator.study import Study
-from helpers.allocator.trace import Op, Trace
+from helpers.allocator.trace import Op, Trace, rearranged
 from helpers.settings.releases import behaviour
 from helpers.settings.text import MIN_BLOCK_BYTES
 
@@ -96,23 +96,6 @@ def block_column(outcome: Outcome, name: str) -> np.ndarray:
     return outcome.blocks[:, BLOCK_COLUMNS.index(name)]
 
 
-def operations(trace: Trace, mask: np.ndarray) -> Trace:
-    """The operations of a mask, without what was recorded beside them."""
-    return replace(
-        trace,
-        op=trace.op[mask],
-        id=trace.id[mask],
-        size=trace.size[mask],
-        stream=trace.stream[mask],
-        pool=trace.pool[mask],
-        frame=None if trace.frame is None else trace.frame[mask],
-        time_ns=None,
-        address=None,
-        driver=(),
-        names=(),
-    )
-
-
 def without(trace: Trace, ids: list[int]) -> Trace:
     """The trace without the operations of these blocks."""
-    return operations(trace, ~np.isin(trace.id, ids))
+    return rearranged(trace, np.flatnonzero(~np.isin(trace.id, ids)))

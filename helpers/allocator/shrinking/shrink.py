@@ -19,9 +19,9 @@ from helpers.allocator.requests import prepared
 from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.shrinking.fewer import fewest, on_smaller_card
 from helpers.allocator.shrinking.rebuilt import rebuilt
-from helpers.allocator.shrinking.search import Search, operations
+from helpers.allocator.shrinking.search import Search
 from helpers.allocator.study import Study
-from helpers.allocator.trace import NO_OPERATION, Op, Trace
+from helpers.allocator.trace import NO_OPERATION, Op, Trace, rearranged
 from helpers.settings.releases import behaviour
 from helpers.settings.text import grid
 
@@ -102,7 +102,7 @@ def _failing(search: Search) -> tuple[Trace, Failure, list[str]]:
             lay = "the failure hangs on how segments lay when the recording began"
             raise ValueError(f"{lay}; record again from the program's start")
         failure = anew
-    stream = operations(stream, np.arange(len(stream)) <= failure.index)
+    stream = rearranged(stream, np.arange(failure.index + 1))
     return stream, failure, list(notes)
 
 
@@ -128,7 +128,7 @@ def _simplest(search: Search, stream: Trace, failure: Failure) -> Trace:
     if search.fails_alike(on_one_stream):
         return on_one_stream
     search.study = study
-    without_probes = operations(stream, stream.op < Op.RESET_PEAK)
+    without_probes = rearranged(stream, np.flatnonzero(stream.op < Op.RESET_PEAK))
     forms = (_plain(stream, stream.stream), without_probes, stream)
     return next(filter(search.fails_alike, forms), stream)
 
@@ -165,7 +165,7 @@ def _plain(trace: Trace, stream: np.ndarray) -> Trace:
     """
     op = np.where(trace.op == Op.FREE_REQUESTED, int(Op.FREE), trace.op).astype(np.int8)
     plain = replace(trace, op=op, stream=stream, pool=np.zeros_like(trace.pool))
-    return operations(plain, np.isin(op, (Op.ALLOC, Op.FREE)))
+    return rearranged(plain, np.flatnonzero(np.isin(op, (Op.ALLOC, Op.FREE))))
 
 
 def _allocations(trace: Trace) -> int:

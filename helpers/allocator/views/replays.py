@@ -95,7 +95,6 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay]) -> list[str]:
     if answer.groups:
         notes += ["", "most was live, when it ran out, in"]
         notes += map(_group_words, answer.groups)
-        notes += map(_block_words, answer.live)
     if answer.grows:
         notes.append(LEAKS)
     notes += [f"note: {warning}" for warning in answer.warnings]
@@ -111,11 +110,6 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay]) -> list[str]:
 def _group_words(group: LiveBytes) -> str:
     size = show_bytes(group.size_bytes)
     return f"  {size} in {group.count} allocations: {_where(group.frames)}"
-
-
-def _block_words(block: LiveBytes) -> str:
-    size = show_bytes(block.size_bytes)
-    return f"  block {block.id} of operation {block.index}: {size}, {_where(block.frames)}"
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
