@@ -252,7 +252,7 @@ def test_a_newcomers_entry_in_the_file_is_weighed_like_any_other(monkeypatch):
 ])  # fmt: skip
 def test_a_slip_in_an_entry_is_refused_with_its_word(monkeypatch, changes, word):
     with_entry(monkeypatch, **changes)
-    with pytest.raises((ValueError, KeyError), match=word):
+    with pytest.raises((ValueError, KeyError, TypeError), match=word):
         catalogue.failures()
 
 

@@ -39,7 +39,6 @@ def size_observations(
         yield _of_relation(relation, kind)
     if not evidence.messages:
         yield from _in_use(figures, kind)
-    yield from _above_the_ram(figures)
     # Where RAM is shared, a total may be a limit.
     totals = [] if kind in (APU, UNIFIED) else figures
     yield from _above_the_named_card(evidence, names, totals)
@@ -67,26 +66,6 @@ def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
         yield make_observation(
             "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
         )
-
-
-def _above_the_ram(figures: list[Figure]) -> Iterator[Observation]:
-    """What is to be loaded, where it is more than the RAM."""
-    ram = _largest(figures, "total", ("ram",))
-    if ram is None or not _bytes(ram):
-        return
-    for figure in figures:
-        is_wanted = figure.what == "wanted" and figure.pool in ("runtime", "weights")
-        if is_wanted and _bytes(figure) > _bytes(ram):
-            says = f"To be loaded; the RAM is {show_bytes(ram.bytes)}"
-            yield make_observation(
-                "needs-more-than-ram",
-                figure.bytes,
-                figure.source,
-                figure.origin,
-                says,
-                hard=not figure.hearsay,
-            )
-            return
 
 
 def _largest(figures: list[Figure], kind: str, pools: tuple[str, ...]) -> Figure | None:

@@ -214,15 +214,6 @@ def _in_use(gpu: Gpu) -> _InUse:
         if second is None:
             return _InUse(pool.total, pool.used, grain)
         return _in_two_places(gpu, pool.used, second.used, grain)
-    torch = pools.get("torch")
-    if torch and torch.total.ok and torch.free.ok and torch.free.bytes <= torch.total.bytes:
-        source = f"{torch.total.source} - {torch.free.source}"
-        size = torch.total.bytes - torch.free.bytes
-        used = seen(size, "bytes", source, torch.total.item)
-        if gpu.vendor != "AMD":
-            return _InUse(torch.total, used)
-        note = "HIP's free counts compute memory only (ROCm/amdgpu#223)."
-        return _InUse(torch.total, used, notes=(note,))
     no_total = not_available("no layer gives a total", "bytes", "memory pools")
     no_use = not_available("no layer says how much is in use", "bytes", "memory pools")
     return _InUse(

@@ -22,14 +22,11 @@ STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed"
 
 @dataclass(frozen=True)
 class PostedProcess:
-    """One process as a tool listed it; ``state`` is ps's letter, ``gpu`` the tool's index
-    (None: it names none).
-    """
+    """One process as a tool listed it; ``state`` is ps's letter."""
 
     pid: int | None
     name: str
     bytes: int | None
-    gpu: int | None
     state: str
     source: str
 
@@ -61,7 +58,7 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
 
         for row in rocm.parse_pids(Text(text, "ok", "", source, "")):
             size = row.vram.bytes if row.vram.ok else None
-            yield PostedProcess(row.pid, row.name, size, None, "", source)
+            yield PostedProcess(row.pid, row.name, size, "", source)
 
 
 def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedProcess]:
@@ -71,13 +68,11 @@ def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedP
     if "pids" in groups:
         pids = re.findall(r"\d{2,9}", groups["pids"])
     mib = groups.get("mib", "")
-    gpu = groups.get("gpu", "")
     for pid in pids:
         yield PostedProcess(
             pid=int(pid) if pid else None,
             name=groups.get("name", "").strip(),
             bytes=int(mib) * MIB if mib else None,
-            gpu=int(gpu) if gpu else None,
             state=state or groups.get("state", "")[:1],
             source=source,
         )
@@ -98,27 +93,9 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     sizes = [row.bytes for row in large if row.bytes]
     if len(pids) >= 3 and max(sizes) <= 1.1 * min(sizes):
         yield make_observation("equal-processes", str(pids[:8]), large[0].source, "tool")
-    spread = _on_several_gpus(holders)
-    if spread:
-        yield make_observation("rank-on-two-gpus", str(spread[:8]), holders[0].source, "tool")
     if holders and not any(row.bytes for row in holders):
         words = holders[0].name or str(holders[0].pid)
         yield make_observation("listed-with-nothing", words, holders[0].source, "tool")
-
-
-def _on_several_gpus(holders: list[PostedProcess]) -> list[int]:
-    """The processes on several GPUs that share one of them: ranks that also use GPU 0."""
-    gpus_of: dict[int, set[int]] = {}
-    for row in holders:
-        if row.gpu is not None and row.pid:
-            gpus_of.setdefault(row.pid, set()).add(row.gpu)
-    spread = [pid for pid, gpus in gpus_of.items() if len(gpus) > 1]
-    if not spread:
-        return []
-    shared = set.intersection(*(gpus_of[pid] for pid in spread))
-    if 0 in shared or (shared and len(spread) > 1):
-        return spread
-    return []
 
 
 def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
