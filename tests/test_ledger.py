@@ -11,7 +11,7 @@ from kernel_boxes import PCI, amd_box
 
 from helpers.ground.units import Quantity
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.ledger import MESSAGE, ledgers_of
+from helpers.judge.ledger import DRIVER, MESSAGE, ledgers_of
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus
@@ -202,6 +202,26 @@ def test_an_apus_two_pools_are_in_use_together_and_its_total_is_the_compute_pool
     (book,) = ledger(open_box("strix-halo-3-gttsize"))
     assert book.used.value == 189722624 + 48 * MIB and book.total.value == 16393924 * 4096
     assert "alternatives" in book.notes[0]
+
+
+def test_the_one_process_that_the_message_fits_is_split_and_others_are_not():
+    running = [(31, 21504), (32, 1400)]
+    box = nvidia_box(total=24564, used=23000, free=1100, reserved=464, processes=running)
+    torch = {"process": 21.0, "allocated": 19.0, "reserved_unallocated": 1.5}
+    message = oom(backend="cuda", device=0, capacity=23.5, free=1.0, **torch)
+    of_driver, of_message = ledger(box, message)
+    assert (of_driver.account, of_message.account) == (DRIVER, MESSAGE)
+    assert balanced(of_driver)
+    assert of_message.pci == of_driver.pci
+    assert [row.words for row in of_driver.rows if row.kind == "process"] == [
+        "job31 (31): tensors",
+        "job31 (31): cached by torch and unused",
+        "job31 (31): context and libraries",
+    ]
+    others = [row.words for row in of_driver.rows if row.kind == "other_process"]
+    assert any(words.startswith("job32") for words in others)
+    two = nvidia_box(total=24564, used=43100, free=0, processes=[(31, 21504), (32, 21504)])
+    assert not any(row.kind == "process" for row in ledger(two, message)[0].rows)
 
 
 def test_a_message_of_another_moment_is_kept_apart_and_said():

@@ -69,6 +69,13 @@ def is_another(size: int, total: int, failing: Sequence[tuple[int, int]]) -> boo
     return all(size > most and least + size <= total * 1.02 for least, most in failing)
 
 
+def is_itself(size: int, process: Quantity) -> bool:
+    """Whether a holder of this size may be the process of which a message gives the driver's
+    figure.
+    """
+    return abs(size - process.bytes) <= process.precision_bytes + 2 * MIB
+
+
 def is_unexplained(rest_bytes: int, in_use_bytes: int) -> bool:
     """Whether what no process accounts for is more than the driver keeps for itself."""
     return rest_bytes >= max(UNEXPLAINED_BYTES, UNEXPLAINED_SHARE * in_use_bytes)

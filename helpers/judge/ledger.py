@@ -18,7 +18,9 @@ from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import MIB, Quantity, show_bytes
 from helpers.judge.contradictions import RESERVED, TOTALS_AGREE, contradictions, pools_by_layer
 from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.holders import is_itself
 from helpers.judge.message_account import Account
+from helpers.judge.message_sums import MessageSums, sums_of
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, in_sight, numbered_by_host
@@ -150,7 +152,7 @@ def _add_message(
         books.setdefault("", []).append(book)
         return
     of_driver = books[card.pci][0]
-    books[card.pci].append(_compared(book, of_driver, card))
+    books[card.pci] = [_split(of_driver, account.message), _compared(book, of_driver, card)]
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
@@ -336,7 +338,7 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
     )
 
 
-def _own_rows(sums: Account) -> list[LedgerRow]:
+def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     """This process: allocated, cached, and the rest of it (context, libraries)."""
     message = sums.message
     rows = []
@@ -345,20 +347,55 @@ def _own_rows(sums: Account) -> list[LedgerRow]:
         if message.private_pools:
             graphs = f" (of it {message.private_pools.text} in private pools)"
         reading = _said(message.allocated, "allocated")
-        rows.append(LedgerRow("process", f"this process: tensors{graphs}", reading, SAID))
+        rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
     if sums.stranded is not None:
         size = max(0, sums.stranded.bytes)
         reading = seen(size, "bytes", f"{SAID}: reserved but unallocated")
-        rows.append(LedgerRow("process", "this process: cached by torch and unused", reading, SAID))
+        rows.append(LedgerRow("process", f"{name}: cached by torch and unused", reading, SAID))
     elif sums.held and not message.allocated:
         reading = _said(sums.held, "reserved")
-        rows.append(LedgerRow("process", "this process: reserved by torch", reading, SAID))
+        rows.append(LedgerRow("process", f"{name}: reserved by torch", reading, SAID))
     rest = sums.context if sums.held else sums.own
     if rest and (rest.bytes > 0 or not rows):
-        words = "this process: context and libraries" if rows else "this process"
+        words = f"{name}: context and libraries" if rows else name
         reading = seen(rest.bytes, "bytes", f"{SAID}: this process - torch")
         rows.append(LedgerRow("process", words, reading, SAID))
     return rows
+
+
+def _split(of_driver: GpuLedger, message: Message) -> GpuLedger:
+    """The driver's ledger with the parts of the failing program in place of the one holder that
+    it is by its size; unchanged where no holder, or more than one, fits.
+    """
+    if message.process is None or not message.allocated:
+        return of_driver
+    fitting = [
+        row
+        for row in of_driver.rows
+        if row.kind in ("other_process", "outside")
+        and row.bytes.ok
+        and is_itself(row.bytes.bytes, message.process)
+    ]
+    if len(fitting) != 1:
+        return of_driver
+    holder = fitting[0]
+    sums = sums_of(replace(message, process=None, non_torch=None, others=(), pids=()))
+    parts = _own_rows(sums, holder.words)
+    left = holder.bytes.bytes - sum(row.bytes.bytes for row in parts)
+    if left < -sums.tolerance_bytes:
+        return of_driver
+    parts = [replace(row, pid=holder.pid) for row in parts if row.bytes.bytes]
+    if left > 0:
+        source = f"{holder.source} less torch's parts"
+        reading = seen(left, "bytes", source, holder.bytes.item)
+        words = f"{holder.words}: context and libraries"
+        parts.append(LedgerRow("process", words, reading, source, holder.pid))
+    position = of_driver.rows.index(holder)
+    return replace(
+        of_driver,
+        rows=(*of_driver.rows[:position], *parts, *of_driver.rows[position + 1 :]),
+        tolerance_bytes=of_driver.tolerance_bytes + sums.tolerance_bytes,
+    )
 
 
 def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedger:
