@@ -1,10 +1,9 @@
-"""Is a trial lost or repeated when a tuning study is killed? At each of its writes, and of whole processes at random.
+"""Is a trial lost or repeated when a tuning study is killed? A kill before each of its writes.
 
-By failpoints: Optuna is imported once, each life is a fork whose objective is a stand-in, and it ends itself by a real SIGKILL
-just before one write. Those of the storage are SQLite's own system calls (open of a new file, write, truncate, unlink: seen
-through the hook that its unix VFS has for them); those of the supervisor are every file that it makes, renames or removes. By
-chance: a supervisor with real workers, of which one is killed from outside: a worker, the supervisor at any moment, or the
-supervisor while the storage's journal shows that it is writing. A kill leaves the page cache as it is: no power cut.
+Optuna is imported once, each life is a fork whose objective is a stand-in, and it ends itself by a real SIGKILL just before one
+write. Those of the storage are SQLite's own system calls (open of a new file, write, truncate, unlink: seen through the hook
+that its unix VFS has for them); those of the supervisor are every file that it makes, renames or removes. A kill leaves the
+page cache as it is: no power cut.
 """
 
 from __future__ import annotations
@@ -16,14 +15,12 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,17 +31,8 @@ sys.path.insert(0, str(ROOT))
 from helpers.ground.child import Ended, Transcript  # noqa: E402
 
 TRIALS = 4
-PROCESS_TRIALS = 24
-NAP_S = 0.15
 # A kill loses no page cache, so what is synced to a disk matters nothing here, and is slow.
 MEMORY = next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
-OBJECTIVE = """import os, time
-def plain(p):
-    with open(os.environ["DONE"], "a") as file:
-        file.write(repr(p["x"]) + chr(10))
-    time.sleep(float(os.environ["NAP"]))
-    return (p["x"] - 0.3) ** 2
-"""
 # The calls by which SQLite changes a file, as ctypes types them: the result, then the arguments.
 NUMBER = ctypes.c_int
 SIZE = ctypes.c_ssize_t
@@ -131,14 +119,12 @@ def tuned(folder: Path, command_of: Callable[[Any], list[str]], trials: int) -> 
     """One supervisor's life to its end: the study's final table."""
     import optuna
 
-    from helpers.trials.tuning import Settings, tune
+    from helpers.trials import tuning
 
-    def sampler(seed: int) -> Any:
-        return optuna.samplers.RandomSampler(seed)
-
-    settings = Settings(parallel=2, seed=3, limit_s=60, sampler=sampler)
+    tuning.sampler = optuna.samplers.RandomSampler
+    settings = tuning.Settings(parallel=2, seed=3, limit_s=60)
     space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-    done = tune(folder / "s.db", command_of, space, trials, settings, dict(os.environ))
+    done = tuning.tune(folder / "s.db", command_of, space, trials, settings)
     names = ("number", "value", "outcome")
     rows = [[row["params"]["x"], *(row[name] for name in names)] for row in done.results]
     return [done.best, rows]
@@ -272,65 +258,3 @@ def failpoint_kills(kills: int | None = None, seed: int = 2) -> dict[str, Any]:
 
 
 COUNTED = ("kills", "identical", "lost", "repeated", "redone_trials")
-
-
-def process_kills(kills: int = 20, seed: int = 4) -> dict[str, Any]:
-    """Studies with two real workers at once, killed from outside until there were ``kills``, each finished and compared."""
-    import psutil
-
-    rng = random.Random(seed)
-    began = time.monotonic()
-    whose = ("workers", "supervisors", "writers")
-    found = Counter(dict.fromkeys((*COUNTED, *whose, "studies"), 0))
-
-    def start(folder: Path) -> subprocess.Popen[str]:
-        (folder / "objective.py").write_text(OBJECTIVE)
-        more = {"DONE": str(folder / "done"), "NAP": str(NAP_S), "PYTHONPATH": str(ROOT)}
-        env = {**os.environ, **more, "PYTHONDONTWRITEBYTECODE": "1"}
-        argv = [sys.executable, __file__, str(folder)]
-        return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True)
-
-    def killed(process: subprocess.Popen[str], folder: Path, whom: str) -> bool:
-        until = time.monotonic() + 5
-        victim = process.pid
-        while process.poll() is None and time.monotonic() < until:
-            if whom == "workers":
-                pids = [one.pid for one in psutil.Process(process.pid).children()]
-                victim = rng.choice(pids) if pids else 0
-            if victim and (whom != "writers" or (folder / "s.db-journal").exists()):
-                os.kill(victim, signal.SIGKILL)
-                return True
-            time.sleep(0 if whom == "writers" else 0.01)
-        return False
-
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        undisturbed = start(Path(folder)).communicate()[0]
-    while found["kills"] < kills:
-        with tempfile.TemporaryDirectory(dir=MEMORY) as text:
-            folder = Path(text)
-            out = ""
-            kept, process = Kept(folder), start(folder)
-            while not out:
-                if found["kills"] < kills:
-                    time.sleep(rng.uniform(0.2, 2.0))
-                    whom = rng.choice(whose)
-                    if killed(process, folder, whom):
-                        found["kills"] += 1
-                        found[whom] += 1
-                        if whom == "workers":
-                            continue
-                out = process.communicate()[0]
-                kept.look()
-                if not out:
-                    process = start(folder)
-            found["studies"] += 1
-            kept.add_to(found, out == undisturbed, PROCESS_TRIALS)
-    return {**found, "seconds": round(time.monotonic() - began, 1)}
-
-
-if __name__ == "__main__":
-    from helpers.trials.tuning import command
-
-    at = Path(sys.argv[1])
-    command_of = partial(command, sys.executable, f"{at / 'objective.py'}:plain")
-    print(json.dumps(tuned(at, command_of, PROCESS_TRIALS)))

@@ -11,7 +11,7 @@ from helpers.look.boxes import open_box
 from helpers.tell.values import cell
 from helpers.trials import training_view as training
 from helpers.trials import view as fixes
-from helpers.trials.box_study import FixStudy, box_of, fix_study
+from helpers.trials.box_study import FixStudy, fix_study
 from helpers.trials.catalogue import chosen
 from helpers.trials.effect import Effect
 from helpers.trials.fixes import FixRow
@@ -28,7 +28,7 @@ def recorded():
 
 
 def test_a_recorded_box_measures_nothing_and_says_so(recorded):
-    assert recorded.recorded and recorded.plan is None
+    assert recorded.trials == 0 and "recorded" in recorded.why
     assert {row.measured for row in recorded.rows} == {"not available because recorded"}
     assert {row.verdict for row in recorded.rows} <= {"predicted", "not_enough_evidence"}
     by = {row.remedy: row.predicted.split(":")[0] for row in recorded.rows}
@@ -43,9 +43,7 @@ def test_a_remedy_that_hangs_on_the_chip_is_predicted_for_the_chip_of_the_box():
 
 def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
     found = fixes.verdict(recorded)
-    assert (
-        found.title == fixes.counts(recorded).title == "helps 2, harms 1, no effect 2, untested 1"
-    )
+    assert found.title == "helps 2, harms 1, no effect 2, untested 1"
     assert (
         found.summary
         == "Helps: ticks in chunks of a tenth; expandable segments. Harms: the card is reset."
@@ -78,7 +76,7 @@ def test_all_that_is_known_of_a_remedy_stands_whole_in_its_row():
     row = replace(measured("x", "a remedy", guess, "helps", 0.5), argued=claim, guess="no_effect")
     told = replace(row, why="memory x 0.5")
     silent = replace(row, why=claim, argued="", measured="")
-    study = FixStudy((told, silent), 24 * GIB, "2.14.1", "cuda", False, None, None, "")
+    study = FixStudy((told, silent), 24 * GIB, "2.14.1", "cuda")
     said = guess.replace("no_effect", "predicted: no effect")
     text = fixes.fixes_table(study).text()
     assert f"memory x 0.5; {said}; argued: {claim}" in text and f"{claim}; {said}" in text
@@ -98,14 +96,14 @@ def test_remedies_for_other_boxes_are_counted_and_not_listed(box, others):
     assert set(study.elsewhere) == others
     assert len(study.rows) + sum(study.elsewhere.values()) == len(chosen([]))
     assert not [row for row in study.rows if "not for this box" in row.why]
-    note, rehearsed = fixes.counts(study).notes
+    note, rehearsed = fixes.fixes_table(study).notes
     assert "on a card that is not there, replayed on this card under this release" in rehearsed
     assert all(f"for {other}" in note for other in others)
 
 
 def test_what_a_card_has_is_not_the_hosts_memory_and_an_apu_not_more_than_compute_gets():
     sizes = {
-        name: box_of(open_box(name))[0] / GIB
+        name: fix_study(open_box(name), ["xnack"]).capacity_bytes / GIB
         for name in ("rx7900xt-container", "strix-halo-3-gttsize")
     }
     assert {name: round(size, 1) for name, size in sizes.items()} == {
@@ -135,7 +133,7 @@ def measured(remedy, says, predicted, verdict, ratio):
 def test_a_measured_help_comes_first_and_a_harm_is_shown():
     helps = measured("expandable", "expandable segments", "helps: both pass", "helps", 0.5)
     harms = measured("pool", "a pool", "not predicted", "harmful", 1.2)
-    study = FixStudy((harms, helps), 24 * GIB, "2.14.1", "cuda", False, None, None, "")
+    study = FixStudy((harms, helps), 24 * GIB, "2.14.1", "cuda")
     found = fixes.verdict(study)
     assert found.next_step.what == "First: expandable segments" and found.confidence == "likely"
     assert [row["remedy"] for row in fixes.fixes_table(study).rows] == [helps.says, harms.says]
@@ -146,8 +144,9 @@ def test_a_measured_help_comes_first_and_a_harm_is_shown():
 def test_an_unknown_remedy_and_a_box_without_a_card_are_said():
     with pytest.raises(ValueError, match="remedy 'magic'"):
         chosen(["magic"])
-    assert box_of(open_box("rx7900xt-container"))[2] == "rocm"
-    assert box_of(open_box("cuda-healthy"), "12GiB")[0] == 12 * GIB
+    assert fix_study(open_box("rx7900xt-container"), ["xnack"]).build == "rocm"
+    sized = fix_study(open_box("cuda-healthy"), ["xnack"], capacity="12GiB")
+    assert sized.capacity_bytes == 12 * GIB
 
 
 def test_trial_compares_a_preset_with_a_control(tmp_path, capsys):

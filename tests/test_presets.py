@@ -22,8 +22,11 @@ HARM = ("dangerous", "contradictory", "debug_only", "unsupported")
 
 def lint(preset):
     """What is wrong with a preset, a line each: words missing, names that nothing reads, a status that the audit refutes."""
-    needed = [field for field in FIELDS if field != "claims" and not preset.fields.get(field)]
+    optional = ("claims", "only")
+    needed = [field for field in FIELDS if field not in optional and not preset.fields.get(field)]
     wrong = [f"no line # {field}:" for field in needed]
+    if preset.fields.get("only", "cuda") not in ("cuda", "rocm"):
+        wrong.append(f"only {preset.fields['only']}; expected cuda or rocm")
     status = preset.fields.get("status", "")
     if status and status not in STATUSES:
         wrong.append(f"status {status!r}; expected {', '.join(STATUSES)}")

@@ -19,11 +19,11 @@ MOST_TOKENS = {
     "ground": 10_600,
     "judge": 36_200,
     "look": 52_700,
-    "rehearse": 15_000,
+    "rehearse": 14_700,
     "settings": 10_100,
     "share": 6_900,
     "tell": 31_900,
-    "trials": 32_200,
+    "trials": 31_800,
     "vpoc": 16_200,
     "TOTAL": 381_000,
 }

@@ -28,7 +28,6 @@ from helpers.rehearse import (
     torches,
     view,
     words,
-    workloads,
 )
 from helpers.rehearse import run as run_module
 from helpers.rehearse import trust as trust_module
@@ -38,7 +37,6 @@ from helpers.settings.presets import Preset
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import Remedy
 from helpers.trials.fixes import FixRow
-from helpers.trials.workload import workload
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -169,9 +167,9 @@ def measured(rows):
         )
         for row in rows
     ]
-    study = FixStudy(tuple(rows), CARD.total_bytes, "2", "cuda", True, None, None, "")
+    study = FixStudy(tuple(rows), CARD.total_bytes, "2", "cuda")
     how = {"python": "", "limits": Limits(), "on_row": lambda row: None}
-    return [row.measured for row in remedies.rehearse_study(study, wanted, CARD, **how).study.rows]
+    return [row.measured for row in remedies.rehearse_study(study, wanted, CARD, **how)[0].rows]
 
 
 def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
@@ -188,13 +186,6 @@ def test_the_fix_tables_column_has_what_rehearsals_measured(monkeypatch):
     refuses = {"exit_code": 1, "error": "needs bitsandbytes"}
     monkeypatch.setattr(run_module, "rehearse", lambda *_, conf, **__: ran(**refuses))
     assert measured([fix_row("one")])[0].startswith("ended with 1: needs bitsandbytes; default")
-
-
-def test_a_notebook_without_a_torch_to_rehearse_under_says_how_to_get_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(torches, "own_torch", lambda python: (None, "cp311"))
-    header, row = workloads.on_cards({"training": workload("training")}, ["t4"])
-    assert len(header) == len(row) and row[2].startswith("not run because")
 
 
 # What a program tells of itself.

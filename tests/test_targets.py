@@ -53,7 +53,6 @@ def logged(kind, when="12:03:11", pci=FIRST, boot=0):
 def test_a_holder_keeps_the_load_off_and_is_named(holders, says):
     sizes = [(pid, name, size if size is HIDDEN else gib(size)) for pid, name, size in holders]
     assert gate(card(holders=sizes), []) == (f"not run because {says}" if says else "")
-    assert gate(card(holders=sizes), [], force=True) == ""
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,6 @@ def test_a_fault_in_the_kernel_log_keeps_the_load_off(kind):
     assert gate(card(), [logged(kind, "11:00:00"), logged(kind)]) == says + " at 12:03:11"
     assert gate(card(), [logged(kind, 812.4)]) == says + " 812.4 s after boot"
     assert gate(card(), [logged(kind, pci="")]) == says + " at 12:03:11"
-    assert gate(card(), [logged(kind)], force=True) == ""
 
 
 def test_a_fault_of_another_card_or_boot_and_an_event_that_is_no_fault_do_not():
@@ -130,8 +128,8 @@ def test_a_box_without_a_gpu_for_torch_is_loaded_on_its_cpu():
 def test_one_gpu_can_be_asked_for_by_its_address():
     two = [card(torch="0", holders=[(5, "vllm", gib(9))]), card(SECOND, torch="1")]
     assert [one.pci for one in gpu_targets(two, only=SECOND)] == [SECOND]
-    assert gpu_targets(two, only=FIRST)[0].refused == "not run because vllm (5) holds 9.00 GiB"
-    assert gpu_targets(two, only=FIRST, force=True)[0].refused == ""
+    assert gpu_targets(two)[0].refused == "not run because vllm (5) holds 9.00 GiB"
+    assert gpu_targets(two, only=FIRST)[0].refused == ""
     with pytest.raises(ValueError, match=f"this box has {FIRST}, {SECOND}"):
         gpu_targets(two, only="0000:01:00.0")
 

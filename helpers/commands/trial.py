@@ -116,7 +116,7 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
     names = [] if work else arguments.workload
     for name in DROPPED & os.environ.keys():  # as in a trial: only the presets' settings act
         del os.environ[name]
-    measured = rehearse_study(
+    study, trust = rehearse_study(
         fix_study(bundle or card, names, of=presets),
         presets or chosen(names),
         card,
@@ -124,7 +124,6 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
         limits=Limits(seconds=arguments.seconds),
         on_row=lambda row: print(f"{row.remedy}: {row.measured}", file=sys.stderr),
     )
-    study = measured.study
     cells = []
     for row in ranked(study):
         saved = percent(row.saved) if row.saved else "-"
@@ -132,7 +131,7 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
     shown = Shown("", ["tried", "on this card", "saves", "by", "why"], cells, widest=None)
     note = f"{counted(study)} on {card.words}: predicted by one rehearsal each, and no trial"
     shapes = [{**asdict(row), "effect": row.effect, "by": row.by} for row in study.rows]
-    say(arguments, shapes, shown, note, *measured.trust)
+    say(arguments, shapes, shown, note, *trust)
     return int(bool(work) and any(row.effect == "harms" for row in study.rows))
 
 
@@ -177,7 +176,6 @@ def tune(arguments: argparse.Namespace) -> int:
     """
     from helpers.tell.shown import Shown
     from helpers.trials.interpreter import torch_interpreter
-    from helpers.trials.targets import environment
     from helpers.trials.tuning import Settings, command
     from helpers.trials.tuning import tune as run_study
 
@@ -196,7 +194,6 @@ def tune(arguments: argparse.Namespace) -> int:
         dict(map(_range, arguments.param)),
         arguments.trials,
         settings,
-        environment(),
         partial(print, file=sys.stderr),
     )
     rows = []

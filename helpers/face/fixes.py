@@ -33,11 +33,6 @@ class Fixes(Result):
         return view.study_words(self.study)
 
     @property
-    def counts(self) -> Shown:
-        """How many remedies help, harm, do nothing or are untested, and what that rests on."""
-        return view.counts(self.study)
-
-    @property
     def bars(self) -> Shown:
         """The peak that is left with each remedy for which there is a figure."""
         return view.saved_bars(self.study)

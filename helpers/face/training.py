@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.rehearse.workloads import on_cards
 from helpers.tell.shown import Shown
 from helpers.trials import training, training_view
 from helpers.trials.interpreter import torch_interpreter
-from helpers.trials.workload import workload
 
 
 class TrainingPaths(Result):
@@ -35,16 +33,6 @@ class TrainingPaths(Result):
     def costs(self) -> Shown:
         """What each way took above the start of its process, and in how many seconds."""
         return training_view.cost_table(self.results)
-
-    def on_cards(self, cards: Sequence[str]) -> Shown:
-        """The built-in training under torch's real allocator, on cards that are not there."""
-        ways = {
-            "single device": workload("training"),
-            "checkpointing": workload("training", checkpointing=1),
-            "accumulation": workload("training", accumulate=4),
-        }
-        header, *rows = on_cards(ways, cards)
-        return Shown("The training on cards that are not there", header, rows, widest=None)
 
     def verdict(self) -> Answer:
         """The verdict: which ways finish and are the same training, and the one next step."""

@@ -13,7 +13,6 @@ _HOMES = {
     "cache_folder": "torches",
     "find_capacity": "search",
     "find_batch": "search",
-    "on_cards": "workloads",
     "rehearse_study": "remedies",
 }
 """Each public name, and the module of this room that holds it."""

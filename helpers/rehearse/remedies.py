@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 
+from helpers.ground.child import CHECKOUT, json_row
 from helpers.ground.units import show_bytes
+from helpers.look import files
 from helpers.look.cards import GpuCard
+from helpers.rehearse import build, run, torches
 from helpers.rehearse.rehearsal import UNLIMITED, Limits, Rehearsal
 from helpers.rehearse.words import WORDS
-from helpers.rehearse.workloads import Bench
 from helpers.settings.presets import Preset
 from helpers.settings.table import CONF_NAMES
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import Remedy
 from helpers.trials.fixes import FixRow
 from helpers.trials.fixplan import Arm
+from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.prediction import Peak, beside_control
+from helpers.trials.targets import Target
+from helpers.trials.workload import argv
 
 ALLOCATOR = {*CONF_NAMES, *WORDS["decides"]}
 Arms = Mapping[str, "tuple[Arm, Arm]"]
@@ -61,23 +67,56 @@ def rehearsed_arms(
     The traces are gone when the next pair is asked for. Raises NotReady and RecordError.
     """
     rehearsals: dict[str, Rehearsal] = {}
+    torch = installed(python)
     with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
-        bench = Bench(folder, python, limits)
         for name, pair in wanted.items():
             for arm in pair:
                 if arm.name not in rehearsals:
-                    conf, extra = settings_of(arm.preset)
-                    rehearsals[arm.name] = bench.rehearse(arm.workload, card, conf, extra)
+                    rehearsals[arm.name] = _rehearsed(arm, card, python, torch, limits, folder)
             control, treated = pair
             yield name, rehearsals[control.name], rehearsals[treated.name]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A study whose rows have what rehearsals showed, and what that takes for granted, a line each."""
+def installed(python: str) -> torches.Torch:
+    """The torch to rehearse under; nothing is installed. Raises NotReady."""
+    build.tools()
+    torch, _ = torches.find_torch(python or torch_interpreter(), "", torches.cache_folder())
+    if torch is None:
+        how = f"run: python3 -m helpers rehearse --setup ({torches.SIZE_WORDS})"
+        raise torches.NotReady(f"no CUDA build of torch is set up for rehearsals; {how}")
+    return torch
 
-    study: FixStudy
-    trust: tuple[str, ...]
+
+def _rehearsed(
+    arm: Arm, card: GpuCard, python: str, torch: torches.Torch, limits: Limits, folder: str
+) -> Rehearsal:
+    """One arm; a workload that refuses ends with 1 and says why. ``folder`` is scratch."""
+    workload = arm.workload
+    target = Target(device="cuda:0", pci="0000:01:00.0")
+    words = argv(workload, python or torch_interpreter(), 0, target)
+    if not workload.command:
+        # It imports helpers from this checkout wherever it is run.
+        words = ["env", "-C", str(CHECKOUT), *words]
+    conf, extra = settings_of(arm.preset)
+    log = Path(folder) / "log"
+    rehearsal = run.rehearse(
+        words,
+        card,
+        Path(tempfile.mkdtemp(dir=folder)) / "run",
+        torch=torch,
+        cache=torches.cache_folder(),
+        conf=conf,
+        extra=extra,
+        python=python if workload.command else "",
+        log=log,
+        limits=limits,
+    )
+    if workload.command:
+        return rehearsal
+    for row in map(json_row, files.text("", str(log)).splitlines()):
+        if "why" in row:
+            return replace(rehearsal, exit_code=1, error=str(row["why"]))
+    return rehearsal
 
 
 def rehearse_study(
@@ -88,16 +127,16 @@ def rehearse_study(
     python: str,
     limits: Limits,
     on_row: Callable[[FixRow], None],
-) -> Measured:
+) -> tuple[FixStudy, list[str]]:
     """The fix table with what the real allocator showed of each remedy that is for its box and
     that a rehearsal can try.
 
-    What a trial measured stays; ``on_row`` gets each row as it comes. Raises NotReady and
-    RecordError.
+    What a trial measured stays; ``on_row`` gets each row as it comes. Returns what the
+    rehearsals take for granted, too, a line each. Raises NotReady and RecordError.
     """
     by_remedy = {row.remedy: row for row in study.rows}
-    not_here = {row.remedy for row in study.rows if row.memory is not None or row.elsewhere}
-    tried = {name: pair for name, pair in arms(wanted).items() if name not in not_here}
+    names = {row.remedy for row in study.rows if row.memory is None and not row.elsewhere}
+    tried = {name: pair for name, pair in arms(wanted).items() if name in names}
     trust: dict[str, None] = {}
     for name, control, treated in rehearsed_arms(tried, card, python=python, limits=limits):
         by_remedy[name] = measured(by_remedy[name], control, treated)
@@ -108,7 +147,7 @@ def rehearse_study(
             trust |= dict.fromkeys(rehearsal.trust if command else rehearsal.trust[-1:])
         on_row(by_remedy[name])
     rows = tuple(by_remedy[row.remedy] for row in study.rows)
-    return Measured(replace(study, rows=rows), tuple(trust))
+    return replace(study, rows=rows), list(trust)
 
 
 def measured(row: FixRow, control: Rehearsal, treated: Rehearsal) -> FixRow:

@@ -1,8 +1,9 @@
 """Which settings does a preset make, and does it keep its word? env/presets, read and audited.
 
-A preset is a file that a shell can source: comments ``# why:``, ``# for:``, ``# since:``, ``#
-danger:``, ``# status:`` (use, inert or harmful), ``# claims:`` (of env/claims.yaml) and ``#
-checked:`` (torch, build and chip that it is audited for), then ``export NAME=value``.
+A preset is a file that a shell can source: comments ``# why:``, ``# for:``, ``# only:`` (the one
+build, cuda or rocm, that it is for), ``# since:``, ``# danger:``, ``# status:`` (use, inert or
+harmful), ``# claims:`` (of env/claims.yaml) and ``# checked:`` (torch, build and chip that it is
+audited for), then ``export NAME=value``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from helpers.settings.audit import audit
 from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
 
 FOLDER = CHECKOUT / "env" / "presets"
-FIELDS = ("why", "for", "since", "danger", "status", "claims", "checked")
+FIELDS = ("why", "for", "only", "since", "danger", "status", "claims", "checked")
 
 
 class PresetError(ValueError):

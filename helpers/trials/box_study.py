@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,19 +17,19 @@ from helpers.look.gpus import gpus
 from helpers.trials import fixplan
 from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs
 from helpers.trials.fixes import FixRow, fix_table
-from helpers.trials.fixplan import FixPlan, Ran
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.prediction import predict
 from helpers.trials.targets import CPU, free_targets
 
 OUT = OUTPUTS / "trials"
 CPU_BYTES = 20 << 30
+NEWEST_TORCH = "2.14.1"
 
 
 @dataclass(frozen=True)
 class FixStudy:
-    """The fix table of a box with what it rests on; ``plan`` and ``ran`` are None where nothing
-    was tried, ``why`` says why.
+    """The fix table of a box with what it rests on: how many trials were made, ``why`` none was,
+    and what went wrong with them.
 
     ``elsewhere`` counts the remedies that are for other boxes, by those.
     """
@@ -39,16 +38,17 @@ class FixStudy:
     capacity_bytes: int
     torch: str
     build: str
-    recorded: bool
-    plan: FixPlan | None
-    ran: Ran | None
-    why: str
+    why: str = ""
+    trials: int = 0
+    troubles: tuple[str, ...] = ()
     elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where remedies are to help: a card's size, the torch on it, and what kinds of box it is."""
+    """Where remedies are to help: a card's size, the torch on it with its ROCm release, and what
+    kinds of box it is.
+    """
 
     capacity_bytes: int
     torch: str
@@ -58,36 +58,28 @@ class _Place:
     gfx: str = ""
 
 
-def box_of(bundle: Bundle, capacity: str = "") -> tuple[int, str, str]:
-    """(bytes of the card to predict for, torch with its ROCm release, build) of a box; without
-    a GPU it is a card of 20 GiB.
-    """
-    facts = framework(bundle)
-    torch = str(facts.version.value) if facts.version.ok else "2.14.1"
-    build = "rocm" if any(gpu.driver == "amdgpu" for gpu in gpus(bundle)) else "cuda"
-    size = parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES
-    if build == "rocm" and "+rocm" not in torch and facts.hip.ok:
-        release = ".".join(str(facts.hip.value).split(".")[:2])
-        torch = re.sub(r"(\+.*)?$", f"+rocm{release}", torch, count=1)
-    if "+rocm" not in torch:
-        torch = torch.partition("+")[0]
-    return size, torch, build
-
-
 def _place_of_card(card: GpuCard) -> _Place:
     """A card that is in no box."""
     vendor = {"rocm": "AMD", "cuda": "NVIDIA"}[card.vendor]
-    return _Place(card.total_bytes, "2.14.1", card.vendor, recorded=True, kinds=("gpu", vendor))
+    return _Place(card.total_bytes, NEWEST_TORCH, card.vendor, recorded=True, kinds=("gpu", vendor))
 
 
 def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
-    size, torch, build = box_of(bundle, capacity)
+    """A box with its largest card; without a GPU it is a card of 20 GiB."""
     listed = gpus(bundle)
+    facts = framework(bundle)
+    torch = str(facts.version.value) if facts.version.ok else NEWEST_TORCH
+    build = "rocm" if any(gpu.driver == "amdgpu" for gpu in listed) else "cuda"
+    if build == "rocm" and "+rocm" not in torch and facts.hip.ok:
+        release = ".".join(str(facts.hip.value).split(".")[:2])
+        torch = f"{torch.partition('+')[0]}+rocm{release}"
+    if "+rocm" not in torch:
+        torch = torch.partition("+")[0]
     kinds = ["gpu" if listed else "cpu", *(gpu.vendor for gpu in listed)]
     if any(gpu.integrated for gpu in listed):
         kinds.append("APUs")
     return _Place(
-        capacity_bytes=size,
+        capacity_bytes=parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES,
         torch=torch,
         build=build,
         recorded=not is_this_box(bundle),
@@ -138,14 +130,17 @@ def fix_study(
     tried, not_tried = pairs(wanted, gpu=target.pci != "cpu", build=place.build)
     plan = None
     ran = None
-    why = "the box is recorded, so nothing can be tried on it"
-    if not place.recorded and budget_s > 0 and tried:
+    why = ""
+    if place.recorded:
+        why = "the box is recorded, so nothing can be tried on it"
+    elif not tried:
+        why = "no remedy chosen can be tried here"
+    elif budget_s <= 0:
+        why = "no time budget was given"
+    else:
         plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
         ran = fixplan.run(plan, python=torch_interpreter(), out=OUT, target=target)
-        why = ""
         not_tried |= plan.left_out
-    elif not place.recorded:
-        why = "no time budget was given" if tried else "no remedy chosen can be tried here"
     rows = fix_table(
         wanted,
         recorded=place.recorded,
@@ -159,9 +154,8 @@ def fix_study(
         capacity_bytes=place.capacity_bytes,
         torch=place.torch,
         build=place.build,
-        recorded=place.recorded,
-        plan=plan,
-        ran=ran,
         why=why,
+        trials=len(plan.trials) if plan else 0,
+        troubles=ran.troubles if ran else (),
         elsewhere=others,
     )

@@ -5,7 +5,6 @@ The one table is env/remedies.yaml. Reading it needs PyYAML.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,8 +17,8 @@ from helpers.trials.workload import BUILT_IN, Workload, workload
 
 PATH = CHECKOUT / "env" / "remedies.yaml"
 NO_GPU = "not available because this box has no GPU"
-VENDORS = {"cuda": ("CUDA", r"CUDA|NVIDIA"), "rocm": ("ROCm", r"ROCm|RDNA|Strix Halo|Instinct")}
-"""What a build is called, and how presets name its boxes."""
+VENDORS = {"cuda": "CUDA", "rocm": "ROCm"}
+"""What a build is called."""
 
 
 @dataclass(frozen=True)
@@ -89,23 +88,20 @@ def elsewhere(remedy: Remedy, build: str, kinds: Sequence[str]) -> str:
 
 
 def not_for(preset: Preset, build: str) -> str:
-    """Why a preset is not for boxes of that ``build``: its line "for" names the other vendor alone.
+    """Why a preset is not for boxes of that ``build``: it is for the other vendor's alone.
 
     Empty where it is.
     """
     other = _other_vendor(preset, build)
     if not other:
         return ""
-    return f"not for this box because it is for {other}, and this is {VENDORS[build][0]}"
+    return f"not for this box because it is for {other}, and this is {VENDORS[build]}"
 
 
 def _other_vendor(preset: Preset, build: str) -> str:
-    """The vendor that alone is named in a preset's line "for", unless it is this build's."""
-    made_for = preset.fields.get("for", "")
-    named = [vendor for vendor, (_, words) in VENDORS.items() if re.search(words, made_for)]
-    if build not in VENDORS or len(named) != 1 or named == [build]:
-        return ""
-    return VENDORS[named[0]][0]
+    """The vendor whose builds alone a preset is for, unless it is this build's."""
+    only = preset.fields.get("only", "")
+    return "" if build not in VENDORS or only == build else VENDORS.get(only, "")
 
 
 def pairs(

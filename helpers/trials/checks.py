@@ -204,17 +204,17 @@ class _Run:
     def run(self, names: Sequence[str]) -> None:
         """Run the checks; where one ends its child, the rest run in a fresh one."""
         while left := self._undone(names):
-            known = len(self.done)
+            before = len(self.done)
             ended = self._child(left)
             left = self._undone(left)
             if left and not (self.current or self.ready):
                 self._torch_did_not_start(left, ended)
-            elif self.current or len(self.done) == known:
+            elif self.current or len(self.done) == before:
                 self._bad(self.current or left[0], ended)
             if ended.left_pids:
                 pids = ", ".join(map(str, ended.left_pids))
-                held = f"a child that waits in the kernel still holds this GPU (pid {pids})"
-                self.refuse(left, f"not run because {held}")
+                stuck = f"a child that waits in the kernel still holds this GPU (pid {pids})"
+                self.refuse(left, f"not run because {stuck}")
             if self._left_s() < LEAST_S:
                 self.refuse([name for name in left if name in LOADS], self.used_up)
 

@@ -83,10 +83,8 @@ def _ran_out(words: str) -> str:
     return (refused[-1].words or words[start:])[:MESSAGE_CHARACTERS]
 
 
-def evidence_of(
-    ended: Ended, listener: Listener, ending: Ending, killed: int | None
-) -> Iterator[Evidence]:
-    """The readings that an ending rests on: the driver's count, the message, kills, last words."""
+def evidence_of(listener: Listener, ending: Ending, killed: int | None) -> Iterator[Evidence]:
+    """The readings that an ending rests on: the driver's count, the message, the kernel's kills."""
     used = not_available("it never started", "bytes", "sysfs")
     if listener.sampler is not None:
         used = driver_used(listener.target.pci)
@@ -94,22 +92,13 @@ def evidence_of(
             used = seen(listener.sampler.device_bytes, "bytes", used.source)
     says = "the most that the driver counted as used on the card"
     yield Evidence(id="driver_used", reading=used, says=says)
-    if ending.outcome == "oom":
-        yield from _message_evidence(ending.message)
     if killed:
         says = "processes ended by the kernel's OOM killer during the trial"
         count = seen(killed, "count", "oom_kill of the cgroup")
         yield Evidence(id="oom_kill", reading=count, says=says)
-    if ending.outcome == "crashed":
-        text = not_available("it wrote nothing", "text", "stderr")
-        if ended.last_words:
-            text = seen(ended.last_words[-2000:], "text", "stderr")
-        yield Evidence(id="last_words", reading=text, says="the end of its stderr")
-
-
-def _message_evidence(text: str) -> Iterator[Evidence]:
-    """How much the first request of an out-of-memory message asked for."""
-    for message in read_message(text).messages[:1]:
+    if ending.outcome != "oom":
+        return
+    for message in read_message(ending.message).messages[:1]:
         size = not_available("the message names no size", "bytes", "the message")
         if message.requested and message.requested.bytes is not None:
             size = seen(message.requested.bytes, "bytes", "the message")

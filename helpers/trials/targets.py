@@ -15,7 +15,7 @@ from helpers.judge.holders import IN_USE_BYTES
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu
 from helpers.look.gpus import gpus as gpus_of
-from helpers.look.holders import holding, one_each
+from helpers.look.holders import Holder, holding, one_each
 from helpers.look.kernel_log import Event, events
 from helpers.settings.table import CONF_NAMES, NO_CACHE
 
@@ -60,128 +60,153 @@ def environment(
     ``own`` as of child.environment. Where a variable makes a choice of GPUs now, the target's
     number is one within it.
     """
-    found = child.environment(without, more, own)
+    variables = child.environment(without, more, own)
     variable = target.visible_variable
     if not variable:
-        return found
+        return variables
     if variable == "HIP_VISIBLE_DEVICES":
-        found.pop("CUDA_VISIBLE_DEVICES", None)
+        variables.pop("CUDA_VISIBLE_DEVICES", None)
     elif "CUDA_VISIBLE_DEVICES" not in os.environ:
-        found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    return {**found, variable: target.visible_value}
+        variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    variables[variable] = target.visible_value
+    return variables
 
 
-def gate(gpu: Gpu, events: Iterable[Event], force: bool = False) -> str:
+def gate(gpu: Gpu, events: Iterable[Event]) -> str:
     """Why this GPU must be left alone, as a sentence that begins with "not run because", or empty.
 
     Holders come first, the largest named; then memory that no visible process accounts for;
     then faults of the running boot among ``events``. A fault that names no card counts for
     every card.
     """
-    if force:
-        return ""
     holders = one_each(holding(gpu.holders))
     if holders:
-        first = holders[0]
-        more = len(holders) - 1
-        size = first.memory.show()
-        what = size if first.memory.ok else f"memory ({size})"
-        others = f", and {more} other{'s hold' if more > 1 else ' holds'} some" if more else ""
-        return f"not run because {first.name or 'a process'} ({first.pid}) holds {what}{others}"
-    used = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
-    hidden = [gpu.unattributed] if gpu.unattributed.ok else used
-    size_bytes = max((int(one.value or 0) for one in hidden), default=0)
-    if size_bytes > IN_USE_BYTES:
+        return f"not run because {_held_by(holders)}"
+    readings = [gpu.unattributed]
+    if not gpu.unattributed.ok:
+        readings = [pool.used for pool in gpu.pools if pool.pci == gpu.pci and pool.used.ok]
+    used_bytes = max((int(reading.value or 0) for reading in readings), default=0)
+    if used_bytes > IN_USE_BYTES:
         nobody = "by no process that can be seen from here"
-        return f"not run because {show_bytes(size_bytes)} is used, {nobody}"
-    faults = [e for e in events if e.kind in FAULTS and e.pci in ("", gpu.pci) and e.boot == 0]
+        return f"not run because {show_bytes(used_bytes)} is used, {nobody}"
+    faults = [
+        event
+        for event in events
+        if event.kind in FAULTS and event.pci in ("", gpu.pci) and event.boot == 0
+    ]
     if not faults:
         return ""
     kind = faults[-1].kind.replace("_", " ")
     when = faults[-1].when
     time = ""
-    if when.ok:
-        time = f" at {when.value}" if when.unit == "text" else f" {when.value} s after boot"
+    if when.ok and when.unit == "text":
+        time = f" at {when.value}"
+    elif when.ok:
+        time = f" {when.value} s after boot"
     return f"not run because the kernel log shows {kind}{time}"
+
+
+def _held_by(holders: Sequence[Holder]) -> str:
+    """Who holds a card, in words: the largest, and how many others."""
+    largest = holders[0]
+    size = largest.memory.show()
+    if not largest.memory.ok:
+        size = f"memory ({size})"
+    words = f"{largest.name or 'a process'} ({largest.pid}) holds {size}"
+    if len(holders) == 2:
+        words += ", and 1 other holds some"
+    elif len(holders) > 2:
+        words += f", and {len(holders) - 1} others hold some"
+    return words
 
 
 def free_targets(bundle: Bundle) -> tuple[list[Target], str]:
     """The GPUs of a box that torch could use and nobody else does now, and where there is none,
     why.
     """
-    found = targets_of(bundle)
-    free = [one for one in found if one.visible_variable and not one.refused]
-    why = "; ".join(one.refused for one in found if one.refused) or "this box has no GPU"
-    return free, "" if free else why
+    targets = targets_of(bundle)
+    free = [target for target in targets if target.visible_variable and not target.refused]
+    if free:
+        return free, ""
+    refusals = [target.refused for target in targets if target.refused]
+    return [], "; ".join(refusals) or "this box has no GPU"
 
 
 def targets_of(bundle: Bundle, gpu: str = "") -> list[Target]:
     """Every target of a box, with why it is left alone; or the GPU ``gpu`` alone, in any case."""
     log = [event for event in events(bundle) if event.boot == 0]
-    return gpu_targets(gpus_of(bundle), log, force=bool(gpu), only=gpu)
+    return gpu_targets(gpus_of(bundle), log, only=gpu)
 
 
 def gpu_targets(
     gpus: Sequence[Gpu],
     events: Sequence[Event] = (),
-    force: bool = False,
     only: str = "",
     environ: Mapping[str, str] = os.environ,
 ) -> list[Target]:
-    """The targets of a box: each GPU, or the one named by ``only``, and the CPU where there is
-    no GPU that torch could use.
+    """The targets of a box: each GPU, or the one named by ``only``, whoever holds it, and the
+    CPU where there is no GPU that torch could use.
 
     Raises ValueError when ``only`` is no GPU of this box.
     """
-    here = [gpu.pci for gpu in gpus]
-    if only and only.lower() not in here:
-        seen = f"GPU {only!r}: this box has {', '.join(here) or 'no GPU'}"
-        raise ValueError(f"{seen}; give a PCI address such as 0000:03:00.0")
-    found = []
-    for gpu in (gpu for gpu in gpus if only.lower() in ("", gpu.pci)):
+    wanted = [gpu for gpu in gpus if only.lower() in ("", gpu.pci)]
+    if only and not wanted:
+        listed = ", ".join(gpu.pci for gpu in gpus) or "no GPU"
+        expected = "give a PCI address such as 0000:03:00.0"
+        raise ValueError(f"GPU {only!r}: this box has {listed}; {expected}")
+    targets = []
+    for gpu in wanted:
+        alike = [other for other in gpus if other.driver == gpu.driver]
         variable = VISIBLE.get(gpu.driver, "")
         value = ""
         hidden = f"torch has no use for its driver {gpu.driver or '(none)'}"
         if variable:
-            value, hidden = _visible_value(gpu, gpus, environ)
-        several = sum(other.driver == gpu.driver for other in gpus) > 1
-        refused = f"not run because {hidden}" if hidden else gate(gpu, events, force)
-        found.append(Target(gpu.pci, variable, value, "cuda:0", several, refused))
-    return found if any(target.visible_variable for target in found) else [*found, Target()]
+            value, hidden = _visible_value(gpu, alike, environ)
+        refused = ""
+        if hidden:
+            refused = f"not run because {hidden}"
+        elif not only:
+            refused = gate(gpu, events)
+        targets.append(Target(gpu.pci, variable, value, "cuda:0", len(alike) > 1, refused))
+    if not any(target.visible_variable for target in targets):
+        targets.append(CPU)
+    return targets
 
 
-def _visible_value(gpu: Gpu, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[str, str]:
-    """What to set the variable to, or why the GPU cannot be made visible.
-
-    A choice that the variable makes now is kept within.
+def _visible_value(gpu: Gpu, alike: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[str, str]:
+    """What to set the variable to, or why the GPU cannot be made visible; ``alike`` are all GPUs
+    of its driver. A choice that the variable makes now is kept within.
 
     CUDA's numbers are those of PCI order, which the child's CUDA_DEVICE_ORDER asks for where
     nothing is set now; ROCm's are torch's own, HIP's as amd-smi tells it, or the order of KFD's
     nodes. The child compares addresses before it takes anything.
     """
     variable = VISIBLE[gpu.driver]
-    now = environ.get(variable)
-    if now is None and gpu.driver == "amdgpu":
-        now = environ.get("CUDA_VISIBLE_DEVICES")
-    alike = [other for other in gpus if other.driver == gpu.driver]
-    numbers = {other.pci: _number(other.indices.get("torch")) for other in alike}
-    known = {pci: number for pci, number in numbers.items() if number is not None}
-    if now is not None:
-        listed = [word.strip() for word in now.split(",") if word.strip()]
-        if known.get(gpu.pci, len(listed)) < len(listed):
-            return listed[known[gpu.pci]], ""
-        return "", f"torch does not see this GPU ({variable} is set to {now!r})"
-    if known and gpu.pci not in known:
+    choice = environ.get(variable)
+    if choice is None and gpu.driver == "amdgpu":
+        choice = environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = {other.pci: _number(other, "torch") for other in alike}
+    numbers = {pci: number for pci, number in numbers.items() if number is not None}
+    number = numbers.get(gpu.pci)
+    if choice is not None:
+        listed = [word.strip() for word in choice.split(",") if word.strip()]
+        if number is not None and number < len(listed):
+            return listed[number], ""
+        return "", f"torch does not see this GPU ({variable} is set to {choice!r})"
+    if numbers and number is None:
         return "", "torch does not see this GPU"
     if gpu.driver == "nvidia":
-        return str(sorted(known or numbers).index(gpu.pci)), ""
-    number = known.get(gpu.pci, _number(gpu.indices.get("HIP")))
+        seen = numbers or {other.pci for other in alike}
+        return str(sorted(seen).index(gpu.pci)), ""
     if number is None:
-        nodes = [(_number(other.indices.get("kfd node")) or 0, other.pci) for other in alike]
-        number = [pci for _, pci in sorted(nodes)].index(gpu.pci)
+        number = _number(gpu, "HIP")
+    if number is None:
+        by_node = sorted(alike, key=lambda other: (_number(other, "kfd node") or 0, other.pci))
+        number = by_node.index(gpu)
     return str(number), ""
 
 
-def _number(text: str | None) -> int | None:
-    digits = re.search(r"\d+$", text or "")
+def _number(gpu: Gpu, space: str) -> int | None:
+    """The number by which a tool or runtime (``space``) knows a GPU."""
+    digits = re.search(r"\d+$", gpu.indices.get(space, ""))
     return int(digits[0]) if digits else None

@@ -13,21 +13,23 @@ from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
-from helpers.trials.training import WAYS, PathResult
+from helpers.trials.training import PATHS, WAYS, PathResult
+
+SOURCE = "measured here"
 
 
-def above_start(one: PathResult) -> int | None:
+def above_start(path: PathResult) -> int | None:
     """Bytes that the training itself took at its peak."""
-    if one.peak_bytes is None or one.start_bytes is None:
+    if path.peak_bytes is None or path.start_bytes is None:
         return None
-    return max(0, one.peak_bytes - one.start_bytes)
+    return max(0, path.peak_bytes - path.start_bytes)
 
 
 def same_table(results: Sequence[PathResult]) -> Shown:
     """Each path, whether it ran, and whether it is the same training as on a single device: the
     same on every run.
     """
-    rows = [[one.name, one.state.replace("_", " "), one.equal_to_single] for one in results]
+    rows = [[path.name, path.state.replace("_", " "), path.equal_to_single] for path in results]
     return Shown("Training paths", ["path", "state", "equal to single device"], rows)
 
 
@@ -35,15 +37,19 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     """What each path took here, and what it says of itself; drawn as the memory of each, a stub
     where it did not run.
     """
-    alike = [one for one in results if one.state == "ran"]
-    ran = [(above_start(one) or 0, one.name) for one in alike]
+    rows: list[list[Any]] = []
+    ran = []
+    for path in results:
+        took = above_start(path)
+        seconds = None
+        if path.state == "ran":
+            seconds = path.seconds
+            ran.append((took or 0, path.name))
+        rows.append([path.name, seconds, took, path.says or path.why])
     title = "No training path ran here"
     if ran:
-        title = f"{min(ran)[1]} takes least memory: {show_bytes(min(ran)[0])} above its start"
-    rows: list[list[Any]] = []
-    for one in results:
-        took = one.seconds if one.state == "ran" else None
-        rows.append([one.name, took, above_start(one), one.says or one.why])
+        least, name = min(ran)
+        title = f"{name} takes least memory: {show_bytes(least)} above its start"
     head = ["path", Column("time", "0.1 s"), Column("memory above start", "bytes"), "says"]
     return Shown(title, head, rows, draw=partial(_draw_paths, results, title), widest=90)
 
@@ -52,71 +58,65 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
     from helpers.tell.sheet import Sheet  # here: a table needs no matplotlib
 
     sheet = Sheet(title)
-    top = max([above_start(one) or 0 for one in results], default=0) or 1
+    top = max([1, *(above_start(path) or 0 for path in results)])
     sheet.heading("Memory of the training itself", "above the process's start")
     sheet.bars(map(_path_bar, results), top)
-    if any(one.state != "ran" for one in results):
+    if any(path.state != "ran" for path in results):
         sheet.footnote("Hatched stub: it did not run here.")
     return sheet.done()
 
 
-def _path_bar(one: PathResult) -> Any:
+def _path_bar(path: PathResult) -> Any:
     from helpers.tell.sheet import ACCENT, NOT_KNOWN, Bar, Look
 
-    took = above_start(one)
-    small = list(filter(None, [one.says or one.why]))
-    if took is None or one.state != "ran":
-        return Bar(one.name, one.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
-    value = f"{show_bytes(took)} in {one.seconds:.1f} s"
-    return Bar(one.name, value, [(took, Look(ACCENT))], small, "bold")
-
-
-def _evidence(one: PathResult, value: int | str, says: str) -> Evidence:
-    unit = "bytes" if isinstance(value, int) else "text"
-    reading = seen(value, unit, "measured here")
-    return Evidence(one.name.replace(" ", "-"), reading, one.name + says)
+    took = above_start(path)
+    small = list(filter(None, [path.says or path.why]))
+    if took is None or path.state != "ran":
+        return Bar(path.name, path.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
+    value = f"{show_bytes(took)} in {path.seconds:.1f} s"
+    return Bar(path.name, value, [(took, Look(ACCENT))], small, "bold")
 
 
 def verdict(results: Sequence[PathResult]) -> Verdict:
     """The path to take: the one that saves most memory among those that are the same training."""
-    ran = [one for one in results if one.state == "ran"]
-    single = next((one for one in ran if one.name == "single device"), None)
-    base = above_start(single) if single else None
-    equal = ("bitwise", "within tolerance")
-    same = [
-        (above_start(one) or 0, one)
-        for one in ran
-        if WAYS[one.name].get("saves")
-        and one.equal_to_single in equal
-        and above_start(one) is not None
-    ]
-    evidence = [
-        _evidence(one, above_start(one) or 0, f": {one.equal_to_single}, in {one.seconds:.1f} s")
-        for one in ran
-    ]
-    against = [
-        _evidence(one, one.why or one.says or one.state, " " + one.state.replace("_", " "))
-        for one in results
-        if one.state == "failed"
-    ]
-    absent = [one for one in results if one.state == "not_run"][:4]
-    how = "a box or a torch that has it"
-    made = Verdict(
+    evidence = []
+    against = []
+    missing = []
+    same = []
+    for path in results:
+        took = above_start(path)
+        if path.state == "ran":
+            says = f"{path.name}: {path.equal_to_single}, in {path.seconds:.1f} s"
+            evidence.append(Evidence(_slug(path), seen(took or 0, "bytes", SOURCE), says))
+        elif path.state == "failed":
+            why = seen(path.why or path.says or path.state, "text", SOURCE)
+            against.append(Evidence(_slug(path), why, f"{path.name} failed"))
+        else:
+            missing.append(Missing(f"{path.name}: {path.why}", "a box or a torch that has it"))
+        is_same = path.equal_to_single in ("bitwise", "within tolerance")
+        if path.state == "ran" and WAYS[path.name].get("saves") and is_same and took is not None:
+            same.append((took, path))
+    answer = Verdict(
         cause="other",
         state="aside",
         confidence="weak",
         evidence=evidence,
         against=against,
-        missing=[Missing(reading=f"{one.name}: {one.why}", how=how) for one in absent],
+        missing=missing[:4],
         summary="No path that saves memory ran beside the single device.",
         next_step=NextStep("Run the paths that save memory: accumulation and checkpointing first"),
     )
+    single = [path for path in results if path.name == PATHS[0] and path.state == "ran"]
+    base = above_start(single[0]) if single else None
     if not same or base is None:
-        return made
+        return answer
     least, best = min(same, key=lambda pair: pair[0])
     share = f"{least / base:.0%} of" if base else "beside"
-    summary = f"{best.name} takes {show_bytes(least)}, {share} the single device's {show_bytes(base)}, and is the "
-    summary += f"same training ({best.equal_to_single})."
+    sizes = f"{show_bytes(least)}, {share} the single device's {show_bytes(base)}"
+    title = f"{best.name} takes {sizes}, and is the same training ({best.equal_to_single})"
     step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
-    title = summary.rstrip(".")
-    return replace(made, confidence="confirmed", title=title, summary=summary, next_step=step)
+    return replace(answer, confidence="confirmed", title=title, summary=f"{title}.", next_step=step)
+
+
+def _slug(path: PathResult) -> str:
+    return path.name.replace(" ", "-")

@@ -173,7 +173,7 @@ class _Trial:
             steps=listener.steps,
             loss=listener.loss,
             message=ending.message,
-            evidence=list(evidence_of(ended, listener, ending, killed)),
+            evidence=list(evidence_of(listener, ending, killed)),
             seed=self.seed,
             repeat=self.repeat,
             python=self.python,

@@ -23,6 +23,7 @@ from helpers.ground import umask
 from helpers.ground.child import program, transcript
 from helpers.look.message import of_device, of_host
 from helpers.look.messages import read_message
+from helpers.trials.targets import environment
 
 PROGRAM = "helpers.trials.under_torch.tuning_trial"
 TRIES = 3
@@ -33,16 +34,12 @@ MEASURED = ("peak_bytes", "seconds", "message")
 
 @dataclass(frozen=True)
 class Settings:
-    """How the study is run: ``parallel`` trials at once, ``limit_s`` seconds for each.
-
-    ``sampler`` makes an Optuna sampler for a seed (default: TPE).
-    """
+    """How the study is run: ``parallel`` trials at once, ``limit_s`` seconds for each."""
 
     parallel: int = 1
     limit_s: float = 3600.0
     direction: Direction = "minimize"
     seed: int = 0
-    sampler: Callable[[int], Any] = lambda seed: optuna.samplers.TPESampler(seed=seed)
 
 
 @dataclass(frozen=True)
@@ -80,13 +77,17 @@ def outcome_of(result: Mapping[str, Any]) -> str:
     return "host_oom" if any(map(of_host, messages)) else "error"
 
 
+def sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """What draws the parameters of one trial."""
+    return optuna.samplers.TPESampler(seed=seed)
+
+
 def tune(
     storage: Path,
     command_of: Callable[[Mapping[str, Any]], Sequence[str]],
     space: Mapping[str, Any],
     trials: int,
     settings: Settings = Settings(),
-    env: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Tuned:
     """Run ``trials`` trials, or what is left of them, of the study in the SQLite file ``storage``.
@@ -104,7 +105,7 @@ def tune(
             other = "another supervisor runs this study; wait for it or end it"
             raise ValueError(f"{storage}: {other}") from None
         study = _study(storage, settings.direction)
-        return _Supervisor(study, command_of, env, space, trials, settings, say).run()
+        return _Supervisor(study, command_of, space, trials, settings, say).run()
 
 
 def _study(storage: Path, direction: Direction) -> optuna.Study:
@@ -140,7 +141,6 @@ class _Supervisor:
 
     study: optuna.Study
     command_of: Callable[[Mapping[str, Any]], Sequence[str]]
-    env: Mapping[str, str] | None
     space: Mapping[str, Any]
     trials: int
     settings: Settings
@@ -196,7 +196,7 @@ class _Supervisor:
                 trial = self.study.ask()
             else:
                 return None
-            self.study.sampler = self.settings.sampler(self.settings.seed + trial.number)
+            self.study.sampler = sampler(self.settings.seed + trial.number)
             trial = Trial(self.study, trial._trial_id)
             for name, distribution in self.space.items():
                 trial._suggest(name, distribution)
@@ -212,7 +212,7 @@ class _Supervisor:
                 self.command_of(trial.params),
                 self.settings.limit_s,
                 {"result": END_S},
-                env=self.env,
+                env=environment(),
                 umask=umask.users_umask,  # the objective is the user's
             )
             result = answer.last("result")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 from matplotlib.figure import Figure
 
@@ -22,7 +23,6 @@ from helpers.trials.fixes import RECORDED, FixRow
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
 """What a remedy does on a box, in the order in which it is shown, each with its colour."""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
-WAYS = ("trials", "rehearsal", "replay", "audit", "argument")
 BEST = ("trials", "replay", "rehearsal", "audit", "argument")
 """What the first step rests on, the best first: a replay is of the trace that was given."""
 BY_REHEARSAL = (
@@ -40,32 +40,11 @@ SHELL = (
 
 def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
-    trials = len(study.plan.trials) if study.plan else 0
     card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
-    lines = [f"{len(study.rows)} remedies for {card}; {trials} trials made here"]
+    lines = [f"{len(study.rows)} remedies for {card}; {study.trials} trials made here"]
     if study.why:
         lines.append(f"Not measured: {study.why}")
-    if study.ran:
-        lines += study.ran.troubles
-    return "\n".join(lines)
-
-
-def counts(study: FixStudy) -> Shown:
-    """How many remedies help, harm, have no effect or are untested on this box, by what that
-    rests on.
-    """
-    rows = [
-        [effect, len(rows), *(sum(row.by == way for row in rows) for way in WAYS)]
-        for effect, rows in _by_effect(study).items()
-    ]
-    heads = ["on this box", "remedies", *(f"by {way}" for way in WAYS)]
-    notes = []
-    if study.elsewhere:
-        named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
-        notes.append(f"Left out, as they are for other boxes: {named}.")
-    if any(row.by == "rehearsal" for row in study.rows):
-        notes.append(BY_REHEARSAL)
-    return Shown(counted(study), heads, rows, notes)
+    return "\n".join([*lines, *study.troubles])
 
 
 def counted(study: FixStudy) -> str:
@@ -77,13 +56,15 @@ def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
     """The remedies by what they do on this box; those that save most memory first, those of no
     known saving last.
     """
-    known = sorted(study.rows, key=lambda row: 1e9 if row.saved is None else -row.saved)
-    return {effect: [row for row in known if row.effect == effect] for effect in EFFECTS}
+    by_effect: dict[str, list[FixRow]] = {effect: [] for effect in EFFECTS}
+    for row in sorted(study.rows, key=lambda row: math.inf if row.saved is None else -row.saved):
+        by_effect[row.effect].append(row)
+    return by_effect
 
 
 def ranked(study: FixStudy) -> list[FixRow]:
     """The remedies as they are shown: those that help first."""
-    return [row for rows in _by_effect(study).values() for row in rows]
+    return list(chain.from_iterable(_by_effect(study).values()))
 
 
 def fixes_table(study: FixStudy) -> Shown:
@@ -97,9 +78,14 @@ def fixes_table(study: FixStudy) -> Shown:
     saved = Column("memory saved", "%")
     why = Column("why", "", None)
     columns = ["remedy", "on this box", saved, "by", why, "claims"]
+    notes = []
+    if study.elsewhere:
+        named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
+        notes.append(f"Left out, as they are for other boxes: {named}.")
+    if any(row.by == "rehearsal" for row in study.rows):
+        notes.append(BY_REHEARSAL)
     title = "Remedies for this box, most memory saved first"
-    says = counted(study)
-    return Shown(title, columns, rows, widest=60, result=says)
+    return Shown(title, columns, rows, notes, widest=60, result=counted(study))
 
 
 def _reasons(row: FixRow) -> str:
@@ -110,21 +96,21 @@ def _reasons(row: FixRow) -> str:
         if words not in UNSAID and row.why not in words:
             in_words = words.replace(row.guess, row.guess.replace("_", " "), 1)
             said.append(f"{name}: {in_words}")
-    return "; ".join(one.rstrip(".") for one in said)
+    return "; ".join(words.rstrip(".") for words in said)
 
 
 def saved_bars(study: FixStudy) -> Shown:
     """The memory that each remedy saves, as far as trials, a rehearsal or a replay say so: a
     bar is what is left of the peak.
     """
-    known = [row for row in ranked(study) if row.saved is not None]
+    rows = [row for row in ranked(study) if row.saved is not None]
     title = "No rehearsal, replay or trial says how much memory a remedy saves here"
-    if known:
-        best = max(known, key=lambda row: row.saved or 0)
+    if rows:
+        best = max(rows, key=lambda row: row.saved or 0)
         title = f"{best.says}: {best.saved:.0%} less memory, by {best.by}"
-    cells = [[row.says, row.effect, row.saved, row.by] for row in known]
+    cells = [[row.says, row.effect, row.saved, row.by] for row in rows]
     columns = ["remedy", "on this box", Column("memory saved", "%"), "by"]
-    return Shown(title, columns, cells, draw=partial(_draw_saved, known, title), none=title)
+    return Shown(title, columns, cells, draw=partial(_draw_saved, rows, title), none=title)
 
 
 def _draw_saved(rows: list[FixRow], title: str) -> Figure:
@@ -201,7 +187,7 @@ def verdict(study: FixStudy) -> Verdict:
     by = _by_effect(study)
     best = next((row for way in BEST for row in by["helps"] if row.by == way), None)
     missing = []
-    if not study.plan:
+    if not study.trials:
         how = "this notebook with box = live and a time budget"
         missing.append(Missing("the remedies tried on this box", how))
     return Verdict(

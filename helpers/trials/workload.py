@@ -62,13 +62,6 @@ class Workload:
     step: str = ""
 
     @property
-    def given(self) -> dict[str, Any]:
-        """Every parameter of a built-in, with what is changed of it."""
-        if self.name not in BUILT_IN:
-            return {**self.parameters}
-        return {**BUILT_IN[self.name].parameters, **self.parameters}
-
-    @property
     def words(self) -> str:
         """The workload in one line."""
         if self.command:
@@ -123,7 +116,7 @@ def argv(wanted: Workload, python: str, seed: int, target: Target) -> list[str]:
         return list(wanted.command)
     spec = {
         "workload": wanted.name,
-        "parameters": wanted.given,
+        "parameters": {**BUILT_IN[wanted.name].parameters, **wanted.parameters},
         "seed": seed,
         "device": target.device,
         "pci": "" if target.pci == "cpu" else target.pci,

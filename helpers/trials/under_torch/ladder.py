@@ -80,12 +80,12 @@ def climb(fits: Callable[[int], bool], stop: int) -> Climb:
             climbed.held_bytes = size
         else:
             climbed.refused_bytes = size
-        held = climbed.held_bytes
+        fits_bytes = climbed.held_bytes
         refused = climbed.refused_bytes
         if refused:
-            middle = (held + refused) // 2
+            middle = (fits_bytes + refused) // 2
             size = middle - middle % STEP_BYTES
-            if size <= held or refused - held <= max(STEP_BYTES, refused // 256):
+            if size <= fits_bytes or refused - fits_bytes <= max(STEP_BYTES, refused // 256):
                 return climbed
         elif size == stop:
             return climbed

@@ -237,7 +237,7 @@ def trained(spec: Row, kind: Callable[[Row], Run] = Run) -> Generator[Row, None,
 
     def keep_norm() -> None:
         gradients = [parameter.grad for parameter in run.model.parameters()]
-        norms = [gradient.norm() for gradient in gradients if gradient is not None]
+        norms = [gradient.double().norm() for gradient in gradients if gradient is not None]
         figures.append(float(torch.stack(norms).norm()))
 
     run.after_first_backward = keep_norm
