@@ -57,6 +57,7 @@ def replay(
     _check_columns(trace)
     compiled = choose(engine, stop) == "compiled"
     recorded = trace.driver if card.policy == "recorded" else ()
+    uses = trace.op == Op.RECORD_STREAM
     pools = _pools(trace)
     tables, values = starting_state(
         trace,
@@ -64,7 +65,7 @@ def replay(
         card,
         rules,
         pools=pools,
-        streams=np.unique(trace.stream[trace.op == Op.RECORD_STREAM]).tolist(),
+        streams=np.unique(trace.stream[uses]).tolist(),
         addresses=tuple(call.address for call in recorded if call.action == "malloc"),
         room=4096 if compiled else 32,
     )
@@ -185,7 +186,8 @@ def _outcome(state: Memory, stop: int, timeline: np.ndarray | None) -> Outcome:
     block_state = np.where(allocated > 0, blocks.LIVE, waits)
     place = (expandable, ordinal, base, address - base, size)
     rows = np.stack((*place, requested, block_state, stream, small, private, mapped), axis=1)
-    rows = rows[used == 1]
+    in_use = used == 1
+    rows = rows[in_use]
     figures = state.columns("stats", "current peak allocated freed")
     shape = (len(blocks.NAMES), len(blocks.POOLS))
     count = shape[0] * shape[1]

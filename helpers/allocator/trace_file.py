@@ -16,7 +16,6 @@ from helpers.allocator.snapshot import load
 from helpers.allocator.trace import MAX_FILE_BYTES, Trace, TraceError
 from helpers.look.files import opened
 
-_BLOCK_BYTES = 1 << 22
 _LINE_BYTES = 64 << 20
 
 
@@ -66,15 +65,12 @@ def _kind(name: str, head: bytes) -> str:
 def _lines(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:
     """Lines of a file in bounded memory; a .xz of zeros is stopped at ``max_bytes``."""
     seen = 0
-    rest = b""
-    while block := file.read(_BLOCK_BYTES):
-        seen += len(block)
+    while line := file.readline(min(_LINE_BYTES, max_bytes) + 1):
+        seen += len(line)
         if seen > max_bytes:
             limit = f"the limit of {max_bytes:,} bytes; allow more with max_bytes=N"
             raise TraceError(f"the text is longer than {limit}")
-        *lines, rest = (rest + block).split(b"\n")
-        if len(rest) > _LINE_BYTES:
-            what = f"a line is longer than {_LINE_BYTES:,} bytes"
-            raise TraceError(f"{what}: these are not the oracle's JSON lines")
-        yield from lines
-    yield rest
+        if len(line) > _LINE_BYTES:
+            longer = f"a line is longer than {_LINE_BYTES:,} bytes"
+            raise TraceError(f"{longer}: these are not the oracle's JSON lines")
+        yield line

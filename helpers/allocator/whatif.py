@@ -5,8 +5,8 @@ One request stream under many settings, the one to use, or what is missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -87,21 +87,11 @@ def whatif(
     table = [row_of(settings[conf], tried[conf], rules, fraction, origins[conf]) for conf in confs]
     rows = sorted(table, key=_rank)
     use, why = choose(rows)
-    needs = 0
-    needs_settings = ""
-    live: list[LiveBytes] = []
-    groups: list[LiveBytes] = []
+    missing = _Missing()
     if use is None:
-        allowed = [row.settings for row in rows if not row.flags]
-        if not allowed:
-            none = f"none of the settings given may be recommended ({rows[0].flags[0]})"
-            raise ValueError(f"{none}: add the default, ''")
-        needs_settings, enough = smallest_of(runs, allowed, above=card.capacity_bytes)
-        needs = enough - card.capacity_bytes
-        failed = next(one.first_oom for one in tried[needs_settings] if one.first_oom is not None)
-        live, groups = live_at(runs.of(needs_settings), origins[needs_settings], failed)
-        under = needs_settings or "the default settings"
-        why = f"it needs {show_bytes(needs)} more ({needs:,} bytes), with {under}"
+        missing = _missing(runs, rows, tried, origins)
+        under = missing.settings or "the default settings"
+        why = f"it needs {show_bytes(missing.bytes)} more ({missing.bytes:,} bytes), with {under}"
         if floor > card.capacity_bytes:
             why += (
                 f"; arithmetic alone shows it: {show_bytes(floor)} are live or held at operation {int(origin[floor_at])}, "
@@ -126,15 +116,46 @@ def whatif(
         rows=rows,
         use=use or "",
         why=why,
-        needs_bytes=needs,
-        needs_settings=needs_settings,
+        needs_bytes=missing.bytes,
+        needs_settings=missing.settings,
         floor_bytes=floor,
         floor_index=int(origin[floor_at]),
-        live=live,
-        groups=groups,
+        live=missing.live,
+        groups=missing.groups,
         warnings=warnings,
         grows=growth_words(trace),
     )
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """The bytes that no setting saves, the settings that need the fewest, and what was live when
+    the trace first ran out under those.
+    """
+
+    bytes: int = 0
+    settings: str = ""
+    live: list[LiveBytes] = field(default_factory=list)
+    groups: list[LiveBytes] = field(default_factory=list)
+
+
+def _missing(
+    runs: Runs,
+    rows: Sequence[Replay],
+    tried: Mapping[str, Sequence[Outcome]],
+    origins: Mapping[str, np.ndarray],
+) -> _Missing:
+    """What is missing where no setting passes. Raises ValueError where none may be recommended."""
+    allowed = [row.settings for row in rows if not row.flags]
+    if not allowed:
+        none = f"none of the settings given may be recommended ({rows[0].flags[0]})"
+        raise ValueError(f"{none}: add the default, ''")
+    capacity_bytes = runs.card.capacity_bytes
+    settings, enough_bytes = smallest_of(runs, allowed, above=capacity_bytes)
+    failures = [outcome.first_oom for outcome in tried[settings]]
+    first_failure = next(at for at in failures if at is not None)
+    live, groups = live_at(runs.of(settings), origins[settings], first_failure)
+    return _Missing(enough_bytes - capacity_bytes, settings, live, groups)
 
 
 def _replay(runs: Runs, job: tuple[str, str]) -> Outcome:
