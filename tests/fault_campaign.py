@@ -1,6 +1,6 @@
 """Is every run accounted for, whatever happens to it, to its supervisor, to the disk and to the machine? Faults by the hundred.
 
-    python tests/fault_campaign.py [--faults 300] [--seed N] [--one SEED] [--keep FOLDER] [--json]
+    python tests/fault_campaign.py [--faults 300] [--seed N] [--one SEED] [--keep FOLDER]
 
 The loop, journal and supervisor as they are, over a stand-in of 50 ms for the runner and its kernel (fault_stand_in.py); several
 faults in each batch, drawn by the seed, each batch resumed until it ends. Real kernels under each kind of end are those of
@@ -143,8 +143,6 @@ def table(done: list[dict[str, Any]]) -> str:
     """Each kind, how often it struck, and in how many of its batches something did not hold."""
     struck = Counter(kind for one in done for kind in one["struck"])
     bad = Counter(kind for one in done for kind in set(one["struck"]) if one["violations"])
-    reasons = [item for one in done for item in one.get("not_run", {}).items()]
-    not_run = {kind: why for kind, why in reasons if not struck[kind]}
     kinds = [kind for kind in (*IN_RUN, *OUTSIDE) if struck[kind]]
     rows = [f"{kind:<45}{struck[kind]:>6}{bad[kind]:>12}" for kind in kinds]
     return "\n".join(
@@ -152,7 +150,6 @@ def table(done: list[dict[str, Any]]) -> str:
             f"{'fault':<45}{'times':>6}{'violations':>12}",
             *rows,
             f"{'all':<45}{struck.total():>6}{sum(len(one['violations']) for one in done):>12}",
-            *(f"{kind}: not run because {why}" for kind, why in not_run.items()),
         ]
     )
 
@@ -166,7 +163,6 @@ def main(argv: list[str] | None = None) -> int:
     keep = "with --one: its folder"
     parser.add_argument("--one", type=int, metavar="SEED", help=one)
     parser.add_argument("--keep", default="", metavar="FOLDER", help=keep)
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     began = time.monotonic()
     import helpers.batch.supervisor  # noqa: F401  before the forks
@@ -177,9 +173,6 @@ def main(argv: list[str] | None = None) -> int:
     else:
         done = campaign(given.faults, given.seed)
     wrong = [one for one in done if one["violations"]]
-    if given.json:
-        print(json.dumps({"batches": done, "seconds": time.monotonic() - began}))
-        return bool(wrong)
     print(table(done))
     runs, lives = (sum(one[what] for one in done) for what in ("runs", "lives"))
     longest = f"the longest {max(one['longest_s'] for one in done):.1f} s"

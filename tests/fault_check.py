@@ -63,11 +63,11 @@ def bare(record: dict[str, Any] | None) -> dict[str, Any] | None:
 def summary(
     case: Case, violations: list[str], began: float, outside: list[str], **more: Any
 ) -> dict[str, Any]:
-    """A batch and what became of it, as a row of the campaign. ``more``: struck, in_run, not_run, where they are not usual."""
+    """A batch and what became of it, as a row of the campaign. ``more``: struck, in_run, where they are not usual."""
     begun = {event["run"] for event in case.log() if event["what"] == "begin"}
     states = Counter(record["state"] for record in case.lives[-1].snapshot.values())
     row = {"seed": case.seed, "jobs": case.jobs, "outside": outside, "struck": outside}
-    row |= {"in_run": [], "not_run": {}, "violations": violations, "states": dict(states)}
+    row |= {"in_run": [], "violations": violations, "states": dict(states)}
     row |= {"lives": len(case.lives), "runs": len(begun), **more}
     longest_s = max(life.seconds for life in case.lives)
     return {**row, "longest_s": longest_s, "seconds": time.monotonic() - began}

@@ -19,7 +19,7 @@ from helpers.batch.carrier import Local
 from helpers.batch.look_shapes import BoxState, GpuState, Trouble
 from helpers.batch.one_run import run_one
 from helpers.batch.plan import PlanError, load_plan
-from helpers.batch.progress import Quiet
+from helpers.batch.progress import Plain
 from helpers.batch.record import (
     IllegalMove,
     move,
@@ -86,8 +86,9 @@ def test_a_batch_says_by_its_exit_code_whether_every_run_answered(tmp_path, end,
 
 
 def test_progress_is_told_of_every_run_by_one_thread_alone(tmp_path):
-    class Heard(Quiet):
+    class Heard(Plain):
         def __init__(self):
+            super().__init__()
             self.threads = set()
             self.ended_as = []
             self.ticks = []

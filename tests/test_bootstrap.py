@@ -1,7 +1,6 @@
 """Set-up as a person meets it: the first use, the warm one, interruptions, wrong use, and what each verb becomes."""
 
 import ast
-import fcntl
 import json
 import os
 import re
@@ -310,19 +309,6 @@ def test_a_copied_checkout_does_not_trust_the_record_it_came_with(warm, tmp_path
     assert stamp.read(tmp_path / ".venv") is None
 
 
-@needs_pip
-def test_a_second_set_up_waits_for_the_first(bare):
-    handle = os.open(bare.root / "env", os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    child = bare.begin("diagnose", "--torch=none")
-    assert child.stderr is not None
-    assert child.stderr.readline().startswith("another set-up of this checkout is running")
-    assert not bare.venv.exists()
-    os.close(handle)
-    child.communicate(timeout=60)
-    assert child.returncode == 0 and stamp.read(bare.venv)
-
-
 def test_the_record_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     kept = tmp_path / "casebook.json"
     kept.write_text("old")
@@ -379,26 +365,6 @@ def test_a_python_too_old_or_too_new_is_refused_in_one_line_before_anything_is_m
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert f"Python {version} seen, 3.10 to 3.13 expected" in done.stderr
     assert "install one" in done.stderr and not bare.venv.exists()
-
-
-@needs_pip
-def test_a_login_without_a_home_sets_up_and_gives_its_programs_folders(bare):
-    """A container started with a bare uid has no HOME, and one of cron may have no LANG either."""
-    env = {name: text for name, text in bare.env().items() if name not in ("HOME", "LANG", "USER")}
-    done = ran(bare.command("diagnose", "--torch=none"), env=env, cwd="/")
-    assert done.returncode == 0, done.stderr
-    said = told(done)
-    assert "JUPYTER_RUNTIME_DIR" in said["env"] and said["argv"][0] == "run"
-
-
-@pytest.mark.parametrize(
-    ("version", "good"),
-    [((3, 9, 2), False), ((3, 10, 0), True), ((3, 13, 4), True), ((3, 14, 0), False)],
-)
-def test_supported_pythons(version, good):
-    import bootstrap
-
-    assert bootstrap.supported(version) is good
 
 
 def test_capture_needs_no_set_up(bare):
@@ -502,10 +468,6 @@ def test_lab_stays_on_this_machine(uid, display, extra, tmp_path, monkeypatch, c
     assert {path.stat().st_mode & 0o077 for path in left} == {0}
     assert f"ssh -L {port}:127.0.0.1:{port} " in said
     assert ("--allow-root is passed" in said) == (uid == 0)
-
-
-def test_two_labs_at_once_get_two_ports():
-    assert verbs.free_port() != verbs.free_port()
 
 
 @pytest.mark.slow

@@ -1,13 +1,8 @@
 """A slice of the fault campaign in every run of all tests, and a checker that finds what does not hold."""
 
 import json
-import random
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import fault_campaign
-import fault_lives
 import pytest
 from fault_check import Check
 from fault_kinds import IN_RUN, KILLS, OUTSIDE, Case, Life
@@ -57,29 +52,6 @@ def judged(tmp_path):
         return [line.split(":")[0] for line in Check(case).all()]
 
     return judge
-
-
-def test_what_a_killed_life_still_writes_is_not_laid_on_a_plan_that_was_refused(
-    tmp_path, monkeypatch
-):
-    case = Case(tmp_path, 1, 1, batch=tmp_path / "out" / "batch")
-    case.batch.mkdir(parents=True)
-    (tmp_path / "plan.yaml").write_text("jobs: 1\n")
-    late = "import sys, time; time.sleep(1.5); open(sys.argv[-1] + '/late', 'w').close()"
-    runner = subprocess.Popen([sys.executable, "-S", "-c", late, "--one", case.batch])
-    life = subprocess.Popen(["sleep", "60"])
-    refused = []
-
-    def second(*given):  # as long as the plan's reading takes
-        refused.append(given)
-        runner.wait()
-
-    monkeypatch.setattr(fault_lives, "second", second)
-    fault = Life(0, "plan changed between", "boot")
-    lived = SimpleNamespace(case=case, life=fault, pid=life.pid, moment=lambda span_s: True)
-    lived.end = life.wait
-    fault_lives.strike(lived, random.Random(1), "boot")
-    assert refused and (case.batch / "late").exists() and case.refusals == []
 
 
 INTERRUPTED = {"state": "failed", "stopped_by": "interrupt", "ends": 0, "fault": KILLS[0]}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS
 
 from helpers.batch.dry_run import dry_run, dry_run_text, total_estimate_s
-from helpers.batch.notebook import NotebookError, check_parameters, open_notebook, parameters
+from helpers.batch.notebook import NotebookError, check_parameters
 from helpers.batch.plan import GONE_KEYS, PlanError, in_order, load_plan
 from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
 from helpers.batch.shapes import DANGERS
@@ -183,18 +183,6 @@ def test_a_file_that_is_no_notebook_of_ours_is_refused_before_anything_runs(
     text = content if isinstance(content, str) else json.dumps(content)
     (tmp_path / "odd.ipynb").write_text(text)
     assert words in refused(plan, f"{NEEDS}}}\n- {{notebook: odd.ipynb}}")
-
-
-def test_a_newer_minor_format_is_read(tmp_path):
-    (tmp_path / "n.ipynb").write_text(json.dumps({**BOOK, "nbformat_minor": 9}))
-    assert open_notebook(tmp_path / "n.ipynb").cells == []
-
-
-def test_parameters_are_read_with_their_annotations():
-    known = parameters(open_notebook(NOTEBOOKS / "takes_parameters.ipynb"))
-    kinds = {"box": "str", "steps": "int", "rate": "float", "deep": "bool", "sizes": "list[int]"}
-    kinds.update(batch="str", out="str")
-    assert {name: ast.unparse(kind) for name, kind in known.items()} == kinds
 
 
 KINDS = {  # annotation: values that fit, and some that do not

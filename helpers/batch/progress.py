@@ -19,30 +19,6 @@ from .time_left import short_time, time_left_s
 FIRST_LINE_S = 2.0
 
 
-class Quiet:
-    """Shows nothing of how a batch goes on, and is the base of what does.
-
-    All calls come from the thread of the batch.
-    """
-
-    def started(self, folder: Path, runs: Sequence[Run]) -> None:
-        """The batch in ``folder`` begins or goes on, with its runs as they are now."""
-
-    def run_started(self, number: int, run: Run) -> None:
-        """The run with this number in the batch starts."""
-
-    def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
-        """A few times a second while a run goes on; ``cell`` of ``cells`` is running, 0 of 0
-        while its kernel starts.
-        """
-
-    def run_ended(self, number: int, run: Run) -> None:
-        """The run with this number has ended, or was skipped."""
-
-    def ended(self) -> None:
-        """The batch is over."""
-
-
 @dataclass
 class Going:
     """A run that goes on: where it stands, and when the next line says so."""
@@ -53,12 +29,14 @@ class Going:
     next_line_s: float = FIRST_LINE_S
 
 
-class Plain(Quiet):
+class Plain:
     """One line as a run starts and ends; in between a line after 2, 4, 8 ... seconds and at
     most every 30.
+
+    All calls come from the thread of the batch. Without a stream nothing is said.
     """
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: TextIO | None = None):
         self.stream = stream
         self.runs: list[Run] = []
         self.going: dict[int, Going] = {}
@@ -116,5 +94,7 @@ class Plain(Quiet):
         self._print(f"run {number + 1} of {len(self.runs)}: {words}")
 
     def _print(self, line: str) -> None:
+        if self.stream is None:
+            return
         with suppress(OSError, ValueError):  # a closed terminal must not end a night's batch
             print(line, file=self.stream, flush=True)

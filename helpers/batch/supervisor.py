@@ -18,7 +18,7 @@ from .carrier import Local
 from .journal import Journal
 from .one_run import mark_of
 from .plan import PlanError, Step, load_plan
-from .progress import Quiet
+from .progress import Plain
 from .record import in_words, move, replaced
 from .shapes import Run, StoppedBy
 from .stop import Stop
@@ -56,7 +56,7 @@ def run_plan(
     *,
     box: str = "",
     capture: Capture | None = None,
-    progress: Quiet | None = None,
+    progress: Plain | None = None,
     carrier: Local | None = None,
     resume: Path | None = None,
     measure: Measure | None = None,
@@ -86,7 +86,7 @@ def run_plan(
                 journal = Journal.reopen(resume, checked, again)
             else:
                 journal = Journal.begin(out_root, checked)
-            supervisor = _Supervisor(journal, carrier, stop, progress or Quiet(), measure)
+            supervisor = _Supervisor(journal, carrier, stop, progress or Plain(), measure)
             return supervisor.carry_out(capture)
     finally:
         carrier.close()
@@ -102,7 +102,7 @@ class _Supervisor:
         journal: Journal,
         carrier: Local,
         stop: Stop,
-        progress: Quiet,
+        progress: Plain,
         measure: Measure | None,
     ):
         self.journal = journal
