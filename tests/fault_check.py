@@ -200,7 +200,8 @@ class Check:
                 lives = [one for one in self.case.lives if one.number <= life.number]
                 seen = [one.snapshot[before] for one in lives if before in one.snapshot]
                 seen = [record for record in seen if record["stopped_by"] != "interrupt"]
-                ended += [record["state"] for record in seen if record["state"] in ENDS]
+                # What was skipped had not begun.
+                ended += [record["state"] for record in seen if record["state"] in ENDS[:-1]]
                 if ended or life.fault in CUTS or life.fault.startswith("host OOM"):
                     was = f"its attempt {attempt - 1} was {ended or 'cut off'}"
                     self.no("repeated", f"{key}: {was} under: {life.fault}")

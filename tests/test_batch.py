@@ -376,7 +376,7 @@ def test_a_run_that_reads_the_batch_waits_for_all_before_it(tmp_path):
     standin = StandIn(each=brief)
     go(plan(tmp_path, "\n".join(row + part for part in parts), "jobs: 4"), standin, slots=4)
     assert set(standin.ran[:3]) == {"000", "001", "002"}
-    assert standin.ran[3] == "003" and standin.most == 3
+    assert set(standin.ran[3:]) == {"003", "004", "005"} and standin.most == 3
 
 
 CARD = "0000:03:00.0"

@@ -60,8 +60,8 @@ def measure(
     """
     began = time.monotonic()
     bundle, sick = _bundle(root)
-    asked = [pci_address(gpu) or gpu for gpu in gpus]
-    wanted = [gpu for gpu in gpus_of(bundle) if not asked or gpu.pci in asked]
+    addresses = [pci_address(gpu) or gpu for gpu in gpus]
+    wanted = [gpu for gpu in gpus_of(bundle) if not addresses or gpu.pci in addresses]
     meminfo = f"{root}/proc/meminfo"
     total, available = (status_field(meminfo, name) for name in ("MemTotal:", "MemAvailable:"))
     free = None
@@ -72,10 +72,10 @@ def measure(
         read_only = bool(disk.f_flag & os.ST_RDONLY)
     boot = files.boot_id(root)
     last = since if since and since.boot_id == boot else BoxState(boot)
-    log, errors, whole = new_errors(root, last.log)
+    log, errors, is_whole = new_errors(root, last.log)
     kills = status_field(f"{root}/proc/vmstat", "oom_kill")
     before = last.oom_kills
-    if not whole and kills is not None and before is not None and kills > before:
+    if not is_whole and kills is not None and before is not None and kills > before:
         ended = "more process(es) that the kernel's OOM killer ended, expected none"
         errors += (Trouble("box", f"/proc/vmstat counts {kills - before} {ended}"),)
     return BoxState(
@@ -160,11 +160,11 @@ def gpu_state(gpu: Gpu, bundle: Bundle, root: str) -> GpuState:
         if pool.layer in _POOLS and pool.used.ok and pool.total.ok
     )
     holders = []
-    for one in one_each(gpu.holders):
+    for holder in one_each(gpu.holders):
         # A host's number is one of another namespace.
-        process = process_of(-1 if numbered_by_host(one) else one.pid, root)
-        size = one.memory.bytes if one.memory.ok else None
-        holders.append(Held(one.pid, process.name, process.state, process.start_ticks, size))
+        process = process_of(-1 if numbered_by_host(holder) else holder.pid, root)
+        size = holder.memory.bytes if holder.memory.ok else None
+        holders.append(Held(holder.pid, process.name, process.state, process.start_ticks, size))
     return GpuState(gpu.pci, pools, tuple(holders), tuple(_celsius(gpu, bundle)))
 
 

@@ -40,8 +40,8 @@ def dry_run_text(checked: CheckedPlan) -> str:
     widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
     lines = []
     for row in rows:
-        own = [f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu"]
-        words = " ".join(" ".join([row["gpu"], row["preset"], *own]).split())[:60]
+        settings = [f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu"]
+        words = " ".join(" ".join([row["gpu"], row["preset"], *settings]).split())[:60]
         cells = "  ".join(f"{row[name]:<{width}}" for name, width in widths.items())
         lines.append(f"{cells}  {row['estimate_s']:6.1f} s  {words}".rstrip())
     total_s = total_estimate_s(checked)

@@ -36,12 +36,12 @@ def new_errors(root: str, since: str) -> tuple[str, tuple[Trouble, ...], bool]:
     With an empty ``since`` nothing is judged. The journal is asked only where /dev/kmsg is
     refused and ``root`` is this box.
     """
-    position, lines, whole = kmsg(root + "/dev/kmsg", since)
+    position, lines, is_whole = kmsg(root + "/dev/kmsg", since)
     if not position and not root:
-        position, lines, whole = _journal(since)
-    # A position of one source says nothing of the other.
-    errors = judged("\n".join(lines)) if since[:4] == position[:4] else ()
-    return position, errors, whole
+        position, lines, is_whole = _journal(since)
+    if since[:4] != position[:4]:  # a position of one source says nothing of the other
+        return position, (), is_whole
+    return position, judged("\n".join(lines)), is_whole
 
 
 def judged(text: str) -> tuple[Trouble, ...]:
@@ -80,30 +80,39 @@ def kmsg(path: str, since: str) -> tuple[str, list[str], bool]:
     """(position, the lines after ``since``, whether none is missing) of /dev/kmsg or of a copy
     of it; no position: refused.
     """
-    after = int(since.split()[1]) if since.startswith("kmsg ") else -1
-    last = -1
-    first = -1
+    after = -1
+    if since.startswith("kmsg "):
+        after = int(since.split()[1])
+    numbers = [after]
     lines: list[str] = []
     try:
         for record in kmsg_records(path, LOG_S):
             words = record.split(b",", 2)
             if len(words) == 3 and words[0].isdigit() and words[1].isdigit():
-                last = int(words[1])
-                first = last if first < 0 else first
-                if last > after:
+                numbers.append(int(words[1]))
+                if numbers[-1] > after:
                     lines.append(kmsg_line(record).decode("utf-8", "replace").rstrip())
     except OSError:
         return "", [], False
     # Of those between, the ring buffer was overwritten before they were read.
-    return f"kmsg {max(last, after)}", lines, not since or first <= after + 1
+    is_whole = not since or len(numbers) < 2 or numbers[1] <= after + 1
+    return f"kmsg {max(numbers)}", lines, is_whole
 
 
 def _journal(since: str) -> tuple[str, list[str], bool]:
     """As ``kmsg``, from the journal; a position is a cursor of it."""
-    cursor = since[len("journal ") :] if since.startswith("journal ") else ""
-    part = ["--after-cursor", cursor] if cursor else ["-n", "1"]
+    cursor = ""
+    part = ["-n", "1"]
+    if since.startswith("journal "):
+        cursor = since[len("journal ") :]
+        part = ["--after-cursor", cursor]
     done = commands.run([*JOURNAL, "0", "--show-cursor", *part], LOG_S, LOG_LIMIT)
-    lines = done.stdout.decode("utf-8", "replace").splitlines() if done.status == "ok" else []
-    ends = [line[len(CURSOR) :] for line in lines if line.startswith(CURSOR)] or [cursor]
-    position = f"journal {ends[-1]}" if done.status == "ok" and ends[-1] else ""
-    return position, [one for one in lines if one[:3] != "-- "] if position else [], bool(position)
+    lines = []
+    for line in done.stdout.decode("utf-8", "replace").splitlines():
+        if line.startswith(CURSOR):
+            cursor = line[len(CURSOR) :]
+        elif not line.startswith("-- "):
+            lines.append(line)
+    if done.status != "ok" or not cursor:
+        return "", [], False
+    return f"journal {cursor}", lines, True

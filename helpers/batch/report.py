@@ -129,7 +129,9 @@ def read_report(batches: Sequence[Path]) -> Report:
     report = Report(folder, tuple(batches), sections, unreadable)
     if not report.is_large:
         return report
-    ran = sorted((each for each in sections if each.ran), key=lambda section: not section.lost)
+    ran = sorted(
+        (section for section in sections if section.ran), key=lambda section: not section.lost
+    )
     with_page = {section.anchor for section in ran[:MOST_RUN_PAGES]}
     for number, section in enumerate(sections):
         if section.anchor in with_page:

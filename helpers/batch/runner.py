@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
     os.set_blocking(1, False)
     threading.Thread(target=_beat, daemon=True).start()
     folder = Path(argv[1])
-    run = one(folder, job)
+    run = execute_run(folder, job)
     # The batch's thread that started us may have ended; the batch itself may take a moment longer.
     was_stopped = run.stopped_by == "interrupt" and run.signal == "SIGTERM"
     deadline = time.monotonic() + (1.0 if was_stopped else 0.0)
@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def one(folder: Path, job: Job) -> Run:
+def execute_run(folder: Path, job: Job) -> Run:
     """Execute the notebook of a started run and return its record with its answer, or with what
     stopped it.
     """
@@ -71,17 +71,26 @@ def one(folder: Path, job: Job) -> Run:
         with notebook.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
             from .engine import execute
 
-        options = {name: job[name] for name in ("cell_s", "run_s", "mark")}
-        what = (Path(job["source"]), folder / NOTEBOOK, job["parameters"])
-        done = execute(*what, adopted=True, on_cell=_say_cell, **options)
+        done = execute(
+            Path(job["source"]),
+            folder / NOTEBOOK,
+            job["parameters"],
+            cell_s=job["cell_s"],
+            run_s=job["run_s"],
+            mark=job["mark"],
+            adopted=True,
+            on_cell=_say_cell,
+        )
         changes["left_behind"] = list(done.left_behind)
-        if fault := done.fault:
-            interrupted = fault.state == "interrupted"
-            state = "failed" if interrupted else fault.state
+        fault = done.fault
+        if fault:
+            state = fault.state
             cause = fault.cause
+            if state == "interrupted":
+                state = "failed"
+                changes["stopped_by"] = "interrupt"
             changes.update(signal=fault.signal, failing_cell=fault.cell)
             changes["last_words"] = fault.last_words[-LAST_WORDS:]
-            changes["stopped_by"] = "interrupt" if interrupted else ""
     except Exception as error:  # noqa: BLE001  whatever breaks here is this run's record, not the batch's end
         traceback.print_exc()
         state = "failed"
@@ -109,10 +118,11 @@ def read_back(folder: Path) -> tuple[dict[str, Any], str]:
     except notebook.VerdictError as error:
         return answer, str(error)
     if answer["verdict"] is None and notebook.needs_verdict(nb):
-        own = 'one that answers by its end has casebook: {"verdict": false} in its metadata'
-        return answer, f"ended without a verdict; {own}"
-    whole = answer["cells"].keys() <= {"completed"}
-    return answer, "" if whole else "ended before its last cell"
+        advice = 'one that answers by its end has casebook: {"verdict": false} in its metadata'
+        return answer, f"ended without a verdict; {advice}"
+    if answer["cells"].keys() <= {"completed"}:
+        return answer, ""
+    return answer, "ended before its last cell"
 
 
 def salvaged(folder: Path) -> tuple[dict[str, Any], str]:

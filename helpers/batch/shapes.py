@@ -87,10 +87,10 @@ class Plan(Shape):
     runs: list[PlannedRun] = Field(min_length=1)
 
 
-def _known(version: int) -> int:
+def _readable(version: int) -> int:
     if version != RUN_VERSION:
-        known = f"this workbook reads {RUN_VERSION}; update the workbook"
-        raise ValueError(f"schema_version {version}: {known}")
+        advice = f"this workbook reads {RUN_VERSION}; update the workbook"
+        raise ValueError(f"schema_version {version}: {advice}")
     return version
 
 
@@ -106,7 +106,7 @@ class Run(Shape):
     had counted before its start.
     """
 
-    schema_version: Annotated[int, AfterValidator(_known)] = RUN_VERSION
+    schema_version: Annotated[int, AfterValidator(_readable)] = RUN_VERSION
     run_id: str
     batch_id: str
     box: str

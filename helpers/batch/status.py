@@ -52,13 +52,15 @@ def status_text(view: BatchView) -> str:
 
 
 def _remarks(run: Run, several_nodes: bool) -> list[str]:
-    remarks = [
-        f"on {run.node}" if several_nodes and run.node else "",
-        f"attempt {run.attempt}" if run.attempt > 1 else "",
-        run.verdict.short if run.verdict else "",
-        run.cause or gone(run),
-        f"afterwards: {run.gate}" if run.gate else "",
-        run.strikes_in_words,
-        *run.notes,
-    ]
+    remarks = []
+    if several_nodes and run.node:
+        remarks.append(f"on {run.node}")
+    if run.attempt > 1:
+        remarks.append(f"attempt {run.attempt}")
+    if run.verdict:
+        remarks.append(run.verdict.short)
+    remarks.append(run.cause or gone(run))
+    if run.gate:
+        remarks.append(f"afterwards: {run.gate}")
+    remarks += [run.strikes_in_words, *run.notes]
     return [remark for remark in remarks if remark]

@@ -189,7 +189,7 @@ class _Supervisor:
         if not self.carrier.one_box:
             return True
         steps = [step, *(self.checked.steps[beside] for beside in self.going.values())]
-        only_looks = all(each.danger == "looks" for each in steps)
+        only_looks = all(other.danger == "looks" for other in steps)
         return only_looks and len(self.going) < self.checked.plan.jobs
 
     def _start(self, number: int) -> None:

@@ -81,31 +81,32 @@ class Watched:
         last_look = time.monotonic()
         while self.process.poll() is None:
             word = self._hear()
-            here = time.monotonic()
-            if word or here - last_look > JUMP_S:
-                last_word = here  # after a jump: we were stopped ourselves, and its words are still to be heard
-            last_look = here
+            now_s = time.monotonic()
+            if word or now_s - last_look > JUMP_S:
+                last_word = now_s  # after a jump: we were stopped ourselves, and its words are still to be heard
+            last_look = now_s
             if tick:
-                tick(self.cell, self.cells, here - self.began)
+                tick(self.cell, self.cells, now_s - self.began)
             if self.stop.signal and not stopping:
                 name = self.stop.signal
                 self.verdict = ("failed", f"interrupted by {name}", name)
-                stopping = here + STOP_S
+                stopping = now_s + STOP_S
                 self.process.send_signal(signal.SIGINT)
-            elif not stopping and (why := self._late(here, last_word)):
-                self.verdict = ("timed_out", why, "")
-                stopping = here
-            if stopping and (here >= stopping or self.stop.times > 1):
+            elif not stopping and self._late(now_s, last_word):
+                self.verdict = ("timed_out", self._late(now_s, last_word), "")
+                stopping = now_s
+            if stopping and (now_s >= stopping or self.stop.times > 1):
                 self._kill()
                 break
         while self._hear(wait_s=1.0):
             continue
 
-    def _late(self, here: float, last_word: float) -> str:
-        if here > self.began + self.limit_s + GRACE_S:
+    def _late(self, now_s: float, last_word: float) -> str:
+        if now_s > self.began + self.limit_s + GRACE_S:
             return f"its runner did not stop {GRACE_S:g} s after the limit of {self.limit_s:.3g} s"
-        silent = here - last_word > SILENT_S
-        return f"its runner fell silent: no word for {SILENT_S:g} s" if silent else ""
+        if now_s - last_word > SILENT_S:
+            return f"its runner fell silent: no word for {SILENT_S:g} s"
+        return ""
 
     def _kill(self) -> None:
         if self.verdict[0] == "timed_out":
@@ -147,7 +148,7 @@ class Watched:
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
     """Before a run is killed: what each thread of it does, to ``stacks/``."""
     pids = [pid, *carrying(f"{kernel.MARK}={mark}")]
-    stacks = [stacks_of(each, [each]) for each in pids]
+    stacks = [stacks_of(process, [process]) for process in pids]
     with suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)
         (folder / "stacks" / "threads.txt").write_text("\n".join(stacks) + "\n")
