@@ -211,9 +211,6 @@ def _parameter_rows(bundle: Bundle) -> Iterator[Ceiling]:
                 pending_bytes=_size(pending.value, parameter.unit, page),
                 pending_source=f"{pending.source}:{pending.line}",
             )
-        if parameter.name == "no_system_mem_limit" and native.upper() in ("Y", "1"):
-            note = "set: KFD's system limit is not kept, and a box can livelock instead of failing"
-            row = replace(row, note=note)
         if parameter.name == "pages_limit":
             row = _with_layer(row, parameter.module, ttm.ttm_module(bundle))
         yield row
