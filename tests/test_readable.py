@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "batch": 29_900,
     "commands": 13_400,
     "face": 6_000,
-    "fits": 17_300,
+    "fits": 17_200,
     "ground": 10_600,
     "judge": 35_700,
     "look": 52_700,
@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "share": 6_900,
     "tell": 31_900,
     "trials": 31_800,
-    "vpoc": 16_200,
+    "vpoc": 16_000,
     "TOTAL": 381_000,
 }
 

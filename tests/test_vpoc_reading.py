@@ -170,18 +170,6 @@ def test_profiles_and_levels_are_written_for_duckdb(tmp_path):
         write(result, tmp_path / "out")
 
 
-def test_two_that_write_the_same_results_leave_one_whole_file_and_nothing_else(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
-    import duckdb
-
-    result = profiles_of(read_trades(lines(tmp_path / "t.csv", minutes()), "ES", zone=CHICAGO))
-    with ThreadPoolExecutor(4) as pool:
-        written = list(pool.map(lambda _: write(result, tmp_path / "out", force=True), range(12)))
-    assert len(set(written)) == 1 and len(list(tmp_path.iterdir())) == 3
-    assert duckdb.sql(f"SELECT count(*) FROM '{written[0][0]}'").fetchall() == [(20,)]
-
-
 def ns(text, zone=CHICAGO):
     return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()) * 10**9
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vpoc_trades import (
     VOLUMES,
-    case_histogram,
     parquet_of,
     ragged,
     session_of,
@@ -94,11 +93,6 @@ def test_no_trades_and_one_trade_have_profiles():
     assert profiles(from_sessions([], 0.25)).shape == (0, 1)
     none, nine, four = (np.array(one, np.int32) for one in ([], [9], [4]))
     assert profiles(from_sessions([(none, none), (nine, four)], 1)).tolist() == [[0], [4]]
-
-
-def test_the_cases_histogram_answers_the_left_edge_of_a_bin():
-    answer = case_histogram(one_session([6522, *[6583] * 1, *[6586] * 5, 6600], np.ones(8)))[0]
-    assert answer != 6586 * 0.25 and abs(answer - 6586 * 0.25) < 0.25
 
 
 @pytest.fixture(scope="module")

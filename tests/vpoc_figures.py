@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from bench import row
-from vpoc_trades import case_histogram
 
 from helpers.ground.units import MIB
 from helpers.vpoc.counting import profiles, run, together
@@ -47,9 +46,7 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
     limit, fused, level = rounds(
         30, lambda: together(read), lambda: profiles(some, layout), lambda: levels(counts, layout)
     )
-    chunked, case = rounds(
-        3, lambda: run("chunked", some, layout), lambda: case_histogram(some)
-    ).min(axis=1)
+    chunked = rounds(3, lambda: run("chunked", some, layout)).min()
     peak = measure("fused", write_store(folder / "store", some, BINS)).peak_bytes or math.nan
     best = fused.min()
     middle = float(np.median(fused))
@@ -62,5 +59,4 @@ def in_memory(folder: Path) -> Iterator[dict[str, Any]]:
     name = "POC and value area of all sessions"
     yield row(name, level.min(), "ms", "fused", best, "< 5 ms")
     yield row("np.add.at by chunks", chunked, "ms", "fused", best, ">= 2 x")
-    yield row("the case's np.histogram", case, "ms", "fused", best, ">= 30 x")
     yield row("its peak beyond inputs", peak / MIB, "MiB", "the result", RESULT_MIB, "<= 6 MiB")

@@ -64,17 +64,3 @@ def ragged(sessions, trades, seed=0):
     parts = [session_of(whole, s) for s in range(sessions)]
     cut = [(price[:end], volume[:end]) for (price, volume), end in zip(parts, ends, strict=True)]
     return from_sessions(cut, whole.tick)
-
-
-def case_histogram(trades, bins=1000):
-    """What the case study computes on the CPU: np.histogram of ``bins`` linear bins over each session's own [low, high].
-
-    No strategy: its bins are no ticks. It answers the left edge of a bin as the VPOC, here one a session, in points.
-    """
-    answers = np.full(trades.sessions, np.nan)
-    for s in range(trades.sessions):
-        ticks, volume = session_of(trades, s)
-        if len(ticks):
-            held, edges = np.histogram(ticks * trades.tick, bins, weights=volume)
-            answers[s] = edges[int(np.argmax(held))]
-    return answers

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: its keys, and the bytes of its tensors by type."""
+"""The header of a GGUF file: its keys, and the bytes of its tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ARRAY = 9
 
 class Gguf:
     """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its
-    tensors, and those by type.
+    tensors, and those of each part.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.data = start_of(path, MOST_READ)
         self.at = 4
-        self.by_type = dict[str, int]()
+        self.bytes = 0
         self.ends = dict[str, int]()
         version, tensors, keys = self._take("<IQQ")
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
@@ -35,7 +35,6 @@ class Gguf:
             raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
         self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
         last = max((self._tensor() for _ in range(tensors)), default=0)
-        self.bytes = sum(self.by_type.values())
         size = path.stat().st_size
         if size < self.at + last - 4096:
             raise wrong(path, f"{size} bytes", f"at least {self.at + last}: the file is cut off")
@@ -52,7 +51,7 @@ class Gguf:
             raise wrong(self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements")
         whole = prod(shape) // block * size
         self.ends[name.partition(".")[0]] = whole
-        self.by_type[label] = self.by_type.get(label, 0) + whole
+        self.bytes += whole
         return int(offset + whole)
 
     def _moved(self, count: int) -> int:

@@ -146,10 +146,7 @@ def _gguf(path: Path) -> Given:
     if kind in models["no_window"]:
         header.pop("n_swa", None)
     inputs = {**layer_inputs(header, kind), **inputs}
-    whole = max(1, gguf.bytes)
-    types = [f"{label} {size / whole:.0%}" for label, size in gguf.by_type.items()]
-    notes = ["Weights by type: " + ", ".join(types)]
-    model = Given("llama.cpp", inputs, missing=missing, notes=notes)
+    model = Given("llama.cpp", inputs, missing=missing)
     return _note_architecture(model, kind)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import TypedDict
 
 import numpy as np
 
@@ -45,15 +45,6 @@ class Order(TypedDict):
     limit_bytes: int | None
     sessions: int | None
     out: str
-
-
-class Reply(TypedDict, total=False):
-    """What a child answers. ``peak_bytes`` is beyond the inputs, ``seconds`` of each repeat."""
-
-    status: str
-    why: str
-    seconds: list[float]
-    peak_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +99,12 @@ def measure(
     failed = Measured(strategy, "failed", device=device)
     if not shutil.which(python):
         return replace(failed, status="not_available", why=f"there is no Python at {python}")
-    replies: list[Reply] = []
+    replies: list[frame.Row] = []
 
     def take(line: str) -> None:
         row = json_row(line)
         if "status" in row:
-            replies.append(cast("Reply", row))
+            replies.append(row)
 
     with tempfile.TemporaryDirectory(prefix="casebook-profile-") as scratch:
         out = Path(scratch, "counts.bin")

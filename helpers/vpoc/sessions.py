@@ -52,6 +52,17 @@ def chicago_ns(times: Any) -> Array:
     return np.asarray(wall.cast(pa.int64()))
 
 
+def in_order_of(trades: Trades, values: Array, note: str) -> Trades:
+    """The trades sorted by a value of each, those of one value in their order; ``note`` says so."""
+    order = np.argsort(values, kind="stable")
+    return replace(
+        trades,
+        price=trades.price[order],
+        volume=trades.volume[order],
+        notes=(*trades.notes, note),
+    )
+
+
 def group(trades: Trades, keys: Array) -> Trades:
     """The trades of one row of sessions as those of each key.
 
@@ -67,13 +78,7 @@ def group(trades: Trades, keys: Array) -> Trades:
     turns = int((np.diff(rank) < 0).sum())
     if turns:
         note = f"the trades go back to an earlier session {turns} times: sorted by session"
-        by_session = np.argsort(rank, kind="stable")
-        trades = replace(
-            trades,
-            price=trades.price[by_session],
-            volume=trades.volume[by_session],
-            notes=(*trades.notes, note),
-        )
+        trades = in_order_of(trades, rank, note)
     labels = np.empty(len(names), object)
     labels[order] = names.astype(str)
     starts = np.cumsum([0, *np.bincount(rank, minlength=len(names))], dtype=np.int64)
@@ -87,14 +92,8 @@ def by_date(trades: Trades, wall_ns: Array) -> Trades:
     late = int((np.diff(wall_ns) < 0).sum())
     if late:
         note = f"{late} trades are earlier than the one before them: sorted by time"
-        by_time = np.argsort(wall_ns, kind="stable")
-        wall_ns = wall_ns[by_time]
-        trades = replace(
-            trades,
-            price=trades.price[by_time],
-            volume=trades.volume[by_time],
-            notes=(*trades.notes, note),
-        )
+        trades = in_order_of(trades, wall_ns, note)
+        wall_ns = np.sort(wall_ns)
     dated = group(trades, (wall_ns + EVENING_NS) // DAY_NS)
     days = np.array(dated.labels, np.int64).astype("datetime64[D]")
     return replace(dated, labels=tuple(days.astype(str).tolist()))
