@@ -69,7 +69,7 @@ def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Obs
 
 def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
     build = framework.framework(bundle)
-    vendors = {card.vendor for card in cards} - {"Intel"}
+    vendors = {card.vendor for card in cards}
     vendor = {"rocm": "AMD", "cuda": "NVIDIA"}.get(build.build)
     if build.build and vendors and vendor not in vendors:
         present = " and ".join(sorted(vendors))

@@ -9,6 +9,7 @@ every client, leaked memory included. Clients come from /proc/PID/fdinfo/FD
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from helpers.ground.shapes import Reading
@@ -22,11 +23,10 @@ FILES = sources("files", "drm")
 _CARDS = [path for path in FILES if path.endswith("]/device/uevent") and "card" in path]
 _RENDER = "/sys/class/drm/renderD[0-9][0-9][0-9]/device/uevent"
 _KINDS = ("resident", "memory", "total")
-_DEVICE_MEMORY = re.compile(r"(?:vram|local)[0-9]+")
 # drm-total-cycles-ENGINE counts time, not memory.
 _LINE = re.compile(
-    r"^[ \t]*(?:drm-(driver|client-id)|(?:drm-)?(pdev)|(pasid)|(vram|gtt|cpu) mem|"
-    r"drm-(resident|memory|total)-(?!cycles-)([^\s:]+))[ \t]*:[ \t]*(.*?)[ \t\r]*$",
+    r"^[ \t]*drm-(?:(driver|client-id|pdev)|(resident|memory|total)-(?!cycles-)([^\s:]+))"
+    r"[ \t]*:[ \t]*(.*?)[ \t\r]*$",
     re.MULTILINE,
 )
 _NO_MEMORY = "the driver prints no memory for this client"
@@ -57,14 +57,13 @@ class Card:
 class Fdinfo:
     """One fdinfo text.
 
-    ``regions`` maps regions (vram, gtt, cpu; xe: vram0; i915: local0) to bytes: resident, else
-    memory (its deprecated name), else total.
+    ``regions`` maps regions (vram, gtt, cpu) to bytes: resident, else memory (its deprecated
+    name), else total.
     """
 
     driver: str
     pci: str
     client_id: str
-    pasid: str
     regions: dict[str, int]
 
 
@@ -83,25 +82,12 @@ class Client:
     text: Text
 
     def region(self, name: str) -> Reading:
-        """Bytes in a region, as ``region_bytes``."""
-        size = region_bytes(self.regions, name)
-        if size is not None:
-            return self.text.seen(size, "bytes")
+        """Bytes in a region."""
+        if name in self.regions:
+            return self.text.seen(self.regions[name], "bytes")
         if self.regions:
             return self.text.missing(f"no region {name}", "bytes")
         return self.text.missing(_NO_MEMORY, "bytes")
-
-
-def region_bytes(regions: dict[str, int], name: str) -> int | None:
-    """Bytes in a region. "vram" is device memory in any driver's words: vram, vram0.., local0..."""
-    sizes = [
-        size
-        for region, size in regions.items()
-        if region == name or (name == "vram" and _DEVICE_MEMORY.fullmatch(region))
-    ]
-    if not sizes:
-        return None
-    return sum(sizes)
 
 
 def cards(bundle: Bundle) -> tuple[Card, ...]:
@@ -137,41 +123,30 @@ def _uevent(bundle: Bundle, source: str) -> dict[str, str]:
 
 
 def parse_fdinfo(text: str) -> Fdinfo:
-    """Read one /proc/PID/fdinfo/FD of a DRM file.
+    """Read one /proc/PID/fdinfo/FD of a DRM file, as kernels write it since 5.19.
 
     Never raises; a text of another kind of file gives empty fields.
 
-    Three generations of keys: "vram mem" with kB (amdgpu, Linux 5.14 to 5.18),
-    drm-memory-REGION, and drm-{total,shared,active, resident,purgeable}-REGION. Keys may carry
-    a trailing blank; a size without a unit is in bytes.
+    Two generations of keys: drm-memory-REGION, and drm-{total,shared,active,resident,
+    purgeable}-REGION. Keys may carry a trailing blank; a size without a unit is in bytes.
     """
     words: dict[str, str] = {}
     sizes_by_region: dict[str, dict[str, int]] = {}
-    for name, card, pasid, early, kind, region, value in _LINE.findall(text):
-        if early or kind:
-            try:
-                size = printed_size(value)
-            except ValueError:
-                continue  # a size that nobody can read is no zero
-            if early:
-                sizes_by_region.setdefault(early, {})["memory"] = size
-            else:
-                sizes_by_region.setdefault(region, {})[kind] = size
-        else:
-            words[name or card or pasid] = value[:64]
-    driver = words.get("driver", "")
-    if "driver" not in words and "pdev" in words and sizes_by_region:
-        driver = "amdgpu"
+    for name, kind, region, value in _LINE.findall(text):
+        if name:
+            words[name] = value[:64]
+            continue
+        with suppress(ValueError):  # a size that nobody can read is no zero
+            sizes_by_region.setdefault(region, {})[kind] = printed_size(value)
     regions = {}
     for region, sizes in sorted(sizes_by_region.items()):
         kind = next((kind for kind in _KINDS if kind in sizes), None)
         if kind is not None:
             regions[region] = sizes[kind]
     return Fdinfo(
-        driver=driver,
+        driver=words.get("driver", ""),
         pci=pci_address(words.get("pdev", "")),
         client_id=words.get("client-id", ""),
-        pasid=words.get("pasid", ""),
         regions=regions,
     )
 
@@ -179,8 +154,7 @@ def parse_fdinfo(text: str) -> Fdinfo:
 def clients(bundle: Bundle) -> tuple[Client, ...]:
     """Every DRM client that could be read, once, however many descriptors and processes share it.
 
-    A client is told by (PCI address, drm-client-id); where the kernel prints no id (before
-    5.19), by its PASID. Of several texts of one client, read moments apart, the one with the
+    A client is told by (PCI address, drm-client-id). Of several texts of one client, read moments apart, the one with the
     most memory stands for it.
     """
     text = bundle.read("device_files")
@@ -191,11 +165,8 @@ def clients(bundle: Bundle) -> tuple[Client, ...]:
         info = parse_fdinfo(row.text("fdinfo"))
         if pid is None or not (info.driver or info.regions):
             continue
-        if info.client_id:
-            key = (info.pci, "client", info.client_id)
-        elif info.pasid:
-            key = (info.pci, "pasid", info.pasid)
-        else:
+        key = (info.pci, "client", info.client_id)
+        if not info.client_id:
             key = (info.pci, "fd", f"{pid} {fd}")
         sightings.setdefault(key, []).append((pid, -1 if fd is None else fd, info))
     order = sorted(sightings, key=lambda key: (key[0], natural(" ".join(key[1:]))))

@@ -15,7 +15,7 @@ from .archive import BundleHostile
 from .holders import Holder, blind_spots, holders_of, unattributed
 from .machine import machine
 
-VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA", "0x8086": "Intel"}
+VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ _INDICES = {
 
 
 def gpus(bundle: Bundle) -> tuple[Gpu, ...]:
-    """Every AMD, NVIDIA or Intel GPU that any layer knows, by PCI address.
+    """Every AMD or NVIDIA GPU that any layer knows, by PCI address.
 
     A server's display chip is none.
     """

@@ -98,11 +98,8 @@ def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
 
 
 def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
-    vendor = row.text("vendor")
-    if not row.text("class").startswith("0x03") or vendor not in ("0x8086", "0x1002"):
+    if not row.text("class").startswith("0x03") or row.text("vendor") != "0x1002":
         return None
-    if vendor == "0x8086":
-        return pci == "0000:00:02.0"
     if row.get("with_security_processor") is True:
         return True
     # AMD cards since RDNA carry a PCIe switch of their own, with ATI's vendor id (1002:1478 and

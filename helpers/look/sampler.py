@@ -19,7 +19,7 @@ from collections import deque
 from glob import glob
 from typing import Any, Dict  # noqa: UP035 -- subscribed at run time, and a terminal has Python 3.8
 
-from helpers.look.drm import parse_fdinfo, region_bytes
+from helpers.look.drm import parse_fdinfo
 from helpers.look.nvml import Nvml, NvmlError
 
 SCANNED = 10
@@ -141,7 +141,7 @@ class Sampler:
         for name in (name for name, path in opened.items() if path.startswith("/dev/dri/")):
             path = f"{folder}/fdinfo/{name}"
             info = parse_fdinfo(read(path).decode("utf-8", "replace"))
-            files[info.pci, info.client_id or info.pasid or f"fd {name}"] = path
+            files[info.pci, info.client_id or f"fd {name}"] = path
         self.files[pid] = files
 
     def _holders(self) -> list[Row]:
@@ -153,10 +153,8 @@ class Sampler:
                 about = {"pid": pid, "name": self._name(pid), "pci": pci, "by": "fdinfo"}
                 row = cards.setdefault(pci, about)
                 info = parse_fdinfo(read(path).decode("utf-8", "replace"))
-                for region in ("vram", "gtt"):
-                    size = region_bytes(info.regions, region)
-                    if size is not None:
-                        row[region] = row.get(region, 0) + size
+                for region in info.regions.keys() & {"vram", "gtt"}:
+                    row[region] = row.get(region, 0) + info.regions[region]
             holders += cards.values()
         return holders
 
