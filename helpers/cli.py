@@ -65,12 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         except OSError:
             where = "standard output"
             _say_no_more()
-        missing = "expected a file or folder that is there"
-        written = (argv[at] for at in range(1, len(argv)) if argv[at - 1][2:] in WRITES)
-        if any(place in f"{where} {error}" for place in written):
-            missing = "expected a folder to write into that is there; make it, or choose another"
         expected = "expected what may be read, and a place that may be written and has room"
-        expected = missing if isinstance(error, FileNotFoundError) else expected
+        if isinstance(error, FileNotFoundError):
+            expected = "expected a file to read that is there, or a folder to write into that is"
         return _refuse(f"{where or 'a file'}: {error.strerror or error}; {expected}")
     except MemoryError:
         return _refuse("no memory is left to read this; expected smaller input, or more memory")

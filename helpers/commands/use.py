@@ -49,12 +49,11 @@ def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
     seen = sys.stderr.isatty() and not quiet
 
     def tell(done: int = 0, total: int = 0) -> None:
-        spent = time.monotonic() - began
-        left = (
-            f" {done} of {total}, about {spent / done * (total - done):.0f} s left" if done else ""
-        )
-        if seen and spent >= 1:
-            print(f"\r\x1b[K{what}{left} ...", end="", file=drawn, flush=True)
+        count = ""
+        if done:
+            count = f" {done} of {total}"
+        if seen and time.monotonic() - began >= 1:
+            print(f"\r\x1b[K{what}{count} ...", end="", file=drawn, flush=True)
 
     timer = threading.Timer(1, tell)
     timer.daemon = True
