@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "face": 6_000,
     "fits": 17_200,
     "ground": 10_600,
-    "judge": 35_700,
+    "judge": 36_000,
     "look": 52_700,
     "rehearse": 14_700,
     "settings": 10_100,
