@@ -25,8 +25,8 @@ from helpers.allocator import (  # noqa: E402
     driver,
     patterns,
 )
-from helpers.allocator.allocator import OUTCOMES  # noqa: E402
 from helpers.allocator.driver import CALLS, POLICIES, Card  # noqa: E402
+from helpers.allocator.operations import OUTCOMES  # noqa: E402
 from helpers.allocator.outcome import ReplayError  # noqa: E402
 from helpers.allocator.replay import replay  # noqa: E402
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment  # noqa: E402

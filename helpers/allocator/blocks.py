@@ -1,13 +1,12 @@
-"""Blocks of the caching allocator: the sorted sets of free ones, merging, freeing, and what
-waits for events.
+"""Blocks of the caching allocator: their sizes, statistics, the sorted sets of free ones, merging.
 
-Names and order follow DeviceCachingAllocator in c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2
-to 2.15).
+The sets are skip lists in the order of stream, size, number and address, those of unmapped
+blocks of stream and address. Names and order follow DeviceCachingAllocator in
+c10/cuda/CUDACachingAllocator.cpp (PyTorch 2.2 to 2.15).
 """
 
 from __future__ import annotations
 
-from helpers.allocator.driver import EVENTS, USES, map_end, put, record_event, round_up, take_out
 from helpers.allocator.memory import (
     BROKEN,
     BY_ADDRESS,
@@ -18,16 +17,10 @@ from helpers.allocator.memory import (
     block_at,
     drop,
     fresh,
-    ident_at,
-    map_at,
-    part_at,
     pool_at,
-    queue_at,
     segment_at,
     setting_at,
-    slot_at,
     stat_at,
-    use_at,
 )
 from helpers.settings.allocator_text import INTERVALS
 from helpers.settings.text import (
@@ -38,12 +31,11 @@ from helpers.settings.text import (
     SMALL_SEGMENT_BYTES,
 )
 
-# Figures of torch.cuda.memory_stats in the order of a row of the timeline, and the counters
-# beside them.
 NAMES = tuple(
     "allocated_bytes reserved_bytes active_bytes requested_bytes inactive_split_bytes allocation active segment "
     "inactive_split".split()
 )
+"""Figures of torch.cuda.memory_stats in the order of a row of the timeline."""
 ALLOCATED_BYTES, RESERVED_BYTES, ACTIVE_BYTES, REQUESTED_BYTES, INACTIVE_SPLIT_BYTES = range(5)
 ALLOCATION, ACTIVE, SEGMENTS, INACTIVE_SPLIT = range(5, len(NAMES))
 POOLS = ("all", "small_pool", "large_pool")
@@ -55,8 +47,6 @@ STATES = ("I", "A", "P")  # of a block: free, allocated, awaiting events
 INACTIVE, LIVE, PENDING = range(len(STATES))
 
 
-# sizes
-# ------------------------------------------------------------------------------------------------------------------
 def round_size(n, divisions):
     """round_size in CUDACachingAllocator.cpp: up to whole 512 B, or to a division of the power
     of two below.
@@ -91,8 +81,6 @@ def segment_size(rounded, large_segment_bytes):
     return -(-rounded // LARGE_STEP_BYTES) * LARGE_STEP_BYTES
 
 
-# statistics
-# -------------------------------------------------------------------------------------------------------------
 def add(a, row, amount):
     stat = stat_at(a, row)
     stat.current += amount
@@ -142,8 +130,6 @@ def conf(a):
     return setting_at(a, a.setting)
 
 
-# blocks
-# -----------------------------------------------------------------------------------------------------------------
 def new_segment(a, address, size, expandable, ordinal, page_bytes):
     segment = fresh(a, segment_at)
     a.segment_last = max(a.segment_last, segment.at)
@@ -225,8 +211,6 @@ def available(block):
     return block.allocated == 0 and block.event_count == 0 and block.uses == NONE
 
 
-# sets: skip lists in the order of stream, size, number and address, those of unmapped blocks of
-# stream and address --------
 def precedes(block, stream, size, number, address):
     if block.stream != stream:
         return block.stream < stream
@@ -297,8 +281,6 @@ def after_in_set(a, block):
     return block_at(a, block.forward[0])
 
 
-# free
-# -------------------------------------------------------------------------------------------------------------------
 def try_merge(a, block, other):
     """Swallow a neighbour that is free and as mapped as the block: its bytes, or 0."""
     if other.at == NONE or not available(other) or other.mapped != block.mapped:
@@ -329,197 +311,3 @@ def free_block(a, block):
         count += 1
         size += block.size
     count_split(a, block, count, size)
-
-
-def free(a, block, pending):
-    """Take a block back: at once, when the events of other streams have completed, or when the
-    recording says that the free of this id (pending, not below 0) was complete.
-    """
-    block.allocated = 0
-    count_allocated(a, block, -1)
-    if block.size >= conf(a).max_split_bytes:
-        add(a, OVERSIZE_ALLOCATIONS, -1)
-    if pending >= 0:
-        block.event_count = 1
-        wait_for(a, block, pending)
-    elif block.uses != NONE:
-        insert_events(a, block)
-    else:
-        free_block(a, block)
-
-
-# events
-# -----------------------------------------------------------------------------------------------------------------
-def record_stream(a, block, stream):
-    """Another stream uses the block: its free waits for that stream."""
-    last = use_at(a, NONE)
-    use = use_at(a, block.uses)
-    while use.at != NONE:
-        if use.stream == stream:
-            return
-        last = use
-        use = use_at(a, use.next)
-    if stream == block.stream:
-        return
-    use = fresh(a, use_at)
-    a.use_count += 1
-    use.stream = stream
-    use.next = NONE
-    if last.at == NONE:
-        block.uses = use.at
-    else:
-        last.next = use.at
-
-
-def insert_events(a, block):
-    """Turn the uses of a block by other streams into events that it waits for, in the order of
-    a map of those streams.
-    """
-    m = map_at(a, USES)
-    use = use_at(a, block.uses)
-    block.uses = NONE
-    while use.at != NONE:
-        place = 1
-        while queue_at(a, place).stream != use.stream:
-            place += 1
-        queue_at(a, place).use = use.at
-        put(a, m, place)
-        use = use_at(a, use.next)
-    for at in range(m.first, map_end(m)):
-        slot = slot_at(a, at)
-        if slot.far:
-            slot.far = 0
-            put(a, map_at(a, EVENTS), slot.queue)
-            insert_event(a, queue_at(a, slot.queue), block)
-    m.bits = m.count = 0
-
-
-def insert_event(a, queue, block):
-    use = use_at(a, queue.use)
-    block.event_count += 1
-    use.event = record_event(a)
-    use.block = block.at
-    use.next = NONE
-    if queue.first == NONE:
-        queue.first = use.at
-    else:
-        use_at(a, queue.last).next = use.at
-    queue.last = use.at
-
-
-def process_events(a, all_of_them):
-    """Free what waited for events that have completed, per stream, up to the first that has not."""
-    if a.use_count:
-        m = map_at(a, EVENTS)
-        at = map_at(a, EVENTS).first
-        while at < map_end(m):
-            if slot_at(a, at).far == 0:
-                at += 1
-                continue
-            queue = queue_at(a, slot_at(a, at).queue)
-            while queue.first != NONE:
-                use = use_at(a, queue.first)
-                if use.event > a.events_done and not all_of_them:
-                    break
-                a.events_done = max(a.events_done, use.event)
-                queue.first = use.next
-                block = block_at(a, use.block)
-                drop(a, use_at, use)
-                a.use_count -= 1
-                block.event_count -= 1
-                if block.event_count == 0:
-                    free_block(a, block)
-            if queue.first == NONE:
-                take_out(a, m, at)
-            else:
-                at += 1
-
-
-def wait_for(a, block, ident):
-    """Note a pending free; one that is noted already keeps its turn."""
-    entry = ident_at(a, ident + 1)
-    ring = ident_at(a, NONE)
-    place = ident + 1
-    if entry.pending == NONE:
-        entry.before = ring.before
-        entry.after = NONE
-        ident_at(a, ring.before).after = place
-        ring.before = place
-    entry.pending = block.at
-
-
-def complete(a, place):
-    """The recorded end of a pending free: whether it was still pending."""
-    entry = ident_at(a, place)
-    if entry.pending == NONE:
-        return False
-    block = block_at(a, entry.pending)
-    entry.pending = NONE
-    ident_at(a, entry.before).after = entry.after
-    ident_at(a, entry.after).before = entry.before
-    block.event_count = 0
-    free_block(a, block)
-    return True
-
-
-def synchronize_and_free_events(a):
-    """Wait for every event and free what waited for it; also the pending frees of a recording."""
-    a.num_sync_all_streams += 1
-    process_events(a, True)
-    while ident_at(a, NONE).after != NONE:
-        complete(a, ident_at(a, NONE).after)
-
-
-# the starting state
-# -----------------------------------------------------------------------------------------------------
-def restore(a):
-    """Put the allocator into the state that a recording starts from; segments are numbered in
-    the order given.
-    """
-    segment = segment_at(a, NONE)
-    before = NONE
-    for place in range(a.part_count):
-        part = part_at(a, place)
-        if part.begins:
-            segment = restore_segment(a, part)
-            before = NONE
-        address = part.base + part.offset
-        number = segment.number
-        block = new_block(a, segment, part.pool, part.stream, address, part.size, number)
-        splice(a, block, before, NONE)
-        before = block.at
-        block.requested = part.requested
-        block.mapped = part.mapped
-        restore_state(a, block, part)
-
-
-def restore_segment(a, part):
-    segment = new_segment(a, part.base, part.span, part.expandable, a.mallocs, part.page_bytes)
-    if part.expandable:
-        segment.ordinal = a.reserves
-        a.reserves += 1
-        return segment
-    a.mallocs += 1
-    a.used += round_up(part.span, a.granule)
-    count_reserved(a, pool_at(a, part.pool).small, 1, part.span)
-    return segment
-
-
-def restore_state(a, block, part):
-    """Free, live or awaiting its free."""
-    if part.expandable and part.mapped:
-        a.used += part.size
-        count_reserved(a, is_small(a, block), 0, part.size)
-    if not part.mapped or part.state == INACTIVE:
-        insert(a, block)
-        if not part.whole:
-            count_split(a, block, 1, part.size)
-        return
-    count_active(a, block, 1)
-    if part.state == LIVE:
-        block.allocated = 1
-        count_allocated(a, block, 1)
-        ident_at(a, part.ident + 1).block = block.at
-    else:
-        block.event_count = 1
-        wait_for(a, block, part.ident)

@@ -22,11 +22,21 @@ from numba import njit, typeof, types
 from numba.extending import intrinsic
 from numba.np.numpy_support import from_dtype
 
-from helpers.allocator import allocator, blocks, driver, memory, trace
+from helpers.allocator import (
+    allocator,
+    blocks,
+    driver,
+    events,
+    memory,
+    operations,
+    restore,
+    stream_map,
+    trace,
+)
 from helpers.allocator.memory import ALLOCATOR, TABLES
 from helpers.settings import text
 
-MODULES = (memory, driver, blocks, allocator)
+MODULES = (memory, driver, stream_map, blocks, events, restore, allocator, operations)
 
 
 def function(body: Callable[..., Any]) -> Any:
@@ -85,7 +95,7 @@ def _kernel(sources: int) -> Any:
     """
 
     def advance(head, ops, idents, sizes, streams, pools, timeline, begin, stop):
-        """allocator.advance."""
+        """operations.advance."""
         done = _advance(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop)
         return done + 0 * sources
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator import driver
-from helpers.allocator.allocator import ERROR, OUTCOMES
 from helpers.allocator.blocks import COUNTERS, NAMES, POOLS, STATES
+from helpers.allocator.operations import ERROR, OUTCOMES
 from helpers.allocator.outcome import BLOCK_COLUMNS, COLUMNS, Outcome
 from helpers.allocator.trace import STREAM_STEP
 

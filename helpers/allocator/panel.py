@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.allocator import OOM, OUTCOMES
 from helpers.allocator.driver import Card
+from helpers.allocator.operations import OOM, OUTCOMES
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator import blocks, memory
-from helpers.allocator.allocator import advance
 from helpers.allocator.driver import GRANULE_BYTES, Card
 from helpers.allocator.memory import Memory, table
+from helpers.allocator.operations import advance
 from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, ReplayError
 from helpers.allocator.starting_state import limit, starting_state
 from helpers.allocator.trace import BLOCK_OPS, Op, Trace

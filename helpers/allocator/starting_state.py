@@ -11,8 +11,9 @@ import numpy as np
 
 from helpers.allocator import blocks, driver, memory
 from helpers.allocator.allocator import page_bytes
-from helpers.allocator.driver import Card, round_up, stream_turn
+from helpers.allocator.driver import Card, round_up
 from helpers.allocator.memory import NO_LIMIT, NONE, table, unused
+from helpers.allocator.stream_map import stream_turn
 from helpers.allocator.trace import StartBlock, StartSegment, Trace
 from helpers.settings.releases import Behaviour
 from helpers.settings.text import Settings
