@@ -15,7 +15,9 @@ MOST_LAYERS = 4096
 def whole_number(value: Any) -> int | None:
     """A number of a header that can be a count or a width."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value < 1 << 48 else None
+    if is_number and 0 <= value < 1 << 48:
+        return int(value)
+    return None
 
 
 def named(
@@ -56,7 +58,9 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
         return ["full"]  # no window, or none that saves cells
     if isinstance(pattern, list):
         # llama.cpp: one flag for each layer
-        return pattern if len(pattern) > 1 else ["full"]
+        if len(pattern) > 1:
+            return pattern
+        return ["full"]
     if pattern in (0, 1):
         return ["swa"]  # every layer has the window
     # transformers configuration_gemma3.py: the last of a pattern sees everything

@@ -157,4 +157,6 @@ def _value(text: str, row: dict[str, Any]) -> Any:
     words = table("logs")["words"]
     if text in words or not re.fullmatch(r"[\d.]+", text):
         return words.get(text, text)
-    return float(text) if "." in text else int(text)
+    if "." in text:
+        return float(text)
+    return int(text)

@@ -85,7 +85,9 @@ def _hugging_face(
 
 def _part(value: Any) -> dict[str, Any]:
     """A part of a header that should be an object, empty where it is none."""
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _note_architecture(model: Given, kind: str) -> Given:

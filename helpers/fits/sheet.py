@@ -178,7 +178,9 @@ class Sheet:
         if "is" not in row:
             return self.figure(others[-1])
         figure = row["is"]
-        return self.either(*figure) if isinstance(figure, list) else figure
+        if isinstance(figure, list):
+            return self.either(*figure)
+        return figure
 
     def cite(self, source: str) -> None:
         """Say where the figure that is being worked out comes from."""
@@ -186,7 +188,9 @@ class Sheet:
 
     def value(self, name: str) -> Any:
         """The figure of a name, None where nothing gives it."""
-        return None if self.lacks(name) else self.figure(name)
+        if self.lacks(name):
+            return None
+        return self.figure(name)
 
     def lacks(self, name: str) -> Missing | None:
         """What nothing gives and a figure needs; None where nothing is missing."""

@@ -97,12 +97,16 @@ def most_that_fits(
 
 def _fits(sheet: Sheet, changed: Mapping[str, float]) -> bool | None:
     spare = sheet.at(changed).value("spare")
-    return None if spare is None else bool(spare >= 0)
+    if spare is None:
+        return None
+    return bool(spare >= 0)
 
 
 def _whole(sheet: Sheet, name: str) -> int | None:
     figure = sheet.value(name)
-    return None if figure is None else max(0, int(figure))
+    if figure is None:
+        return None
+    return max(0, int(figure))
 
 
 def tokens(sheet: Sheet) -> int | None:

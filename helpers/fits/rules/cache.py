@@ -16,7 +16,9 @@ def bytes_of_type(s: Sheet, kind: str) -> float:
     if s.family == "ollama" and not s.measured and kind in ("q8_0", "q4_0"):
         # read: ollama fs/ggml/ggml.go, kvCacheBytesPerElement: smaller than the real 34/32 and
         # 18/32
-        return 1 if kind == "q8_0" else 0.5
+        if kind == "q8_0":
+            return 1
+        return 0.5
     # read: ggml/src/ggml-common.h, blocks of 32 with their scales; torch dtypes
     return element_bytes(kind)
 

@@ -36,7 +36,9 @@ def n_pad(s: Sheet) -> float:
     if s.date >= 202404:
         # read: llama.cpp llama_kv_cache::get_padding; pull request 6177 of March 2024 is the
         # first to pad
-        return 256 if s.flash_attn else 32
+        if s.flash_attn:
+            return 256
+        return 32
     return 1
 
 
@@ -46,7 +48,9 @@ def streams(s: Sheet) -> float:
         # read: llama.cpp before pull request 14363: one cache for all slots
         return 1
     # read: llama.cpp src/llama-kv-cache.cpp, n_stream
-    return 1 if s.kv_unified else s.n_parallel
+    if s.kv_unified:
+        return 1
+    return s.n_parallel
 
 
 @rule

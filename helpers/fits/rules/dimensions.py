@@ -84,8 +84,12 @@ def is_mla(s: Sheet) -> float:
 def gguf_arch(s: Sheet) -> str:
     # by its layers and its attention, where nothing is given
     if s.has_swa:
-        return "gptoss" if s.is_moe else "gemma3"
-    return "deepseek2" if s.is_mla else "llama"
+        if s.is_moe:
+            return "gptoss"
+        return "gemma3"
+    if s.is_mla:
+        return "deepseek2"
+    return "llama"
 
 
 @rule

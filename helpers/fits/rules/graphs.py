@@ -81,7 +81,9 @@ def graph_partial(s: Sheet) -> float:
 @rule
 def graph_held(s: Sheet) -> float:
     # read: ollama llm/memory.go: several cards always take the partial graph
-    return s.graph_partial if s.cards > 1 else s.graph
+    if s.cards > 1:
+        return s.graph_partial
+    return s.graph
 
 
 @rule

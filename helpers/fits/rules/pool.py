@@ -10,7 +10,9 @@ from helpers.fits.sheet import Missing, Sheet, rule
 def swa_ratio(s: Sheet) -> float:
     # read: sglang/srt/server_args.py, swa_full_tokens_ratio; pool_configurator.py,
     # HybridSWAPoolConfigurator: no ratio where every layer slides
-    return 0.8 if s.n_layer_kv else 1
+    if s.n_layer_kv:
+        return 0.8
+    return 1
 
 
 @rule
@@ -25,7 +27,9 @@ def block_size(s: Sheet) -> float:
 @rule
 def max_num_batched_tokens(s: Sheet) -> float:
     # read: vllm/engine/arg_utils.py, the default of a server, 2048 on smaller cards
-    return 8192 if s.date >= 202507 else 2048
+    if s.date >= 202507:
+        return 8192
+    return 2048
 
 
 @rule
@@ -138,7 +142,9 @@ def slots_held(s: Sheet) -> float:
 def gpu_memory_utilization(s: Sheet) -> float:
     if s.family == "vLLM":
         # read: vllm/config/cache.py, gpu_memory_utilization
-        return 0.92 if s.date >= 202603 else 0.9
+        if s.date >= 202603:
+            return 0.92
+        return 0.9
     raise Missing("gpu_memory_utilization")
 
 

@@ -21,7 +21,9 @@ def ceiling(s: Sheet) -> float:
     is_free = s.given("card_free_bytes")
     s.cite("what is free before the load" if is_free else "the cards as given")
     sizes = s.sizes("card_sizes")
-    return min(sizes) if s.is_pooled else sum(sizes)
+    if s.is_pooled:
+        return min(sizes)
+    return sum(sizes)
 
 
 @rule

@@ -19,7 +19,9 @@ def ssm_d_inner(s: Sheet) -> float:
 def mamba_cache_mode(s: Sheet) -> str:
     # read: vllm/config/cache.py: none without prefix caching; not given: the larger of none and
     # align
-    return "align" if s.prefix_caching else "none"
+    if s.prefix_caching:
+        return "align"
+    return "none"
 
 
 @rule
