@@ -11,10 +11,10 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 72_000,
+    "allocator": 67_200,
     "batch": 29_900,
     "commands": 12_100,
-    "face": 6_000,
+    "face": 5_400,
     "fits": 17_200,
     "ground": 10_600,
     "judge": 36_000,

@@ -190,7 +190,7 @@ class _Period:
         return replace(longer, driver=tuple(call for call in trace.driver if call.event < self.end))
 
     def step_of(self, operation: int) -> int:
-        """The step of an operation of such a trace, counted from 1 at the first of the recording."""
+        """The step of an operation of such a trace, from 1 at the first of the recording."""
         if operation < self.end:
             inside = int(np.searchsorted(self.begins, operation, "right"))
             return inside + self.first_copied_step - self.steps - 1

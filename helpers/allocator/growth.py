@@ -106,8 +106,8 @@ class _Search:
         """The call sites of which more and more is there two steps later."""
         two_later = self.asked_in + 2
         counted = (self.asked_in >= 0) & (self.freed_in >= two_later)
-        held = self._bytes_by_site(counted, two_later, self.freed_in)
-        return [site for site, series in enumerate(held) if _goes_on(series[self.first :])]
+        later = self._bytes_by_site(counted, two_later, self.freed_in)
+        return [site for site, series in enumerate(later) if _goes_on(series[self.first :])]
 
     def _replaced_by_larger(self, keeping: list[int]) -> tuple[list[Grower], bool]:
         """Call sites whose block each step replaces by a larger one; and whether that is what

@@ -35,7 +35,7 @@ class Bench:
 
     study: Study
 
-    def asked(self, capacity: str, conf: str) -> Bench:
+    def under(self, capacity: str, conf: str) -> Bench:
         """The same trace on another card, under other settings. Raises ValueError in one line."""
         size = parse_size(capacity)
         if size <= 0:
@@ -67,12 +67,12 @@ class Bench:
         trace = self.study.trace
         reserved = show_bytes(int(self.outcome.column("reserved")[number]))
         allocated = show_bytes(int(self.outcome.column("allocated")[number]))
-        asked = Op(int(trace.op[number])).name.lower().replace("_", " ")
+        request = Op(int(trace.op[number])).name.lower().replace("_", " ")
         if trace.op[number] == Op.ALLOC:
-            asked += f" {show_bytes(int(trace.size[number]))}"
+            request += f" {show_bytes(int(trace.size[number]))}"
         end = OUTCOMES[int(self.outcome.column("out")[number])].replace("oom", "OUT OF MEMORY")
         return (
-            f"operation {number}, the last is {len(trace) - 1}: {asked}, {end}; "
+            f"operation {number}, the last is {len(trace) - 1}: {request}, {end}; "
             f"{reserved} reserved, {allocated} allocated"
         )
 
@@ -120,7 +120,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
 
     def look() -> None:
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value
-        now[0] = bench.asked(size, conf.value.strip())
+        now[0] = bench.under(size, conf.value.strip())
         run.value = text_html(now[0].says())
         if at.value == now[0].moment:
             step()

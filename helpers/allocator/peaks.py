@@ -66,9 +66,9 @@ class Peaks:
         """
         before, after = self.live
         fixed = sum(change.before or 0 for change in self.kinds if change.what == WORKSPACES)
-        own = before - fixed
+        changeable = before - fixed
         rise = after - before
-        return rise / own if own > 0 else float(rise > 0)
+        return rise / changeable if changeable > 0 else float(rise > 0)
 
 
 class _Side:

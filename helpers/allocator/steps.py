@@ -124,16 +124,16 @@ def _first_requests(
     stack = requests.stack[asked]
     _, kind = np.unique(np.stack((stack, requests.size[asked])), axis=1, return_inverse=True)
     first_stack: dict[tuple[str, ...], int] = {}
-    for number, own in enumerate(stacks):
-        first_stack.setdefault(tuple(own.lines), number)
-    path_of_stack = [first_stack[tuple(own.lines)] for own in stacks]
+    for number, outline in enumerate(stacks):
+        first_stack.setdefault(tuple(outline.lines), number)
+    path_of_stack = [first_stack[tuple(outline.lines)] for outline in stacks]
     path = np.array([*path_of_stack, -1])[stack]
     _, first = np.unique(path, return_index=True)
     firsts = np.where(np.isin(kind, kind[first]), kind, -1) if len(kind) else kind
     for depth, anew in ((DEEPEST, True), (DEEPEST + 1, False)):
         for number, begins in _occurrences(at, firsts, anew=anew):
-            own = stacks[int(stack[int(np.flatnonzero(kind == number)[0])])]
-            yield _Candidate(depth, begins, own.lines[-1], own.inside[-1])
+            outline = stacks[int(stack[int(np.flatnonzero(kind == number)[0])])]
+            yield _Candidate(depth, begins, outline.lines[-1], outline.inside[-1])
 
 
 def _occurrences(

@@ -1,4 +1,4 @@
-"""What a study of the allocator replays: a recorded trace or a pattern, with a card and settings."""
+"""What a study of the allocator replays: a recorded trace or a pattern, on a card."""
 
 from __future__ import annotations
 
@@ -127,20 +127,20 @@ def open_study(
     else:
         names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
         raise ValueError(f"trace {source!r}: expected a file, {names}")
-    known = circumstances(trace)
-    size = parse_size(capacity) if capacity else known.capacity_bytes
+    recorded = circumstances(trace)
+    size = parse_size(capacity) if capacity else recorded.capacity_bytes
     if size <= 0:
         expected = "it does not say how large the card was; give capacity, such as 20GiB"
         raise ValueError(f"trace {Path(source).name}: {expected}")
     return Study(
         trace=trace,
-        card=Card(size, known.held_bytes),
+        card=Card(size, recorded.held_bytes),
         name=Path(source).stem,
-        torch=torch or known.torch,
-        build=build or known.build,
-        conf=conf or known.conf,
-        fraction=known.fraction,
+        torch=torch or recorded.torch,
+        build=build or recorded.build,
+        conf=conf or recorded.conf,
+        fraction=recorded.fraction,
         recorded="GPU" in str(trace.header.get("label")),
-        notes=(*trace.notes, *known.notes),
+        notes=(*trace.notes, *recorded.notes),
         own=source not in PATTERNS and source not in bundled,
     )

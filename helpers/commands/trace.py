@@ -129,7 +129,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     answers = [_league(arguments, study) for study in studies]
     if arguments.smallest:
         row = answers[0]
-        others = [one.settings for one in row.rows if not one.flags][:8]
+        others = [other.settings for other in row.rows if not other.flags][:8]
         sizes = studies[0].smallest_cards(["", row.use or row.needs_settings, *others])
         return say(arguments, sizes, replays.smallest_table(sizes))
     if len(answers) > 1:

@@ -172,5 +172,5 @@ def what_if(trace: Trace) -> WhatIf:
 
 
 def leaks(trace: Trace) -> Shown:
-    """What grows from step to step, by the program's own line, in bytes a step, and when it dies."""
+    """What grows from step to step, by the program's own line in bytes a step, and its end."""
     return growth.growing(trace.study)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from helpers.allocator.call_sites import CallSite, Requests, requests_with_lines
+from helpers.allocator.call_sites import Requests, requests_with_lines
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.requests import asked_again, prepared
@@ -58,28 +58,29 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         site = requests.sites[number]
         size = int(held_bytes[number])
         row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
-        kept_for_good = _is_kept_for_good(requests, live & (requests.site == number))
-        for edit in [] if kept_for_good else _candidates(site):
+        candidates: list[Edit] = []
+        if not _is_kept_for_good(requests, live & (requests.site == number)):
+            chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
+            if saving_conf(chunks[-1]) is not None:  # else fewer do not help either
+                candidates += chunks
+            candidates.append(Edit(site.file, site.line, CHECKPOINT))
+        for edit in candidates:
             conf = saving_conf(edit)
             if conf is not None:
-                chunks = edit.chunks if edit.kind == CHUNKS else NOT_IN_CHUNKS
-                row = LineEdit(site.name, size, edit.words, conf, edit.assumes, chunks)
+                parts = edit.chunks if edit.kind == CHUNKS else NOT_IN_CHUNKS
+                row = LineEdit(site.name, size, edit.words, conf, edit.assumes, parts)
                 break
         rows.append(row)
     return sorted(rows, key=lambda row: (not row.edit, row.conf, row.chunks, -row.live_bytes))
 
 
-def _candidates(site: CallSite) -> list[Edit]:
-    """The edits of a line, the least change first."""
-    chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
-    return [*chunks, Edit(site.file, site.line, CHECKPOINT)]
-
-
 def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
     """The call sites of the program's own that hold most, by their numbers."""
     largest_first = np.argsort(-held_bytes).tolist()
-    own = [number for number in largest_first if requests.sites[number].own][:MOST_LINES]
-    return [number for number in own if held_bytes[number] >= LEAST_SHARE * held_bytes[own[0]]]
+    largest = [number for number in largest_first if requests.sites[number].own][:MOST_LINES]
+    return [
+        number for number in largest if held_bytes[number] >= LEAST_SHARE * held_bytes[largest[0]]
+    ]
 
 
 def _is_kept_for_good(requests: Requests, mask: np.ndarray) -> bool:

@@ -55,8 +55,8 @@ def growth_table(growth: Growth, runs_out: Exhaustion | None, capacity_bytes: in
     lines = [result, counted]
     if growth.inputs_grow:
         lines.append(
-            "the steps ask for more from one to the next: what they are given becomes larger; that is not kept, but "
-            "their peak rises with it"
+            "the steps ask for more from one to the next: what they are given becomes larger; "
+            "that is not kept, but their peak rises with it"
         )
     if capacity_bytes:
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
@@ -95,14 +95,13 @@ def _notes(growth: Growth) -> list[str]:
     last = next((grower for grower in together if grower.last), None)
     if last and len(together) > 2:
         notes.append(
-            f"{len(together)} lines keep something in the same steps, the last of them {last.site.name}: look there for "
-            "what holds all of it, such as a loss that is kept with its graph"
+            f"{len(together)} lines keep something in the same steps, the last of them "
+            f"{last.site.name}: look there for what holds all of it, such as a loss that is kept with its graph"
         )
     steps = len(growth.live)
     live = [show_bytes(growth.live[at]) for at in sorted({0, 1, steps // 2, steps - 1})]
-    notes.append(
-        f"live at the beginning of the first, the second, a middle and the last step: {', '.join(live)}"
-    )
+    when = "at the beginning of the first, the second, a middle and the last step"
+    notes.append(f"live {when}: {', '.join(live)}")
     return notes
 
 

@@ -122,7 +122,7 @@ def ranked(answer: WhatIf) -> list[Replay]:
 
 
 def _league_row(row: Replay) -> list[Any]:
-    """A setting: where it runs out, and its peak with the band that the rules for addresses leave."""
+    """A setting: where it runs out, and its peak with the band that rules for addresses leave."""
     out = f"operation {row.first_oom.index:,}" if row.first_oom else "passes"
     band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
     peak = " to ".join(dict.fromkeys(band))

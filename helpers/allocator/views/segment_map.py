@@ -99,8 +99,8 @@ def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
     rows = _rows(blocks, _allocated_by(trace, whole, at.events))
     stranded = show_bytes(blocks.bytes_of(STRANDED))
     head = f"{title}: {stranded} of {show_bytes(blocks.total)} reserved are stranded"
-    there = [number for number in range(len(KINDS)) if blocks.bytes_of(number)]
-    notes = [_kind_words(blocks, number) for number in there]
+    present = [number for number in range(len(KINDS)) if blocks.bytes_of(number)]
+    notes = [_kind_words(blocks, number) for number in present]
     columns = [Column(name, "bytes") for name in ("segment", "in use", "stranded")]
     draw = partial(sheet.drawn, partial(_draw_map, blocks, head), 5.0)
     return Shown(head, [*columns, "kept by"], rows, notes, draw=draw, widest=90)
