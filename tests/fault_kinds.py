@@ -190,7 +190,8 @@ def life_of(case: Case, life: Life) -> None:
 
 def _patch(case: Case, life: Life, rng: random.Random) -> None:
     """This box, as the fault wants it, and a stand-in for the runner."""
-    from helpers.batch import between_runs, journal, kernel, one_run, record, watched
+    from helpers.batch import between_runs, journal, one_run, record, watched
+    from helpers.batch import kernel_process as kernel
 
     for module in (between_runs, journal, one_run, record):
         module.boot_id = lambda: life.boot  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 
 import nbformat
 
-from helpers.batch.notebook import VERDICT as VERDICT_MIME
+from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.batch.shapes import Run
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.shapes import Reading, Verdict, not_allowed, not_available, seen

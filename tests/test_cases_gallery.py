@@ -11,7 +11,7 @@ from page_audit import check
 from test_notebooks import cells, text_of
 from this_machine import known_values, replace_in_notebook
 
-from helpers.batch.notebook import verdict_of
+from helpers.batch.notebook_file import verdict_of
 from helpers.share import page_of, subject_of
 from helpers.share.verdict_facts import headline
 from helpers.tell.claims import content

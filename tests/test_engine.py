@@ -20,8 +20,10 @@ from data_rows import read_rows
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from run_stand_in import NOTEBOOKS, ROOT, go, plan
 
-from helpers.batch import engine, kernel, record
-from helpers.batch.engine import execute
+from helpers.batch import kernel_process as kernel
+from helpers.batch import papermill_engine as engine
+from helpers.batch import record
+from helpers.batch.papermill_engine import execute
 from helpers.batch.record import read_batch, read_run
 from helpers.batch.runner import read_back
 from helpers.batch.status import status_text
@@ -195,7 +197,7 @@ def test_a_kernel_that_cannot_be_waited_for_is_not_waited_for_without_end(tmp_pa
 STOPPED = """
 import sys
 from pathlib import Path
-from helpers.batch.engine import execute
+from helpers.batch.papermill_engine import execute
 says = lambda i, n: print(i, flush=True)
 fault = execute(Path(sys.argv[1]), Path(sys.argv[2]) / "n.ipynb", cell_s=60, on_cell=says).fault
 print(fault.state, fault.signal, fault.cell, fault.cause, sep="|")
@@ -340,7 +342,7 @@ def test_a_kernel_that_the_oom_killer_chose_and_that_still_ends_at_its_limit_was
     tmp_path, monkeypatch
 ):
     kills = iter([3])
-    monkeypatch.setattr(engine.kernel, "oom_kills", lambda: next(kills, 4))
+    monkeypatch.setattr(engine.kernel_process, "oom_kills", lambda: next(kills, 4))
     text = "import os, threading, time\nthreading.Timer(1.6, os.kill, (os.getpid(), 9)).start()"
     executed(tmp_path, new_code_cell(text + "\ntime.sleep(60)"))
     (tmp_path / "notebook.ipynb").rename(tmp_path / "source.ipynb")

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS, StandIn, begun, change, go, plan, state, states
 
 from helpers.batch import journal as module
-from helpers.batch import kernel, one_run, record, watched
+from helpers.batch import kernel_process as kernel
+from helpers.batch import one_run, record, watched
 from helpers.batch.journal import Journal
 from helpers.batch.plan import PlanError, load_plan
 from helpers.batch.record import move, node, read_batch, read_run

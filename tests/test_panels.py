@@ -16,7 +16,7 @@ from test_notebooks import ROOT
 from helpers.allocator import panel as allocator
 from helpers.allocator import study
 from helpers.allocator.replay import replay
-from helpers.batch.kernel import MARK
+from helpers.batch.kernel_process import MARK
 from helpers.fits.panel import PANEL as fits_panel
 from helpers.fits.panel import Wish
 from helpers.fits.sheet import Given

@@ -16,8 +16,13 @@ from papermill.iorw import LocalHandler, load_notebook_node, papermill_io
 from papermill.parameterize import parameterize_notebook
 from run_stand_in import NOTEBOOKS
 
-from helpers.batch.engine import CasebookEngine
-from helpers.batch.notebook import NotebookError, open_notebook, parameters, refuse_wrong_parameters
+from helpers.batch.notebook_file import (
+    NotebookError,
+    open_notebook,
+    parameters,
+    refuse_wrong_parameters,
+)
+from helpers.batch.papermill_engine import CasebookEngine
 
 KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
@@ -45,7 +50,9 @@ def test_our_parameters_are_those_that_papermill_sees():
 OWN = """box: str = "live"  # a name = a path
 steps: int = 8
 names: list[str] = ["a"]"""
-CHECK = "from helpers.batch.notebook import refuse_wrong_parameters\n\nrefuse_wrong_parameters()"
+CHECK = (
+    "from helpers.batch.notebook_file import refuse_wrong_parameters\n\nrefuse_wrong_parameters()"
+)
 
 
 WRONG = [

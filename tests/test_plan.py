@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from run_stand_in import NOTEBOOKS
 
 from helpers.batch.dry_run import dry_run, dry_run_text, total_estimate_s
-from helpers.batch.notebook import NotebookError, check_parameters
+from helpers.batch.notebook_file import NotebookError, check_parameters
 from helpers.batch.plan import GONE_KEYS, PlanError, in_order, load_plan
 from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
 from helpers.batch.shapes import DANGERS

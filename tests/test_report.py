@@ -19,7 +19,7 @@ from tell_boxes import HOSTILE, VERDICT, code, data, markdown, printed, run_reco
 from helpers.batch import record as record_of_run
 from helpers.batch import report
 from helpers.batch.batch_table import NO_BATCH, runs_table
-from helpers.batch.notebook import VERDICT as MIME
+from helpers.batch.notebook_file import VERDICT as MIME
 from helpers.batch.record import boot_id, read_run
 from helpers.batch.section import STATE_WORDS
 from helpers.batch.shapes import STATES

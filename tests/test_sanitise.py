@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.batch.notebook import read_notebook
+from helpers.batch.notebook_file import read_notebook
 from helpers.tell import sanitise
 from helpers.tell.page_cells import cells
 from helpers.tell.page_room import Room, cut_text

@@ -19,7 +19,7 @@ from page_audit import Audit, check, contrast, in_order
 from tell_boxes import VERDICT, code, data, markdown, printed
 
 from helpers import cli, share
-from helpers.batch.notebook import VERDICT as VERDICT_MIME
+from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Alternative, Evidence, NextStep, seen

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from bare_checkout import ROOT, ran
 
-from helpers.batch.notebook import verdict_of
+from helpers.batch.notebook_file import verdict_of
 from helpers.batch.report import machine_line
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

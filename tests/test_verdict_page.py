@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from tell_boxes import HOSTILE, VERDICT
 
-from helpers.batch.notebook import VERDICT as MIME
+from helpers.batch.notebook_file import VERDICT as MIME
 from helpers.ground.contract import from_json, to_json
 from helpers.ground.shapes import Confidence, Evidence, NextStep, Verdict, not_allowed, seen
 from helpers.tell import verdict as words

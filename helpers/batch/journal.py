@@ -23,7 +23,7 @@ from helpers import __version__
 from helpers.look.boxes import recorded_names
 from helpers.look.files import whole, write_atomic
 
-from . import kernel
+from . import kernel_process
 from .one_run import mark_of
 from .plan import CheckedPlan
 from .plan_yaml import PlanError
@@ -188,7 +188,7 @@ class Journal:
         if unknown:
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
-        ooms = kernel.oom_kills()
+        ooms = kernel_process.oom_kills()
         for run in list(self.runs):
             attempt = next_attempt(run, ooms)
             if run.run_id in repeat and run.state != "planned":
@@ -268,14 +268,14 @@ def _ended_since(folder: Path, run: Run) -> Run:
             os.kill(run.pid, signal.SIGKILL)
         _wait_for_end(folder, run, KILL_S)
     mark = mark_of(folder, run.attempt)
-    ended, deaf = kernel.sweep(mark)
-    kernel.clear_sockets(mark)
+    ended, deaf = kernel_process.sweep(mark)
+    kernel_process.clear_sockets(mark)
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
     if run.state != "started":
         return run  # it completed its record after all
     cause = "its batch ended while it ran"
-    ooms = kernel.oom_kills()
+    ooms = kernel_process.oom_kills()
     before = run.ooms_before
     if ooms is not None and before is not None and ooms > before:
         cause += f"; OOM kills counted since its start: {ooms - before}"
@@ -305,7 +305,7 @@ def _end_processes(folder: Path) -> None:
             with suppress(OSError):
                 os.kill(int(entry), signal.SIGKILL)
     for attempt in range(1, 2 + len(list(folder.glob(f"{EARLIER}/*")))):
-        kernel.sweep(mark_of(folder, attempt))
+        kernel_process.sweep(mark_of(folder, attempt))
 
 
 def _is_its_runner(folder: Path, run: Run) -> bool:

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from . import kernel
+from . import kernel_process
 from .record import (
     RecordUnreadable,
     boot_id,
@@ -50,7 +50,7 @@ def run_one(
     """
     began = time.monotonic()
     about = {"boot_id": boot_id(), "node": node(), "started_at": now()}
-    run = run.model_copy(update={**about, "ooms_before": kernel.oom_kills()})
+    run = run.model_copy(update={**about, "ooms_before": kernel_process.oom_kills()})
     try:
         log = open(folder / LOG, "wb")
     except OSError as error:
@@ -62,8 +62,8 @@ def run_one(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=kernel.CHECKOUT,
-                env=kernel.environment(),
+                cwd=kernel_process.CHECKOUT,
+                env=kernel_process.environment(),
                 start_new_session=True,
             )
         except OSError as error:
@@ -96,8 +96,8 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
     """The record of a run whose runner has ended or was ended: its own, else what can be seen
     from here.
     """
-    ended, deaf = kernel.sweep(watched.job["mark"])
-    kernel.clear_sockets(watched.job["mark"])
+    ended, deaf = kernel_process.sweep(watched.job["mark"])
+    kernel_process.clear_sockets(watched.job["mark"])
     with suppress(RecordUnreadable):
         run = read_run(folder / "run.json")
     if run.state != "started":
@@ -106,15 +106,15 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
         return watched.record  # it did not fit on the disk
     process = watched.process
     (state, cause, name) = watched.verdict
-    words = kernel.last_words(folder / LOG)
+    words = kernel_process.last_words(folder / LOG)
     if deaf or process.poll() is None:
         state = "stuck"
         who = ", ".join(deaf) or "its runner"
         cause = f"{cause or 'its runner ended'}; SIGKILL does not end {who}"
     elif not state:
         code = process.returncode
-        ooms = kernel.oom_kills()
-        how, name = kernel.how_it_ended(code, run.ooms_before, ooms, words)
+        ooms = kernel_process.oom_kills()
+        how, name = kernel_process.how_it_ended(code, run.ooms_before, ooms, words)
         state = "died"
         cause = f"its runner {'was ' if name else ''}{how}"
     answer, _ = salvaged(folder)

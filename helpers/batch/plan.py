@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from helpers.ground.contract import one_line
 from helpers.look.boxes import recorded_names
 
-from .notebook import NotebookError
+from .notebook_file import NotebookError
 from .plan_steps import StepReader
 from .plan_yaml import PlanError, read_yaml
 from .shapes import DANGERS, Plan

@@ -21,7 +21,7 @@ from helpers.look.bundle import open_bundle
 from helpers.settings.presets import PresetError
 from helpers.settings.presets import load as load_preset
 
-from .notebook import check_parameters, open_notebook, parameters
+from .notebook_file import check_parameters, open_notebook, parameters
 from .plan_yaml import PlanError, check_value
 from .shapes import DANGERS, Danger, Plan, PlannedRun
 from .step import DEFAULT_LIMITS, ITS_LIMIT, Step, digest

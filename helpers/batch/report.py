@@ -27,9 +27,9 @@ from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
 from .batch_table import counted
-from .kernel import last_words
+from .kernel_process import last_words
 from .leading_verdict import bundle_of
-from .notebook import NotebookError, open_notebook
+from .notebook_file import NotebookError, open_notebook
 from .record import RecordUnreadable, boot_id, gone, last_words_before, read_run
 from .section import BoxAnswer, Section, Sections, answers_of, troubles
 

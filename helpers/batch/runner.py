@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import kernel, notebook
+from . import kernel_process, notebook_file
 from .record import files_below, in_words, move, now, read_run, write_run
 from .shapes import Run
 
@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
         print(f"seen other arguments; {expected}", file=sys.stderr)
         return 2
     job = json.loads(sys.stdin.read())
-    kernel.die_with_parent(signal.SIGTERM, job["parent"])
-    kernel.adopt_orphans()
+    kernel_process.die_with_parent(signal.SIGTERM, job["parent"])
+    kernel_process.adopt_orphans()
     os.set_blocking(1, False)
     threading.Thread(target=_beat, daemon=True).start()
     folder = Path(argv[1])
@@ -68,8 +68,8 @@ def execute_run(folder: Path, job: Job) -> Run:
     state = "answered"
     cause = ""
     try:
-        with notebook.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
-            from .engine import execute
+        with notebook_file.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
+            from .papermill_engine import execute
 
         done = execute(
             Path(job["source"]),
@@ -111,13 +111,13 @@ def read_back(folder: Path) -> tuple[dict[str, Any], str]:
     """
     if not (folder / NOTEBOOK).exists():
         return {}, "no notebook was written"
-    nb = notebook.open_notebook(folder / NOTEBOOK)
-    answer: dict[str, Any] = {"cells": notebook.cell_counts(nb)}
+    nb = notebook_file.open_notebook(folder / NOTEBOOK)
+    answer: dict[str, Any] = {"cells": notebook_file.cell_counts(nb)}
     try:
-        answer["verdict"] = notebook.verdict_of(nb)
-    except notebook.VerdictError as error:
+        answer["verdict"] = notebook_file.verdict_of(nb)
+    except notebook_file.VerdictError as error:
         return answer, str(error)
-    if answer["verdict"] is None and notebook.needs_verdict(nb):
+    if answer["verdict"] is None and notebook_file.needs_verdict(nb):
         advice = 'one that answers by its end has casebook: {"verdict": false} in its metadata'
         return answer, f"ended without a verdict; {advice}"
     if answer["cells"].keys() <= {"completed"}:
@@ -129,7 +129,7 @@ def salvaged(folder: Path) -> tuple[dict[str, Any], str]:
     """What lies in the folder of a run that did not write its record, as fields of it, and why
     that is no answer.
     """
-    with suppress(notebook.NotebookError, OSError):
+    with suppress(notebook_file.NotebookError, OSError):
         answer, why_not = read_back(folder)
         return {**answer, "files": files_below(folder)}, why_not
     return {}, "no notebook that can be read"

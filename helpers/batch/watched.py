@@ -19,7 +19,7 @@ from typing import Any
 
 from helpers.ground.child import carrying, stacks_of
 
-from . import kernel
+from . import kernel_process
 from .shapes import Run
 from .stop import Stop
 
@@ -147,7 +147,7 @@ class Watched:
 
 def write_evidence(folder: Path, pid: int, mark: str) -> None:
     """Before a run is killed: what each thread of it does, to ``stacks/``."""
-    pids = [pid, *carrying(f"{kernel.MARK}={mark}")]
+    pids = [pid, *carrying(f"{kernel_process.MARK}={mark}")]
     stacks = [stacks_of(process, [process]) for process in pids]
     with suppress(OSError):
         (folder / "stacks").mkdir(exist_ok=True)

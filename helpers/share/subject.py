@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from helpers.batch.leading_verdict import about_box, bundle_of, leading
-from helpers.batch.notebook import (
+from helpers.batch.notebook_file import (
     NotebookError,
     VerdictError,
     open_notebook,
     read_notebook,
     verdict_of,
 )
-from helpers.batch.notebook import parameters as parameters_of
+from helpers.batch.notebook_file import parameters as parameters_of
 from helpers.batch.record import read_batch
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict

@@ -37,8 +37,8 @@ from papermill.iorw import LocalHandler, papermill_io
 from helpers.ground.child import signal_group, stacks_of
 from helpers.look.files import write_atomic
 
-from . import kernel
-from .notebook import INJECTED
+from . import kernel_process
+from .notebook_file import INJECTED
 from .record import in_words
 
 NAME = "casebook"
@@ -85,7 +85,7 @@ class Execution:
 
     A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the
     environment of the kernel, by which its processes are recognised; ``adopted`` as of
-    ``kernel.sweep``. ``on_cell`` hears which cell of how many begins. ``nb`` is the executed
+    ``kernel_process.sweep``. ``on_cell`` hears which cell of how many begins. ``nb`` is the executed
     notebook, ``fault`` why it stopped early; ``left_behind`` names the processes of the kernel
     that had to be ended.
     """
@@ -187,7 +187,7 @@ class OwnKernels(KernelSpecManager):
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         return KernelSpec(
-            argv=list(kernel.ARGV),
+            argv=list(kernel_process.ARGV),
             display_name="Python 3",
             language="python",
             interrupt_mode="signal",
@@ -214,7 +214,7 @@ class CasebookClient(PapermillNotebookClient):
         self.process: Any = None
         self.stopped = ""
         self.killer: threading.Timer | None = None
-        self.ooms = kernel.oom_kills()
+        self.ooms = kernel_process.oom_kills()
         self.sockets: Path | None = None
         self.streamed = 0
         self.tail = ""
@@ -224,7 +224,7 @@ class CasebookClient(PapermillNotebookClient):
         """A manager of this interpreter's kernel over unix sockets: no TCP port to race for,
         nothing under the home folder.
         """
-        self.sockets = kernel.short_folder(self.run.mark)
+        self.sockets = kernel_process.short_folder(self.run.mark)
         self.km = AsyncKernelManager(
             kernel_name="python3",
             transport="ipc",
@@ -252,9 +252,9 @@ class CasebookClient(PapermillNotebookClient):
                 self.km = self.create_kernel_manager()
                 self.stacks.parent.mkdir(exist_ok=True)
                 env = {
-                    **kernel.environment(),
-                    kernel.MARK: self.run.mark,
-                    kernel.STACKS: str(self.stacks),
+                    **kernel_process.environment(),
+                    kernel_process.MARK: self.run.mark,
+                    kernel_process.STACKS: str(self.stacks),
                     "IPYTHONDIR": str(self.sockets),
                 }
                 folder = str(self.run.folder)
@@ -351,8 +351,8 @@ class CasebookClient(PapermillNotebookClient):
 
     def _how_it_ended(self) -> tuple[str, str]:
         code = self.process.returncode if self.process else 0
-        words = kernel.last_words(self.stderr)
-        how, name = kernel.how_it_ended(code, self.ooms, kernel.oom_kills(), words)
+        words = kernel_process.last_words(self.stderr)
+        how, name = kernel_process.how_it_ended(code, self.ooms, kernel_process.oom_kills(), words)
         return f"the kernel was {how}" if name else f"the kernel {how}", name
 
     def _is_dead(self) -> bool:
@@ -360,11 +360,11 @@ class CasebookClient(PapermillNotebookClient):
         be giving its memory back.
         """
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(0 if kernel.oom_kills() == self.ooms else STOP_S)
+            self.process.wait(0 if kernel_process.oom_kills() == self.ooms else STOP_S)
         return self.process.returncode is not None
 
     def _fault(self, index: int, state: str, cause: str, name: str) -> RunFault:
-        words = kernel.last_words(self.stderr)
+        words = kernel_process.last_words(self.stderr)
         if state in ("timed_out", "interrupted"):
             with open(self.stderr, "a") as file:
                 file.write(STOPPING)
@@ -385,7 +385,7 @@ class CasebookClient(PapermillNotebookClient):
         lines = [f"{title}: {cause}"]
         if fault.last_words:
             lines += [f"Last words of the kernel ({STDERR}):", *fault.last_words.splitlines()]
-        frames = kernel.where_it_stood(self.stacks)
+        frames = kernel_process.where_it_stood(self.stacks)
         if frames:
             lines += [f"Where it stood, innermost first ({STACKS}):", *frames]
         cell.outputs.append(new_output("error", ename=title, evalue=cause, traceback=lines))
@@ -413,7 +413,7 @@ class CasebookClient(PapermillNotebookClient):
     def _clean_up(self) -> None:
         if self.killer:
             self.killer.cancel()
-        ended, deaf = kernel.sweep(self.run.mark, self.run.adopted)
+        ended, deaf = kernel_process.sweep(self.run.mark, self.run.adopted)
         self.run.left_behind = tuple(ended)
         if deaf:
             fault = self.run.fault or RunFault("stuck", "every cell completed")

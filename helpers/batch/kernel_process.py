@@ -27,7 +27,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36  # include/uapi/linux/prctl.h
 # sys.path[0] is '' under -c: the kernel's folder must not be able to shadow helpers or the
 # standard library.
-START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.batch.kernel import main; main()"
+START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.batch.kernel_process import main; main()"
 ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
