@@ -1,4 +1,6 @@
-"""Figures of memory that tools print, and what they say of each other."""
+"""Figures of memory that tools print: what they say of each other, torch's statistics, and one
+figure that grows from reading to reading.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +105,44 @@ def _above_the_named_card(
             return
 
 
-def tool_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """That a tool which shows memory prints a figure at all."""
+def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
+    """That there is a figure at all, torch's statistics, and series of one figure over time."""
+    statistics: dict[str, int] = {}
     for source, text in evidence.tools:
+        for name, number, unit in form("statistic").findall(text):
+            statistics.setdefault(name.lower(), printed_size(number, unit))
         names_a_tool = form("tool").search(f"{source} {text[:300]}")
         if names_a_tool and form("figure").search(text) and not is_described(text):
             yield make_observation("tool-figure", text[:80], source, "tool")
+        yield from _series(source, text)
+    if "reserved" in statistics and "allocated" in statistics:
+        yield from _of_statistics(statistics)
+
+
+def _of_statistics(statistics: dict[str, int]) -> Iterator[Observation]:
+    if statistics["reserved"] <= 1.5 * statistics["allocated"]:
+        return
+    name = "reserved-far-above-allocated"
+    if statistics["allocated"] == 0:
+        name = "reserved-and-nothing-live"
+    words = ", ".join(f"{figure} {show_bytes(size)}" for figure, size in statistics.items())
+    yield make_observation(name, words, "torch's statistics", "tool")
+
+
+def _series(source: str, text: str) -> Iterator[Observation]:
+    """At least three readings of one figure that only rise, a line each or in one line."""
+    kinds = form("series").findall(source) or form("series").findall(text[:80])
+    if not kinds or is_described(text) or len(text) > 4000:
+        return
+    lines = [form("counter").sub("", line) for line in text.splitlines()]
+    sizes: list[float] = []
+    for line in lines:
+        sizes += [float(number) for number in form("number").findall(line)]
+    if len(sizes) < 3 or (len(lines) > 1 and len(sizes) != len(lines)):
+        return
+    rises = all(earlier < later for earlier, later in zip(sizes, sizes[1:]))
+    if rises and sizes[-1] > 1.2 * sizes[0]:
+        words = ", ".join(f"{size:g}" for size in sizes[:8])
+        is_reserved = "reserved" in [kind.lower() for kind in kinds]
+        name = "reserved-series-grows" if is_reserved else "series-grows"
+        yield make_observation(name, words, source, "tool")

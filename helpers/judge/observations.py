@@ -7,7 +7,7 @@ import re
 from helpers.judge import form
 from helpers.judge.ceiling_observations import ceiling_observations
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.figure_observations import figures_in, size_observations, tool_observations
+from helpers.judge.figure_observations import figures_in, series_observations, size_observations
 from helpers.judge.hardware import kind_of
 from helpers.judge.marks import framework_observations, mark_observations
 from helpers.judge.message_observations import SOURCE, message_observations
@@ -43,7 +43,7 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
         observations.append(
             make_observation("nothing-failed", words, SOURCE, "message", hard=False)
         )
-    observations += tool_observations(evidence)
+    observations += series_observations(evidence)
     observations += framework_observations(evidence)
     return tuple(observations)
 

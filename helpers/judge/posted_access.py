@@ -20,6 +20,9 @@ def access_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     for source, text in evidence.tools:
         if form("openers").search(source) and form("nothing").search(text):
             yield make_observation("no-openers", "(no output)", source, "tool")
+        node = form("node").search(text)
+        if node and "rw" not in node["mode"][3:]:
+            yield make_observation("node-root-only", node.group()[:80], source, "tool")
         match = form("empty").search(text)
         if match and not lists_a_holder:
             hard = not is_described(text)
@@ -47,7 +50,7 @@ def _membership(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """How a container was started: devices passed without their group."""
+    """How a container was started: devices passed without their group, or not passed."""
     for origin, source, text in evidence.texts:
         if origin in ("tool", "message") and form("container").search(f"{source} {text}"):
             yield from _of_start(origin, source, text)
@@ -57,9 +60,14 @@ def container_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _of_start(origin: str, source: str, text: str) -> Iterator[Observation]:
-    if "/dev/kfd" not in text or re.search(r"--privileged|privileged: true", text):
+    passes_kfd = "/dev/kfd" in text
+    passes_dri = "/dev/dri" in text
+    is_privileged = re.search(r"--privileged|privileged: true", text)
+    if is_privileged or not (passes_kfd or passes_dri):
         return
     groups = re.findall(r"--group-add[= ]+(\S{1,40})", text)
     owns_nodes = any(name in ("render", "keep-groups") or name.isdigit() for name in groups)
-    if groups and not owns_nodes:
+    if passes_kfd and groups and not owns_nodes:
         yield make_observation("group-missing-in-run", " ".join(groups), source, origin)
+    if passes_kfd != passes_dri:
+        yield make_observation("device-missing-in-run", text[:120], source, origin)

@@ -1,19 +1,21 @@
-"""Versions in posted texts that do not go together: wheels, and targets of a build."""
+"""Versions in posted texts that do not go together: wheels, targets of a build, CUDA releases."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from helpers.judge import form
+from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence
+from helpers.judge.hardware import is_hip
 from helpers.judge.observation import Observation, make_observation
 
 
 def version_observations(evidence: CaseEvidence) -> Iterator[Observation]:
-    """Wheels of another torch, and a chip without code for it."""
+    """Wheels of another torch, a chip without code for it, a CUDA release before the chip."""
     yield from _wheels(evidence)
     yield from _targets(evidence)
+    yield from _toolkit(evidence)
 
 
 def _wheels(evidence: CaseEvidence) -> Iterator[Observation]:
@@ -55,3 +57,26 @@ def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
             says = "The targets are gfx" + ", gfx".join(sorted(targets)[:12])
             yield make_observation("gfx-not-in-targets", chip.group(), source, "tool", says)
             return
+
+
+def _toolkit(evidence: CaseEvidence) -> Iterator[Observation]:
+    """A chip that is newer than the CUDA release (toolkits.json)."""
+    torch = evidence.fact("torch")
+    release = form("CUDA build").search(torch) or form("CUDA").match(evidence.fact("cuda"))
+    needed = _cuda_of_chip(evidence.fact("gpu"))
+    if not release or not needed or is_hip(evidence):
+        return
+    version = [int(part) for part in release.groups() if part]
+    if version < [int(part) for part in needed.split(".")]:
+        words = f"CUDA {version[0]}.{version[1]}"
+        says = f"This chip needs CUDA {needed} or later"
+        yield make_observation("toolkit-older-than-chip", words, "cuda", "environment", says)
+
+
+def _cuda_of_chip(gpu: str) -> str:
+    """The first CUDA release for a GPU by its name; empty where the table has no such name."""
+    for row in table("toolkits"):  # the newer chips stand first
+        if re.search(row["names"], gpu, re.IGNORECASE):
+            release: str = row["cuda"]
+            return release
+    return ""
