@@ -36,7 +36,7 @@ _HOMES = {
     "show_bytes": "ground.units",
     "Shown": "tell.shown",
     "display": "tell.display",
-    "refuse_wrong_parameters": "batch.notebook",
+    "refuse_wrong_parameters": "batch.notebook_file",
 }
 """Each public name, and the module below this package that holds it."""
 

@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "face": 5_400,
     "fits": 17_200,
     "ground": 10_600,
-    "judge": 36_000,
+    "judge": 36_700,
     "look": 51_700,
     "rehearse": 14_700,
     "settings": 10_100,
