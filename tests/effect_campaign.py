@@ -21,7 +21,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from helpers.settings.presets import Preset
-from helpers.trials.effect import compare, effect
+from helpers.trials.effect import did_it_help, effect
 from helpers.trials.fixplan import Arm, Pair, plan, run
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.measurement import arm_of
@@ -80,7 +80,7 @@ def main() -> None:
 
     for number in range(arguments.comparisons):
         one = arms([Pair("alike", CONTROL, AGAIN)], number)
-        alike.append(compare(one["control"], one["again"], answer="bitwise"))
+        alike.append(did_it_help(one["control"], one["again"], answer="bitwise"))
         for what in noise:
             values = [value for arm in one.values() for value in getattr(arm, what)]
             noise[what].extend(value / median(values) for value in values)

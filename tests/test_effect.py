@@ -8,7 +8,7 @@ from effect_campaign import resampled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.trials.effect import Arm, compare, effect, fisher, same_answer
+from helpers.trials.effect import Arm, did_it_help, effect, fisher, same_answer
 
 SIZES = st.lists(st.floats(0.5, 2.0), min_size=5, max_size=5)
 DEARER = (1.5, 1.5, 1.51, 1.5, 1.5)
@@ -100,7 +100,7 @@ def halved(loss):
     ],
 )
 def test_the_verdict_of_two_arms(control, treated, asked, verdict, why):
-    told = compare(arm(**control), arm(**treated), **asked)
+    told = did_it_help(arm(**control), arm(**treated), **asked)
     assert told.verdict == verdict and why in told.why
     assert told.same_answer is (None if "answer" not in asked else verdict == "helps")
 

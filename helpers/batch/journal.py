@@ -31,12 +31,12 @@ from .record import (
     EARLIER,
     RecordUnreadable,
     again,
+    attempt_on_resume,
     boot_id,
     command_line,
     is_alive,
     last_words_before,
     move,
-    next_attempt,
     node,
     now,
     read_run,
@@ -190,7 +190,7 @@ class Journal:
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
         ooms = kernel_process.oom_kills()
         for run in list(self.runs):
-            attempt = next_attempt(run, ooms)
+            attempt = attempt_on_resume(run, ooms)
             if run.run_id in repeat and run.state != "planned":
                 if run.stopped_by == "record":
                     advice = "expected a record; move its folder away and resume"

@@ -61,7 +61,7 @@ def move(run: Run, state: str, **changes: Any) -> Run:
     return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
 
 
-def next_attempt(run: Run, ooms: int | None) -> int:
+def attempt_on_resume(run: Run, ooms: int | None) -> int:
     """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
     is.
 

@@ -92,8 +92,8 @@ class Watched:
                 self.verdict = ("failed", f"interrupted by {name}", name)
                 stopping = now_s + STOP_S
                 self.process.send_signal(signal.SIGINT)
-            elif not stopping and self._late(now_s, last_word):
-                self.verdict = ("timed_out", self._late(now_s, last_word), "")
+            elif not stopping and self._over_its_limit(now_s, last_word):
+                self.verdict = ("timed_out", self._over_its_limit(now_s, last_word), "")
                 stopping = now_s
             if stopping and (now_s >= stopping or self.stop.times > 1):
                 self._kill()
@@ -101,7 +101,7 @@ class Watched:
         while self._hear(wait_s=1.0):
             continue
 
-    def _late(self, now_s: float, last_word: float) -> str:
+    def _over_its_limit(self, now_s: float, last_word: float) -> str:
         if now_s > self.began + self.limit_s + GRACE_S:
             return f"its runner did not stop {GRACE_S:g} s after the limit of {self.limit_s:.3g} s"
         if now_s - last_word > SILENT_S:

@@ -140,8 +140,8 @@ def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[
     may come from another variable than the common ones (measured, torch 2.14); the text given
     back then holds both. What becomes of the other variables, the audit says.
     """
-    name = _first_set(behaviour.conf_names, environ)
-    own_name = _first_set(behaviour.own_conf_names, environ)
+    name = _variable_in_force(behaviour.conf_names, environ)
+    own_name = _variable_in_force(behaviour.own_conf_names, environ)
     conf = environ.get(name, "")
     if name == own_name:
         return conf, name
@@ -152,7 +152,7 @@ def from_environment(environ: Mapping[str, str], behaviour: Behaviour) -> tuple[
     return ",".join(pieces), name
 
 
-def _first_set(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
+def _variable_in_force(names: tuple[str, ...], environ: Mapping[str, str]) -> str:
     return next((name for name in names if name in environ), "")
 
 
@@ -172,7 +172,7 @@ def memory_fraction(
         behaviour = nearest(version, kind)
         conf, _ = from_environment(environ, behaviour)
         text = AllocatorText(conf, behaviour)
-        name = _first_set(behaviour.names_for(key), environ)
+        name = _variable_in_force(behaviour.names_for(key), environ)
         if text.error is not None:
             return None, name
         if key in text.named:

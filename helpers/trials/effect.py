@@ -140,7 +140,9 @@ def same_answer(
     return all(alike) if alike else None
 
 
-def compare(control: Arm, treated: Arm, *, goal: str = "memory", answer: str = "") -> Comparison:
+def did_it_help(
+    control: Arm, treated: Arm, *, goal: str = "memory", answer: str = ""
+) -> Comparison:
     """The verdict on a remedy for ``goal`` (memory or time).
 
     ``answer``: bitwise, close, half; empty: not compared.

@@ -41,7 +41,7 @@ def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
     if "oom" in listener.events:
         return Ending("oom", str(listener.events["oom"]["message"])[:MESSAGE_CHARACTERS])
     if ended.how == "timed_out":
-        return _late(listener)
+        return _hung_or_slow(listener)
     finished = "end" in listener.events or bool(listener.workload.command)
     if ended.how == "exited" and ended.exit_code == 0 and finished:
         return Ending("ok", "", complete=True)
@@ -58,7 +58,7 @@ def ending_of(ended: Ended, listener: Listener, killed: int | None) -> Ending:
     return Ending("crashed", f"{end}: {last}")
 
 
-def _late(listener: Listener) -> Ending:
+def _hung_or_slow(listener: Listener) -> Ending:
     """What a trial is that was stopped: slow where it made progress, else hung."""
     limits = listener.limits
     deadline = listener.began + limits.seconds

@@ -41,7 +41,7 @@ class Arm:
 class Pair:
     """A remedy beside its control.
 
-    ``goal`` (memory or time) and ``answer`` as of effect.compare.
+    ``goal`` (memory or time) and ``answer`` as of effect.did_it_help.
     """
 
     name: str

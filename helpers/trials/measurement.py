@@ -10,7 +10,7 @@ from typing import Any
 
 from helpers.settings.presets import Preset
 from helpers.trials import effect, fixplan
-from helpers.trials.effect import Comparison, compare
+from helpers.trials.effect import Comparison, did_it_help
 from helpers.trials.fixplan import Arm, Pair, Planned, Ran
 from helpers.trials.record import Limits, TrialRecord
 from helpers.trials.targets import Target
@@ -23,7 +23,7 @@ def comparison(pair: Pair, ran: Ran) -> Comparison:
     A refused remedy is not supported.
     """
     control, treated = (arm_of(records) for records in ran.arms(pair))
-    compared = compare(control, treated, goal=pair.goal, answer=pair.answer)
+    compared = did_it_help(control, treated, goal=pair.goal, answer=pair.answer)
     refused = ran.refused.get(pair.treated.name)
     if refused:
         return replace(compared, verdict="not_supported", why=refused)
