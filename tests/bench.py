@@ -144,8 +144,8 @@ def replay() -> list[dict]:
     from helpers.allocator.oracle_lines import from_oracle
     from helpers.allocator.replay import replay as run
     from helpers.allocator.whatif import whatif
+    from helpers.settings.in_force import grid
     from helpers.settings.releases import behaviour
-    from helpers.settings.text import grid
     from tests.oracle import speed
 
     loop = ROOT / "env/traces/growing-loop.parquet"

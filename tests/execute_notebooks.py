@@ -35,9 +35,16 @@ def execute(path: Path) -> None:
     notebook.metadata = about
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if not is_about_set_up(output)]
     if path.parent.name == "cases":
         replace_in_notebook(notebook, known_values())
     nbformat.write(notebook, path)
+
+
+def is_about_set_up(output: nbformat.NotebookNode) -> bool:
+    """Whether an output only says that the allocator was compiled, which happens once a machine."""
+    return output.get("name") == "stderr" and output["text"].startswith("Compiling the allocator")
 
 
 if __name__ == "__main__":

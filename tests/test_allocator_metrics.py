@@ -11,8 +11,8 @@ from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
+from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour
-from helpers.settings.text import parse
 
 RULES = behaviour("2.14.1")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from helpers.allocator.blocks import round_size, segment_size
 from helpers.settings.allocator_text import MIB, UNLIMITED, SettingsError
 from helpers.settings.audit import audit
+from helpers.settings.in_force import Settings, from_environment, grid, parse
 from helpers.settings.releases import behaviour
-from helpers.settings.text import Settings, from_environment, grid, parse
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())
 NEW = behaviour("2.14.1")

@@ -7,9 +7,9 @@ import pytest
 
 from helpers.allocator.blocks import round_size
 from helpers.settings.audit import audit
+from helpers.settings.in_force import parse
 from helpers.settings.releases import CHANGES, PROVED, Behaviour, VersionError, behaviour
 from helpers.settings.rules import release
-from helpers.settings.text import parse
 from tests.oracle import compare
 
 SEEN = json.loads((Path(__file__).parent / "samples" / "allocator_settings.json").read_text())

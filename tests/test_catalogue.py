@@ -13,13 +13,13 @@ from helpers.ground.shapes import CAUSES, seen
 from helpers.judge import catalogue
 from helpers.judge.case_names import fill
 from helpers.judge.catalogue import BASES, KINDS, failures
+from helpers.judge.confidence import weigh_failures
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, case_evidence
 from helpers.judge.marks import marks
 from helpers.judge.next_step import next_step
 from helpers.judge.observation import Observation, observation_name
 from helpers.judge.observations import observe
-from helpers.judge.weights import weigh_failures
 from helpers.look import wordings
 from helpers.look.relations import RELATIONS
 from helpers.tell.prose import typed

@@ -16,6 +16,7 @@ from helpers.ground.contract import from_json, to_json
 from helpers.ground.shapes import Verdict as Verdicts
 from helpers.ground.shapes import seen
 from helpers.judge.catalogue import failures
+from helpers.judge.confidence import weigh_failures
 from helpers.judge.diagnosis import diagnose, verdict_of
 from helpers.judge.evidence import (
     CaseEvidence,
@@ -26,7 +27,6 @@ from helpers.judge.evidence import (
 from helpers.judge.next_step import recovery
 from helpers.judge.observation import Observation
 from helpers.judge.posted_processes import process_observations, processes
-from helpers.judge.weights import weigh_failures
 from helpers.look.boxes import open_box, recorded_names
 
 SPOKEN = "sufficient proof strong weak refuted_by strong_against weak_against".split()

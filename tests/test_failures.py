@@ -2,8 +2,8 @@
 
 from helpers.ground.shapes import CAUSES, seen
 from helpers.judge.catalogue import failures
+from helpers.judge.confidence import weigh_failures
 from helpers.judge.observation import Observation
-from helpers.judge.weights import weigh_failures
 
 
 def observed(names, **more):

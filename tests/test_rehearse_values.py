@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[1]
 ALONG = """
 import ctypes, torch
 from types import SimpleNamespace as Row
-from helpers.rehearse.under_torch import shadow, values
+from helpers.rehearse.under_torch import result_sizes, values
 
 device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
-along = shadow.ShadowComputation(torch, Row(coming=[], later=[], beside="", device=device), "typical")
+along = result_sizes.ShadowComputation(torch, Row(coming=[], later=[], beside="", device=device), "typical")
 along.on_device = lambda one: isinstance(one, torch.Tensor) and type(one).__torch_dispatch__ == along.plain
-ops, place = torch.ops.aten, shadow.place_of
+ops, place = torch.ops.aten, result_sizes.place_of
 drawn = along.run(ops.randint.low, (5, 9, [6]), {})
 long = along.run(ops.randn.default, ([4, 32000],), {})
 mask = along.run(ops.ones_like.default, (long,), {"dtype": torch.long})
@@ -30,7 +30,7 @@ print(drawn.tolist(), lengths.tolist(), [place(one) in along.unknown for one in 
 masks, index = torch.tensor([True, False, True]), torch.tensor([0, 1])
 for at in ([masks], [masks, index]):  # a number at one mask is filled in without a count, at more it is counted
     given = torch.zeros(3, 2), at, torch.tensor(1.0)
-    along.before(shadow.Call(ops.index_put_.default, "masks", given, {}, []), False)
+    along.before(result_sizes.Call(ops.index_put_.default, "masks", given, {}, []), False)
     print(*along.witness.coming)
     along.witness.coming.clear()
 

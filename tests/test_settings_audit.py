@@ -19,6 +19,7 @@ from helpers.settings import table
 from helpers.settings.allocator_text import SettingsError, parts
 from helpers.settings.assignments import late_assignments
 from helpers.settings.audit import audit
+from helpers.settings.in_force import memory_fraction, parse
 from helpers.settings.releases import behaviour
 from helpers.settings.table import (
     CONF_NAMES,
@@ -29,7 +30,6 @@ from helpers.settings.table import (
     VARIABLES,
     VERDICTS,
 )
-from helpers.settings.text import memory_fraction, parse
 
 DATA = json.loads((Path(__file__).parent / "data" / "settings.json").read_text())
 CUDA, HIP, PLAIN = CONF_NAMES

@@ -50,7 +50,7 @@ from helpers.allocator.driver import (
 from helpers.allocator.events import process_events, synchronize_and_free_events
 from helpers.allocator.memory import BROKEN, FINE, NO_LIMIT, NONE, block_at, pool_at, segment_at
 from helpers.settings.allocator_text import UNLIMITED
-from helpers.settings.text import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES
+from helpers.settings.in_force import MIN_BLOCK_BYTES, SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES
 
 
 def malloc(a, requested, stream, private):

@@ -23,7 +23,7 @@ from helpers.allocator.memory import (
     stat_at,
 )
 from helpers.settings.allocator_text import INTERVALS
-from helpers.settings.text import (
+from helpers.settings.in_force import (
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,
     MIN_LARGE_BYTES,

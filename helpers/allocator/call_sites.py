@@ -19,7 +19,7 @@ import numpy as np
 
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.trace import Op, Trace
-from helpers.settings.text import MIN_BLOCK_BYTES
+from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 BEFORE = "there when the recording began"
 NO_LINE = "no line of Python"

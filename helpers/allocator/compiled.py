@@ -34,7 +34,6 @@ from helpers.allocator import (
     trace,
 )
 from helpers.allocator.memory import ALLOCATOR, TABLES
-from helpers.settings import text
 
 MODULES = (memory, driver, stream_map, blocks, events, restore, allocator, operations)
 
@@ -105,7 +104,7 @@ def _kernel(sources: int) -> Any:
         return njit(advance, nogil=True, error_model="numpy")
 
 
-_NUMBERS = (trace, text)  # modules of which the others take numbers alone
+_NUMBERS = (trace, in_force)  # modules of which the others take numbers alone
 _SOURCES = zlib.crc32(b"".join(Path(str(m.__file__)).read_bytes() for m in (*MODULES, *_NUMBERS)))
 advance = _kernel(_SOURCES)
 _ARRAYS: tuple[np.ndarray, ...] = (np.zeros(0, np.int8), *[np.zeros(0, np.int64)] * 4)

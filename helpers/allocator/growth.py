@@ -16,7 +16,7 @@ from helpers.allocator.call_sites import CallSite, LinesError, Requests, request
 from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, steps_of
 from helpers.allocator.trace import Trace
 from helpers.ground.units import show_bytes
-from helpers.settings.text import MIN_BLOCK_BYTES
+from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 KEPT = "kept"
 LARGER = "larger each step"

@@ -61,7 +61,7 @@ SETTING = record(
     ("gc_threshold", np.float64),
     ("roundup_divisions", np.int64, (16,)),
 )
-"""settings.text.Settings.
+"""settings.in_force.Settings.
 
 ``fraction_bytes``: what a named fraction allows, else NO_LIMIT; ``range_bytes``:
 its addresses as an expandable segment.

@@ -11,8 +11,8 @@ import numpy as np
 
 from helpers.allocator.blocks import STATES
 from helpers.allocator.study import Study
+from helpers.settings.in_force import SMALL_SEGMENT_BYTES, Settings, parse
 from helpers.settings.releases import behaviour
-from helpers.settings.text import SMALL_SEGMENT_BYTES, Settings, parse
 
 MISLEADS = (
     "1 - allocated/reserved misleads: it is the same for cached segments, which the allocator gives back before it "

@@ -19,8 +19,8 @@ from helpers.allocator.trace import Op
 from helpers.allocator.views import studies
 from helpers.allocator.views.segment_map import segment_map
 from helpers.ground.units import parse_size, show_bytes
+from helpers.settings.in_force import grid
 from helpers.settings.releases import behaviour
-from helpers.settings.text import grid
 from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.tell.shown import Shown

@@ -19,8 +19,8 @@ from helpers.allocator.outcome import CALL_COLUMNS, COLUMNS, TORN, Outcome, Repl
 from helpers.allocator.starting_state import limit, starting_state
 from helpers.allocator.trace import BLOCK_OPS, Op, Trace
 from helpers.settings.allocator_text import SettingsError
+from helpers.settings.in_force import Settings, parse
 from helpers.settings.releases import Behaviour, behaviour
-from helpers.settings.text import Settings, parse
 
 COMPILED = "helpers.allocator.compiled"
 ENGINES = ("auto", "compiled", "plain")

@@ -9,7 +9,7 @@ import numpy as np
 from helpers.allocator.capacity import lower_bound
 from helpers.allocator.driver import Card
 from helpers.allocator.trace import Op, StartSegment, Trace, rearranged, start_bytes
-from helpers.settings.text import LARGE_STEP_BYTES, Settings
+from helpers.settings.in_force import LARGE_STEP_BYTES, Settings
 
 
 def clashes(settings: Settings, start: tuple[StartSegment, ...]) -> bool:

@@ -20,8 +20,8 @@ from helpers.allocator.snapshot import MIB, Event, Snapshot
 from helpers.allocator.snapshot_trace import conf_of, placed, trace_of
 from helpers.allocator.trace import StartBlock, StartSegment, Trace, TraceError
 from helpers.settings.allocator_text import UNLIMITED, SettingsError
+from helpers.settings.in_force import SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, Settings, parse
 from helpers.settings.releases import NEWEST, behaviour
-from helpers.settings.text import SMALL_MAX_BYTES, SMALL_SEGMENT_BYTES, Settings, parse
 
 GONE = "neither freed later nor in the final segments"
 T = TypeVar("T")

@@ -15,8 +15,8 @@ from helpers.allocator.driver import Card, round_up
 from helpers.allocator.memory import NO_LIMIT, NONE, table, unused
 from helpers.allocator.stream_map import stream_turn
 from helpers.allocator.trace import StartBlock, StartSegment, Trace
+from helpers.settings.in_force import Settings
 from helpers.settings.releases import Behaviour
-from helpers.settings.text import Settings
 
 LARGEST = 1 << 62
 ORDERS = ("address", "block", "segment")

@@ -20,8 +20,8 @@ from helpers.allocator.whatif import row_of, whatif
 from helpers.ground.child import CHECKOUT
 from helpers.ground.replays import Replay, WhatIf
 from helpers.ground.units import parse_size, show_bytes
+from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour
-from helpers.settings.text import parse
 
 BUNDLED = CHECKOUT / "env" / "traces"
 CPU_STEP = "cpu-training-step"

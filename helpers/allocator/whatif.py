@@ -21,9 +21,9 @@ from helpers.allocator.trace import NO_OPERATION, Trace
 from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.settings.allocator_text import UNLIMITED, SettingsError, parts
+from helpers.settings.in_force import Settings, grid, parse
 from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.table import OPTIONS
-from helpers.settings.text import Settings, grid, parse
 
 BY_ADDRESS = (
     "on this release some settings pass or fail by the addresses that the driver returns; only those that "

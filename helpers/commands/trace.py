@@ -156,8 +156,8 @@ def _on_other(study: Study, release: str, capacity: str) -> Study:
 
 def _league(arguments: argparse.Namespace, study: Study) -> WhatIf:
     """The what-if of a study; without settings named it tries the usual ones."""
+    from helpers.settings.in_force import grid
     from helpers.settings.releases import behaviour
-    from helpers.settings.text import grid
 
     confs = None
     if arguments.conf or arguments.only:

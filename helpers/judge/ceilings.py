@@ -31,7 +31,7 @@ from helpers.look.figures import figures_of
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.machine import machine, page_size
 from helpers.look.parts import APU, UNIFIED, mentions
-from helpers.settings.text import memory_fraction
+from helpers.settings.in_force import memory_fraction
 
 if TYPE_CHECKING:
     from helpers.ground.shapes import Confidence, Layer

@@ -14,11 +14,11 @@ from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verd
 from helpers.ground.units import Quantity
 from helpers.judge import table
 from helpers.judge.case_names import names_of
+from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.next_step import next_step, with_log_of_server
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
-from helpers.judge.weights import Weighed, weigh_failures
 from helpers.look.message import Message
 from helpers.look.wordings import lines
 

@@ -13,7 +13,7 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.shrinking.search import Search, block_column
 from helpers.allocator.trace import Op, Trace
-from helpers.settings.text import (
+from helpers.settings.in_force import (
     LARGE_STEP_BYTES,
     MIN_BLOCK_BYTES,
     MIN_LARGE_BYTES,

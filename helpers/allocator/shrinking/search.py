@@ -13,8 +13,8 @@ from helpers.allocator.shrinking.failure import Failure
 from helpers.allocator.starting_state import limit
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Op, Trace, rearranged
+from helpers.settings.in_force import MIN_BLOCK_BYTES
 from helpers.settings.releases import behaviour
-from helpers.settings.text import MIN_BLOCK_BYTES
 
 
 @dataclass(eq=False)

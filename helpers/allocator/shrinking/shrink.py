@@ -22,8 +22,8 @@ from helpers.allocator.shrinking.rebuilt import rebuilt
 from helpers.allocator.shrinking.search import Search
 from helpers.allocator.study import Study
 from helpers.allocator.trace import NO_OPERATION, Op, Trace, rearranged
+from helpers.settings.in_force import grid
 from helpers.settings.releases import behaviour
-from helpers.settings.text import grid
 
 EXPANDABLE = "expandable_segments:True"
 MOST_ALLOCATIONS = 400

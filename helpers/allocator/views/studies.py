@@ -21,8 +21,8 @@ from helpers.allocator.views.replays import ranked
 from helpers.allocator.views.segment_map import segment_map
 from helpers.ground.replays import Replay, WhatIf
 from helpers.ground.units import GIB, show_bytes
+from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour
-from helpers.settings.text import parse
 from helpers.tell import sheet
 from helpers.tell.prose import wrapped
 from helpers.tell.resources import words as wording

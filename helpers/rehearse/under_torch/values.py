@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .operators import Operator, Torch
-from .shadow import BOUNDS, ShadowComputation, Value
+from .result_sizes import BOUNDS, ShadowComputation, Value
 from .witness import Witness
 
 Mode = Any
