@@ -34,6 +34,7 @@ from helpers.allocator import (
     trace,
 )
 from helpers.allocator.memory import ALLOCATOR, TABLES
+from helpers.settings import in_force
 
 MODULES = (memory, driver, stream_map, blocks, events, restore, allocator, operations)
 
