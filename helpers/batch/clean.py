@@ -39,7 +39,7 @@ def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, .
     troubles = list(after.errors)
     same_boot = before.boot_id == after.boot_id
     earlier = {gpu.pci: gpu for gpu in before.gpus} if same_boot else {}
-    for gone in earlier.keys() - {gpu.pci for gpu in after.gpus}:
+    for gone in sorted(earlier.keys() - {gpu.pci for gpu in after.gpus}):
         why = "the GPU is gone: it was there before and no layer shows it now"
         troubles.append(Trouble(f"gpu {gone}", why, False))
     for gpu in after.gpus:

@@ -58,7 +58,7 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
     if box in recorded_names():  # what a batch keeps names the box that was used
         text = _LIVE.sub(rf"\g<1>{box}", text)
     if isinstance(content, dict):
-        for key in content.keys() & GONE_KEYS.keys():
+        for key in sorted(content.keys() & GONE_KEYS.keys()):
             raise PlanError(f"{path}: {key} is gone; {GONE_KEYS[key]}")
     try:
         plan = Plan.model_validate(content)

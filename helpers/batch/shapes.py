@@ -74,8 +74,7 @@ class PlannedRun(Shape):
 class Plan(Shape):
     """A plan file: which notebooks run, in which order, with what, and for how long at most.
 
-    ``jobs`` runs that only look may go on side by side. ``outside`` names folders outside the
-    checkout that paths may be in.
+    ``jobs`` runs that only look may go on side by side.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -83,7 +82,6 @@ class Plan(Shape):
     jobs: int = Field(default=1, ge=1, le=64)
     order: Literal["danger", "as written"] = "danger"
     gates: Gates = Gates()
-    outside: list[str] = []
     runs: list[PlannedRun] = Field(min_length=1)
 
 

@@ -18,12 +18,8 @@ class Batch(Result):
 
     @property
     def view(self) -> Shown:
-        return runs_table(self.folder)
-
-    @property
-    def runs(self) -> Shown:
         """Each run with its true state and its answer, or why it has none."""
-        return self.view
+        return runs_table(self.folder)
 
     def verdict(self, box: Box | str) -> Answer | None:
         """The verdict that leads among the runs on a box; None where none is about the box itself."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.tell.claims import claims_table
 from helpers.tell.shown import Shown
 from helpers.trials import view
 from helpers.trials.box_study import FixStudy, fix_study
@@ -50,8 +49,7 @@ class Fixes(Result):
     @property
     def claims(self) -> Shown | None:
         """What became of the claims of the box's case study; None where it comes from none."""
-        claims = claims_table(self.box.facts.box)
-        return claims if claims.cells else None
+        return self.box.claims
 
     def verdict(self) -> Answer:
         """The verdict: which remedy to adopt, and the one next step."""

@@ -71,11 +71,6 @@ class ReplayView(Result):
         return studies.metrics_table(self.replayed)
 
     @property
-    def metrics(self) -> Shown:
-        """The figures at the first out-of-memory, or where most was reserved; sizes are bytes."""
-        return self.view
-
-    @property
     def memory(self) -> Shown:
         """Reserved, allocated and stranded memory over the run."""
         return studies.memory(self.replayed)
@@ -111,20 +106,22 @@ class WhatIf(Result):
         return ReplayView(best)
 
     @cached_property
-    def _line_edits(self) -> list[contracts.LineEdit]:
-        lines, _ = comparison.lines_that_save(self.trace.study, self.league)
-        return lines
+    def _ranked(self) -> tuple[list[contracts.LineEdit], list[str]]:
+        """The lines ranked, and as a note why they are not, where the trace is too long."""
+        return comparison.lines_that_save(self.trace.study, self.league)
 
     @property
     def lines(self) -> Shown:
         """The program's own lines, each with the change that alone saves the run."""
         recording_fails = comparison.recording_failed(self.trace.study.trace)
-        return edits.lines(self._line_edits, recording_fails)
+        ranking, why_none = self._ranked
+        return edits.lines(ranking, recording_fails, why_none)
 
-    @property
+    @cached_property
     def edited(self) -> Shown:
         """The run before and after the first change of ``lines``."""
-        changes = [parse(line.edit) for line in self._line_edits if line.edit]
+        ranking, _ = self._ranked
+        changes = [parse(line.edit) for line in ranking if line.edit]
         return edits.table(comparison.compare_edits(self.trace.study, changes[:1]))
 
     def verdict(self) -> Answer:

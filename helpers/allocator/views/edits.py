@@ -52,8 +52,13 @@ def _rows(program: str, answer: WhatIf) -> list[list[Any]]:
     ]
 
 
-def lines(ranking: Sequence[LineEdit], recording_fails: bool) -> Shown:
-    """The program's own lines by which change saves the run."""
+def lines(
+    ranking: Sequence[LineEdit], recording_fails: bool, why_none: Sequence[str] = ()
+) -> Shown:
+    """The program's own lines by which change saves the run.
+
+    ``why_none``: why none is ranked, where the trace is too long for that.
+    """
     rows = [
         [row.line, row.live_bytes, row.edit or "it alone does not", row.conf or "default"]
         for row in ranking
@@ -63,6 +68,8 @@ def lines(ranking: Sequence[LineEdit], recording_fails: bool) -> Shown:
         title = f"{saving[0].edit} saves the run"
     elif ranking:
         title = "no line alone saves the run"
+    elif why_none:
+        title = f"no line ranked: {'; '.join(why_none)}"
     else:
         title = "no line ranked: nothing runs out, or no line of a program is known"
     notes = [f"assumed: {words}" for words in dict.fromkeys(row.assumes for row in saving)]
