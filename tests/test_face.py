@@ -89,3 +89,15 @@ def test_volume_profiles_have_a_plan_for_a_card():
 def test_trades_that_are_not_there_are_said_in_one_line():
     with pytest.raises(ValueError, match="no-such.csv"):
         helpers.volume_profiles("no-such.csv", free="1GiB")
+
+
+def test_a_folder_that_is_no_batch_is_said_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="nosuch: no batch; expected the folder of one below"):
+        helpers.open_batch("nosuch")
+    with pytest.raises(ValueError, match="no batch"):
+        helpers.open_batch(str(tmp_path))
+
+
+def test_a_training_path_that_is_not_known_is_said_in_one_line():
+    with pytest.raises(ValueError, match="'tiny': expected one of single device"):
+        helpers.training_paths(("tiny",))

@@ -1,6 +1,6 @@
 """What we rely on in the pinned papermill, and the flaw that our engine is for.
 
-When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/batch/engine.py.
+When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/batch/papermill_engine.py.
 """
 
 import re

@@ -104,8 +104,8 @@ def read_notebook(path: Path) -> Any:
     if version > NBFORMAT:
         advice = f"this workbook reads up to {NBFORMAT}; save it as nbformat {NBFORMAT}"
         raise NotebookError(f"{path}: nbformat {version}; {advice}")
+    nbformat = _nbformat()
     try:
-        nbformat = _nbformat()
         nb = nbformat.reads(json.dumps(raw), as_version=NBFORMAT)
         nbformat.validate(nb)
     # nbformat's readers raise whatever a broken file makes them stumble over.

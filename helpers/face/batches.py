@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from helpers.batch.batch_table import runs_table
 from helpers.batch.leading_verdict import of_batch
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
+from helpers.ground.places import OUTPUTS
 from helpers.tell.shown import Shown
 
 
@@ -28,8 +31,14 @@ class Batch(Result):
 
 
 def open_batch(folder: str = "") -> Batch:
-    """The batch in a folder below outputs; an empty name is a batch without runs.
+    """The batch in a folder, or in one of that name below outputs; an empty name is a batch
+    without runs.
 
-    Its views raise ValueError in one line for a folder that is no batch.
+    Raises ValueError in one line for a folder that is no batch.
     """
-    return Batch(folder)
+    if not folder:
+        return Batch("")
+    for path in (Path(folder), OUTPUTS / folder):
+        if (path / "plan.yaml").is_file() or any(path.glob("*/run.json")):
+            return Batch(str(path))
+    raise ValueError(f"{folder}: no batch; expected the folder of one below {OUTPUTS}")

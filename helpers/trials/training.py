@@ -71,9 +71,11 @@ def paths(
     Raises ValueError for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
-    for name in (*names, shape):
-        if name not in WAYS and name not in SHAPES:
-            raise ValueError(f"{name!r}: expected one of {', '.join([*PATHS, *SHAPES])}")
+    for name in names:
+        if name not in WAYS:
+            raise ValueError(f"{name!r}: expected one of {', '.join(PATHS)}")
+    if shape not in SHAPES:
+        raise ValueError(f"shape {shape!r}: expected one of {', '.join(SHAPES)}")
     results: list[PathResult] = []
     with tempfile.TemporaryDirectory(prefix="casebook-training-") as folder:
         for name in dict.fromkeys([PATHS[0], *names]):
