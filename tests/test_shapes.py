@@ -30,7 +30,7 @@ VERDICT = Verdict(
     ],
 )
 RUN = {"run_id": "1", "batch_id": "b", "box": "x", "notebook": "n.ipynb"}
-REPLAY = Replay(9, 1, FirstOom(4, 512), 10, 20, 0, 1, "", "2.6.0", "cuda", "oracle", passes=False)
+REPLAY = Replay(9, 1, FirstOom(4, 512), 10, 20, 0, "", "2.6.0", "cuda", "oracle", passes=False)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -192,5 +192,6 @@ def test_a_second_rank_that_dies_or_stops_is_an_outcome_and_leaves_nothing_behin
         return row
 
     monkeypatch.setattr(bounded, "json_row", strike_in_the_first_step)
-    row = result_of("DDP", child(sys.executable, spec, 40))
+    monkeypatch.setattr("helpers.trials.training.LIMIT_S", 40.0)
+    row = result_of("DDP", child(sys.executable, spec))
     assert struck and row.state == "failed" and row.why and not second_processes(tmp_path)

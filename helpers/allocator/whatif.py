@@ -221,7 +221,6 @@ def row_of(
         peak_reserved_low_bytes=min(peaks),
         peak_reserved_high_bytes=max(peaks),
         retries=max(outcome.counter("num_alloc_retries") for outcome in outcomes),
-        device_allocs=first.counter("num_device_alloc"),
         slow_calls=max(outcome.slow_calls for outcome in outcomes),
         passes=all(passed),
         addresses_agree=len(set(passed)) == 1,

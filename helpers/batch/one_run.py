@@ -78,7 +78,7 @@ def run_one(
         process.wait()
         watched.close()
         return not_started(run, error)
-    watched.give(job)
+    watched.give_job()
     watched.wait(tick)
     run = _completed(folder, started, watched)
     if run.stopped_by == "interrupt" and not watched.stop.signal:

@@ -51,7 +51,8 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
 
     Raises PlanError.
 
-    ``box`` takes the place of ``live`` in every run, and one of the recorded in the text, too.
+    ``box`` takes the place of ``live`` in every run; the name of a recorded box is also written
+    into the plan's text.
     Paths of notebooks are relative to notebooks/ or to the plan's folder.
     """
     text, content = read_yaml(path)

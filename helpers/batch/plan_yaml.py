@@ -109,5 +109,5 @@ def check_value(value: Any, name: str) -> None:
         raise PlanError(f"{name}: seen {value}; expected a finite number")
     elif isinstance(value, str):
         if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            expected = "expected text without NUL and half letters"
+            expected = "expected text without NUL bytes or lone surrogates"
             raise PlanError(f"{name}: seen {value[:40]!r}; {expected}")

@@ -69,7 +69,7 @@ def run_plan(
 
     ``box`` takes the place of ``live``. ``capture`` is called once, before the first run, where
     a run needs it. ``again`` names runs of a resumed batch that are repeated whatever they did.
-    A ``carrier`` of one's own hears of signals by the ``stop`` that both are given. ``measure``
+    Give the same ``stop`` to a ``carrier`` of your own, so that it hears of signals. ``measure``
     looks at the box between runs (box_state.measure); without it no look is taken.
     """
     checked = load_plan(path, box)

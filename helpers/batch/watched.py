@@ -62,11 +62,11 @@ class Watched:
         self.words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def give(self, job: Job) -> None:
+    def give_job(self) -> None:
         """Hand the runner its job."""
         assert self.process.stdin
         with suppress(BrokenPipeError), self.process.stdin as pipe:
-            pipe.write(json.dumps({**job, "parent": os.getpid()}).encode())
+            pipe.write(json.dumps({**self.job, "parent": os.getpid()}).encode())
 
     def close(self) -> None:
         assert self.process.stdin

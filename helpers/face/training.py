@@ -17,13 +17,8 @@ class TrainingPaths(Result):
     ``results`` holds them as data, the single device first; sizes are bytes.
     """
 
-    def __init__(
-        self, results: Sequence[training.PathResult], *, device: str, shape: str, seed: int
-    ) -> None:
+    def __init__(self, results: Sequence[training.PathResult]) -> None:
         self.results = results
-        self.device = device
-        self.shape = shape
-        self.seed = seed
 
     @property
     def view(self) -> Shown:
@@ -48,4 +43,4 @@ def training_paths(
     medium on a GPU; ``seed`` makes weights and data. Raises ValueError for an unknown name.
     """
     results = training.paths(torch_interpreter(), paths, device=device, shape=shape, seed=seed)
-    return TrainingPaths(results, device=device, shape=shape, seed=seed)
+    return TrainingPaths(results)

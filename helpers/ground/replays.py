@@ -32,7 +32,6 @@ class Replay(Shape):
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     retries: int
-    device_allocs: int
     settings: str
     torch: str
     build: str

@@ -295,7 +295,6 @@ class Ttm(Shape):
     ceilings: List[Ceiling]
     binding: Optional[Layer]
     binding_bytes: Optional[int]
-    torch_total_bytes: Optional[int]
     plan: TtmPlan
     schema_version: int = field(default=SCHEMA_VERSION, metadata=FIRST)
     commands: List[TtmCommand] = field(default_factory=list)

@@ -303,7 +303,9 @@ def _is_half_of_rest(numbers: Numbers, size: int) -> bool:
 
 
 def _with_missing_total(decision: Decision, numbers: Numbers) -> Decision:
-    """By default a capture does not ask torch; without its total a faulty HIP build above the
+    """The decision, with torch's total named as missing where it was not read.
+
+    By default a capture does not ask torch; without its total a faulty HIP build above the
     kernel stays unseen.
     """
     if numbers.torch is not None or decision.missing or numbers.kind in (UNIFIED, CARD):

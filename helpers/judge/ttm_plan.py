@@ -44,7 +44,6 @@ def ttm_answer(
         ceilings=[row.shape() for row in stack.rows if row.layer],
         binding=stack.decision.binding,
         binding_bytes=stack.decision.binding_bytes,
-        torch_total_bytes=stack.numbers.torch,
         plan=_plan(stack, space, reserve_bytes, target_bytes),
     )
     if stack.kind != "apu":

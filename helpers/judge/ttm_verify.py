@@ -45,7 +45,6 @@ class VerifyResult:
     """
 
     took: bool
-    intended_bytes: int | None
     intended_source: str
     rows: tuple[Layered, ...]
     says: str
@@ -66,7 +65,7 @@ def verify(
     warnings = _unlike(earlier, now, before, after)
     if after.kind != "apu":
         says = f"Nothing to verify: {after.decision.says}"
-        return VerifyResult(True, None, "", (), says, warnings)
+        return VerifyResult(True, "", (), says, warnings)
     wanted, source = _intended(earlier, now, reserve_bytes, target_bytes)
     intended = not_available("nothing", "bytes", source)
     if wanted is not None:
@@ -77,7 +76,6 @@ def verify(
     failed = any(row.took is False for row in explained)
     return VerifyResult(
         took=wanted is None or (rows["ttm"].took is True and not failed),
-        intended_bytes=wanted,
         intended_source=source,
         rows=explained,
         says=_summary(wanted, explained),

@@ -28,7 +28,6 @@ LOWER_SHARE = 0.05
 """A runtime keeps up to 5 % of a card from its total (firmware, ECC)."""
 INSTALLED_SHARE = 0.06
 """What firmware and kernel take of the RAM that was bought, before MemTotal."""
-BUSY_BYTES = 512 * MIB
 RELATIONS: dict[str, str] = data("look/relations")
 """Each relation's name and what it means."""
 RUNTIME = ("runtime", "hsa")

@@ -26,8 +26,8 @@ STREAM_BYTES = 512 * MIB
 MOST_S = 120.0
 SILENT_S = 20.0
 DEVICE_S = 1.0
-"""What has no end to jump to is passed over as far as this, for so long; a FIFO that gives
-nothing for 20 s is left, a device after one.
+"""A stream is read up to this many bytes and for this long. A FIFO that gives nothing for 20 s
+is left, a device after one.
 """
 START_BYTES = 4096
 BLOCK = 64 * 1024

@@ -32,14 +32,6 @@ SIZES = frozenset(
 )
 WHOLE = frozenset("device pid tokens fits_tokens layers rank code".split())
 FIELDS = SIZES | WHOLE | {"name", "shape", "dtype", "share"}
-SIDES = frozenset("device pinned host cgroup shm on-chip commit disk none".split())
-EVENTS = frozenset(
-    "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model workspace "
-    "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
-    "no-access no-node wrong-index unknown-option option-refused option-broken duplicate-gpu "
-    "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
-    "reset-refused missing-link sizes note footer".split()
-)
 UNIT = (
     r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])"
     r"|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"

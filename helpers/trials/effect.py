@@ -31,7 +31,7 @@ shorter number allow.
 class Effect:
     """Treated over control: ``ratio`` with the bounds of its 99 % interval; 0.5 is half.
 
-    ``pairs`` it rests on.
+    ``pairs``: how many pairs it rests on.
 
     ``says``: less, more, same (any effect is below the least that matters) or unclear.
     """
@@ -64,15 +64,12 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A verdict with its one-line reason and the effects it rests on; ``same_answer`` is None
-    where it was not compared.
-    """
+    """A verdict with its one-line reason and the effects it rests on."""
 
     verdict: str
     why: str
     memory: Effect
     time: Effect
-    same_answer: bool | None
 
 
 def effect(what: str, control: Sequence[float | None], treated: Sequence[float | None]) -> Effect:
@@ -161,7 +158,7 @@ def did_it_help(
     if decided is None:
         decided = _by_effects(memory, time) if goal == "memory" else _by_effects(time, memory)
     verdict, why = decided
-    return Comparison(verdict, why, memory, time, same)
+    return Comparison(verdict, why, memory, time)
 
 
 def _by_outcomes(

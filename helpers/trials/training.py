@@ -21,6 +21,8 @@ from helpers.trials.targets import environment
 
 PROGRAM = "helpers.trials.under_torch.training"
 START_S = 120.0
+LIMIT_S = 60.0
+"""Seconds of a child after its start."""
 END_S = 15.0
 TORCHRUN = ("--standalone", "--local-addr=127.0.0.1")
 _DATA = json.loads(Path(__file__).with_name("training.json").read_text(encoding="utf-8"))
@@ -61,14 +63,12 @@ def paths(
     device: str = "cpu",
     shape: str = "",
     seed: int = 7,
-    limit_s: float = 60.0,
 ) -> list[PathResult]:
     """Train in each of the named ways under ``python``'s torch, on ``cpu`` or ``cuda``; the
     single device always comes first.
 
     ``shape``: a name of SHAPES, by default small on the CPU and medium on a GPU, whose
-    allocator takes 20 MiB at a time. ``limit_s``: each child's seconds after its start.
-    Raises ValueError for an unknown name or shape.
+    allocator takes 20 MiB at a time. Raises ValueError for an unknown name or shape.
     """
     shape = shape or ("small" if device == "cpu" else "medium")
     for name in names:
@@ -82,9 +82,9 @@ def paths(
             way = WAYS[name]
             spec = specification(way["path"], shape, device, seed, folder=folder, **way["more"])
             if way["path"] == "resume":
-                results.append(_resumed(python, name, spec, limit_s))
+                results.append(_resumed(python, name, spec))
             else:
-                results.append(result_of(name, child(python, spec, limit_s)))
+                results.append(result_of(name, child(python, spec)))
     return results
 
 
@@ -94,16 +94,16 @@ def specification(path: str, shape: str, device: str, seed: int, **more: Any) ->
     return {**SHAPES[shape], **spec, "dropout": 0.0, **more}
 
 
-def child(python: str, spec: Mapping[str, Any], limit_s: float) -> Transcript:
+def child(python: str, spec: Mapping[str, Any]) -> Transcript:
     """One child from its start to its end; ``ranks`` of the spec asks for so many, by torchrun.
 
-    It has START_S to begin (importing torch), then ``limit_s``.
+    It has START_S to begin (importing torch), then LIMIT_S.
     """
-    argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": limit_s}))
+    argv = program(python, PROGRAM, json.dumps({**spec, "limit_s": LIMIT_S}))
     if spec.get("ranks"):
         each_rank = f"--nproc-per-node={spec['ranks']}"
         argv = [python, "-m", "torch.distributed.run", *TORCHRUN, each_rank, "--no-python", *argv]
-    then_s = {"ready": limit_s, "end": END_S}
+    then_s = {"ready": LIMIT_S, "end": END_S}
     return transcript(argv, START_S, then_s, env=environment(more=ENVIRONMENT))
 
 
@@ -132,16 +132,16 @@ def result_of(name: str, answer: Transcript) -> PathResult:
     return replace(row, why=end.get("why") or how)
 
 
-def _resumed(python: str, name: str, spec: dict[str, Any], limit_s: float) -> PathResult:
+def _resumed(python: str, name: str, spec: dict[str, Any]) -> PathResult:
     """A first child that is killed in the middle, and a second that goes on and compares."""
     steps = spec["steps"]
-    first = child(python, {**spec, "dies_at": steps // 2 + 1}, limit_s)
+    first = child(python, {**spec, "dies_at": steps // 2 + 1})
     row = result_of(name, first)
     if first.last("end") or first.ended.signal != "SIGKILL":
         if row.state == "not_run":
             return row
         return PathResult(name, "failed", f"it was to die and did not: {row.why or row.says}")
-    second = child(python, {**spec, "compare": True}, limit_s)
+    second = child(python, {**spec, "compare": True})
     row = result_of(name, second)
     if row.state != "ran":
         return row

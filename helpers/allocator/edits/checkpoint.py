@@ -38,14 +38,17 @@ def checkpoint(requests: Requests, calls: list[list[int]], rewrite: Rewrite) -> 
 
 
 def freed_by_backward_pass(requests: Requests) -> np.ndarray:
-    """Whether a backward pass frees each request: the one before that was asked for by one."""
+    """Whether a backward pass frees each request.
+
+    It does where the last request before its free was asked for by a backward pass.
+    """
     before_free = np.searchsorted(requests.at, requests.until) - 1
     in_backward = requests.backward[np.maximum(before_free, 0)]
     return in_backward & (requests.until < len(requests.trace))
 
 
 def _step_at(requests: Requests, operation: int) -> int:
-    """The operation with which the backward step begins that frees something at another.
+    """The first operation of the backward step that frees something at ``operation``.
 
     A step's requests stand in a row.
     """

@@ -14,7 +14,7 @@ from helpers.allocator.edits.checkpoint import freed_by_backward_pass
 LARGE_BYTES = 1 << 16
 """Bytes from which what is computed from a request is looked for: smaller ones look alike."""
 NEAR = 64
-"""Among how many requests after it that is."""
+"""How many later requests are searched."""
 
 
 def made_smaller(requests: Requests, calls: list[list[int]]) -> set[int]:

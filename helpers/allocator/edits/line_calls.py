@@ -25,7 +25,7 @@ def requests_of_line(requests: Requests, edit: Edit) -> np.ndarray:
 def _workspaces(requests: Requests, mask: np.ndarray) -> np.ndarray:
     """Of the requests of a mask what a library keeps for good after its first call.
 
-    Of its stack it alone is never freed, though later ones are.
+    It is the only request of its stack that is never freed, and later requests of that stack are.
     """
     stacks = requests.stack
     stack_count = len(requests.trace.frames) + 1

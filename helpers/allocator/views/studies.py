@@ -31,6 +31,8 @@ from helpers.tell.values import Column
 
 POINTS = 1200
 """Points of a curve that are drawn."""
+SAMPLES = 30
+"""How often stranded bytes are measured over the run."""
 LEAGUE_ROWS = 14
 """Settings that are drawn."""
 CURVES = (
@@ -96,17 +98,14 @@ def moment_of(outcome: Outcome) -> int:
     return int(np.argmax(outcome.column("reserved")))
 
 
-def view(study: Study, conf: str | None = None, samples: int = 30) -> View:
-    """Replays a study under its own settings or others.
-
-    ``samples``: how often stranded bytes are measured on the way.
-    """
+def view(study: Study, conf: str | None = None) -> View:
+    """Replays a study under its own settings or others."""
     if conf is None:
         conf = study.conf
     outcome = study.replay(conf, timeline=True)
     moment = moment_of(outcome)
     at = study.replay(conf, stop=moment + 1)
-    sampled = metrics.stranded_over_time(study, conf, samples)
+    sampled = metrics.stranded_over_time(study, conf, SAMPLES)
     points = np.array([point for point, _ in sampled], np.int64)
     stranded = np.array([figures.stranded_bytes for _, figures in sampled])
     return View(
