@@ -44,7 +44,7 @@ def test_every_protocol_is_read(tmp_path, protocol):
     trace = read_trace(pickled(tmp_path, recorded().snapshot(), protocol))
     assert [Op(op).name for op in trace.op] == ["ALLOC", "ALLOC", "FREE", "FREE", "ALLOC"]
     assert trace.size.tolist() == [3000, 5 * MIB, 0, 0, 700]
-    assert trace.header["label"] == "recorded on a GPU"
+    assert trace.header["label"] == "recorded on a GPU" and trace.recorded_by_gpu
 
 
 def protocols(path):

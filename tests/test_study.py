@@ -23,7 +23,7 @@ EXPANDABLE = "expandable_segments:True"
 
 @pytest.fixture(scope="module")
 def seen():
-    return views.view(study.open_study("growing-loop"), samples=4)
+    return views.view(study.open_study("growing-loop"))
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,18 @@ def test_what_record_wrote_beside_a_snapshot_tells_its_torch_build_card_and_frac
     assert (trace.header["vram"], trace.header["fraction"]) == (20 << 30, 0.5)
     assert circumstances(trace).build == "rocm6.3"
     assert with_record(bare, tmp_path / "other.pickle") is bare
+
+
+def test_a_field_of_the_header_says_who_recorded_a_trace_and_of_older_files_the_label():
+    bare = study.open_study("growing-loop").trace
+    headers = (
+        ({"label": "any words", "recorded_by_gpu": True}, True),
+        ({"label": "recorded on a GPU"}, True),
+        ({"label": "made on a machine without a GPU"}, False),
+        ({}, False),
+    )
+    for header, by_gpu in headers:
+        assert replace(bare, header=header).recorded_by_gpu is by_gpu, header
 
 
 def verdict_on(card_mib, *sizes_mib):

@@ -16,6 +16,7 @@ import numpy as np
 from helpers.allocator.card_size import card_size
 from helpers.allocator.snapshot import Event, Snapshot
 from helpers.allocator.trace import (
+    RECORDED_ON_GPU,
     DriverCall,
     Op,
     StartBlock,
@@ -230,7 +231,8 @@ def conf_of(snapshot: Snapshot) -> str:
 
 def _header(snapshot: Snapshot, capacity: int | None) -> dict[str, Any]:
     return {
-        "label": "recorded on a GPU",
+        "label": RECORDED_ON_GPU,
+        "recorded_by_gpu": True,
         "device": snapshot.device,
         "conf": conf_of(snapshot),
         "vram": capacity or None,

@@ -24,8 +24,6 @@ from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour
 
 BUNDLED = CHECKOUT / "env" / "traces"
-CPU_STEP = "cpu-training-step"
-"""A training step that was recorded on the CPU; the way to record another one is gone."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ def open_study(
         build=build or recorded.build,
         conf=conf or recorded.conf,
         fraction=recorded.fraction,
-        recorded="GPU" in str(trace.header.get("label")),
+        recorded=trace.recorded_by_gpu,
         notes=(*trace.notes, *recorded.notes),
         own=source not in PATTERNS and source not in bundled,
     )

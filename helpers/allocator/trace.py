@@ -23,6 +23,8 @@ LARGEST = 1 << 62
 """No size is as large as that."""
 
 
+RECORDED_ON_GPU = "recorded on a GPU"
+"""The label of a trace that was read from a snapshot."""
 NO_OPERATION = "the trace has no operation: expected at least one allocation; record again from the program's start"
 
 
@@ -136,6 +138,12 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    @property
+    def recorded_by_gpu(self) -> bool:
+        """Whether a GPU recorded it. A file written before the header had the field has the label."""
+        by_label = self.header.get("label") == RECORDED_ON_GPU
+        return bool(self.header.get("recorded_by_gpu", by_label))
 
     @cached_property
     def live_at_start(self) -> list[tuple[StartSegment, StartBlock]]:
