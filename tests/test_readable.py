@@ -14,7 +14,7 @@ MOST_TOKENS = {
     "allocator": 67_400,
     "batch": 29_900,
     "commands": 12_100,
-    "face": 5_400,
+    "face": 5_300,
     "fits": 17_200,
     "ground": 10_600,
     "judge": 36_700,
