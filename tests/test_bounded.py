@@ -88,6 +88,31 @@ def test_of_a_text_that_is_too_long_the_beginning_and_the_end_are_read(tmp_path,
     assert "and the last" in piped.note
 
 
+def test_a_fifo_that_is_left_after_its_time_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_file, "MOST_S", 0.0)
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    os.write(writer, b"a line\n" * 1000)
+    read = text_file.read_text(str(path))
+    os.close(writer)
+    assert read.text == "a line\n" * 1000
+    assert read.note == "after 0 s reading stopped: what came before was read"
+
+
+def test_a_pipe_that_was_read_whole_is_whole(monkeypatch):
+    monkeypatch.setattr(text_file, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(text_file, "END_BYTES", 1 << 18)
+    data = b"the loss of a step\n" * 10_000
+    end, begin = os.pipe()
+    with open(end, "rb") as reader:
+        writer = threading.Thread(target=lambda: (os.write(begin, data), os.close(begin)))
+        writer.start()
+        read = text_file.read_text("-", reader.fileno())
+        writer.join()
+    assert read.text == data.decode() and read.note == ""
+
+
 def test_a_log_of_nothing_but_failures_is_read_to_its_end_without_reading_each(tmp_path):
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} MiB.\n"
     text = line.format(5) * 20_000 + line.format(77)

@@ -1,8 +1,10 @@
 """Figures of memory that tools print: each row of the table on its own example, relations, kinds of GPU, one decision."""
 
+from dataclasses import replace
+
 import box_builder as build
 import pytest
-from changed_boxes import gb10
+from changed_boxes import gb10, oom
 from data_rows import read_lines
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,9 @@ from ttm_boxes import apu
 
 from helpers.ground.shapes import CAUSES
 from helpers.judge.binding import decide, decisions
+from helpers.judge.ceiling_observations import ceiling_observations
 from helpers.judge.ceilings import ceiling_answer, ceilings
+from helpers.judge.evidence import evidence_from_message
 from helpers.judge.numbers import Numbers, numbers_of
 from helpers.judge.obstacles import obstacles
 from helpers.look.boxes import open_box
@@ -215,7 +219,7 @@ def test_whoever_asks_gets_one_cause_and_likely_at_most_from_readings_that_were_
     bundle, cause
 ):
     stack = ceilings(bundle)[0].decision
-    judged = ceiling_answer(bundle)[0]
+    judged = ceiling_answer(bundle)[0].decision
     assert (stack.cause, stack.confidence) == (judged.cause, judged.confidence) == (cause, "likely")
 
 
@@ -231,8 +235,13 @@ def test_the_same_layers_posted_as_text_decide_as_the_box_does():
 
 def test_torchs_total_of_a_message_completes_a_box_without_torch():
     box = apu(pages_limit=80 * GIB, leave_out=("torch",))
-    assert ceiling_answer(box)[0].cause == "other"
-    assert ceiling_answer(box, message_total=48 * GIB)[0].pattern == "hip_total"
+    assert ceiling_answer(box)[0].decision.cause == "other"
+    assert ceiling_answer(box, message_total=48 * GIB)[0].decision.pattern == "hip_total"
+    full = oom("2.00 GiB", "48.00 GiB", "1.00 GiB", "46.00 GiB", "500.00 MiB", backend="HIP")
+    evidence = replace(evidence_from_message(full), bundle=box)
+    seen = list(ceiling_observations(evidence, [], "apu"))
+    assert "HIP reports 48.00 GiB" in seen[0].says
+    assert len(seen) > 3 and not [row.says for row in seen if "this one binds" in row.says]
 
 
 def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():
@@ -247,15 +256,15 @@ def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():
     bus = build.pci_rows(*((pci, "0x1002", device, "amdgpu") for pci, device in own))
     box = apu(files=card, tables={"pci_devices": bus}, leave_out=("torch",))
     assert {stack.kind for stack in ceilings(box)} >= {"apu"} and len(ceilings(box)) == 2
-    assert ceiling_answer(box, message_total=int(19.98 * GIB))[0].pattern == "ttm_default"
+    assert ceiling_answer(box, message_total=int(19.98 * GIB))[0].decision.pattern == "ttm_default"
 
 
 def test_unified_nvidia_memory_that_is_page_cache_is_not_called_used():
-    found = ceiling_answer(gb10(59 << 20, 1 << 20), 119 << 30)[0]
+    found = ceiling_answer(gb10(59 << 20, 1 << 20), 119 << 30)[0].decision
     assert (found.pattern, found.cause) == ("page_cache", "metric-misreport")
     assert found.confidence == "likely"
     assert "MemAvailable" in found.step and "drop_caches" in found.step
-    full = ceiling_answer(gb10(2 << 20, 1 << 20), 119 << 30)[0]
+    full = ceiling_answer(gb10(2 << 20, 1 << 20), 119 << 30)[0].decision
     assert (full.pattern, full.cause) == ("unified", "other")
     texts = (("/proc/meminfo", "MemFree: 1048576 kB\nMemAvailable: 62914560 kB"),)
     assert answer(*texts, kind="nvidia-unified").cause == "metric-misreport"

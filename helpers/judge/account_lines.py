@@ -65,7 +65,7 @@ def request_line(message: Message) -> str:
     )
 
 
-def contradictions(sums: MessageSums) -> Iterator[str]:
+def message_contradictions(sums: MessageSums) -> Iterator[str]:
     """What in the message cannot be together."""
     message = sums.message
     capacity = message.capacity

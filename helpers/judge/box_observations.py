@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from helpers.ground.shapes import Reading, seen
 from helpers.judge import holders as whose
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.observation import Observation, observation_name
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log
@@ -34,7 +34,7 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
     """Every observation of a box; the messages show which holder is the failing program itself."""
     cards = gpus(bundle)
     observations = [
-        *_access(bundle, cards, evidence.vendor),
+        *_access(bundle, cards, vendor_of(evidence.messages)),
         *_build(bundle, cards),
         *_holders(bundle, cards, evidence),
         *_kernel(bundle),
@@ -62,7 +62,7 @@ def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Obs
         says = obstacle.says[:1].upper() + obstacle.says[1:]
         yield _observed(name, reading, says, proof=name in ("no-gpu", "no-driver"))
     who = identity(bundle)
-    if who is not None and who.container not in ("", "none"):
+    if who is not None and who.container != "none":
         reading = seen(who.container, "text", "identity", who.item)
         yield _observed("in-container", reading, "The look was taken inside a container")
 

@@ -101,16 +101,18 @@ def _missing(account: Account) -> str:
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """The process that holds most, as a tool or the captured box lists it; one below 256 MiB is
-    none.
+    """The process that holds most, as a tool or the captured box lists it; one that was measured
+    below 256 MiB is none, one without a figure comes last.
     """
-    rows = [(row.bytes or 0, row.pid, row.name) for row in processes(evidence) if row.pid]
+    listed = [row for row in processes(evidence) if row.pid]
+    unmeasured = [(0, row.pid, row.name) for row in listed if row.bytes is None]
+    rows = [(row.bytes, row.pid, row.name) for row in listed if row.bytes is not None]
     if evidence.bundle is not None:
         from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
 
         for gpu in gpus(evidence.bundle):
             rows += [(h.memory.bytes, h.pid, h.name) for h in gpu.holders if h.memory.ok]
-    rows = [row for row in rows if row[0] > GIB // 4 or row[0] == 0]
+    rows = [row for row in rows if row[0] > GIB // 4] or unmeasured
     if rows:
         size, pid, name = max(rows)
         with_size = f" with {show_bytes(size)}" if size else ""

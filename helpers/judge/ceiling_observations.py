@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from helpers.judge import table
 from helpers.judge.binding import decide
@@ -13,6 +14,9 @@ from helpers.judge.numbers import Decision, numbers_of
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure
+
+if TYPE_CHECKING:
+    from helpers.judge.ceilings import Stack
 
 LAYER_OF_CAUSE = {
     "ttm-gtt-cap": "ttm",
@@ -29,11 +33,11 @@ def ceiling_observations(
     if evidence.bundle is not None:
         from helpers.judge.ceilings import ceiling_answer  # reads every layer of a box
 
-        for decision in ceiling_answer(evidence.bundle, total_of_message(evidence)):
-            observation = _of_decision(decision, (), "bundle")
+        for stack in ceiling_answer(evidence.bundle, total_of_message(evidence)):
+            observation = _of_decision(stack.decision, (), "bundle")
             if observation is not None:
                 yield observation
-                yield from layer_observations(evidence.bundle, observation.name)
+                yield from _of_layers(evidence.bundle, stack, observation.name)
         return
     numbers = numbers_of(
         figures,
@@ -68,14 +72,11 @@ def _of_decision(decision: Decision, hearsay: tuple[str, ...], origin: str) -> O
     return replace(observation, filled=decision.filled)
 
 
-def layer_observations(bundle: Bundle, name: str) -> Iterator[Observation]:
-    """The layers that the decision about a box's ceilings was made from, each with its reading,
-    under the decision's name.
+def _of_layers(bundle: Bundle, stack: Stack, name: str) -> Iterator[Observation]:
+    """The layers that a decision was made from, each with its reading, under the decision's
+    name.
     """
-    from helpers.judge.ceilings import ceilings  # reads every layer of a box
-
     filled = {item.id for item in bundle.items if item.constructed}
-    stack = ceilings(bundle)[0]
     for row in stack.rows:
         if not row.layer or not row.value.ok:
             continue

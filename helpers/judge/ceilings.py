@@ -42,11 +42,12 @@ class Ceiling:
     """One row: ``value`` in bytes (a count for nofile), ``unit`` and ``native`` as the source
     writes it.
 
-    ``layer`` is empty where the row limits nothing that a program allocates; ``note`` then says
-    what it is. ``pending`` is what is configured and not live, in bytes, with the place it is
-    written in.
+    ``key`` is the row of ceilings.json. ``layer`` is empty where the row limits nothing that a
+    program allocates; ``note`` then says what it is. ``pending`` is what is configured and not
+    live, in bytes, with the place it is written in.
     """
 
+    key: str
     layer: Layer | None
     name: str
     value: Reading
@@ -106,6 +107,7 @@ def _row(key: str, value: Reading, name: str = "") -> Ceiling:
     """A row of a stack with the name, unit and note that ceilings.json has for it."""
     data = table("ceilings")["rows"][key]
     return Ceiling(
+        key=key,
         layer=data["layer"],
         name=name or data["name"],
         value=value,
@@ -287,7 +289,7 @@ def _process_rows(bundle: Bundle) -> list[Ceiling]:
         if totals:
             value = seen(int(share * totals[0]), "bytes", name, captured[name].item)
         full = f"{name} per_process_memory_fraction"
-        rows.append(Ceiling("fraction", full, value, f"{share:g}", "of the total"))
+        rows.append(Ceiling("fraction", "fraction", full, value, f"{share:g}", "of the total"))
     rows.append(_row("cgroup", machine(bundle).cgroup_limit))
     for limit in limits(bundle):
         if limit.name in ("memlock", "nofile") and limit.soft.ok:
@@ -302,7 +304,7 @@ def _numbers(bundle: Bundle, rows: list[Ceiling]) -> Numbers:
     readings: dict[str, Reading] = {}
     module = ""
     for row in rows:
-        field = "free" if row.name == "HIP free" else ""
+        field = "free" if row.key == "free" else ""
         if row.layer:
             field = table("ceilings")["layers"][row.layer]["number"]
         if row.layer == "ttm":
@@ -337,22 +339,23 @@ def _wanted(bundle: Bundle, module: str) -> int | None:
     return next((size for size in sizes if size), None)
 
 
-def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Decision]:
-    """The decision about each GPU's ceilings, those with a cause first.
+def ceiling_answer(bundle: Bundle, message_total: int | None = None) -> list[Stack]:
+    """Each GPU's ceilings with the decision about them, those with a cause first.
 
     What the failing program's message says of the total stands in where the evidence has none.
     """
     stacks = ceilings(bundle)
     about_a_card = _has_a_card_of(message_total, stacks)
-    decisions = []
+    answers = []
     for stack in stacks:
         shares_the_ram = stack.numbers.kind in (APU, UNIFIED)
         asks_the_message = message_total is not None and not about_a_card
         if shares_the_ram and stack.numbers.torch is None and asks_the_message:
-            decisions.append(decide(replace(stack.numbers, torch=message_total)))
+            decision = decide(replace(stack.numbers, torch=message_total))
+            answers.append(replace(stack, decision=decision))
         else:
-            decisions.append(stack.decision)
-    return sorted(decisions, key=lambda decision: decision.cause in ("other", "cannot-tell"))
+            answers.append(stack)
+    return sorted(answers, key=lambda stack: stack.decision.cause in ("other", "cannot-tell"))
 
 
 def _has_a_card_of(total: int | None, stacks: tuple[Stack, ...]) -> bool:

@@ -74,11 +74,6 @@ class CaseEvidence:
         rows += [("environment", name, value) for name, value in self.variables]
         return tuple(row for row in rows if row[2].strip())
 
-    @property
-    def vendor(self) -> str:
-        """Whose GPU the failing program is about, by its messages; empty where they do not say."""
-        return vendor_of(self.messages)
-
 
 def _cut(text: str, messages: tuple[Message, ...] = ()) -> str:
     """A text of at most LONGEST_TEXT characters, and what stands around its first failures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.look.parts import UNIFIED, UNKNOWN, gpu_kind, is_unified_size
 
 NAME_FACTS = ("gpu", "gfx", "card", "device", "chip")
@@ -36,11 +36,16 @@ def kind_of(evidence: CaseEvidence) -> str:
     names = device_names(evidence)
     # "gfx1035 as gfx1030": the chip is the first, the second is what it is passed off as.
     chips = [re.split(r" (?:as|presented|seen)\b", name)[0] for name in names]
-    kind = gpu_kind(chips, (), evidence.bundle, total)
+    kind = gpu_kind(chips, evidence.bundle, total)
     if kind != UNKNOWN:
         return kind
     texts = [text for _, text in evidence.tools]
-    kind = gpu_kind([*names, *texts, evidence.error_text], (), evidence.bundle, total)
-    if kind == UNKNOWN and total and evidence.vendor == "NVIDIA" and is_unified_size(total):
+    kind = gpu_kind([*names, *texts, evidence.error_text], evidence.bundle, total)
+    if (
+        kind == UNKNOWN
+        and total
+        and vendor_of(evidence.messages) == "NVIDIA"
+        and is_unified_size(total)
+    ):
         return UNIFIED
     return kind

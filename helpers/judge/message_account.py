@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.judge.account_lines import account_lines, contradictions
+from helpers.judge.account_lines import account_lines, message_contradictions
 from helpers.judge.fragmentation import UNKNOWN, fragmentation_by_message
 from helpers.judge.message_sums import MessageSums, sums_of
 from helpers.look.message import Message
@@ -35,7 +35,7 @@ def account_of(message: Message) -> Account:
     ``CaseEvidence.accounts`` has those of all its messages, each made once.
     """
     sums = sums_of(message)
-    odd = tuple(contradictions(sums))
+    odd = tuple(message_contradictions(sums))
     fragmentation, why = fragmentation_by_message(sums)
     return Account(
         **vars(sums),

@@ -10,7 +10,7 @@ from helpers.ground.shapes import NextStep, Verdict
 from helpers.judge import table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.catalogue import Failure
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, vendor_of
 
 HELD = ("external-holder", "stale-holder", "driver-leak")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
@@ -49,7 +49,7 @@ def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep 
     from helpers.judge.obstacles import obstacles  # reads the nodes of a box
 
     about_a_variable = failure.cause == "config-ineffective"
-    for obstacle in obstacles(evidence.bundle, evidence.vendor):
+    for obstacle in obstacles(evidence.bundle, vendor_of(evidence.messages)):
         if obstacle.fix and (obstacle.cause == "variable") == about_a_variable:
             return NextStep(
                 what=obstacle.says[:1].upper() + obstacle.says[1:],

@@ -121,7 +121,7 @@ def _warnings(
             "and the commands are for the host"
         )
     yield from _of_settings(bundle, stack)
-    switch = [row for row in stack.rows if row.name.endswith("no_system_mem_limit")]
+    switch = [row for row in stack.rows if row.key == "no_system_mem_limit"]
     if any(row.native.upper() in ("Y", "1") for row in switch):
         yield (
             "amdgpu.no_system_mem_limit is set: a box that runs full can livelock instead of "
@@ -148,7 +148,7 @@ def _of_the_reserve(space: Room, made: TtmPlan, limit: int, name: str) -> Iterat
 
 def _of_settings(bundle: Bundle, stack: Stack) -> Iterator[str]:
     """Settings that are not live, that should go, or that nothing reads."""
-    limits = [row for row in stack.rows if row.name.endswith("pages_limit")]
+    limits = [row for row in stack.rows if row.key == "pages_limit"]
     for row in limits:
         if row.pending_bytes is not None:
             size = show_bytes(row.pending_bytes)

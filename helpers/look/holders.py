@@ -16,8 +16,7 @@ from helpers.look.bundle import Bundle
 from . import drm, kfd, nvidia, processes, rocm
 
 HOST_PID = "a host PID"
-NUMBERED_BY_HOST = ("KFD", "nvidia-smi")
-HOSTS = (*NUMBERED_BY_HOST, "amd-smi")
+NUMBERED_BY_HOST = ("KFD", "nvidia-smi", "amd-smi")
 """These list processes by the host's numbers, which name others inside a PID namespace."""
 
 
@@ -208,12 +207,12 @@ def in_sight(
         matched = one_each(holders)
         gone = [h for h in matched if h.source == "KFD" and alive and h.pid not in alive]
         return matched, [], gone
-    by_host = one_each(h for h in holders if h.source in HOSTS)
+    by_host = one_each(h for h in holders if h.source in NUMBERED_BY_HOST)
     prefix = "/dev/nvidia" if vendor == "NVIDIA" else "/dev/kfd"
     opened = (str(row.get("target", "")) for row in bundle.table("device_files"))
     all_seen = bundle.read("device_files").ok and not drm.refused_pids(bundle)
     elsewhere = all_seen and not any(path.startswith(prefix) for path in opened)
-    inside = one_each(h for h in holders if h.source not in HOSTS)
+    inside = one_each(h for h in holders if h.source not in NUMBERED_BY_HOST)
     if not elsewhere:
         return inside, by_host, []
     return inside, by_host, by_host

@@ -58,7 +58,6 @@ class Machine:
     zram_used: Reading
     zfs_cache: Reading
     cgroup_limit: Reading
-    cgroup_high: Reading
     cgroup_used: Reading
     cgroup_oom_kills: Reading
 
@@ -80,7 +79,6 @@ def machine(bundle: Bundle) -> Machine:
         zram_used=_zram(bundle),
         zfs_cache=arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
         cgroup_limit=group.limit(),
-        cgroup_high=group.high(),
         cgroup_used=group.used(),
         cgroup_oom_kills=group.oom_kills(),
     )
@@ -134,12 +132,6 @@ class _Group:
             "memory.limit_in_bytes",
             self._line("memory.stat", "hierarchical_memory_limit", "bytes"),
         )
-
-    def high(self) -> Reading:
-        """The lowest amount above which the kernel slows these groups down."""
-        if self.version == 2:
-            return self._lowest("memory.high")
-        return self._cgroup.missing("control groups v1 have no such limit", "bytes")
 
     def used(self) -> Reading:
         """What the first group uses."""

@@ -128,7 +128,6 @@ def mentions(text: str) -> list[Mention]:
 
 def gpu_kind(
     names: Iterable[str] = (),
-    gfx: Iterable[str] = (),
     bundle: Bundle | None = None,
     total_bytes: int | None = None,
 ) -> str:
@@ -137,7 +136,7 @@ def gpu_kind(
     Where both a card and an APU are named, ``total_bytes`` (what the failing program sees)
     decides; else the card, because a processor's small GPU stands beside it.
     """
-    mentioned = [mention for text in (*names, *gfx) for mention in mentions(text)]
+    mentioned = [mention for text in names for mention in mentions(text)]
     # HSA_OVERRIDE_GFX_VERSION lends a chip another's number; a name is its own.
     by_name = [mention for mention in mentioned if not mention.words.lower().startswith("gfx")]
     mentioned_parts = [mention.part for mention in by_name or mentioned]

@@ -26,8 +26,8 @@ STREAM_BYTES = 512 * MIB
 MOST_S = 120.0
 SILENT_S = 20.0
 DEVICE_S = 1.0
-"""A stream is read up to this many bytes and for this long. A FIFO that gives nothing for 20 s
-is left, a device after one.
+"""A stream is read up to this many bytes and for this long. A FIFO that gives nothing for 20 s is
+left, a device after one.
 """
 START_BYTES = 4096
 BLOCK = 64 * 1024
@@ -103,8 +103,7 @@ class _Stream:
 
     def read(self) -> TextFile:
         why = ""
-        is_over = False
-        while not is_over and self.bytes < STREAM_BYTES:
+        while self.bytes < STREAM_BYTES:
             if not select.select([self.file], [], [], self.silent_s)[0]:
                 why = f"nothing came for {self.silent_s:.0f} s: what came before was read"
                 break
@@ -116,9 +115,15 @@ class _Stream:
                 if not block:
                     break
                 self._keep(block)
-            is_over = time.monotonic() > self.until
-        late = f": after that {MOST_S:.0f} s were over" if is_over else ""
-        read = _text_file(bytes(self.first), bytes(self.last[-END_BYTES:]), late)
+            if time.monotonic() > self.until:
+                why = f"after {MOST_S:.0f} s reading stopped: what came before was read"
+                break
+        first = bytes(self.first)
+        last = bytes(self.last[-END_BYTES:])
+        if self.bytes <= MOST_BYTES + END_BYTES:
+            first += last
+            last = b""
+        read = _text_file(first, last, "")
         return read._replace(note="; ".join(filter(None, (why, read.note))))
 
     def _keep(self, block: bytes) -> None:
