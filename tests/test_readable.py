@@ -25,24 +25,24 @@ MOST_TOKENS = {
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 381_000,
+    "TOTAL": 340_000,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
 MOST_FORMS = {
     "tuple": 0.05,
-    "ternary": 3.2,
-    "nested": 0.03,
-    "truth": 0.07,
+    "ternary": 2.9,
+    "nested": 0.01,
+    "truth": 0.04,
     "or_value": 0.85,
-    "walrus": 0.1,
-    "double_for": 0.25,
+    "walrus": 0.06,
+    "double_for": 0.2,
     "any": 1.9,
-    "star_dict": 0.3,
+    "star_dict": 0.2,
     "rebound": 0.0,
-    "header": 0.08,
-    "vague": 1.3,
-    "wide": 0.6,
+    "header": 0.02,
+    "vague": 0.6,
+    "wide": 0.55,
     "dynamic": 0.0,
 }
 
