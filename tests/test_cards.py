@@ -4,6 +4,7 @@ import pytest
 
 from helpers.look import cards
 from helpers.look.boxes import open_box
+from helpers.rehearse.run import WORDS
 
 GIB = 1 << 30
 
@@ -13,6 +14,12 @@ def test_every_card_has_a_source_and_figures_that_can_be():
         assert card.source
         assert key == key.lower() and 8 * GIB < card.total_bytes < 300 * GIB
         assert 70 <= card.capability <= 120 and card.multiprocessors > 20 and card.l2_mib > 0
+
+
+def test_every_field_of_a_card_that_a_rehearsal_sets_is_there():
+    card = cards.find_card("t4")
+    assert [name for name in WORDS["card"].values() if not hasattr(card, name)] == []
+    assert card.threads == 1024
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ class CardError(ValueError):
 class GpuCard:
     """A card.
 
-    ``total_bytes`` is what torch reports, ``capability`` is ten times CUDA's; ``blocks`` and
-    ``shared_kib`` are those of one multiprocessor. A ROCm card has a capability of 90 as a
-    stand-in.
+    ``total_bytes`` is what torch reports, ``capability`` is ten times CUDA's; ``threads``,
+    ``blocks`` and ``shared_kib`` are those of one multiprocessor. A ROCm card has a capability
+    of 90 as a stand-in.
 
     ``blas_mib`` is what torch 2.14.1 reserved for cuBLAS at its first product here: torch's own
     code decides it by capability and release, so it is reported and not set. ``held_bytes`` is
@@ -34,6 +34,7 @@ class GpuCard:
     total_bytes: int
     capability: int
     multiprocessors: int
+    threads: int
     blocks: int
     shared_kib: int
     l2_mib: int
@@ -63,6 +64,7 @@ def cards() -> dict[str, GpuCard]:
                 total_bytes=int(row["mib"]) << 20,
                 capability=int(row["capability"]),
                 multiprocessors=int(row["multiprocessors"]),
+                threads=int(row["threads"]),
                 blocks=int(row["blocks"]),
                 shared_kib=int(row["shared_kib"]),
                 l2_mib=int(row["l2_mib"]),
