@@ -9,12 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_boxes import PCI, amd_box
 
+from helpers.ground.shapes import seen
 from helpers.ground.units import Quantity
+from helpers.judge.case_names import names_of
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import DRIVER, MESSAGE, ledgers_of
+from helpers.look import rocm
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import BundleWriter
 from helpers.look.gpus import gpus
+from helpers.look.holders import holders_of, numbered_by_host
 from helpers.look.message import Message
 
 KIB = 1 << 10
@@ -196,6 +200,31 @@ def test_each_byte_of_a_box_that_is_made_up_stands_in_its_row(box, kinds_and_siz
 def test_a_holder_whom_only_kfd_lists_is_outside_a_container_that_holds_nothing():
     (book,) = ledger(amd_box(used=9 * GIB, kfd=[(901, 9 * GIB)], identity=INSIDE))
     assert kinds(book) == [("outside", 9 * GIB)] and book.rows[0].source == "KFD"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_number_of_amd_smi_names_no_process_of_this_container(monkeypatch, is_first):
+    box = amd_box(used=9 * GIB, identity={**INSIDE, "init_pid_ns": is_first})
+    size = seen(9 * GIB, "bytes", "amd-smi")
+    listed = rocm.SmiProcess(pci=PCI, pid=1, name="python", vram=size)
+    monkeypatch.setattr(rocm, "processes", lambda bundle: (listed,))
+    (holder,) = holders_of(box, PCI, {}, False)
+    assert (holder.source, holder.pid) == ("amd-smi", 1)
+    assert numbered_by_host(holder) is not is_first
+
+
+@pytest.mark.parametrize(
+    ("size", "holder"),
+    [
+        ("0MiB", None),
+        ("100MiB", None),
+        ("9000MiB", "process 70411 python with 8.79 GiB"),
+    ],
+)
+def test_a_process_measured_at_nothing_is_no_holder(size, holder):
+    line = f"|    0   N/A  N/A     70411      C   python   {size} |"
+    names = names_of(CaseEvidence(tools=(("nvidia-smi", line),)), ())
+    assert names.get("holder") == holder and ("pid" in names) == (holder is not None)
 
 
 def test_an_apus_two_pools_are_in_use_together_and_its_total_is_the_compute_pool():
