@@ -79,6 +79,8 @@ def test_the_cache_of_llama_cpp_is_padded_as_the_release_pads_it(tmp_path):
     assert row(old, "kv")["bytes"] == 10000 * token
     small = asked(tmp_path, "llama.cpp", "2026-01", **{**LLAMA, "kv_type": "q8_0"})
     assert row(small, "kv")["bytes"] == 8192 * token * 34 // 64
+    printed = asked(tmp_path, "llama.cpp", "2026-01", **three, cells_per_stream=4096)
+    assert row(printed, "kv")["bytes"] == 3 * 4096 * token  # as a log prints them
 
 
 def test_a_window_saves_cells_by_the_rule_of_its_release(tmp_path):

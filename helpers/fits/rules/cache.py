@@ -49,6 +49,8 @@ def swa_width(s: Sheet) -> float:
 
 @rule
 def full_layer(s: Sheet) -> float:
+    if s.given("bytes_per_token_layer"):
+        return s.bytes_per_token_layer
     if not s.given("kv_lora_rank"):
         # read: llama.cpp src/llama-kv-cache.cpp; vllm/v1/kv_cache_interface.py; sglang
         # mem_cache/memory_pool.py; ollama GraphSize

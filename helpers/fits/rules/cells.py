@@ -55,6 +55,9 @@ def streams(s: Sheet) -> float:
 
 @rule
 def cells(s: Sheet) -> float:
+    if s.given("cells_per_stream"):
+        # as printed: cells are those of one stream
+        return s.cells_per_stream * s.streams
     if s.family == "llama.cpp" and s.date >= 202511 and "ik_" not in s.program:
         # read: llama.cpp src/llama-context.cpp, n_ctx_seq
         return pad(pad(s.n_ctx, 256) // s.streams, 256) * s.streams
