@@ -128,6 +128,11 @@ class BatchView:
         return dict(Counter(run.state for run in self.runs))
 
 
+def is_batch(folder: Path) -> bool:
+    """Whether a folder is that of a batch: it has a plan, or the record of a run."""
+    return (folder / "plan.yaml").is_file() or any(folder.glob("*/run.json"))
+
+
 def read_batch(folder: Path) -> BatchView:
     """Every run of a batch in order.
 

@@ -30,7 +30,7 @@ from .batch_table import counted
 from .kernel_process import last_words
 from .leading_verdict import bundle_of
 from .notebook_file import NotebookError, open_notebook
-from .record import RecordUnreadable, boot_id, gone, last_words_before, read_run
+from .record import RecordUnreadable, boot_id, gone, is_batch, last_words_before, read_run
 from .section import BoxAnswer, Section, Sections, answers_of, troubles
 
 PAGE_BYTES = 2_400_000
@@ -100,7 +100,7 @@ def batches_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; expected a batch below outputs")
     batches = sorted({record.parents[1] for record in folder.glob("*/*/run.json")})
-    if any(folder.glob("*/run.json")) or (folder / "plan.yaml").exists() or not batches:
+    if is_batch(folder) or not batches:
         return [folder]
     return batches
 

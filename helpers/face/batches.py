@@ -6,6 +6,7 @@ from pathlib import Path
 
 from helpers.batch.batch_table import runs_table
 from helpers.batch.leading_verdict import of_batch
+from helpers.batch.record import is_batch
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
@@ -39,6 +40,6 @@ def open_batch(folder: str = "") -> Batch:
     if not folder:
         return Batch("")
     for path in (Path(folder), OUTPUTS / folder):
-        if (path / "plan.yaml").is_file() or any(path.glob("*/run.json")):
+        if is_batch(path):
             return Batch(str(path))
     raise ValueError(f"{folder}: no batch; expected the folder of one below {OUTPUTS}")

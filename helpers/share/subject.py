@@ -19,7 +19,7 @@ from helpers.batch.notebook_file import (
     verdict_of,
 )
 from helpers.batch.notebook_file import parameters as parameters_of
-from helpers.batch.record import read_batch
+from helpers.batch.record import is_batch, read_batch
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import plain
@@ -76,7 +76,7 @@ def subject_of(target: Path) -> Subject:
         return _of_notebook(target)
     if (target / "run.json").is_file():
         return _of_batch(target.parent, only=target.name)
-    if any(target.glob("*/run.json")) or (target / "plan.yaml").is_file():
+    if is_batch(target):
         return _of_batch(target)
     expected = "expected a folder below outputs or an .ipynb file"
     raise ShareError(f"{target.name}: no batch, run or notebook; {expected}")
