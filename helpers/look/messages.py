@@ -27,7 +27,7 @@ from helpers.look.squeezed_messages import (
     footers,
     messages_in,
 )
-from helpers.look.wordings import SIZES, Line, Row, lines, rows_among
+from helpers.look.wordings import SIZES, Line, Row, lines, plain_anchors, rows_among
 
 if TYPE_CHECKING:
     from helpers.look.kernel_log import Event
@@ -43,7 +43,7 @@ QUOTED_BESIDE = 200
 LONGEST_ALONE = 2048
 """Characters of a line that stands alone which are looked at."""
 NOTHING_KNOWN = "nothing in it names a failure known here"
-_STRETCH = 1 << 18
+_STRETCH = 1 << 16
 """Characters of a long text that are read at once."""
 _READ_ON = 8192
 _READ_BEFORE = 400
@@ -143,6 +143,9 @@ class _Reader:
             return
         first = max(0, start - _READ_BEFORE)
         last = min(stop + _READ_ON, len(self.text))
+        is_whole_text = last - first == len(self.text)
+        if not is_whole_text and not _may_hold_a_message(self.text[first:last]):
+            return
         squeezed = Squeezed(self.text, first, last)
         for failure in self._failures(squeezed, self.text[first:last], first):
             if not max(start, self.covered) <= failure.start < stop:
@@ -205,6 +208,12 @@ class _Reader:
             number = min(event.line, len(starts) - 1)
             end = min(starts[number] - 1, len(text))
             yield _Placed(base + starts[number - 1], base + end, _of_event(event, row))
+
+
+def _may_hold_a_message(text: str) -> bool:
+    """Whether words of a known failure stand in a stretch of a long log; most hold none."""
+    lower = lowered(text)
+    return any(map(lower.__contains__, plain_anchors()))
 
 
 def _head(row: Row | Line) -> dict[str, Any]:

@@ -244,3 +244,24 @@ def lines(log: bool) -> tuple[Line, ...]:
         for columns in table()
         if "pattern" in columns and columns.get("log", False) is log
     )
+
+
+@lru_cache(1)
+def plain_anchors() -> tuple[str, ...]:
+    """Words in lower case, blanks and all, one of which stands in every text that holds a message
+    unwrapped. Of two words that contain each other the shorter is enough.
+    """
+    words = {line.literal for line in (*lines(True), *lines(False))}
+    for row in rows():
+        if row.event != "footer":
+            for template in (*row.forms, *row.clauses):
+                words.update(anchors(template.nodes, _unwrapped))
+    needed: list[str] = []
+    for word in sorted(words, key=lambda word: (len(word), word)):
+        if not any(shorter in word for shorter in needed):
+            needed.append(word)
+    return tuple(needed)
+
+
+def _unwrapped(text: str) -> str:
+    return " ".join(text.lower().split())
