@@ -18,7 +18,7 @@ MOST_TOKENS = {
     "fits": 17_200,
     "ground": 10_600,
     "judge": 36_700,
-    "look": 51_700,
+    "look": 51_800,
     "rehearse": 14_700,
     "settings": 10_100,
     "share": 6_500,
