@@ -31,7 +31,6 @@ from .record import (
     EARLIER,
     RecordUnreadable,
     again,
-    attempt_on_resume,
     boot_id,
     command_line,
     is_alive,
@@ -42,6 +41,7 @@ from .record import (
     read_run,
     write_run,
 )
+from .resumption import attempt_on_resume
 from .runner import salvaged
 from .shapes import Run
 from .step import ITS_LIMIT, Step
@@ -109,7 +109,7 @@ class Journal:
                 raise PlanError(f"{folder}: was begun with another plan; {expected}")
             journal._read()
             journal._settle()
-            journal._plan_again(repeat)
+            journal._put_back_to_planned(repeat)
         except BaseException:
             journal.close()
             raise
@@ -183,7 +183,7 @@ class Journal:
                 with suppress(OSError):
                     orphan.unlink()
 
-    def _plan_again(self, repeat: Collection[str]) -> None:
+    def _put_back_to_planned(self, repeat: Collection[str]) -> None:
         unknown = sorted(set(repeat) - set(self._number))
         if unknown:
             expected = f"expected one such as {self.runs[0].run_id}; see: status"

@@ -28,7 +28,6 @@ EARLIER = "earlier"  # below a run's folder: what its earlier attempts left, by 
 BLAMED = ("died", "timed_out", "stuck", "rebooted", "node_lost")
 """What a run is to blame for: each is a strike, and such a run is never repeated by itself."""
 LEGAL = {"planned": ("started", "skipped"), "started": ("answered", "failed", *BLAMED)}
-NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
 """What may have kept a skipped run from its start that need not be so the next time."""
 PLANNED = {
     *("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu"),
@@ -59,25 +58,6 @@ def move(run: Run, state: str, **changes: Any) -> Run:
         raise IllegalMove(f"{run.run_id}: from {run.state} to {state}; expected {expected}")
     strikes = run.strikes + 1 if state in BLAMED else run.strikes
     return Run.model_validate({**run.model_dump(), "state": state, "strikes": strikes, **changes})
-
-
-def attempt_on_resume(run: Run, ooms: int | None) -> int:
-    """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
-    is.
-
-    One that never started keeps its number. One that the user interrupted is tried again, and
-    so is one whose batch ended while it ran, until that has happened twice; never where
-    ``ooms``, the OOM kills by now, rose meanwhile.
-    """
-    if run.state == "skipped":
-        return run.attempt if run.stopped_by in NEVER_RAN else 0
-    if run.state == "failed" and run.stopped_by == "interrupt":
-        return run.attempt + 1
-    if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= 1:
-        before = run.ooms_before if run.boot_id == boot_id() else None
-        if ooms is None or before is None or ooms <= before:
-            return run.attempt + 1
-    return 0
 
 
 def again(run: Run, attempt: int) -> Run:

@@ -181,12 +181,12 @@ def parameter(value: object) -> str:
         values = [parameter(item) for item in value]
         if all(values):
             return f"[{', '.join(values)}]"
-    if isinstance(value, str) and _may_be_shown(value):
+    if isinstance(value, str) and _is_known_parameter_text(value):
         return value
     return ""
 
 
-def _may_be_shown(text: str) -> bool:
+def _is_known_parameter_text(text: str) -> bool:
     if text in presets() or box(text):
         return True
     return bool(SIZE.fullmatch(text) or PCI_ADDRESS.fullmatch(text))

@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from .hang_watch import HangWatch
+from .quiet_watch import QuietWatch
 
 SIGNALS = ("SIGUSR1", "SIGTERM")
 THEIRS = "the program's own handler, which ran as ever"
@@ -59,7 +59,7 @@ class Listener:
                 self.whose[name] = THEIRS
         return self.whose
 
-    def attend(self, tick: Callable[[], HangWatch]) -> None:
+    def attend(self, tick: Callable[[], QuietWatch]) -> None:
         """Start the thread that hears signals and calls ``tick``, as often as the watch that it
         returns asks for. Without it, signals are handled in the main thread: a second thread
         makes Python 3.12 warn at every fork, so it starts late.
@@ -98,7 +98,7 @@ class Listener:
             ctypes.CDLL(None).signal(int(number), None)
             os.kill(os.getpid(), number)
 
-    def _attend(self, tick: Callable[[], HangWatch]) -> None:
+    def _attend(self, tick: Callable[[], QuietWatch]) -> None:
         while True:
             watch = tick()
             watch.arm()

@@ -19,10 +19,10 @@ import threading
 import time
 from typing import Any
 
-from .hang_watch import HangWatch
 from .history import start_history, write_snapshot
 from .listener import Listener
 from .private_files import replacing
+from .quiet_watch import QuietWatch
 
 DEFAULT_EVENTS = 200_000
 NOT_AVAILABLE = "GPU memory history: not available because "
@@ -63,7 +63,7 @@ class Recorder:
             **nothing_yet(),
         }
         self._lock = threading.RLock()
-        self._hang = HangWatch(base, hang_after_s or 0)
+        self._hang = QuietWatch(base, hang_after_s or 0)
         self._listener = Listener(self._on_signal)
         if whole_program:
             atexit.register(self.finish, "exit")
@@ -228,11 +228,11 @@ class Recorder:
             self._hang.write_stacks(name)
         self.keep(name)
 
-    def _tick(self) -> HangWatch:
+    def _tick(self) -> QuietWatch:
         hang = None
         try:
             if self.open and self._hang.after_s:
-                hang = self._hang.tick(self.torch if self.history else None)
+                hang = self._hang.newly_quiet(self.torch if self.history else None)
         except Exception as error:  # noqa: BLE001 - a sick driver, a full disk: watching ends, the program goes on
             self._hang.end()
             self.note(f"the watch for hangs ended: {words(error)}")
@@ -269,7 +269,7 @@ class Recorder:
         self.history = False
         self._lock = threading.RLock()
         self.base = own_base(os.path.dirname(self.base))
-        self._hang = HangWatch(self.base, 0)
+        self._hang = QuietWatch(self.base, 0)
         forked = "forked from a recorded process; quiet spells of it are not watched"
         self.facts |= {**nothing_yet(), "notes": [forked]}
 

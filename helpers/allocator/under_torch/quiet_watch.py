@@ -13,17 +13,17 @@ MOST_REPORTS = 5
 IDLE_POLL_S = 5.0
 
 
-class HangWatch:
+class QuietWatch:
     """Does the program still do anything?
 
-    ``tick`` answers again and again. ``after_s`` 0: nobody wants to watch.
+    ``newly_quiet`` answers again and again. ``after_s`` 0: nobody wants to watch.
 
     Output is every byte that this process wrote to any file, pipe or terminal, as the kernel
     counts them (/proc/self/io, see proc(5)), so no stream is touched. Allocations are counted
     on the GPU only. Where a call that holds the interpreter's lock never returns (the start of
-    a sick driver, or the allocator's own lock), ``tick`` is not called any more: then the timer
-    of faulthandler, which needs no lock, writes the stacks. There is one such timer: a program
-    that sets it takes it away. It is armed only while the watching thread does nothing longer
+    a sick driver, or the allocator's own lock), ``newly_quiet`` is not called any more: then the
+    timer of faulthandler, which needs no lock, writes the stacks. There is one such timer: a
+    program that sets it takes it away. It is armed only while the watching thread does nothing longer
     than to wait for that lock: so when it fires, no thread has run Python for long. Stacks read
     without the lock while a thread does run crash the process (seen, Python 3.11).
     """
@@ -40,7 +40,7 @@ class HangWatch:
         self._timer = open_text(f"{base}-stuck.stacks") if after_s else None
         self._armed = False
 
-    def tick(self, torch: Any) -> dict[str, Any] | None:
+    def newly_quiet(self, torch: Any) -> dict[str, Any] | None:
         """The hang that has just become one, as facts; None otherwise.
 
         ``torch`` is None where it has used no GPU.
