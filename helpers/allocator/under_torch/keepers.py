@@ -1,0 +1,332 @@
+"""Who keeps the tensors of this process: the variables, lists, attributes and closures of the
+program's own code from which each of them is reached.
+
+The allocator knows which line asked for a block, and not why it is still there. The objects of
+Python do: they are walked once, from the frames and modules of the program outwards. Nothing of
+the program is called: no repr, no property, no __getattr__. Tensors that only a graph of
+autograd keeps are not reached; the tensor that carries the graph is, and says so.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import os
+import sys
+import sysconfig
+import time
+import types
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+LONGEST_S = 1.5
+MOST_OBJECTS = 400_000
+MOST_KEEPERS = 40
+LONGEST_KEY = 40
+ANY = "[...]"
+OF_MODULES = ("_parameters", "_buffers", "_modules")
+SEQUENCES = (list, tuple, set, frozenset, collections.deque)
+GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+NOT_WALKED = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
+
+
+@dataclass
+class Keeper:
+    """One name of the program and the tensors that are reached through it.
+
+    ``name``: as the program would write it, "history[...]['logits']". ``kind``: variable, global,
+    exception, generator, function (its closure or defaults). ``where``: the frame, function or
+    module that has the name. ``container`` and ``length``: the outermost collection on the way, of
+    how many entries. ``graphs``: how many of the tensors carry a graph of autograd. ``addresses``:
+    of their storages on the device.
+    """
+
+    name: str
+    kind: str
+    where: str
+    container: str = ""
+    length: int = 0
+    tensors: int = 0
+    bytes: int = 0
+    graphs: int = 0
+    addresses: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An object on the way from a name of the program, and how the way to it is written."""
+
+    object: Any
+    name: str
+    kind: str
+    where: str
+    container: Any = None
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The storage of a tensor: its address on the device, its size, and whether the tensor
+    carries a graph of autograd.
+    """
+
+    address: int
+    bytes: int
+    has_graph: bool
+
+
+def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
+    """The keepers of all tensors on a kind of device, most bytes first, and what was not reached.
+
+    ``reached`` and ``not_reached`` are bytes of storages; ``complete`` is False where the walk
+    stopped at its limit of objects or of time.
+    """
+    storages = storages_of(torch, device)
+    walk = _Walk(storages)
+    walk.run()
+    keepers = _keepers(walk.reached, storages)
+    reached = sum(keeper.bytes for keeper in keepers)
+    sizes = {storage.address: storage.bytes for storage in storages.values()}
+    return {
+        "keepers": [asdict(keeper) for keeper in keepers[:MOST_KEEPERS]],
+        "reached": reached,
+        "not_reached": max(0, sum(sizes.values()) - reached),
+        "complete": walk.complete,
+    }
+
+
+def storages_of(torch: Any, device: str) -> dict[int, Storage]:
+    """The storages of all tensors on a kind of device, by the id of the tensor."""
+    storages = {}
+    for candidate in gc.get_objects():
+        if not issubclass(type(candidate), torch.Tensor):
+            continue
+        try:
+            if candidate.device.type != device:
+                continue
+            storage = candidate.untyped_storage()
+            has_graph = candidate.grad_fn is not None
+            storages[id(candidate)] = Storage(storage.data_ptr(), storage.nbytes(), has_graph)
+        except (RuntimeError, NotImplementedError, AttributeError):
+            continue  # a wrapper without a storage of its own; what it wraps is a tensor too
+    return storages
+
+
+class _Walk:
+    """A walk from the names of the program to its tensors, the shortest way first.
+
+    ``reached``: of each tensor, by its id, the step that reached it. Frames come before modules,
+    and the program's own names before those of libraries.
+    """
+
+    def __init__(self, storages: dict[int, Storage]):
+        self.storages = storages
+        self.reached: dict[int, Step] = {}
+        self.complete = True
+        self._seen: set[int] = set()
+        self._ends_at = time.monotonic() + LONGEST_S
+
+    def run(self) -> None:
+        for roots in (_frames_own(), _modules_own(), _left_behind(), _frames_of_libraries()):
+            waiting = collections.deque(roots)
+            while waiting and self.complete:
+                step = waiting.popleft()
+                if not self._is_new(step.object):
+                    continue
+                if id(step.object) in self.storages:
+                    self.reached[id(step.object)] = step
+                waiting.extend(_inside(step))
+
+    def _is_new(self, candidate: Any) -> bool:
+        """Whether an object is walked now: once each, and within the limits."""
+        if isinstance(candidate, NOT_WALKED) or id(candidate) in self._seen:
+            return False
+        self._seen.add(id(candidate))
+        if len(self._seen) > MOST_OBJECTS or time.monotonic() > self._ends_at:
+            self.complete = False
+        return self.complete
+
+
+def _frames_own() -> Iterator[Step]:
+    """The variables of the program's own functions that run now, the innermost first."""
+    for frame in _running_frames():
+        if _is_own(frame.f_code.co_filename):
+            yield from _variables(frame, "variable")
+
+
+def _frames_of_libraries() -> Iterator[Step]:
+    for frame in _running_frames():
+        if not _is_own(frame.f_code.co_filename):
+            yield from _variables(frame, "variable")
+
+
+def _running_frames() -> Iterator[types.FrameType]:
+    """The frames of all threads, the innermost of each first; none of the recorder's own."""
+    for innermost in sys._current_frames().values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            if os.path.dirname(frame.f_code.co_filename) != os.path.dirname(__file__):
+                yield frame
+            frame = frame.f_back
+
+
+def _variables(frame: types.FrameType, kind: str) -> Iterator[Step]:
+    if frame.f_locals is frame.f_globals:
+        return  # the frame of a module: its names are those of the module
+    where = f"{_file(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
+    for name, value in list(frame.f_locals.items()):
+        yield Step(value, name, kind, where)
+
+
+def _modules_own() -> Iterator[Step]:
+    """The global names of the program's own modules."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+        if name == "__main__" or (isinstance(file, str) and _is_own(file)):
+            where = _file(file) if isinstance(file, str) else name
+            for variable, value in list(vars(module).items()):
+                yield Step(value, variable, "global", where)
+
+
+def _left_behind() -> Iterator[Step]:
+    """What no running frame has: kept exceptions with their frames, and suspended generators."""
+    for candidate in gc.get_objects():
+        kind = type(candidate)
+        if issubclass(kind, BaseException):
+            trace = BaseException.__traceback__.__get__(candidate)
+            while trace is not None:
+                yield from _variables(trace.tb_frame, "exception")
+                trace = trace.tb_next
+        elif kind is types.GeneratorType and candidate.gi_frame is not None:
+            yield from _variables(candidate.gi_frame, "generator")
+
+
+def _inside(step: Step) -> Iterator[Step]:
+    """The objects that an object refers to, each with its name."""
+    inside = step.object
+    kind = type(inside)
+    if isinstance(inside, type) and not _is_own_class(inside):
+        return
+    if getattr(inside, "is_leaf", False) is True and getattr(inside, "requires_grad", False):
+        yield _further(step, inside.grad, f"{step.name}.grad")
+    if issubclass(kind, dict):
+        yield from _entries(step, inside)
+    elif issubclass(kind, SEQUENCES):
+        for entry in list(inside):
+            yield _further(step, entry, step.name + ANY, collection=inside)
+    elif isinstance(inside, types.FunctionType):
+        yield from _of_function(step, inside)
+    elif isinstance(inside, types.MethodType):
+        yield _further(step, inside.__self__, f"{step.name}.__self__")
+    elif isinstance(inside, functools.partial):
+        yield _further(step, inside.args, f"{step.name}.args")
+        yield _further(step, inside.keywords, f"{step.name}.keywords")
+    elif isinstance(inside, GENERATORS):
+        frame = getattr(inside, "gi_frame", None)
+        if frame is not None:
+            for variable in _variables(frame, "generator"):
+                yield Step(
+                    variable.object, variable.name, "generator", variable.where, step.container
+                )
+    elif not isinstance(inside, (types.ModuleType, types.FrameType)):
+        yield from _attributes(step, inside)
+
+
+def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
+    for key, entry in list(dict.items(inside)):
+        yield _further(step, entry, f"{step.name}[{_key(key)}]", collection=inside)
+
+
+def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
+    """What a function of the program keeps: its closure and its defaults."""
+    if not _is_own(function.__code__.co_filename):
+        return
+    code = function.__code__
+    where = f"{_file(code.co_filename)}:{code.co_firstlineno} {function.__qualname__}"
+    for number, cell in enumerate(function.__closure__ or ()):
+        name = code.co_freevars[number]
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue  # not filled yet
+        yield Step(value, name, "function", where, step.container)
+    for value in function.__defaults__ or ():
+        yield Step(value, "a default", "function", where, step.container)
+
+
+def _attributes(step: Step, inside: Any) -> Iterator[Step]:
+    """The attributes of an object, read where they stand: no property of it is called."""
+    if isinstance(inside, type):
+        attributes = dict(vars(inside))
+    else:
+        try:
+            attributes = dict(object.__getattribute__(inside, "__dict__"))
+        except AttributeError:
+            attributes = {}
+    for group in OF_MODULES:  # a module's parts are written as its attributes
+        if isinstance(attributes.get(group), dict):
+            attributes.update(attributes.pop(group))
+    for name, value in attributes.items():
+        yield _further(step, value, f"{step.name}.{name}")
+    for value in gc.get_referents(inside):
+        if not isinstance(value, (dict, type, types.ModuleType, types.FrameType)):
+            yield _further(step, value, step.name)
+
+
+def _further(step: Step, value: Any, name: str, collection: Any = None) -> Step:
+    """One step further from a name; the outermost collection on the way stays."""
+    container = step.container if step.container is not None else collection
+    return Step(value, name, step.kind, step.where, container)
+
+
+def _key(key: Any) -> str:
+    """A key as it is written, where that is short and calls nothing of the program's."""
+    if type(key) is str and len(key) <= LONGEST_KEY:
+        return repr(key)
+    return "..."
+
+
+def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Keeper]:
+    """The tensors reached by the same name together, each storage counted once."""
+    keepers: dict[tuple[str, str], Keeper] = {}
+    counted: set[int] = set()
+    for tensor, step in reached.items():
+        storage = storages[tensor]
+        keeper = keepers.get((step.where, step.name))
+        if keeper is None:
+            keeper = Keeper(step.name, step.kind, step.where, addresses=[])
+            if step.container is not None:
+                keeper.container = type(step.container).__name__
+                keeper.length = len(step.container)
+            keepers[step.where, step.name] = keeper
+        keeper.tensors += 1
+        keeper.graphs += storage.has_graph
+        if storage.address not in counted:
+            counted.add(storage.address)
+            keeper.bytes += storage.bytes
+            keeper.addresses.append(storage.address)
+    return sorted(keepers.values(), key=lambda keeper: -keeper.bytes)
+
+
+@functools.cache
+def _is_own(file: str) -> bool:
+    """Whether a file is the program's: neither installed, nor Python's, nor the recorder's."""
+    if file.startswith("<"):
+        return file.startswith(("<stdin", "<ipython", "<string"))
+    path = os.path.abspath(file)
+    if "site-packages" in path or "dist-packages" in path:
+        return False
+    paths = sysconfig.get_paths()
+    libraries = (paths["stdlib"], paths["platstdlib"], os.path.dirname(__file__))
+    return not path.startswith(tuple(folder + os.sep for folder in libraries))
+
+
+def _is_own_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and _is_own(file))
+
+
+def _file(path: str) -> str:
+    return os.path.basename(path)
