@@ -38,7 +38,7 @@ class Keeper:
 
     ``name``: as the program would write it, "history[...]['logits']". ``kind``: variable, global,
     exception, generator, function (its closure or defaults). ``where``: the frame, function or
-    module that has the name. ``container`` and ``length``: the outermost collection on the way, of
+    module that has the name. ``container`` and ``length``: the longest collection on the way, of
     how many entries. ``graphs``: how many of the tensors carry a graph of autograd. ``addresses``:
     of their storages on the device.
     """
@@ -275,8 +275,10 @@ def _attributes(step: Step, inside: Any) -> Iterator[Step]:
 
 
 def _further(step: Step, value: Any, name: str, collection: Any = None) -> Step:
-    """One step further from a name; the outermost collection on the way stays."""
-    container = step.container if step.container is not None else collection
+    """One step further from a name; the longest collection on the way stays."""
+    container = step.container
+    if collection is not None and (container is None or len(collection) > len(container)):
+        container = collection
     return Step(value, name, step.kind, step.where, container)
 
 
