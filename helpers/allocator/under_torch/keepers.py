@@ -18,7 +18,7 @@ import sysconfig
 import time
 import types
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 LONGEST_S = 1.5
@@ -38,14 +38,15 @@ class Keeper:
 
     ``name``: as the program would write it, "history[...]['logits']". ``kind``: variable, global,
     exception, generator, function (its closure or defaults). ``where``: the frame, function or
-    module that has the name. ``container`` and ``length``: the longest collection on the way, of
-    how many entries. ``graphs``: how many of the tensors carry a graph of autograd. ``addresses``:
-    of their storages on the device.
+    module that has the name. ``collection``, ``container`` and ``length``: the longest collection
+    on the way, as the program would write it, of which type, of how many entries. ``graphs``: how
+    many of the tensors carry a graph of autograd. ``addresses``: of their storages on the device.
     """
 
     name: str
     kind: str
     where: str
+    collection: str = ""
     container: str = ""
     length: int = 0
     tensors: int = 0
@@ -62,6 +63,7 @@ class Step:
     name: str
     kind: str
     where: str
+    collection: str = ""
     container: Any = None
 
 
@@ -136,7 +138,11 @@ class _Walk:
                     continue
                 if id(step.object) in self.storages:
                     self.reached[id(step.object)] = step
+                    if step.object.is_leaf and step.object.requires_grad:
+                        waiting.append(_further(step, step.object.grad, f"{step.name}.grad"))
                 waiting.extend(_inside(step))
+                if len(self.reached) == len(self.storages):
+                    return
 
     def _is_new(self, candidate: Any) -> bool:
         """Whether an object is walked now: once each, and within the limits."""
@@ -145,6 +151,7 @@ class _Walk:
         self._seen.add(id(candidate))
         if len(self._seen) > MOST_OBJECTS or time.monotonic() > self._ends_at:
             self.complete = False
+
         return self.complete
 
 
@@ -166,7 +173,7 @@ def _running_frames() -> Iterator[types.FrameType]:
     for innermost in sys._current_frames().values():
         frame: types.FrameType | None = innermost
         while frame is not None:
-            if os.path.dirname(frame.f_code.co_filename) != os.path.dirname(__file__):
+            if os.path.dirname(frame.f_code.co_filename) not in _recorders_folders():
                 yield frame
             frame = frame.f_back
 
@@ -208,13 +215,11 @@ def _inside(step: Step) -> Iterator[Step]:
     kind = type(inside)
     if isinstance(inside, type) and not _is_own_class(inside):
         return
-    if getattr(inside, "is_leaf", False) is True and getattr(inside, "requires_grad", False):
-        yield _further(step, inside.grad, f"{step.name}.grad")
     if issubclass(kind, dict):
         yield from _entries(step, inside)
     elif issubclass(kind, SEQUENCES):
         for entry in list(inside):
-            yield _further(step, entry, step.name + ANY, collection=inside)
+            yield _further(step, entry, step.name + ANY, container=inside)
     elif isinstance(inside, types.FunctionType):
         yield from _of_function(step, inside)
     elif isinstance(inside, types.MethodType):
@@ -226,16 +231,14 @@ def _inside(step: Step) -> Iterator[Step]:
         frame = getattr(inside, "gi_frame", None)
         if frame is not None:
             for variable in _variables(frame, "generator"):
-                yield Step(
-                    variable.object, variable.name, "generator", variable.where, step.container
-                )
+                yield replace(variable, collection=step.collection, container=step.container)
     elif not isinstance(inside, (types.ModuleType, types.FrameType)):
         yield from _attributes(step, inside)
 
 
 def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
     for key, entry in list(dict.items(inside)):
-        yield _further(step, entry, f"{step.name}[{_key(key)}]", collection=inside)
+        yield _further(step, entry, f"{step.name}[{_key(key)}]", container=inside)
 
 
 def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
@@ -250,9 +253,9 @@ def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
             value = cell.cell_contents
         except ValueError:
             continue  # not filled yet
-        yield Step(value, name, "function", where, step.container)
+        yield replace(step, object=value, name=name, kind="function", where=where)
     for value in function.__defaults__ or ():
-        yield Step(value, "a default", "function", where, step.container)
+        yield replace(step, object=value, name="a default", kind="function", where=where)
 
 
 def _attributes(step: Step, inside: Any) -> Iterator[Step]:
@@ -274,12 +277,12 @@ def _attributes(step: Step, inside: Any) -> Iterator[Step]:
             yield _further(step, value, step.name)
 
 
-def _further(step: Step, value: Any, name: str, collection: Any = None) -> Step:
+def _further(step: Step, value: Any, name: str, container: Any = None) -> Step:
     """One step further from a name; the longest collection on the way stays."""
-    container = step.container
-    if collection is not None and (container is None or len(collection) > len(container)):
-        container = collection
-    return Step(value, name, step.kind, step.where, container)
+    longest = step.container
+    if container is None or (longest is not None and len(longest) >= len(container)):
+        return replace(step, object=value, name=name)
+    return Step(value, name, step.kind, step.where, collection=step.name, container=container)
 
 
 def _key(key: Any) -> str:
@@ -297,7 +300,7 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
         storage = storages[tensor]
         keeper = keepers.get((step.where, step.name))
         if keeper is None:
-            keeper = Keeper(step.name, step.kind, step.where, addresses=[])
+            keeper = Keeper(step.name, step.kind, step.where, step.collection, addresses=[])
             if step.container is not None:
                 keeper.container = type(step.container).__name__
                 keeper.length = len(step.container)
@@ -312,6 +315,26 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
 
 
 @functools.cache
+def _recorders_folders() -> tuple[str, ...]:
+    """The folders of the programs that run beside the user's: the recorder's and a rehearsal's."""
+    package = sys.modules[__package__]
+    return (os.path.dirname(__file__), *package.__path__)
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """The folders of what is not the program's: Python's own, the recorder's, and where torch
+    lies (a rehearsal's torch is not installed).
+    """
+    paths = sysconfig.get_paths()
+    folders = [paths["stdlib"], paths["platstdlib"], *_recorders_folders()]
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch:
+        folders.append(os.path.dirname(os.path.dirname(torch)))
+    return tuple(folder + os.sep for folder in folders)
+
+
+@functools.cache
 def _is_own(file: str) -> bool:
     """Whether a file is the program's: neither installed, nor Python's, nor the recorder's."""
     if file.startswith("<"):
@@ -319,9 +342,7 @@ def _is_own(file: str) -> bool:
     path = os.path.abspath(file)
     if "site-packages" in path or "dist-packages" in path:
         return False
-    paths = sysconfig.get_paths()
-    libraries = (paths["stdlib"], paths["platstdlib"], os.path.dirname(__file__))
-    return not path.startswith(tuple(folder + os.sep for folder in libraries))
+    return not path.startswith(_libraries())
 
 
 def _is_own_class(kind: type) -> bool:

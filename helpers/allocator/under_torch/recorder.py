@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 from .history import start_history, write_snapshot
+from .keepers import keepers_of
 from .listener import Listener
 from .private_files import replacing
 from .quiet_watch import QuietWatch
@@ -139,7 +140,15 @@ class Recorder:
     def _out_of_memory(self, device: int, size: int, device_total: int, device_free: int) -> None:
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
+            self._find_keepers()
             self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
+
+    def _find_keepers(self) -> None:
+        """Which names of the program keep the tensors of the card, while they still do."""
+        try:
+            self.facts["keepers"] = keepers_of(self.torch)
+        except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the program must go on
+            self.note(f"who keeps the tensors could not be found out: {words(error)}")
 
     def keep(self, reason: str, **more: Any) -> None:
         """Keep a snapshot now; what went wrong stands in its entry.

@@ -1,0 +1,59 @@
+"""The lines of a source that put something into a collection: where a program begins to keep it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+ADDING = frozenset(
+    "add add_param_group append appendleft extend extendleft insert put setdefault update".split()
+)
+"""Methods that put something into a collection of Python's, a queue, or an optimizer's groups."""
+
+
+def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
+    """The lines of a source that put something into a collection, in order.
+
+    ``collection`` is written as the program writes it, such as "self.history" or
+    "model.cache['k']". It is found again by its last name, since another function may know the
+    same object by another way. Empty where no line does so, or where the source is no Python.
+    """
+    name = last_name(collection)
+    if not name:
+        return ()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    lines = {node.lineno for node in ast.walk(tree) if _adds_to(node, name)}
+    return tuple(sorted(lines))
+
+
+def last_name(collection: str) -> str:
+    """The last name in an expression: "cache" of "model.cache['k'][...]"."""
+    without_keys = re.sub(r"\[[^\]]*\]", "", collection)
+    return without_keys.rpartition(".")[2]
+
+
+def _adds_to(node: ast.AST, name: str) -> bool:
+    """Whether a statement or call puts something into what has this name."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ADDING and _is_named(node.func.value, name)
+    if isinstance(node, ast.Assign):
+        return any(_is_entry(target, name) for target in node.targets)
+    if isinstance(node, ast.AugAssign):
+        return _is_named(node.target, name) or _is_entry(node.target, name)
+    return False
+
+
+def _is_entry(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Subscript) and _is_named(target.value, name)
+
+
+def _is_named(expression: ast.expr, name: str) -> bool:
+    """Whether an expression ends in this name, whatever keys follow it."""
+    while isinstance(expression, ast.Subscript):
+        expression = expression.value
+    if isinstance(expression, ast.Attribute):
+        return expression.attr == name
+    return isinstance(expression, ast.Name) and expression.id == name
