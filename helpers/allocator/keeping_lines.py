@@ -10,6 +10,9 @@ ADDING = frozenset(
 )
 """Methods that put something into a collection of Python's, a queue, or an optimizer's groups."""
 
+OF_OPTIMIZERS = ("state", "param_groups")
+"""Collections of an optimizer: what is added to them is added to the optimizer."""
+
 
 def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     """The lines of a source that put something into a collection, in order.
@@ -21,6 +24,8 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     name = last_name(collection)
     if not name:
         return ()
+    if name in OF_OPTIMIZERS:
+        name = last_name(collection.rpartition(".")[0])
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):

@@ -69,10 +69,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Storage:
-    """The storage of a tensor: its address on the device, its size, and whether the tensor
-    carries a graph of autograd.
+    """A tensor with the address and the size of its storage on the device, and whether it carries
+    a graph of autograd.
     """
 
+    tensor: Any
     address: int
     bytes: int
     has_graph: bool
@@ -101,18 +102,28 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
 def storages_of(torch: Any, device: str) -> dict[int, Storage]:
     """The storages of all tensors on a kind of device, by the id of the tensor."""
     storages = {}
-    for candidate in gc.get_objects():
-        if not issubclass(type(candidate), torch.Tensor):
-            continue
+    for tensor in _tensors(torch):
         try:
-            if candidate.device.type != device:
-                continue
-            storage = candidate.untyped_storage()
-            has_graph = candidate.grad_fn is not None
-            storages[id(candidate)] = Storage(storage.data_ptr(), storage.nbytes(), has_graph)
+            if tensor.device.type == device:
+                storage = tensor.untyped_storage()
+                storages[id(tensor)] = Storage(
+                    tensor=tensor,
+                    address=storage.data_ptr(),
+                    bytes=storage.nbytes(),
+                    has_graph=tensor.grad_fn is not None,
+                )
         except (RuntimeError, NotImplementedError, AttributeError):
             continue  # a wrapper without a storage of its own; what it wraps is a tensor too
     return storages
+
+
+def _tensors(torch: Any) -> Iterator[Any]:
+    """All tensors that Python knows, and their gradients, which it knows once they are asked for."""
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.Tensor):
+            yield candidate
+            if candidate.is_leaf and candidate.grad is not None:
+                yield candidate.grad
 
 
 class _Walk:
@@ -300,11 +311,12 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
         storage = storages[tensor]
         keeper = keepers.get((step.where, step.name))
         if keeper is None:
-            keeper = Keeper(step.name, step.kind, step.where, step.collection, addresses=[])
-            if step.container is not None:
-                keeper.container = type(step.container).__name__
-                keeper.length = len(step.container)
+            keeper = Keeper(step.name, step.kind, step.where, addresses=[])
             keepers[step.where, step.name] = keeper
+        if step.container is not None and len(step.container) > keeper.length:
+            keeper.collection = step.collection
+            keeper.container = type(step.container).__name__
+            keeper.length = len(step.container)
         keeper.tensors += 1
         keeper.graphs += storage.has_graph
         if storage.address not in counted:

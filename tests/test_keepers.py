@@ -1,0 +1,228 @@
+"""Who keeps the tensors of a process, by the names that the program itself has for them."""
+
+import collections
+import functools
+import sys
+import types
+
+import pytest
+
+from helpers.allocator.keeping_lines import keeping_lines
+from helpers.allocator.under_torch import keepers
+
+torch = pytest.importorskip("torch")
+
+SIZE = 12_345
+REGISTRY = {}
+
+
+class Model(torch.nn.Module):
+    shared = []
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(SIZE, 1, bias=False)
+        self.history = collections.deque()
+
+
+def tensor():
+    """A tensor of a size that no other test or library has."""
+    return torch.zeros(SIZE)
+
+
+def keeper_of(name):
+    """The keeper of that name among those of all CPU tensors."""
+    answer = keepers.keepers_of(torch, "cpu")
+    assert answer["complete"]
+    by_name = {keeper["name"]: keeper for keeper in answer["keepers"]}
+    assert name in by_name, sorted(by_name)
+    return by_name[name]
+
+
+@pytest.fixture(autouse=True)
+def room_for_every_keeper(monkeypatch):
+    monkeypatch.setattr(keepers, "MOST_KEEPERS", 10_000)
+    monkeypatch.setattr(keepers, "LONGEST_S", 60.0)
+
+
+def test_a_list_of_a_running_function_is_named_with_its_length_and_its_bytes():
+    losses = [tensor() for _ in range(7)]
+    keeper = keeper_of("losses[...]")
+    assert keeper["kind"] == "variable"
+    assert keeper["where"].startswith("test_keepers.py:")
+    assert (keeper["container"], keeper["length"]) == ("list", 7)
+    assert keeper["tensors"] == len(losses)
+    assert keeper["bytes"] == 7 * SIZE * 4
+    assert len(keeper["addresses"]) == 7
+
+
+def test_views_of_one_storage_are_counted_once():
+    whole = tensor()
+    parts = [whole[:10], whole[10:20]]
+    keeper = keeper_of("whole")
+    assert keeper["bytes"] == SIZE * 4
+    assert keeper_of("parts[...]")["bytes"] == 0
+    assert len(parts) == 2
+
+
+def test_an_attribute_of_an_object_is_named_through_the_variable_that_has_the_object():
+    model = Model()
+    model.history.append({"out": tensor()})
+    assert keeper_of("model.history[...]['out']")["collection"] == "model.history"
+    assert keeper_of("model.layer.weight")["tensors"] == 1
+
+
+def test_a_gradient_is_named_beside_its_weight():
+    model = Model()
+    model.layer(tensor()).sum().backward()
+    assert keeper_of("model.layer.weight.grad")["tensors"] == 1
+
+
+def test_an_attribute_of_a_class_is_a_global_name():
+    Model.shared.append(tensor())
+    try:
+        assert keeper_of("Model.shared[...]")["kind"] == "global"
+    finally:
+        Model.shared.clear()
+
+
+def test_the_states_of_an_optimizer_are_named_by_their_keys():
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    model.layer(tensor()).sum().backward()
+    optimizer.step()
+    assert keeper_of("optimizer.state[...]['exp_avg']")["tensors"] == 1
+
+
+def test_a_closure_is_named_by_the_variable_that_it_keeps():
+    def closing_over(kept):
+        return lambda: kept
+
+    callbacks = [closing_over(tensor()) for _ in range(3)]
+    keeper = keeper_of("kept")
+    assert keeper["kind"] == "function"
+    assert keeper["where"].endswith("closing_over.<locals>.<lambda>")
+    assert (keeper["collection"], keeper["length"]) == ("callbacks", len(callbacks))
+
+
+def test_a_hook_is_followed_to_what_it_stores():
+    def store_outputs(layer):
+        stored = []
+        layer.register_forward_hook(lambda module, inputs, output: stored.append(output))
+
+    model = Model()
+    store_outputs(model.layer)
+    model.layer(tensor())
+    assert keeper_of("stored[...]")["kind"] == "function"
+
+
+def test_a_suspended_generator_is_named_by_its_variable():
+    def batches():
+        batch = tensor()
+        yield 1
+        yield batch
+
+    streams = [batches() for _ in range(4)]
+    for stream in streams:
+        next(stream)
+    keeper = keeper_of("batch")
+    assert keeper["kind"] == "generator"
+    assert keeper["collection"] == "streams"
+
+
+def test_a_kept_exception_is_named_by_the_variables_of_its_frames():
+    def fail():
+        secret = tensor()
+        raise ValueError(secret.shape)
+
+    try:
+        fail()
+    except ValueError as error:
+        kept = error
+    assert keeper_of("secret")["kind"] == "exception"
+    del kept
+
+
+def test_a_tensor_that_carries_a_graph_says_so():
+    weight = torch.zeros(SIZE, requires_grad=True)
+    outputs = [weight * factor for factor in range(3)]
+    assert keeper_of("outputs[...]")["graphs"] == len(outputs)
+
+
+def test_a_partial_function_is_followed():
+    calls = [functools.partial(print, tensor())]
+    assert keeper_of("calls[...].args[...]")["tensors"] == len(calls)
+
+
+def test_nothing_of_the_program_is_called():
+    class Touchy(types.SimpleNamespace):
+        def __getattr__(self, name):
+            raise AssertionError(f"asked for {name}")
+
+        def __repr__(self):
+            raise AssertionError("shown")
+
+        def __len__(self):
+            raise AssertionError("counted")
+
+    touchy = Touchy(inner=tensor())
+    REGISTRY[touchy.__class__] = touchy
+    try:
+        assert keeper_of("touchy.inner")["tensors"] == 1
+    finally:
+        REGISTRY.clear()
+
+
+def test_a_walk_that_takes_too_long_is_said_to_be_incomplete(monkeypatch):
+    monkeypatch.setattr(keepers, "MOST_OBJECTS", 3)
+    kept = tensor()
+    answer = keepers.keepers_of(torch, "cpu")
+    assert not answer["complete"]
+    assert answer["not_reached"] > 0
+    assert kept.numel() == SIZE
+
+
+def test_a_circle_and_a_deep_structure_end():
+    deepest = kept = []
+    for _ in range(100_000):
+        deeper = []
+        deepest.append(deeper)
+        deepest = deeper
+    deepest.append(kept)
+    deepest.append(tensor())
+    answer = keepers.keepers_of(torch, "cpu")
+    assert answer["complete"]
+    assert answer["not_reached"] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "collection"),
+    [
+        ("losses.append(loss)", "losses"),
+        ("self.history[step] = out", "trainer.history"),
+        ("self.cache.setdefault(key, value)", "model.bias.cache['k']"),
+        ("history += [loss]", "history"),
+        ("self.maps[name].append(out)", "extractor.maps['pool0']"),
+        ("optimizer.add_param_group(group)", "optimizer.param_groups"),
+        ("optimizer.add_param_group(group)", "optimizer.state"),
+        ("queue.put(batch)", "queue"),
+    ],
+)
+def test_the_line_that_puts_something_into_a_collection_is_found(line, collection):
+    source = f"import torch\nprint(history, losses)\n{line}\n"
+    assert keeping_lines(source, collection) == (3,)
+
+
+def test_a_line_that_only_reads_a_collection_does_not_keep_anything():
+    assert keeping_lines("total = sum(losses)\nprint(losses[0])\n", "losses") == ()
+
+
+def test_a_source_that_is_no_python_has_no_such_line():
+    assert keeping_lines("for in range(", "losses") == ()
+    assert keeping_lines("x = 1", "") == ()
+
+
+def test_the_walk_imports_nothing():
+    before = set(sys.modules)
+    keepers.keepers_of(torch, "cpu")
+    assert set(sys.modules) == before
