@@ -61,6 +61,7 @@ def record(
     hang_after_s: float | None = None,
     python: str = "",
     term_s: float = 0.0,
+    ends_after_s: float = 0.0,
 ) -> Recording:
     """Run ``command`` to its end and keep its trace at ``out`` (a .pickle).
 
@@ -69,7 +70,8 @@ def record(
     ``max_events`` is the length of the ring buffer of each device; ``hang_after_s`` asks for
     stacks and a snapshot when a process that imported torch neither allocated nor wrote
     anything for so long; ``python`` runs the command in place of the ``python`` that it names;
-    ``term_s`` above 0 ends all of it so many seconds after a SIGTERM. Raises RecordError where
+    ``term_s`` above 0 ends all of it so many seconds after a SIGTERM, which ``ends_after_s``
+    above 0 sends by itself. Raises RecordError where
     nothing can be run.
     """
     out = Path(out).absolute()
@@ -96,7 +98,7 @@ def record(
 
     began = time.monotonic()
     try:
-        code = run_here(argv, environ, hearing, term_s)
+        code = run_here(argv, environ, hearing, term_s, ends_after_s)
     except OSError as error:
         folder.rmdir()
         why = f"{error.strerror}; expected a program; give the command after --"

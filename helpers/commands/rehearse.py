@@ -20,6 +20,7 @@ from helpers.ground.places import OUTPUTS
 
 if TYPE_CHECKING:
     from helpers.look.cards import GpuCard
+    from helpers.rehearse.counterfactual import Counterfactual
     from helpers.rehearse.rehearsal import Rehearsal
     from helpers.rehearse.torches import Torch
 
@@ -111,6 +112,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --find-batch ARG: the largest value of an argument that fits: batch
     --against-commit REF: the program as it is beside the same at a commit: what moved at the peak; exit 1 where it rose
     --allow SHARE = 1%: with --against-commit: by how much the peak may rise
+    --no-counterfactual: do not run a program that ran out of memory twice more, without a limit and with expandable segments
     --setup: install what is missing
     --remove: take away everything that was installed for rehearsals
     --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
@@ -276,13 +278,49 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         least_out = out.with_name(f"{out.stem}-least{out.suffix}")
         least = replace(bench.limits, values="least")
         both.insert(0, bench.run(command, bench.card, least_out, limits=least))
+    counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
     if arguments.json:
         shapes = [_shape(run) for run in both]
+        shapes[-1]["counterfactual"] = counterfactual.as_shape()
         shape = shapes if len(shapes) > 1 else shapes[0]
         print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
-        _print_lines([*between(both), *in_lines(rehearsal)], sys.stderr)
+        lines = [*between(both), *in_lines(rehearsal), *counterfactual.in_lines()]
+        _print_lines(lines, sys.stderr)
     return rehearsal.exit_code
+
+
+def _counterfactual(
+    arguments: argparse.Namespace,
+    command: list[str],
+    bench: Bench,
+    first: Rehearsal,
+    out: Path,
+) -> Counterfactual:
+    """What became of the program without a limit and with expandable segments, where it ran out
+    of memory; kept in the record of the first run.
+    """
+    from helpers.rehearse.counterfactual import Counterfactual, Repeats, keep
+
+    record_folder = out.absolute().with_suffix(".record")
+    if arguments.no_counterfactual:
+        counterfactual = Counterfactual(why_not="--no-counterfactual left it out")
+    else:
+        settings = bench.settings
+        repeats = Repeats(
+            bench.run,
+            command,
+            first,
+            record_folder,
+            conf=settings.conf,
+            extra=settings.extra,
+            limits=bench.limits,
+        )
+        if not arguments.json:
+            _print_lines([repeats.announcement()], sys.stderr)
+        counterfactual = repeats.run_all()
+    keep(counterfactual, record_folder)
+    return counterfactual
 
 
 def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:

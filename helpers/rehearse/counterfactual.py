@@ -7,25 +7,34 @@ of the working folder, with uploads off.
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
-import tempfile
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from helpers.allocator.record import under
-from helpers.ground.units import MIB, show_bytes
+from helpers.ground.units import show_bytes
 from helpers.look.cards import GpuCard
-from helpers.rehearse.rehearsal import Limits, Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
+from helpers.rehearse.scratch import copied, in_copy, why_not_copied
+from helpers.settings.table import CONF_NAMES
 
 BUDGET_S = 60.0
+TIMES_AS_LONG = 3
+"""A repeat that would go on for longer than the first run did is ended then."""
+GRACE_S = 5.0
+"""Seconds that what does not end by itself has beyond that, before SIGTERM ends it."""
 TIMES_THE_CARD = 16
 """A growth that would never end is ended at so many times the card."""
-MOST_BYTES = 256 * MIB
-MOST_FILES = 20_000
+SAME_SHARE = 0.9
+"""A repeat that allocated less than this share of the first run did something else."""
+ENDED_FROM_OUTSIDE = (128 + signal.SIGINT, 128 + signal.SIGKILL, STOPPED)
 UPLOADS_OFF = {
     "CLEARML_OFFLINE_MODE": "1",
     "COMET_START_MODE": "offline",
@@ -36,8 +45,9 @@ UPLOADS_OFF = {
 """What keeps the trackers that programs report to from sending anything (their documentations)."""
 MAY_WRITE = (
     "the repeats ran in a copy of this folder, with uploads to trackers off; what the program "
-    "writes to absolute paths, it wrote again"
+    "writes outside of this folder or sends elsewhere, it wrote and sent again"
 )
+EXPANDABLE = "expandable_segments:True"
 
 Run = Callable[..., Rehearsal]
 """A rehearsal of a command on a card, kept at a path (rehearse.run.rehearse)."""
@@ -77,78 +87,175 @@ class Counterfactual:
         """As it stands in record.json."""
         return asdict(self)
 
+    def in_lines(self) -> list[str]:
+        """What came of each repeat, and what the repeats may have written."""
+        repeats = {
+            "without a limit": self.without_limit,
+            "with expandable segments": self.expandable,
+        }
+        ends = [f"{name} it {_in_words(run)}" for name, run in repeats.items() if run]
+        return ["; ".join(filter(None, [*ends, self.why_not])), self.says]
+
 
 def why_no_repeats(first: Rehearsal, folder: Path) -> str:
     """Why a rehearsal is not repeated; empty where it is."""
     if not first.ooms:
         return "it did not run out of memory"
-    if first.failed_otherwise or first.stopped:
-        return "it was ended before it ran to its end"
+    if not first.exit_code:
+        return "it caught its out-of-memory and ended well"
+    if first.exit_code in ENDED_FROM_OUTSIDE:
+        return "it was ended from outside"
     if 3 * first.seconds > BUDGET_S:
         return f"three runs would take more than {BUDGET_S:.0f} s"
-    return _why_not_copied(folder)
+    return why_not_copied(folder)
 
 
-def _why_not_copied(folder: Path) -> str:
-    """Why the working folder is too much to be copied; empty where it is not."""
-    size = 0
-    for number, path in enumerate(folder.rglob("*"), 1):
-        if path.is_file() and not path.is_symlink():
-            size += path.stat().st_size
-        if size > MOST_BYTES or number > MOST_FILES:
-            most = f"{show_bytes(MOST_BYTES)} or {MOST_FILES:,} files"
-            return f"the working folder has more than {most}, too much to be copied"
-    return ""
+class Repeats:
+    """The repeats of one rehearsal of ``command``, whose record is in the folder ``record``.
 
-
-def repeat(
-    run: Run,
-    command: list[str],
-    first: Rehearsal,
-    out: Path,
-    *,
-    python: str = "",
-    limits: Limits,
-) -> Counterfactual:
-    """Rehearse the command twice more, and keep the recordings in the folder ``out``.
-
-    Raises RecordError where the command cannot be started again.
+    ``run`` rehearses as the first was; ``conf``, ``extra`` and ``limits`` are those of the first.
     """
-    why = why_no_repeats(first, Path.cwd())
-    if why:
-        return Counterfactual(why_not=why)
-    ends_at = time.monotonic() + BUDGET_S - first.seconds
-    words = under(python, command)
-    ample = replace(first.device, total_bytes=TIMES_THE_CARD * first.device.total_bytes)
-    expandable = ",".join(filter(None, [first.conf, "expandable_segments:True"]))
 
-    def once(name: str, card: GpuCard, conf: str) -> Repeat | None:
-        left_s = ends_at - time.monotonic()
-        if left_s < first.seconds:
-            return None
-        with copied(Path.cwd()) as folder:
-            again = run(
-                ["env", "-C", str(folder), *words],
-                card,
-                out / f"{name}.pickle",
-                conf=conf,
-                extra=UPLOADS_OFF,
-                log=out / f"{name}.log",
-                limits=replace(limits, seconds=left_s),
-            )
-        return _repeat(again)
+    def __init__(
+        self,
+        run: Run,
+        command: list[str],
+        first: Rehearsal,
+        record: Path,
+        *,
+        conf: str | None,
+        extra: Mapping[str, str],
+        limits: Limits,
+    ) -> None:
+        self.run = run
+        self.command = command
+        self.first = first
+        self.record = record
+        self.conf = conf
+        self.extra = {**extra, **UPLOADS_OFF}
+        self.limits = limits
+        self.ends_at = time.monotonic() + BUDGET_S - first.seconds
+        self.folder = Path.cwd()
+        self.why_none = why_no_repeats(first, self.folder)
 
-    return Counterfactual(
-        without_limit=once("without-limit", ample, first.conf),
-        expandable=once("expandable", first.device, expandable),
-        says=MAY_WRITE,
-    )
+    def announcement(self) -> str:
+        """What is about to run, for whoever waits; empty where nothing is."""
+        if self.why_none:
+            return ""
+        runs = "once more without a limit"
+        if not self.first.expandable:
+            runs += " and once more with expandable segments"
+        how = "in a copy of this folder, with uploads off; --no-counterfactual leaves that out"
+        most_s = self.ends_at - time.monotonic()
+        return f"it ran out of memory, so it runs {runs}, {how} (at most {most_s:.0f} s)"
+
+    def run_all(self) -> Counterfactual:
+        """Both repeats. A signal ends them, and takes away what they kept."""
+        if self.why_none:
+            return Counterfactual(why_not=self.why_none)
+        try:
+            with _signals_interrupt():
+                return self._both()
+        except KeyboardInterrupt:
+            for name in ("without-limit", "expandable"):
+                _take_away(self.record / f"{name}.pickle")
+            return Counterfactual(why_not="the repeats were ended from outside")
+
+    def _both(self) -> Counterfactual:
+        card = self.first.device
+        ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
+        left_s = self.ends_at - time.monotonic()
+        without_limit, why = self._once("without-limit", ample, self.conf, left_s / 2)
+        if why:
+            return Counterfactual(why_not=f"without a limit {why}")
+        conf = ",".join(filter(None, [self._conf_in_force(), EXPANDABLE]))
+        expandable = None
+        if self.first.expandable:
+            why = "its segments are expandable already"
+        else:
+            left_s = self.ends_at - time.monotonic()
+            expandable, why = self._once("expandable", card, conf, left_s)
+            if why:
+                why = f"with expandable segments {why}"
+        return Counterfactual(without_limit, expandable, why, MAY_WRITE)
+
+    def _conf_in_force(self) -> str:
+        """The allocator's settings of the first run, by option or by the environment."""
+        if self.conf is not None:
+            return self.conf
+        confs = [os.environ[name] for name in CONF_NAMES if os.environ.get(name)]
+        return confs[0] if confs else ""
+
+    def _once(
+        self, name: str, card: GpuCard, conf: str | None, share_s: float
+    ) -> tuple[Repeat | None, str]:
+        """One repeat, or why there is none."""
+        if share_s < self.first.seconds:
+            return None, "no time was left"
+        seconds = min(share_s, TIMES_AS_LONG * self.first.seconds)
+        if self.limits.seconds:
+            seconds = min(seconds, self.limits.seconds)
+        trace = self.record / f"{name}.pickle"
+        try:
+            with copied(self.folder) as copy:
+                again = self.run(
+                    in_copy(self.command, self.folder, copy),
+                    card,
+                    trace,
+                    conf=conf,
+                    extra=self.extra,
+                    log=self.record / f"{name}.log",
+                    limits=replace(self.limits, seconds=seconds),
+                    working_folder=copy,
+                    ends_after_s=seconds + GRACE_S,
+                )
+            why = self._why_another_run(again, name == "expandable")
+        except (OSError, ValueError) as error:
+            why = f"it could not run: {error}"
+        (self.record / f"{name}.log").unlink(missing_ok=True)
+        if why:
+            _take_away(trace)
+            return None, why
+        return _repeat(again, conf), ""
+
+    def _why_another_run(self, again: Rehearsal, with_expandable: bool) -> str:
+        """Why a repeat says nothing about the first run; empty where it does."""
+        first = self.first
+        if again.failed_otherwise:
+            return f"it ended otherwise: {again.error or f'exit code {again.exit_code}'}"
+        least_bytes = SAME_SHARE * (first.peak_allocated_bytes or 0)
+        came_as_far = not again.stopped or again.allocations >= first.allocations
+        if (again.peak_allocated_bytes or 0) < least_bytes or not came_as_far:
+            return "it did not come as far as the first run"
+        if with_expandable and not again.expandable:
+            return "the program's own settings took the place of that"
+        return ""
 
 
-def _repeat(again: Rehearsal) -> Repeat:
+def keep(counterfactual: Counterfactual, record: Path) -> None:
+    """Add it to the record.json of the first run."""
+    path = record / "record.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields["counterfactual"] = counterfactual.as_shape()
+    path.write_text(json.dumps(fields, indent=1, default=str), encoding="utf-8")
+
+
+def _in_words(run: Repeat) -> str:
+    peaks = f"peak allocated {show_bytes(run.peak_allocated_bytes)}"
+    peaks += f", reserved {show_bytes(run.peak_reserved_bytes)}"
+    if run.ooms:
+        end = f"runs out of memory at {show_bytes(run.capacity_bytes)}"
+    elif run.stopped:
+        end = f"was still running after {run.seconds:.0f} s"
+    else:
+        end = "finishes"
+    return f"{end} ({peaks})"
+
+
+def _repeat(again: Rehearsal, conf: str | None) -> Repeat:
     return Repeat(
         capacity_bytes=again.device.total_bytes,
-        conf=again.conf,
+        conf=conf or "",
         fits=again.fits,
         ooms=again.ooms,
         peak_allocated_bytes=again.peak_allocated_bytes,
@@ -159,10 +266,23 @@ def _repeat(again: Rehearsal) -> Repeat:
     )
 
 
+def _take_away(trace: Path) -> None:
+    """What a repeat kept, or was about to keep, at that name."""
+    shutil.rmtree(trace.with_suffix(".record"), ignore_errors=True)
+    trace.unlink(missing_ok=True)
+    trace.with_suffix(".log").unlink(missing_ok=True)
+
+
 @contextmanager
-def copied(folder: Path) -> Iterator[Path]:
-    """A copy of a folder, which goes at the end; links stay links."""
-    with tempfile.TemporaryDirectory(prefix="repeat-") as scratch:
-        copy = Path(scratch) / folder.name
-        shutil.copytree(folder, copy, symlinks=True, ignore_dangling_symlinks=True)
-        yield copy
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does, so that all is taken away."""
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                handlers[number] = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -58,7 +58,8 @@ class Rehearsal:
     so the peaks are those it had reached. ``stopped``: by which limit, after ``steps`` of an
     optimizer. ``whose``: whose fault it is where it failed: memory, the program or the
     rehearsal, and why, in one line. ``more_bytes``: how much higher the peak may be by
-    workspaces of libraries, of which only a range is known.
+    workspaces of libraries, of which only a range is known. ``allocations``: how many there were
+    in all, as far as was counted. ``expandable``: its segments were.
     """
 
     device: GpuCard
@@ -82,6 +83,8 @@ class Rehearsal:
     steps: int = 0
     whose: str = ""
     more_bytes: int = 0
+    allocations: int = 0
+    expandable: bool = False
 
     @property
     def label(self) -> str:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import stat
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -101,13 +102,17 @@ def rehearse(
     python: str = "",
     log: Path | None = None,
     limits: Limits = UNLIMITED,
+    working_folder: Path | None = None,
+    ends_after_s: float = 0.0,
 ) -> Rehearsal:
     """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a
     folder beside it).
 
     ``conf`` is PYTORCH_CUDA_ALLOC_CONF (None: the program's own), ``extra`` more environment,
     ``python`` the interpreter in place of the ``python`` that the command names; ``log`` takes
-    the program's output. Raises RecordError and NotReady.
+    the program's output, and its input is then the file it was given from the start, or
+    nothing. ``working_folder``: where it runs, if not here; ``ends_after_s`` above 0: when
+    SIGTERM ends it. Raises RecordError and NotReady.
     """
     argv, search = _located(command, python, torch)
     out = out.absolute()
@@ -115,10 +120,21 @@ def rehearse(
     preload = build(torch, cache)
     variables = environment(torch, preload, device, folder, conf, extra, limits)
     variables["PATH"] = search
-    prefix = ["sh", "-c", 'exec "$@" > "$0" 2>&1', str(log)] if log else []
+    prefix = []
+    if log:
+        prefix = ["sh", "-c", f'exec "$@" > "$0" 2>&1 < {_input_again()}', str(log)]
     prefix += [*_same_addresses(), "env"]
+    if working_folder:
+        prefix += ["-C", str(working_folder)]
+        variables["PWD"] = str(working_folder)
     prefix += [f"{name}={value}" for name, value in variables.items()]
-    recording = record([*prefix, *argv], out, max_events=DEFAULT_EVENTS, term_s=TERM_S)
+    recording = record(
+        [*prefix, *argv],
+        out,
+        max_events=DEFAULT_EVENTS,
+        term_s=TERM_S,
+        ends_after_s=ends_after_s,
+    )
     told = _told(folder)
     conf_used = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
     rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
@@ -141,6 +157,15 @@ def _located(command: Sequence[str], python: str, torch: Torch) -> tuple[list[st
     if not shutil.which(argv[0], path=search):
         raise RecordError(f"{argv[0]}: not found; expected a program; give the command after --")
     return argv, search
+
+
+def _input_again() -> str:
+    """Where a program that may run several times reads: a file from its start, else nothing."""
+    try:
+        is_file = stat.S_ISREG(os.fstat(0).st_mode)
+    except OSError:
+        is_file = False  # closed
+    return "/dev/stdin" if is_file else "/dev/null"
 
 
 def _told(folder: Path) -> list[dict[str, Any]]:
@@ -173,7 +198,7 @@ def _rehearsal(
     peaks = _peaks(recording)
     versions = [row["torch"]["version"] for row in recording.processes if row.get("torch")]
     errors = errors_in_words(told)
-    oom, streams = _first_oom(recording, told)
+    trace = _read_trace(recording)
     observed_ooms = sum(row["ooms"] for row in recording.processes)
     stops = [row["stopped"] for row in told if row.get("stopped")]
     return Rehearsal(
@@ -186,29 +211,32 @@ def _rehearsal(
         peak_reserved_bytes=peaks.reserved_bytes,
         retries=peaks.retries,
         ooms=observed_ooms or ran_out_in_words(told),
-        oom=oom,
+        oom=_first_oom(recording, told, trace.frames),
         trace=recording.trace,
         why_no_trace=recording.why_no_trace,
         error=" ".join(errors[0].split())[:400] if errors else "",
         exact=exact(told),
-        trust=tuple(trust(told, device, streams, limits)),
+        trust=tuple(trust(told, device, trace.streams, limits)),
         notes=recording.notes,
         at_least=peaks.at_least,
         stopped=stops[0] if stops else "",
         steps=max((row.get("steps", 0) for row in told), default=0),
         whose=whose(recording, told) if recording.exit_code else "",
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
+        allocations=peaks.allocations,
+        expandable=trace.expandable,
     )
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The highest counters of any process; None: unknown."""
+    """The highest counters of any process (None: unknown), and the allocations of all."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None
     retries: int
     at_least: bool
+    allocations: int
 
 
 def _peaks(recording: Recording) -> Peaks:
@@ -239,6 +267,7 @@ def _peaks(recording: Recording) -> Peaks:
         reserved_bytes=reserved,
         retries=stats.get("num_alloc_retries", 0),
         at_least=at_least,
+        allocations=sum(card.get("allocation.all.allocated", 0) for card in cards),
     )
 
 
@@ -252,9 +281,19 @@ def _same_addresses() -> tuple[str, ...]:
     return ("setarch", "-R") if allowed else ()
 
 
-def _first_oom(recording: Recording, told: Told) -> tuple[Oom | None, int]:
-    """The first out-of-memory, and how many streams the trace has (0: not read)."""
-    frames, streams = _read_trace(recording)
+@dataclass(frozen=True)
+class TraceFacts:
+    """What the trace itself says: the frames of its last out-of-memory, how many streams it has
+    (0: not read), and whether the allocator's segments were expandable.
+    """
+
+    frames: tuple[str, ...] = ()
+    streams: int = 1
+    expandable: bool = False
+
+
+def _first_oom(recording: Recording, told: Told, frames: tuple[str, ...]) -> Oom | None:
+    """The first out-of-memory; ``frames`` are those of the trace."""
     entries = [
         entry
         for row in recording.processes
@@ -262,7 +301,7 @@ def _first_oom(recording: Recording, told: Told) -> tuple[Oom | None, int]:
         if entry["reason"] == "oom"
     ]
     if not entries:
-        return None, streams
+        return None
     first = min(entries, key=lambda entry: entry["at"])
     # Backward runs on a thread without Python frames; where the program ended by it, the
     # traceback has the line that called.
@@ -272,33 +311,36 @@ def _first_oom(recording: Recording, told: Told) -> tuple[Oom | None, int]:
             frames = frames or tuple(row["frames"])
             message = row["message"]
             break
-    oom = Oom(
+    return Oom(
         requested_bytes=first["size_bytes"],
         free_bytes=first["device_free_bytes"],
         frames=frames,
         message=message,
     )
-    return oom, streams
 
 
-def _read_trace(recording: Recording) -> tuple[tuple[str, ...], int]:
-    """The frames of the last out-of-memory of the trace, and its streams.
+def _read_trace(recording: Recording) -> TraceFacts:
+    """What the trace says.
 
     A program may switch the history off; the observer's figures remain. Whoever stopped a
     rehearsal does not wait for its trace to be read: then there are 0 streams.
     """
     if recording.exit_code == STOPPED:
-        return (), 0
+        return TraceFacts(streams=0)
     if recording.trace is None:
-        return (), 1
+        return TraceFacts()
     try:
         content = snapshot.load(recording.trace)
     except TraceError:
-        return (), 1
+        return TraceFacts()
     streams = {event.stream for event in content.events if event.action == "alloc"}
     frames: tuple[str, ...] = ()
     for event in reversed(content.events):
         if event.action == "oom":
             frames = content.frames[event.frame] if event.frame >= 0 else ()
             break
-    return frames, len(streams) or 1  # none without a cache
+    return TraceFacts(
+        frames=frames,
+        streams=len(streams) or 1,  # none without a cache
+        expandable=bool(content.settings.get("expandable_segments")),
+    )

@@ -29,6 +29,7 @@ def run_here(
     env: Mapping[str, str] | None = None,
     receivers: Callable[[int], Sequence[int]] = lambda number: (),
     term_s: float = 0.0,
+    ends_after_s: float = 0.0,
 ) -> int:
     """Run ``argv`` to its end, with this process's terminal, input and output; its exit code,
     minus n where signal n ended it.
@@ -36,13 +37,19 @@ def run_here(
     Its umask is the user's, and there is no limit. Signals of FORWARDED that come meanwhile are
     passed on, where this is the main thread: to the processes that ``receivers`` names for that
     signal, else to the program. ``term_s`` above 0: whoever received SIGTERM has so many
-    seconds to end and is killed then. Raises OSError where it cannot be run.
+    seconds to end and is killed then. ``ends_after_s`` above 0: that SIGTERM comes by itself.
+    Raises OSError where it cannot be run.
     """
     process = _start_as_user(argv, env)
     forwarding = _Forwarding(process, receivers, term_s)
+    ending = threading.Timer(ends_after_s, forwarding.end)
+    ending.daemon = True
+    if ends_after_s:
+        ending.start()
     try:
         return forwarding.wait()
     finally:
+        ending.cancel()
         forwarding.restore()
 
 
@@ -90,8 +97,15 @@ class _Forwarding:
         # The terminal sends Ctrl-C to the program by itself; a second one would stop its clean-up.
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return
-        self._send(number, meant_for=number)
-        if number == signal.SIGTERM and self.term_s and self.killer.ident is None:
+        if number == signal.SIGTERM:
+            self.end()
+        else:
+            self._send(number, meant_for=number)
+
+    def end(self) -> None:
+        """Ask all of it to end, and see to it."""
+        self._send(signal.SIGTERM, meant_for=signal.SIGTERM)
+        if self.term_s and self.killer.ident is None:
             self.killer.start()
 
     def _send(self, number: int, meant_for: int) -> None:
