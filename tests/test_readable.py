@@ -11,21 +11,21 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 67_400,
+    "allocator": 70_200,
     "batch": 29_900,
-    "commands": 12_100,
+    "commands": 12_250,
     "face": 5_300,
     "fits": 17_200,
-    "ground": 10_600,
+    "ground": 10_650,
     "judge": 36_700,
     "look": 51_800,
-    "rehearse": 14_700,
+    "rehearse": 17_000,
     "settings": 10_100,
     "share": 6_500,
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 340_000,
+    "TOTAL": 345_100,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
