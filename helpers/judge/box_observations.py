@@ -10,14 +10,14 @@ from dataclasses import replace
 from helpers.ground.shapes import Reading, seen
 from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
-from helpers.judge.observation import Observation, observation_name
+from helpers.judge.kernel_observations import kernel_observations
+from helpers.judge.observation import Observation
 from helpers.judge.obstacles import obstacles
-from helpers.look import framework, kernel_log
+from helpers.look import framework
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, numbered_by_host
-from helpers.look.machine import machine
 from helpers.look.processes import processes
 
 OBSERVATION_OF_OBSTACLE = {
@@ -37,7 +37,7 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         *_access(bundle, cards, vendor_of(evidence.messages)),
         *_build(bundle, cards),
         *_holders(bundle, cards, evidence),
-        *_kernel(bundle),
+        *kernel_observations(evidence, bundle),
     ]
     constructed = {item.id for item in bundle.items if item.constructed}
     constructed |= {item.source for item in bundle.items if item.constructed}
@@ -161,28 +161,3 @@ def _unattributed(card: Gpu, in_use: int) -> Iterator[Observation]:
     if not card.blind_spots:
         reading = seen("all", "text", place)
         yield _observed("all-processes-seen", reading, "Every process was looked at")
-
-
-def _kernel(bundle: Bundle) -> Iterator[Observation]:
-    """One row for each kind of line since the last boot, with how often it stands there; the
-    last line is shown.
-    """
-    kinds: dict[str, list[kernel_log.Event]] = {}
-    for event in kernel_log.events(bundle):
-        if event.boot == 0:
-            kinds.setdefault(event.row, []).append(event)
-    for kind, events in kinds.items():
-        rule = kernel_log.rule(kind)
-        name = observation_name(rule.side, rule.event)
-        if not name:
-            continue
-        last = events[-1]
-        times = sum(event.count for event in events)
-        often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
-        reading = seen(last.text[:400] or last.kind, "text", last.source)
-        proof = name in ("killed", "kernel-leak")
-        yield _observed(name, reading, f"The kernel log holds {often}", proof=proof)
-    kills = machine(bundle).cgroup_oom_kills
-    if kills.bytes > 0:
-        says = "The control group's limit killed this many processes"
-        yield _observed("killed", kills, says, proof=True)

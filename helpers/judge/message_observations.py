@@ -8,6 +8,7 @@ from dataclasses import replace
 from helpers.judge import form
 from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
+from helpers.judge.failing_program import of_another
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
 from helpers.judge.observation import SILENT, Observation, make_observation, observation_name
@@ -17,6 +18,7 @@ from helpers.look.wordings import meaning
 
 SOURCE = "error text"
 BROKEN = ("fault", "assert")
+XID = "kernel-xid"
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
 NEAR_CHARACTERS = 1500
 
@@ -26,23 +28,41 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
     of it they are hearsay.
     """
     observations: list[Observation] = []
-    for account in evidence.accounts:
+    accounts = list(_of_the_failing_program(evidence))
+    for account in accounts:
         observations += _of_message(account, "message", SOURCE, evidence.error_text)
-    events = {message.event for message in evidence.messages} - set(SILENT)
+    events = {account.message.event for account in accounts} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
-        first = next(m for m in evidence.messages if m.event in BROKEN)
+        first = next(a.message for a in accounts if a.message.event in BROKEN)
         words = first.words or first.row
         observations.append(make_observation("fault-then-others", words, SOURCE, "message"))
     for origin, source, text in evidence.texts:
         if origin == "tool":
-            observations += _of_tool_output(source, text)
+            observations += _of_tool_output(source, text, evidence)
     return _first_of_each(observations)
 
 
-def _of_tool_output(source: str, text: str) -> Iterator[Observation]:
+def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
+    """The accounts of the messages, without the kernel's lines about other processes and without
+    the Xids after the first.
+    """
+    is_first_xid = True
+    for account in evidence.accounts:
+        message = account.message
+        if message.row.startswith(XID):
+            if not is_first_xid:
+                continue
+            is_first_xid = False
+        if not of_another(message, evidence):
+            yield account
+
+
+def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[Observation]:
     """What messages in the output of a tool say."""
     hard = not is_described(text)
     for message in read_message(text).messages:
+        if of_another(message, evidence):
+            continue
         for observation in _of_message(account_of(message), "tool", source, text):
             yield replace(observation, hard=hard, proof=observation.proof and hard)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,19 @@ def page_size(bundle: Bundle) -> Reading:
     return table.missing("not captured", "bytes")
 
 
+def up_s(bundle: Bundle) -> int | None:
+    """How many seconds the kernel had run when the box was captured; None where nobody says."""
+    for row in bundle.table("host"):
+        return row.number("up_s")
+    return None
+
+
+def memory_group(bundle: Bundle) -> str:
+    """The control group of the captured process, as the kernel names it; "" for the root."""
+    paths = (path for _, _, path in memory_groups(bundle.read("/proc/self/cgroup").text))
+    return next((path for path in paths if path.strip("/")), "")
+
+
 class _Group:
     """The memory control group of the captured process, and those above it, nearest first."""
 
@@ -196,5 +210,10 @@ def cgroup_files(root: Path) -> list[str]:
 
 
 def collect_host(root: Path) -> list[dict[str, Any]]:
-    """The one row of the table host: the page size here, and when the tree's kernel started."""
-    return [{"page_size": os.sysconf("SC_PAGE_SIZE"), "boot_id": boot_id(str(root))}]
+    """The one row of the table host: the page size here, which boot of the tree's kernel it is,
+    and how long that ran, by the clock of its log.
+    """
+    row = {"page_size": os.sysconf("SC_PAGE_SIZE"), "boot_id": boot_id(str(root))}
+    if str(root) == "/":
+        row["up_s"] = int(time.monotonic())
+    return [row]

@@ -1,0 +1,108 @@
+"""What the kernel's log of a box says of the program that failed.
+
+A line counts only for its own process: one that names another, or is of another hour, changes
+neither cause nor confidence. Where no text names a program, the log is what is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from helpers.ground.shapes import seen
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.failing_program import FailingProgram, failing_program
+from helpers.judge.observation import Observation, make_observation, observation_name
+from helpers.look import kernel_log
+from helpers.look.bundle import Bundle
+from helpers.look.holders import is_outside
+from helpers.look.kernel_log import Event
+from helpers.look.machine import machine, memory_group, up_s
+
+RECENT_S = 600
+"""How long before the look the failure that somebody asks about can have been: an estimate."""
+DAY_S = 86_400
+
+
+def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Observation]:
+    """One row for each kind of line of the failing program since the last boot, with how often
+    and how long ago; of several Xids the first counts, for the others follow from it.
+    """
+    failing = failing_program(evidence)
+    events = [event for event in kernel_log.events(bundle) if event.boot == 0]
+    events = [event for event in events if _is_of(event, failing, bundle)]
+    kinds: dict[str, list[Event]] = {}
+    for event in _without_later_xids(events):
+        kinds.setdefault(event.row, []).append(event)
+    for kind, events_of_kind in kinds.items():
+        rule = kernel_log.rule(kind)
+        name = observation_name(rule.side, rule.event)
+        if name:
+            yield _of_kind(name, events_of_kind, bundle)
+    kills = machine(bundle).cgroup_oom_kills
+    if kills.bytes > 0 and (failing is None or failing.was_killed):
+        # The counter has no times: beside a text it shows who may have killed, and proves nothing.
+        says = "The control group's limit killed this many processes"
+        proof = failing is None
+        yield make_observation("killed", kills, "", "bundle", says, proof=proof)
+
+
+def _of_kind(name: str, events: list[Event], bundle: Bundle) -> Observation:
+    """The last line of a kind, with how many there are and how old it is."""
+    last = events[-1]
+    times = sum(event.count for event in events)
+    often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
+    age_s = _age_s(last, bundle)
+    age = "" if age_s is None else f", {int(age_s) // 60} min before the look"
+    reading = seen(last.text[:400] or last.kind, "text", last.source)
+    says = f"The kernel log holds {often}{age}"
+    proof = name in ("killed", "kernel-leak")
+    return make_observation(name, reading, "", "bundle", says, proof=proof)
+
+
+def _without_later_xids(events: Iterable[Event]) -> Iterator[Event]:
+    """The events without each Xid that follows another one of its GPU within RECENT_S."""
+    latest: dict[str, float] = {}
+    for event in events:
+        if event.kind == "xid":
+            when = _seconds(event) or 0.0
+            follows = when - latest.get(event.pci, -DAY_S) <= RECENT_S
+            latest[event.pci] = when
+            if follows:
+                continue
+        yield event
+
+
+def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool:
+    """Whether a line is of the failing program: by its number, its control group, or its name
+    and time. A line that names no process is of the GPU, and counts where it is recent; where no
+    text names a program, every line of the last day does.
+    """
+    age_s = _age_s(event, bundle)
+    if failing is None:
+        return age_s is None or age_s <= DAY_S
+    if event.pid in failing.pids:
+        return True
+    group = memory_group(bundle)
+    if group and str(event.facts.get("cgroup", "")).strip("/") == group:
+        return True
+    if age_s is None or age_s > RECENT_S:
+        return False
+    if event.pid is None and not event.process:
+        return True
+    has_another_number = failing.pids and event.pid and not is_outside(bundle)
+    return not has_another_number and failing.has_name(event.process)
+
+
+def _seconds(event: Event) -> float | None:
+    """When it was, in seconds since the boot; None where the log gives another time or none."""
+    value = event.when.value
+    return value if isinstance(value, float) else None
+
+
+def _age_s(event: Event, bundle: Bundle) -> float | None:
+    """How many seconds before the look it was; None where that is not known."""
+    running_s = up_s(bundle)
+    when = _seconds(event)
+    if running_s is None or when is None:
+        return None
+    return running_s - when
