@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 70_200,
+    "allocator": 70_570,
     "batch": 29_900,
     "commands": 12_250,
     "face": 5_300,
@@ -19,13 +19,13 @@ MOST_TOKENS = {
     "ground": 10_650,
     "judge": 37_750,
     "look": 51_900,
-    "rehearse": 17_000,
-    "settings": 10_100,
+    "rehearse": 17_120,
+    "settings": 11_280,
     "share": 6_500,
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 346_250,
+    "TOTAL": 347_920,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -11,12 +11,17 @@ from helpers.ground.child import signal_name
 from helpers.rehearse.rehearsal import Told
 from helpers.rehearse.trust import exact, unanswered
 from helpers.rehearse.words import WORDS
+from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 OUT_OF_MEMORY = re.compile(WORDS["ends"][0]["seen"])
 
 
-def whose(recording: Recording, told: Told) -> str:
-    """Whose fault it is, and why, in one line."""
+def whose(recording: Recording, told: Told, torch: str = "") -> str:
+    """Whose fault it is, and why, in one line; ``torch`` is the release that was run."""
+    for process in recording.processes:
+        trouble = refused_setting(process, torch)
+        if trouble is not None:
+            return f"the program: {trouble.says}; {trouble.advice}"
     errors = " ".join(errors_in_words(told))
     missing = unanswered(told)
     named = [name for name in missing if name in errors]
@@ -28,6 +33,15 @@ def whose(recording: Recording, told: Told) -> str:
         names=", ".join((named or missing)[:3]),
     )
     return f"{row['whose']}: {says}"
+
+
+def refused_setting(process: Mapping[str, Any], torch: str) -> SettingsTrouble | None:
+    """The allocator's setting at which torch stopped, where it kept nothing of this process."""
+    if process["snapshots"]:
+        return None
+    about = process["torch"] or {"version": torch, "cuda": "here"}
+    trouble = settings_trouble(process.get("allocator_variables", {}), {}, about)
+    return trouble if trouble and trouble.fatal else None
 
 
 def _row(errors: str, signal: str, named: bool, missing: bool, is_exact: bool) -> dict[str, str]:

@@ -221,7 +221,7 @@ def _rehearsal(
         at_least=peaks.at_least,
         stopped=stops[0] if stops else "",
         steps=max((row.get("steps", 0) for row in told), default=0),
-        whose=whose(recording, told) if recording.exit_code else "",
+        whose=whose(recording, told, torch.version) if recording.exit_code else "",
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
         allocations=peaks.allocations,
         expandable=trace.expandable,

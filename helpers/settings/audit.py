@@ -124,7 +124,7 @@ def _stranger(name: str, value: str) -> list[Finding]:
     passed_over = name in table.OTHER_NAMES or len(name) > LONGEST
     if passed_over or not spelling.startswith(table.PREFIXES):
         return []
-    near = _nearest_name(spelling, (*VARIABLES, *table.OTHER_NAMES), ALIKE)
+    near = nearest_name(spelling, (*VARIABLES, *table.OTHER_NAMES), ALIKE)
     if near in VARIABLES:
         return [finding("near name", name, value, near=near, source=VARIABLES[near].source)]
     if not near and spelling.startswith("PYTORCH") and re.search("ALLOC|MEM", spelling):
@@ -132,7 +132,7 @@ def _stranger(name: str, value: str) -> list[Finding]:
     return []
 
 
-def _nearest_name(name: str, names: tuple[str, ...], alike: float) -> str:
+def nearest_name(name: str, names: tuple[str, ...], alike: float) -> str:
     close = difflib.get_close_matches(name, names, 1, alike)
     return close[0] if close else ""
 
@@ -236,7 +236,7 @@ class _AllocatorAudit:
         for key, value in facts.options.items():
             piece = f"{key}:{value}"
             if key not in OPTIONS:
-                near = _nearest_name(key[:LONGEST], tuple(OPTIONS), ALIKE_OPTIONS)
+                near = nearest_name(key[:LONGEST], tuple(OPTIONS), ALIKE_OPTIONS)
                 kind = "near option" if near else "strange option"
                 findings.append(finding(kind, name, piece, near=near))
                 continue

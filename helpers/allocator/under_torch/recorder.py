@@ -19,6 +19,7 @@ import threading
 import time
 from typing import Any
 
+from . import allocator_variables
 from .history import start_history, write_snapshot
 from .keepers import keepers_of
 from .listener import Listener
@@ -61,6 +62,10 @@ class Recorder:
             "devices": [],
             "signals": {},
             "notes": [],
+            "allocator_variables": {
+                "import": allocator_variables.present(),
+                "assignments": allocator_variables.ASSIGNMENTS,
+            },
             **nothing_yet(),
         }
         self._lock = threading.RLock()
@@ -75,6 +80,8 @@ class Recorder:
             self._hang.poll_s = min(1.0, self._hang.poll_s)
         if hang_after_s:
             self._listener.attend(self._tick)
+        if whole_program:
+            self._write()  # a setting that torch cannot read ends the process while it is imported
 
     def note(self, sentence: str) -> None:
         """Keep a sentence about this recording, once."""
@@ -122,6 +129,7 @@ class Recorder:
     def _start_history(self) -> None:
         if not self.open or self.history:
             return
+        self.facts["allocator_variables"]["start"] = allocator_variables.present()
         try:
             why = start_history(self.torch, self.max_events)
             if why:
@@ -283,6 +291,7 @@ class Recorder:
         self.facts |= {**nothing_yet(), "notes": [forked]}
 
     def _write(self) -> None:
+        self.facts["allocator_variables"]["end"] = allocator_variables.present()
         try:
             with replacing(self.base + ".json") as file:
                 json.dump(self.facts, file, default=str)

@@ -4,9 +4,9 @@ imports torch.
 Python imports a module of this name at its start (docs of the site module); `record` puts this
 folder first on PYTHONPATH. It steps aside at once: the folder leaves sys.path, and the
 program's own sitecustomize runs as if this one were not there. A Python that never imports
-torch pays for one entry of sys.meta_path and one empty file, which says that it was reached. A
-rehearsed program has the witness beside that (witness.py), whether it imports torch or not.
-Read by any Python 3.
+torch pays for one entry of sys.meta_path, an os.putenv that notes which lines set the allocator's
+variables, and one empty file, which says that it was reached. A rehearsed program has the witness
+beside that (witness.py), whether it imports torch or not. Read by any Python 3.
 """
 
 import importlib.machinery
@@ -122,6 +122,20 @@ def announce(what, text=""):
     return new
 
 
+def watch_the_allocators_variables():
+    """From here on the lines that set them are kept."""
+    set_variable = os.putenv
+
+    def putenv(name, value):
+        set_variable(name, value)
+        words = os.fsdecode(name)
+        if "CONF" in words.upper() or "LOC" in words.upper():
+            variables = own_module("allocator_variables")
+            variables.note(words, os.fsdecode(value), sys._getframe(1))
+
+    os.putenv = putenv
+
+
 def run_the_programs_own():
     """The sitecustomize that this one stands before, where there is one; what it raises, site
     reports as ever.
@@ -136,6 +150,7 @@ def run_the_programs_own():
 
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
 if announce(".reached"):
+    watch_the_allocators_variables()
     sys.meta_path.insert(0, AtTorch(start_recorder))
 if "CASEBOOK_REHEARSE" in os.environ and sys.version_info[:2] >= OLDEST:
     WITNESS = own_module("witness").start(own_module("private_files").replacing)

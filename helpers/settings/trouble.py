@@ -1,0 +1,175 @@
+"""What was wrong with the allocator's settings of a program that was recorded: set too late,
+misspelt, of a form that torch refuses, or not read by this build.
+
+Pure: it compares the variables that the recorder saw with the settings that the snapshot says are
+in force.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from helpers.settings.allocator_text import AllocatorText, SettingsError
+from helpers.settings.audit import ALIKE_OPTIONS, audit, nearest_name
+from helpers.settings.in_force import Settings, from_environment, parse
+from helpers.settings.releases import NEWEST, Behaviour, nearest
+from helpers.settings.rules import release
+from helpers.settings.table import CONF_NAMES, OPTIONS
+
+if TYPE_CHECKING:
+    Facts = Mapping[str, Any]
+    Environment = Mapping[str, str]
+Kind = Literal["late", "misspelt", "malformed", "ineffective"]
+NOT_READ = ("misspelt", "shadowed", "unsupported", "ineffective")
+REPEATED_NAME = re.compile(r"\w*ALLOC_CONF\s*=")
+PAIR = re.compile(r"([A-Za-z][\w-]*)(?:[:=\s]+(\[[^\]]*\]?|[^,;\s]+))?")
+YES = ("true", "1", "yes", "on")
+NO = ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True)
+class SettingsTrouble:
+    """One setting that does not do what was meant.
+
+    ``instead`` is what to type in its place, ``NAME=value``; empty: take it away. ``why`` is one
+    clause; ``where`` is the line that sets it ("train.py:7"), empty where the program was started
+    with it. ``fatal``: torch stops at it, before any memory is asked for.
+    """
+
+    kind: Kind
+    variable: str
+    value: str
+    instead: str
+    why: str
+    where: str = ""
+    fatal: bool = False
+
+    @property
+    def says(self) -> str:
+        """The trouble in one sentence."""
+        place = f", set in {self.where}," if self.where else ""
+        return f"{self.variable}={self.value}{place} {self.why}"
+
+    @property
+    def advice(self) -> str:
+        """What to do, in one clause."""
+        if not self.instead:
+            return "take that line out" if self.where else f"unset {self.variable}"
+        return f"type {self.instead}" if self.kind != "late" else f"start with {self.instead}"
+
+
+def settings_trouble(variables: Facts, in_force: Facts, torch: Facts) -> SettingsTrouble | None:
+    """The first thing that is wrong with the allocator's settings of one process, or None.
+
+    ``variables`` and ``torch`` are what the recorder keeps of the process under
+    ``allocator_variables`` and ``torch`` ({"version", "cuda", "hip"}; a version that is not known
+    is taken for the newest). ``in_force`` is ``allocator_settings`` of its snapshot, empty where
+    there is none.
+    """
+    if torch.get("version") and not (torch.get("cuda") or torch.get("hip")):
+        return None  # a CPU build reads none of them
+    newest = ".".join(map(str, NEWEST))
+    build = f"rocm{torch['hip']}" if torch.get("hip") else "cuda"
+    process = _Process(variables, in_force, nearest(torch.get("version") or newest, build))
+    trouble = process.malformed() or process.late() or process.not_read()
+    if trouble is None:
+        return None
+    for assignment in variables.get("assignments", ()):
+        if (assignment["name"], assignment["value"]) == (trouble.variable, trouble.value):
+            trouble = replace(trouble, where=assignment["where"])
+    return trouble
+
+
+class _Process:
+    """The allocator's variables of one process, and the text that its torch read: None where no
+    snapshot says it.
+    """
+
+    def __init__(self, variables: Facts, in_force: Facts, behaviour: Behaviour):
+        self.behaviour = behaviour
+        self.at_end: Environment = variables.get("end", {})
+        self.at_import: Environment = variables.get("import", self.at_end)
+        self.at_start: Environment = variables.get("start", self.at_import)
+        self.text_read = next((in_force[name] for name in CONF_NAMES if name in in_force), None)
+
+    def malformed(self) -> SettingsTrouble | None:
+        """The text that torch reads, where it stops at it; a text in force was taken."""
+        text, name = from_environment(self.at_start, self.behaviour)
+        error = AllocatorText(text, self.behaviour).error
+        is_newer = release(self.behaviour.torch) > NEWEST  # it may know more keys
+        if error is None or is_newer or self.text_read == text:
+            return None
+        why = f"cannot be read: {str(error).partition('settings: ')[2]}"
+        return self._trouble("malformed", name, text, why)
+
+    def late(self) -> SettingsTrouble | None:
+        """A text that stands there at the end and is not what is in force."""
+        text, name = from_environment(self.at_end, self.behaviour)
+        if self.text_read is None or text in (self.text_read, self.at_import.get(name, "")):
+            return None
+        if self._settings(text) == self._settings(self.text_read):
+            return None
+        why = "comes after torch's allocator started, so it has no effect"
+        return self._trouble("late", name, text, why)
+
+    def not_read(self) -> SettingsTrouble | None:
+        """A name that this build does not read, or an option that it passes over."""
+        for finding in audit(self.at_end, self.behaviour.torch, self.behaviour.build):
+            if finding.cause == "config-ineffective" and finding.verdict in NOT_READ:
+                kind: Kind = "misspelt" if finding.verdict == "misspelt" else "ineffective"
+                text = self.at_end[finding.name]
+                return self._trouble(kind, finding.name, text, f"has no effect: {finding.says}")
+        return None
+
+    def _settings(self, text: str) -> Settings | str:
+        """What a text makes; the text itself where torch refuses it."""
+        try:
+            return replace(parse(text, self.behaviour), conf="")
+        except SettingsError:
+            return text
+
+    def _trouble(self, kind: Kind, name: str, text: str, why: str) -> SettingsTrouble:
+        meant = repaired(text, self.behaviour)
+        is_read = kind in ("malformed", "late")
+        instead = f"{name if is_read else self.behaviour.conf_names[0]}={meant}" if meant else ""
+        return SettingsTrouble(kind, name, text, instead, why, fatal=kind == "malformed")
+
+
+def repaired(text: str, behaviour: Behaviour) -> str:
+    """The text as it was meant: keys spelt as torch spells them, a colon before each value, commas
+    between; what torch would refuse all the same is left out.
+    """
+    options: dict[str, str] = {}
+    bare = REPEATED_NAME.sub("", re.sub("['\"]", "", text))
+    for match in PAIR.finditer(bare):
+        spelling = match[1].lower().replace("-", "_")
+        key = spelling
+        if key not in behaviour.keys:
+            key = nearest_name(spelling, tuple(sorted(behaviour.keys)), ALIKE_OPTIONS)
+        if not key:
+            continue
+        option = f"{key}:{_value(OPTIONS[key].kind, match[2] or '')}"
+        if AllocatorText(option, behaviour).error is None:
+            options[key] = option
+    return ",".join(options.values())
+
+
+def _value(kind: str, text: str) -> str:
+    """A value as torch reads its kind: True and False, MiB without a unit, a share below 1."""
+    words = text.lower()
+    if text.startswith("[") and not text.endswith("]"):
+        return text + "]"
+    if kind == "flag":
+        if words in (*YES, ""):
+            return "True"
+        return "False" if words in NO else text
+    size = re.fullmatch(r"([0-9]+)\s*([mg])i?b?", words)
+    if kind == "size" and size:
+        return str(int(size[1]) * (1024 if size[2] == "g" else 1))
+    percent = re.fullmatch(r"([0-9]{1,2})%?", words)
+    if kind in ("share", "open share") and percent and int(percent[1]) > 1:
+        return f"{int(percent[1]) / 100:g}"
+    return text

@@ -1,0 +1,193 @@
+"""Settings of a recorded program that do not do what was meant: which, where, and what to type."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.allocator.record import INJECT
+from helpers.settings.allocator_text import AllocatorText
+from helpers.settings.releases import behaviour
+from helpers.settings.table import OPTIONS
+from helpers.settings.trouble import repaired, settings_trouble
+
+CUDA = {"version": "2.13.0+cu130", "cuda": "13.0", "hip": None}
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
+NEWEST = behaviour("2.14.1", "cuda")
+
+
+def trouble_of(at_import, at_end, in_force=None, torch=CUDA, assignments=()):
+    variables = {
+        "import": at_import,
+        "start": at_import,
+        "end": at_end,
+        "assignments": list(assignments),
+    }
+    snapshot = {} if in_force is None else {CONF: in_force, "expandable_segments": False}
+    return settings_trouble(variables, snapshot, torch)
+
+
+def test_a_text_that_is_set_after_the_allocator_started_is_late():
+    text = "expandable_segments:True"
+    line = {"name": CONF, "value": text, "where": "track.py:19"}
+    trouble = trouble_of({}, {CONF: text}, in_force="", assignments=[line])
+    assert (trouble.kind, trouble.variable, trouble.value) == ("late", CONF, text)
+    assert (trouble.instead, trouble.where, trouble.fatal) == (
+        f"{CONF}={text}",
+        "track.py:19",
+        False,
+    )
+    assert "track.py:19" in trouble.says and "no effect" in trouble.says
+
+
+def test_a_late_text_that_torch_could_not_read_is_given_back_as_it_was_meant():
+    trouble = trouble_of({}, {CONF: "max_split_size_mb=96"}, in_force="")
+    assert (trouble.kind, trouble.instead) == ("late", f"{CONF}=max_split_size_mb:96")
+
+
+@pytest.mark.parametrize(
+    ("at_import", "at_end", "in_force"),
+    [
+        ({}, {}, ""),
+        ({CONF: "max_split_size_mb:96"}, {CONF: "max_split_size_mb:96"}, "max_split_size_mb:96"),
+        # Set between the import and the first allocation: torch read it.
+        ({}, {CONF: "max_split_size_mb:96"}, "max_split_size_mb:96"),
+        # Late, and the same as what holds.
+        ({}, {CONF: "expandable_segments:False"}, ""),
+        # Started with one text, and set to another by torch's own call.
+        ({CONF: "max_split_size_mb:96"}, {CONF: "max_split_size_mb:96"}, "max_split_size_mb:64"),
+        # Whether it was read is not known.
+        ({}, {CONF: "expandable_segments:True"}, None),
+        # Neither the allocator's nor nearly one of its names.
+        ({"PYTORCH_XPU_ALLOC_CONF": "expandable_segments:True"},) * 2 + ("",),
+    ],
+)
+def test_a_setting_that_holds_or_changes_nothing_is_no_trouble(at_import, at_end, in_force):
+    assert trouble_of(at_import, at_end, in_force) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("garbage_collection_threshold=0.7", "garbage_collection_threshold:0.7"),
+        (
+            "expandable_segments=True,max_split_size_mb=96",
+            "expandable_segments:True,max_split_size_mb:96",
+        ),
+        ("expandable_segments:true", "expandable_segments:True"),
+        ("expandable_segment:True", "expandable_segments:True"),
+        ("expandable_segments", "expandable_segments:True"),
+        ("max_split_size:96", "max_split_size_mb:96"),
+        ("Max_Split_Size_MB:96", "max_split_size_mb:96"),
+        ("max_split_size_mb 96", "max_split_size_mb:96"),
+        (
+            "expandable_segments: True; max_split_size_mb: 96",
+            "expandable_segments:True,max_split_size_mb:96",
+        ),
+        ("'expandable_segments:True'", "expandable_segments:True"),
+        (f"{CONF}=expandable_segments:True", "expandable_segments:True"),
+        ("garbage_collection_threshold:70", "garbage_collection_threshold:0.7"),
+        ("roundup_power2_divisions:[256:1,>:4", "roundup_power2_divisions:[256:1,>:4]"),
+        ("default", ""),
+    ],
+)
+def test_a_text_that_torch_refuses_is_given_back_as_it_was_meant(text, meant):
+    trouble = trouble_of({CONF: text}, {CONF: text})
+    assert (trouble.kind, trouble.value, trouble.fatal) == ("malformed", text, True)
+    assert trouble.instead == (f"{CONF}={meant}" if meant else "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PYTORCH_CUDA_ALOC_CONF", "PYTORCH_CUDA_ALLOC_CNF", "PYTORCH_CUDA_ALLOC_CONFIG", "PYTROCH_CUDA_ALLOC_CONF",
+     "PYOTRCH_CUDA_ALLOC_CONF", "PYTORCH_CUDA_ALLOCCONF", "TORCH_CUDA_ALLOC_CONF", "pytorch_cuda_alloc_conf"],
+)  # fmt: skip
+def test_a_name_that_is_nearly_one_of_the_allocators_is_misspelt(name):
+    text = "expandable_segments=True"
+    trouble = trouble_of({name: text}, {name: text}, in_force="")
+    assert (trouble.kind, trouble.variable) == ("misspelt", name)
+    assert trouble.instead == f"{CONF}=expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("environ", "torch", "instead"),
+    [
+        (
+            {"PYTORCH_ALLOC_CONF": "max_split_size_mb:96"},
+            {"version": "2.8.0+cu128", "cuda": "12.8", "hip": None},
+            f"{CONF}=max_split_size_mb:96",
+        ),
+        (
+            {CONF: "max_split_size_mb:96"},
+            {"version": "2.6.0+rocm6.4", "cuda": None, "hip": "6.4"},
+            None,  # whether it is read was not checked
+        ),
+        (
+            {CONF: "", "PYTORCH_ALLOC_CONF": "max_split_size_mb:96"},
+            CUDA,
+            f"{CONF}=max_split_size_mb:96",
+        ),
+    ],
+)
+def test_a_name_that_this_build_does_not_read_has_no_effect(environ, torch, instead):
+    trouble = trouble_of(environ, environ, in_force="", torch=torch)
+    if instead is None:
+        assert trouble is None
+    else:
+        assert (trouble.kind, trouble.instead) == ("ineffective", instead)
+
+
+def test_a_cpu_build_reads_none_of_them():
+    text = {CONF: "max_split_size_mb=96"}
+    assert (
+        trouble_of(text, text, torch={"version": "2.13.0+cpu", "cuda": None, "hip": None}) is None
+    )
+
+
+def test_a_torch_newer_than_what_is_known_may_know_more_keys():
+    newer = {"version": "2.99.0+cu140", "cuda": "14.0", "hip": None}
+    text = {CONF: "a_key_of_tomorrow:3"}
+    assert trouble_of(text, text, torch=newer) is None
+
+
+@given(st.text(alphabet="max_split_size_mb:=128,expandable[]; >True'0.8%", max_size=60))
+def test_what_is_to_be_typed_is_never_refused(text):
+    conf = repaired(text, NEWEST)
+    assert AllocatorText(conf, NEWEST).error is None
+    assert {
+        option.partition(":")[0] for option in conf.split(",") if option and "[" not in conf
+    } <= set(OPTIONS)
+
+
+PROGRAM = """
+import os, sys
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:96"
+os.environ["SECRET_TOKEN"] = "hunter2"
+os.environ.setdefault("PYTORCH_CUDA_ALOC_CONF", "expandable_segments:True")
+os.environ.update(PYTORCH_ALLOC_CONF="x:1")
+module = sys.modules["_casebook_under_torch.allocator_variables"]
+import json
+print(json.dumps([module.ASSIGNMENTS, module.present()]))
+"""
+
+
+def test_the_recorder_keeps_the_allocators_variables_with_their_lines_and_no_others(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    options = json.dumps({"folder": str(tmp_path), "max_events": 10, "hang_after_s": None})
+    environ = {**os.environ, "PYTHONPATH": str(INJECT), "CASEBOOK_RECORD": options}
+    environ = {name: value for name, value in environ.items() if "ALLOC_CONF" not in name}
+    output = subprocess.run(
+        [sys.executable, program], env=environ, capture_output=True, check=True
+    ).stdout
+    assignments, present = json.loads(output)
+    assert [(row["name"], row["where"]) for row in assignments] == [
+        (CONF, "program.py:3"),
+        ("PYTORCH_CUDA_ALOC_CONF", "program.py:5"),
+        ("PYTORCH_ALLOC_CONF", "program.py:6"),
+    ]
+    assert present == {row["name"]: row["value"] for row in assignments}
