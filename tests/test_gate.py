@@ -394,6 +394,87 @@ def test_a_look_that_was_kept_allows_what_was_there_and_tells_what_happened_sinc
     assert code == 1 and "GPU reset" in lines[0]
 
 
+@pytest.fixture
+def bare(tmp_path, monkeypatch, capsys):
+    """A node without a GPU: its tree, and the verb on it."""
+    root = str(tmp_path / "bare")
+    write(root, "/proc/meminfo", "MemTotal: 65536000 kB\nMemAvailable: 60000000 kB\n")
+    write(root, "/sys/bus/pci/devices/0000:00:02.0/class", "0x010601\n")
+    monkeypatch.setattr(box_state, "measure", partial(measure, root=root))
+
+    def run(*words):
+        code = main(["gate", "--settle", "0", *words])
+        return code, capsys.readouterr().out.splitlines()
+
+    return root, run
+
+
+def test_a_node_on_which_no_gpu_is_seen_is_not_called_clean_unless_none_was_expected(bare):
+    _, run = bare
+    code, (line,) = run()
+    assert code == 3 and "no GPU is seen" in line and "--gpus 0" in line
+    assert run("--gpus", "0") == (0, ["clean: no GPU, as expected"])
+    code, (line,) = run("--gpus", "8")
+    assert code == 1 and "GPUs seen: 0, expected 8" in line
+    assert run("--gpu", CARD)[0] == 1
+
+
+def test_json_says_that_nothing_was_seen(bare):
+    _, run = bare
+    for words, code in (((), 3), (("--gpus", "0"), 0), (("--gpus", "1"), 1)):
+        exit_code, lines = run("--json", *words)
+        answer = json.loads("\n".join(lines))
+        assert (exit_code, answer["exit"], answer["clean"]) == (code, code, code == 0)
+        assert bool(answer["reasons"]) == (code != 0)
+
+
+@pytest.mark.parametrize("words", [(), ("--gpus", "0")])
+@pytest.mark.parametrize(
+    ("module", "vendor"), [("nvidia", "NVIDIA"), ("amdgpu", "AMD"), ("nouveau", "")]
+)
+def test_a_loaded_module_without_a_gpu_is_a_reason(bare, module, vendor, words):
+    root, run = bare
+    write(root, f"/sys/module/{module}/refcnt", "0\n")
+    code, (line,) = run(*words)
+    if vendor:
+        assert (
+            code == 1 and f"module {module} is loaded, and no layer shows a GPU of {vendor}" in line
+        )
+    else:
+        assert code == (0 if words else 3)
+
+
+@pytest.mark.parametrize("words", [(), ("--gpus", "0")])
+def test_a_bus_that_cannot_be_looked_at_is_a_reason(bare, words):
+    root, run = bare
+    shutil.rmtree(f"{root}/sys/bus")
+    code, (line,) = run(*words)
+    assert code == 1 and "the PCI bus could not be looked at" in line
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"status": "not_available", "why": "nvmlInit_v2: Driver/library version mismatch"},
+        {"index": 3, "status": "not_available", "why": "GPU is lost"},
+        {"status": "not_allowed", "why": "Insufficient Permissions"},
+    ],
+)
+def test_an_nvml_that_does_not_answer_is_a_reason_whatever_else_is_seen(row, bare):
+    root, _ = bare
+    writer = BundleWriter("", "live", "0", "")
+    writer.add("file", "nvml", json.dumps(row) + "\n")
+    (trouble,) = box_state.unanswered(writer.bundle(), root)
+    assert row["why"] in trouble.why and not trouble.passes
+
+
+def test_a_card_that_left_the_bus_while_its_driver_is_loaded_is_a_reason(box, asked):
+    write(box, "/sys/module/nvidia/refcnt", "4\n")
+    free(box)
+    code, (line,) = asked()
+    assert code == 1 and "no layer shows a GPU of NVIDIA" in line
+
+
 @pytest.mark.parametrize(
     "words", ["--since nosuch", "--since {}", "--since /dev/null", "--disk /nosuch", "--gpus x"]
 )
@@ -408,7 +489,8 @@ def test_the_gate_needs_no_set_up_and_the_page_names_real_options(tmp_path):
     place = starts("python3.8") or sys.executable
     argv = [place, "-I", "-S", str(ROOT / "helpers/__main__.py"), "gate", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode in (0, 1) and not done.stderr and "reasons" in done.stdout
+    assert done.returncode in (0, 1, 3) and not done.stderr and "reasons" in done.stdout
+    assert json.loads(done.stdout)["exit"] == done.returncode
     words = re.findall(r"--[a-z]+", (ROOT / "env/GATE.md").read_text())
     known = subprocess.run([*argv[:-1], "--help"], capture_output=True, text=True, check=True)
     assert {word for word in words if word not in ("--query", "--format")} <= {

@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 70_570,
-    "batch": 29_900,
+    "batch": 30_050,
     "commands": 12_250,
     "face": 5_300,
     "fits": 17_200,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 347_920,
+    "TOTAL": 348_135,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -42,6 +42,7 @@ _KFD = tuple(name for name in kfd.FILES if not any(part in name for part in _NOT
 _FILES = (*drm.FILES, *_KFD, *_HWMON, nvidia.INFORMATION)
 _POOLS = ("sysfs VRAM", "sysfs GTT", "nvidia-smi")
 NOW = "expected an answer at once"
+MODULES = {"amdgpu": "AMD", "nvidia": "NVIDIA"}
 
 
 def measure(
@@ -88,6 +89,7 @@ def measure(
         oom_kills=kills,
         log=log,
         errors=(*sick, *errors),
+        unanswered=tuple(unanswered(bundle, root)),
         folder=str(folder),
         seconds=round(time.monotonic() - began, 3),
         at=now(),
@@ -132,6 +134,26 @@ def _bundle(root: str) -> tuple[Bundle, tuple[Trouble, ...]]:
                 sick.setdefault(scope, f"{row.get('target', name)} {row['why']}, {NOW}")
         writer.add("file", name, "".join(json.dumps(row) + "\n" for row in rows))
     return writer.bundle(), tuple(Trouble(scope, why) for scope, why in sick.items())
+
+
+def unanswered(bundle: Bundle, root: str) -> Iterator[Trouble]:
+    """What says that there should be a GPU which does not answer, and what hides whether there
+    is one.
+    """
+    for row in bundle.table("nvml"):
+        if row.get("status") != "ok":
+            why = f"NVML does not answer: {row.text('why')}, expected its figures"
+            yield Trouble("a GPU", why, False)
+    try:
+        os.listdir(f"{root}{pci.DEVICES}")
+    except OSError as error:
+        why = f"the PCI bus could not be looked at: {pci.DEVICES}: {error.strerror}"
+        yield Trouble("box", why, False)
+    seen = {gpu.vendor for gpu in gpus_of(bundle)}
+    for module, vendor in MODULES.items():
+        if vendor not in seen and os.path.isdir(f"{root}/sys/module/{module}"):
+            why = f"the kernel module {module} is loaded, and no layer shows a GPU of {vendor}"
+            yield Trouble("box", why, False)
 
 
 def _in_child(produce: Callable[[], list[dict[str, Any]]], limit_s: float) -> list[dict[str, Any]]:

@@ -17,6 +17,11 @@ from .look_shapes import BoxState, Gates, GpuState, Trouble
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
 NEW = " that was not there before"
+NOTHING_SEEN = Trouble(
+    scope="box",
+    why="no GPU is seen and no sign of one; on a node without GPUs say so with --gpus 0",
+    passes=False,
+)
 
 
 def idle(state: BoxState) -> BoxState:
@@ -125,8 +130,9 @@ def settle(
 
 def missing(state: BoxState, asked: Sequence[str], count: int | None) -> Iterator[Trouble]:
     """What a look does not show and a job needs: a GPU that it was asked for, its memory, and
-    ``count`` GPUs.
+    ``count`` GPUs; whatever should answer and does not.
     """
+    yield from state.unanswered
     seen = [gpu.pci for gpu in state.gpus]
     for pci in asked:
         if pci not in seen:

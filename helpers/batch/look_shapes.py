@@ -59,7 +59,8 @@ class BoxState:
 
     ``log`` is the position in the kernel log, ``errors`` what happened since the look that was
     given as ``since``, ``seconds`` how long this look took, ``at`` when it was (UTC).
-    ``folder`` is the one whose disk was looked at.
+    ``folder`` is the one whose disk was looked at. ``unanswered`` are the signs of a GPU that no
+    layer shows, and what could not be looked at.
     """
 
     boot_id: str
@@ -71,6 +72,7 @@ class BoxState:
     oom_kills: Optional[int] = None
     log: str = ""
     errors: Tuple[Trouble, ...] = ()
+    unanswered: Tuple[Trouble, ...] = ()
     folder: str = "."
     seconds: float = 0.0
     at: str = ""

@@ -215,10 +215,10 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def gate(arguments: argparse.Namespace) -> int:
-    """Whether this box is clean for the next job: exit 0 when it is, 1 when not, with one line for each reason.
+    """Whether this box is clean for the next job: exit 0 when it is, 1 when not, with one line for each reason, 3 when no GPU is seen.
 
     --gpu PCI ...: only this GPU, and not the host's memory: other jobs may run beside; may be given again
-    --gpus N <int>: how many GPUs must be there
+    --gpus N <int>: how many GPUs must be there; 0 for a node without any
     --save FILE: keep this look for a later --since
     --since FILE: a look kept earlier: what was held then is allowed, and the kernel log counts from there
     --settle S <float> = 10: wait at most so many seconds for memory to come back (default: 10)
@@ -257,17 +257,21 @@ def gate(arguments: argparse.Namespace) -> int:
     troubles = [*clean.settle(before or clean.idle(state), limits, look)]
     troubles += clean.missing(state, asked, arguments.gpus)
     seen = [gpu.pci for gpu in state.gpus]
+    exit_code = int(bool(troubles))
+    if not (seen or troubles) and arguments.gpus is None:
+        troubles = [clean.NOTHING_SEEN]
+        exit_code = 3
     if arguments.json:
         reasons = [asdict(trouble) for trouble in troubles]
-        print_json({"clean": not troubles, "gpus": seen, "reasons": reasons})
+        print_json({"clean": not troubles, "exit": exit_code, "gpus": seen, "reasons": reasons})
     elif troubles:
         for trouble in troubles:
             print(f"not clean: {trouble.scope}: {trouble.why}")
     else:
-        print(f"clean: {', '.join(seen) or 'no GPU is seen here'}")
+        print(f"clean: {', '.join(seen) or 'no GPU, as expected'}")
     if before is not None and not state.log and not arguments.json:
         print("not looked at: the kernel log, which this user may not read", file=sys.stderr)
-    return 1 if troubles else 0
+    return exit_code
 
 
 def monitor(arguments: argparse.Namespace) -> int:
