@@ -15,7 +15,6 @@ from helpers.judge.message_account import Account
 from helpers.judge.observation import Observation
 from helpers.judge.posted_processes import processes
 
-HOST_SIDES = ("host", "pinned", "shm", "cgroup", "commit")
 UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its
 [part] is left out.
@@ -34,7 +33,9 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     for observation in observations:
         rows += _of_observation(observation)
     rows.append(("chip", evidence.fact("gfx")))
-    rows += _of_servers(evidence)
+    for name in ("address", "pod"):
+        for match in form(name).finditer(evidence.error_text):
+            rows.append((name, match[0]))
     seen = {observation.name for observation in observations}
     names: dict[str, str] = {}
     for name, words in rows:
@@ -65,6 +66,13 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         yield "capacity", message.capacity.text.replace(" ", "")
     if message.free:
         yield "free", f"{message.free.text} were free"
+    if requested:
+        yield "refused", show_bytes(requested.bytes)
+    if message.share and message.free and message.capacity and requested:
+        share = int(100 * message.free.bytes / message.capacity.bytes - 0.1) / 100
+        yield "share", f"{share:.2f}"
+        yield "inuse", show_bytes(message.capacity.bytes - message.free.bytes)
+        yield "cost", show_bytes(requested.bytes - int(share * message.capacity.bytes))
     if requested and message.capacity:
         yield "missing", _missing(account)
         if message.program == "torch" and message.backend == "cuda":
@@ -131,14 +139,3 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "unset", "unset " + str(observation.reading.value).split("=")[0]
     if observation.name in ("limit-binds", "limit-refused"):
         yield "limit", words
-    if observation.name.endswith("-refused") and kind in HOST_SIDES:
-        yield "side", f"{kind}: {words}"[:160]
-
-
-def _of_servers(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """The inference server that the text is of."""
-    for match in form("server").finditer(evidence.error_text):
-        yield "server", match[0]
-    for message in evidence.messages:
-        if message.program in table("diagnosis")["servers"]:
-            yield "server", message.program

@@ -25,6 +25,7 @@ class Remedy:
     it, and what it may harm.
     """
 
+    id: str
     what: str
     command: str
     precondition: str
@@ -83,12 +84,17 @@ def _failure(row: Mapping[str, Any], data: Mapping[str, Any]) -> Failure:
             entry[key] = _members(value, groups)
     entry["needs"] = tuple(_members(group, groups) for group in row["needs"])
     entry["decides"] = (row["decides"], *data["readings"][row["decides"]])
-    entry["remedy"] = Remedy(**data["remedies"][row["remedy"]])
+    entry["remedy"] = remedy(row["remedy"])
     failure = Failure(**entry)
     if failure.cause not in CAUSES or failure.kind not in KINDS or failure.base not in BASES:
         slip = f"{failure.cause}, {failure.kind}, {failure.base}"
         raise ValueError(f"failures.json, {failure.id}: {slip}")
     return failure
+
+
+def remedy(name: str) -> Remedy:
+    """The remedy of a name. Raises KeyError for another name."""
+    return Remedy(id=name, **table("failures")["remedies"][name])
 
 
 def _members(names: list[str], groups: Mapping[str, list[str]]) -> tuple[str, ...]:

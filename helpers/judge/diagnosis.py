@@ -12,13 +12,14 @@ from dataclasses import dataclass, fields, replace
 
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import Quantity
-from helpers.judge import table
+from helpers.judge import form, table
 from helpers.judge.case_names import names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.next_step import next_step, with_log_of_server
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
+from helpers.judge.worlds import reading_for
 from helpers.look.message import Message
 from helpers.look.wordings import lines
 
@@ -145,7 +146,7 @@ def _decided(
         evidence=_unique(_evidence((*top.speaks_for, *apart)) + _sums(evidence)),
         against=_unique(_evidence(against), "against-"),
         missing=missing,
-        next_step=next_step(failure, names_of(evidence, observations), evidence),
+        next_step=next_step(failure, names_of(evidence, observations), evidence, top.speaks_for),
     )
 
 
@@ -155,8 +156,12 @@ def _alternative(row: Weighed, top: Weighed) -> Alternative:
 
 
 def _missing(deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence) -> list[Missing]:
-    """The readings that would decide, without those that were handed over."""
-    rows = dict.fromkeys(row for row in deciding if not _was_handed_over(row[0], evidence))
+    """The readings that would decide, as they are taken in the world of the failure, without
+    those that were handed over.
+    """
+    rows = dict.fromkeys(
+        reading_for(row, evidence) for row in deciding if not _was_handed_over(row[0], evidence)
+    )
     return [Missing(reading=reading, how=how) for _, reading, how in rows]
 
 
@@ -177,7 +182,7 @@ def _open(
 ) -> Verdict:
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
     missing = _missing((row.failure.decides for row in near), evidence)
-    if not evidence.messages:
+    if not form("printed").search(evidence.error_text):
         missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
         missing.append(_reading("look"))
@@ -202,7 +207,7 @@ def _open(
         evidence=_unique(rows),
         against=_unique(_evidence(against), "against-"),
         missing=missing,
-        next_step=with_log_of_server(step, names_of(evidence, observations)),
+        next_step=with_log_of_server(step, evidence),
     )
 
 

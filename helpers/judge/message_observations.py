@@ -9,18 +9,22 @@ from helpers.judge import form
 from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
 from helpers.judge.failing_program import of_another
+from helpers.judge.holders import CONTEXT_BYTES
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
 from helpers.judge.observation import SILENT, Observation, make_observation, observation_name
 from helpers.look.message import Message
 from helpers.look.messages import read_message
-from helpers.look.wordings import meaning
+from helpers.look.wordings import meaning, remedy_of_row
 
 SOURCE = "error text"
 BROKEN = ("fault", "assert")
 XID = "kernel-xid"
+PROVING = ("killed", "leak", "hang", "gpu-lost")
+"""Events that the kernel, or who killed it, states as a fact."""
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
 NEAR_CHARACTERS = 1500
+LARGER_THAN_ANY_CARD = 1 << 39
 
 
 def message_observations(evidence: CaseEvidence) -> list[Observation]:
@@ -68,10 +72,12 @@ def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[
 
 
 def _first_of_each(observations: list[Observation]) -> list[Observation]:
-    """The first observation of each name and origin."""
-    first: dict[tuple[str, str], Observation] = {}
+    """The first observation of each name and origin; of proofs, the first of each meaning."""
+    first: dict[tuple[str, str, str], Observation] = {}
     for observation in observations:
-        first.setdefault((observation.name, observation.origin), observation)
+        meaning_of_proof = observation.says if observation.proof else ""
+        key = (observation.name, observation.origin, meaning_of_proof)
+        first.setdefault(key, observation)
     return list(first.values())
 
 
@@ -86,20 +92,42 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
     if name == "workspace-refused" and form("unsure handle").search(words):
         name = "handle-unsure"
     if name:
-        proof = message.event in ("killed", "leak")
-        yield make_observation(name, words, source, origin, says, proof=proof)
+        proof = message.event in PROVING
+        stated = make_observation(name, words, source, origin, says, proof=proof)
+        yield replace(stated, remedy=remedy_of_row(message.row))
     for extra in _further_names(message, name, text):
         yield make_observation(extra, words, source, origin)
     if message.event == "missing-library" and message.program != "loader":
         yield make_observation("missing-runtime-library", words, source, origin, says)
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
+    yield from _of_size(message, words, source, origin)
     if (message.capacity or message.allowed) and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
             yield make_observation(decided, size, source, origin, reason)
     elif _asks_for_more_than_free(message) and message.requested and message.free:
         says = f"More than the {message.free.text} that was free"
         yield make_observation("buffer-above-free", message.requested.bytes, source, origin, says)
+
+
+def _of_size(message: Message, words: str, source: str, origin: str) -> Iterator[Observation]:
+    """A request that no card can serve, and how near a server's share was to what is free."""
+    requested = message.requested
+    if requested is None or message.side != "device":
+        return
+    if requested.bytes >= LARGER_THAN_ANY_CARD:
+        says = "One request, and no GPU has half a TiB"
+        if message.allowed:
+            times = requested.bytes / message.allowed.bytes
+            says = f"{says}: {times:.0f} times what this program may use"
+        yield make_observation("request-above-any-card", requested.bytes, source, origin, says)
+    if message.event != "no-room-at-start" or not (message.free and message.capacity):
+        return
+    if requested.bytes - message.free.bytes <= requested.bytes // 10:
+        yield make_observation("share-just-above-free", words, source, origin)
+    in_use = message.capacity.bytes - message.free.bytes
+    if in_use > CONTEXT_BYTES:
+        yield make_observation("others-at-start", in_use, source, origin)
 
 
 def _asks_for_more_than_free(message: Message) -> bool:

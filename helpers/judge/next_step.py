@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from helpers.ground.shapes import NextStep, Verdict
@@ -11,17 +10,24 @@ from helpers.judge import table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.catalogue import Failure
 from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.observation import Observation
+from helpers.judge.worlds import remedy_for, worlds_of
 
 HELD = ("external-holder", "stale-holder", "driver-leak")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
 READ_A_LOG = "python3 -m helpers fits LOG"
 
 
-def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence) -> NextStep:
-    """The one first choice: the line that removes an obstacle on this very box, else the
-    catalogue's remedy, filled in.
+def next_step(
+    failure: Failure,
+    names: Mapping[str, str],
+    evidence: CaseEvidence,
+    speaking: Iterable[Observation] = (),
+) -> NextStep:
+    """The one first choice: the line that removes an obstacle on this very box, else the remedy
+    of the program, of its world or of the catalogue, filled in.
 
-    ``names``: case_names.names_of.
+    ``names``: case_names.names_of. ``speaking``: what speaks for the failure.
     """
     step = None
     if failure.cause in ("permission", "config-ineffective"):
@@ -32,14 +38,14 @@ def next_step(failure: Failure, names: Mapping[str, str], evidence: CaseEvidence
         step = planned_step(evidence.bundle, failure.cause)
     if step is not None:
         return step
-    remedy = failure.remedy
+    remedy = remedy_for(failure, evidence, speaking)
     step = NextStep(
         what=fill(remedy.what, names),
         command=fill(remedy.command, names),
         precondition=fill(remedy.precondition, names),
         blast_radius=remedy.harm,
     )
-    return with_log_of_server(step, names)
+    return with_log_of_server(step, evidence)
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
@@ -62,33 +68,31 @@ def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep 
     return None
 
 
-def with_log_of_server(step: NextStep, names: Mapping[str, str]) -> NextStep:
-    """The step; that of a server's failure ends in what would have fitted."""
-    if "server" not in names:
+def with_log_of_server(step: NextStep, evidence: CaseEvidence) -> NextStep:
+    """The step; that of a server whose logs `fits` reads ends in what would have fitted."""
+    servers = [row["name"] for row in worlds_of(evidence) if row["logs"]]
+    if not servers:
         return step
-    lines = step.command.splitlines()
-    if READ_A_LOG not in lines:
-        lines.append(READ_A_LOG)
-    what = (
-        f"{step.what}; {names['server']} is a server's: its whole LOG says which context, "
-        "layers and "
-        "share fit, and one that fails at work needs a lower share"
-    )
+    lines = [*step.command.splitlines(), READ_A_LOG]
+    what = f"{step.what}. From {servers[0]}'s whole LOG, fits computes what the card holds"
     return replace(step, what=what, command="\n".join(dict.fromkeys(lines)))
 
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     """The ladder for memory that somebody or nobody holds, mildest first, with preconditions.
 
-    Empty for other causes. The steps are data: ladder.json.
+    Empty for other causes, and where a text names no process that could be stopped. The steps
+    are data: ladder.json.
     """
     causes = {verdict.cause}
     if verdict.cause == "cannot-tell":
         causes = {other.cause for other in verdict.alternatives[:1]}
     if not causes & set(HELD):
         return ()
-    vendor = "NVIDIA" if _is_nvidia(evidence) else "AMD"
     names = names_of(evidence, ())
+    if evidence.bundle is None and "external-holder" in causes and "pid" not in names:
+        return ()
+    worlds = ["", *(row["name"] for row in worlds_of(evidence))]
     return tuple(
         NextStep(
             what=row["what"],
@@ -97,13 +101,5 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
             blast_radius=row["blast_radius"],
         )
         for row in table("ladder")
-        if row["vendor"] in ("", vendor)
+        if row["world"] in worlds
     )
-
-
-def _is_nvidia(evidence: CaseEvidence) -> bool:
-    """Whether the box or the texts are about an NVIDIA GPU."""
-    if evidence.bundle is not None and evidence.bundle.read("/proc/driver/nvidia/version").ok:
-        return True
-    words = " ".join(text for _, _, text in evidence.texts)[:20_000]
-    return bool(re.search(r"nvidia|cuda", words, re.IGNORECASE))

@@ -18,6 +18,7 @@ NAMES = {
     "collective": "collective-refused",
     "leak": "kernel-leak",
     "reset": "gpu-reset",
+    "hang": "gpu-reset",
     "busy": "device-busy",
 }
 HOSTED = ("refused", "no-room-at-start", "workspace", "collective", "driver-refused")
@@ -31,7 +32,8 @@ class Observation:
     ``hard``: a parser of the program that prints it, or arithmetic on printed numbers, gave it;
     else it is hearsay (a description of a tool's output). ``proof``: it proves its cause
     by itself (the kernel's own line, blocks of a snapshot, layers really read that agree).
-    ``filled``: it rests on a reading that was filled in for a recorded box.
+    ``filled``: it rests on a reading that was filled in for a recorded box. ``remedy``: the one
+    in failures.json that the program which prints it asks for; empty where there is none.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Observation:
     hard: bool = True
     proof: bool = False
     filled: bool = False
+    remedy: str = ""
 
 
 def observation_name(side: str, event: str) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from helpers.ground.tables import data
 from helpers.ground.units import Quantity
 from helpers.look.message import Message, MessageReading
-from helpers.look.squeezed import COLOUR, Squeezed, lowered, prefix
+from helpers.look.squeezed import Squeezed, lowered, prefix, undecorated
 from helpers.look.squeezed_messages import (
     Claims,
     Found,
@@ -278,7 +278,7 @@ def _quoted(text: str, failure: _Placed) -> str:
 
 
 def _words(text: str) -> str:
-    return " ".join(COLOUR.sub(" ", text).split())
+    return " ".join(undecorated(text).split())
 
 
 def _shortened(words: str) -> str:

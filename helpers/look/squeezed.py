@@ -11,7 +11,11 @@ from functools import cached_property
 from helpers.ground.grammar import SQUEEZED_OUT
 from helpers.ground.tables import data, lazy
 
-COLOUR = re.compile(r"(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;?]{0,24}[A-Za-z]|\[[0-9;]{1,12}m|\\[nrt]")
+_DECORATION = re.compile(
+    r"(?P<path>\b[A-Za-z]:(?:\\{1,2}[^\s\\\"'<>|:*?]{1,80}){1,40})"
+    r"|(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;?]{0,24}[A-Za-z]|\[[0-9;]{1,12}m|\\[nrt]"
+)
+"""Colours and written-out line breaks; a Windows path, whose backslashes are its own."""
 _PREFIX = lazy("|".join(data("look/squeezed")["prefixes"]))
 _PIECE = re.compile(f"[^{SQUEEZED_OUT}]+")
 _ASCII_LOWER = {code: code + 32 for code in range(65, 91)}
@@ -36,6 +40,13 @@ def prefix(line: str) -> int:
     return at
 
 
+def undecorated(text: str) -> str:
+    """The text with blanks for its colours and written-out line breaks, each character at its
+    place.
+    """
+    return _DECORATION.sub(lambda match: match["path"] or " " * len(match.group()), text)
+
+
 class Squeezed:
     """A stretch of a text without colours, prefixes and blanks, in lower case: ``flat``, which
     knows where each word stood.
@@ -43,7 +54,7 @@ class Squeezed:
 
     def __init__(self, text: str, start: int = 0, stop: int | None = None):
         self._start = start
-        plain = COLOUR.sub(lambda match: " " * len(match.group()), text[start:stop])
+        plain = undecorated(text[start:stop])
         self._rows = plain.splitlines(keepends=True)
         words: list[str] = []
         for row in self._rows:

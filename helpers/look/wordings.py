@@ -186,13 +186,21 @@ def table() -> tuple[dict[str, Any], ...]:
     return tuple(data("look/messages"))
 
 
-@lru_cache(None)
+@lru_cache(1)
+def _columns() -> dict[str, dict[str, Any]]:
+    return {columns["id"]: columns for columns in table()}
+
+
 def meaning(row_id: str) -> str:
     """What the message of a row means, one plain sentence; empty for a row that is not there."""
-    for columns in table():
-        if columns["id"] == row_id:
-            return str(columns["says"])
-    return ""
+    return str(_columns().get(row_id, {}).get("says", ""))
+
+
+def remedy_of_row(row_id: str) -> str:
+    """The remedy (helpers/judge/failures.json) that the program of a row asks for; empty where
+    the failure's own will do.
+    """
+    return str(_columns().get(row_id, {}).get("remedy", ""))
 
 
 def rows() -> tuple[Row, ...]:

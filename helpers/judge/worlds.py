@@ -1,0 +1,67 @@
+"""The world that a failure comes from: the server, the system and the vendor that its texts name.
+
+What helps depends on it: each server has options of its own, Windows has other commands than
+Linux, and each vendor other tools. The rows are worlds.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Tuple
+
+from helpers.judge import table
+from helpers.judge.catalogue import Failure, Remedy, remedy
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.observation import Observation
+
+Deciding = Tuple[str, str, str]  # made when imported, also on Python 3.8
+"""A reading that would decide: its name, what it is, and how it is taken."""
+
+
+def worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
+    """The rows of worlds.json that the texts or the messages are of, in the file's order."""
+    rows: tuple[dict[str, Any], ...] = evidence.once("worlds", lambda: _worlds_of(evidence))
+    return rows
+
+
+def _worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
+    words = "\n".join(text for _, _, text in evidence.texts)
+    programs = {message.program for message in evidence.messages}
+    rows: dict[str, dict[str, Any]] = {}
+    for row in table("worlds"):
+        is_named = row["name"] in programs or re.search(row["form"], words)
+        if row.get("not_beside") not in rows and (is_named or _has_file(row, evidence)):
+            rows[row["name"]] = row
+    return tuple(rows.values())
+
+
+def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
+    """Whether the captured box has the file by which a world shows."""
+    bundle = evidence.bundle
+    return bundle is not None and "file" in row and bundle.read(row["file"]).ok
+
+
+def remedy_for(
+    failure: Failure, evidence: CaseEvidence, speaking: Iterable[Observation] = ()
+) -> Remedy:
+    """What to do against a failure: what the printing program asks for, else what is done in its
+    world, else the catalogue's own.
+    """
+    for observation in speaking:
+        if observation.remedy:
+            return remedy(observation.remedy)
+    for row in worlds_of(evidence):
+        name = row["remedies"].get(failure.remedy.id)
+        if name:
+            return remedy(name)
+    return failure.remedy
+
+
+def reading_for(deciding: Deciding, evidence: CaseEvidence) -> Deciding:
+    """How a reading is taken in the world of the failure."""
+    name = deciding[0]
+    for row in worlds_of(evidence):
+        if name in row["readings"]:
+            return (name, *row["readings"][name])
+    return deciding
