@@ -23,6 +23,7 @@ from helpers.look import cards
 from helpers.rehearse import (
     build,
     fault,
+    holders,
     remedies,
     search,
     torches,
@@ -623,8 +624,8 @@ def test_every_property_stands_where_both_releases_look_and_the_peak_outlives_a_
         assert len(seen) == 1, name
         assert seen != {0} or value in ("0", "dev"), name
     assert attributes["106"] == 24 and at(older, 712, 4) == at(newer, 688, 4) == 24
-    [peaks] = tmp_path.glob("*.peaks")
-    assert int.from_bytes(peaks.read_bytes()[:8], "little") == 6 * MIB
+    [holder], together = holders.holders_of(tmp_path)
+    assert holder.peaks[0] == together[0] == 6 * MIB
 
 
 RANK = """

@@ -285,8 +285,11 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         shape = shapes if len(shapes) > 1 else shapes[0]
         print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
-        lines = [*between(both), *in_lines(rehearsal), *counterfactual.in_lines()]
-        _print_lines(lines, sys.stderr)
+        _print_lines([*between(both), *in_lines(rehearsal)], sys.stderr)
+        if rehearsal.ooms and not arguments.no_counterfactual:
+            _print_lines(counterfactual.in_lines(), sys.stderr)
+    if rehearsal.too_much:
+        return rehearsal.exit_code or 1
     return rehearsal.exit_code
 
 

@@ -93,8 +93,10 @@ class Counterfactual:
             "without a limit": self.without_limit,
             "with expandable segments": self.expandable,
         }
-        ends = [f"{name} it {_in_words(run)}" for name, run in repeats.items() if run]
-        return ["; ".join(filter(None, [*ends, self.why_not])), self.says]
+        lines = [f"{name} it {_in_words(run)}" for name, run in repeats.items() if run]
+        if self.why_not:
+            lines.append(f"not run again: {self.why_not}")
+        return [*lines, self.says]
 
 
 def why_no_repeats(first: Rehearsal, folder: Path) -> str:

@@ -26,7 +26,7 @@
  *   FAKE_COPY_MAX        copies to the device above this move nothing (default 1 MiB)
  *   FAKE_EVENT_LAG       an event is complete this many launches after its record, or
  *                        after a synchronise (default 0: at once)
- *   FAKE_PEAKS           folder for PID.peaks: the most bytes in use on each device, as u64; and
+ *   FAKE_PEAKS           folder for holders: what each process holds and held at most of each device, and all together; and
  *                        PID.missing: functions that were asked for and are not answered; and
  *                        PID.forked: a process that was forked off one that used the device did so, too
  *   FAKE_CUDNN_VERSION   default 92400
@@ -45,6 +45,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define API __attribute__((visibility("default")))
@@ -151,7 +152,6 @@ static struct {
     u64 vram, foreign, granule, l2, copymax, lag, ws;
     const char *name;
     u64 used[MAXDEV];
-    u64 *peak;             /* of each device; in a file where one is asked for, so that it outlives the process */
     u64 n_malloc, n_va, n_phys, n_stream, n_event, n_graph;
     u64 events_done;       /* every event whose ticket is <= this has completed */
     u64 fail_next;         /* so many of the next physical allocations are refused */
@@ -191,15 +191,60 @@ static int policy_of(const char *name, int or) {
     const char *p = getenv(name);
     return !p || !*p ? or : !strcmp(p, "monotonic") ? MONOTONIC : !strcmp(p, "topdown") ? TOPDOWN : FIRSTFIT;
 }
-static u64 *peaks(void) {
+/* What each process of a program holds of each device, in a file that outlives them all. The lock of a process on its byte of the
+ * file goes with it, however it ends: what it held counts no longer. */
+#define MOST_HOLDERS 512
+typedef struct { u64 pid, parent, born, last, used[MAXDEV], peak[MAXDEV]; } holder;
+typedef struct { u64 count, together[MAXDEV]; holder each[MOST_HOLDERS]; } holders;
+static holders *all_holders;
+static holder *own_holder;
+static int holders_file = -1, forked;
+static u64 born;
+static u64 nanoseconds(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec; }
+static void begin(void) { born = nanoseconds(); }
+__attribute__((constructor)) static void loaded(void) { begin(); pthread_atfork(NULL, NULL, begin); }
+static int lock_of(u64 at, int command) { /* whether the lock could be had */
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)at, .l_len = 1};
+    return fcntl(holders_file, command, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+static void join_holders(void) {
+    static holders alone;
     const char *folder = getenv("FAKE_PEAKS");
     char path[4096];
-    static u64 own[MAXDEV];
-    if (!folder || !*folder || snprintf(path, sizeof path, "%s/%d.peaks", folder, (int)getpid()) >= (int)sizeof path) return own;
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    void *at = file >= 0 && !ftruncate(file, sizeof own) ? mmap(NULL, sizeof own, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
-    if (file >= 0) close(file);
-    return at == MAP_FAILED ? own : at;
+    int named = folder && *folder && snprintf(path, sizeof path, "%s/holders", folder) < (int)sizeof path;
+    if (holders_file < 0 && named) holders_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (!all_holders && holders_file >= 0 && !ftruncate(holders_file, sizeof alone)) {
+        void *at = mmap(NULL, sizeof alone, PROT_READ | PROT_WRITE, MAP_SHARED, holders_file, 0);
+        if (at != MAP_FAILED) all_holders = at;
+    }
+    if (!all_holders) all_holders = &alone;
+    u64 at = __atomic_fetch_add(&all_holders->count, 1, __ATOMIC_RELAXED);
+    if (at >= MOST_HOLDERS) at = MOST_HOLDERS - 1;
+    own_holder = &all_holders->each[at];
+    own_holder->pid = (u64)getpid();
+    own_holder->parent = (u64)getppid();
+    own_holder->born = born;
+    lock_of(at, F_SETLK);
+}
+static u64 held_together(int dev, int alive) {
+    u64 sum = 0, own = (u64)(own_holder - all_holders->each);
+    for (u64 at = 0; at < all_holders->count && at < MOST_HOLDERS; at++) {
+        u64 used = all_holders->each[at].used[dev];
+        if (used && at != own && alive && lock_of(at, F_GETLK)) used = 0;
+        sum += used;
+    }
+    return sum;
+}
+static void hold(int dev, u64 size) { /* with the lock held; less, too: the sum wraps */
+    S.used[dev] += size;
+    if (forked) return;
+    if (!own_holder) join_holders();
+    u64 used = own_holder->used[dev] = S.used[dev], *most = &all_holders->together[dev], before = *most;
+    if (used > own_holder->peak[dev]) own_holder->peak[dev] = used;
+    own_holder->last = nanoseconds();
+    if (held_together(dev, 0) <= before) return;
+    u64 together = held_together(dev, 1);
+    while (together > before && !__atomic_compare_exchange_n(most, &before, together, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 static void in_child(void);
 static void boot(void) {
@@ -224,7 +269,7 @@ static void boot(void) {
     S.ws = env_u64("FAKE_CUDNN_WS", 0);
     S.name = getenv("FAKE_NAME");
     if (!S.name || !*S.name) S.name = "Fake CUDA device";
-    S.peak = peaks();
+    if (!own_holder) join_holders();
     S.mem.policy = policy_of("FAKE_ADDR_POLICY", FIRSTFIT);
     S.va.policy = policy_of("FAKE_RANGE_POLICY", S.mem.policy);
     reserve_arena(&S.mem, 0x100000000000ull, 8ull << 40);
@@ -239,8 +284,7 @@ static u64 up(u64 x, u64 g) { return (x + g - 1) / g * g; }
 static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is room */
     if (S.fail_next) { S.fail_next--; return 0; }
     if (size > S.vram || S.used[dev] + S.foreign + size > S.vram) return 0;
-    S.used[dev] += size;
-    if (S.used[dev] > S.peak[dev]) S.peak[dev] = S.used[dev];
+    hold(dev, size);
     return 1;
 }
 
@@ -248,9 +292,9 @@ static int take_phys(int dev, u64 size) { /* with the lock held: 1 when there is
 enum { N_LAUNCH, N_BLAS, N_LT, N_DNN, N_H2D, N_D2H, N_D2D, N_SKIPPED, N_MEMSET, N_SYNC, N_FFT, N_COLLECTIVE, N_MANAGED, N_FFT_BYTES, N_KINDS };
 static u64 counts[N_KINDS];
 static u64 now(void) { return counts[N_LAUNCH] + counts[N_BLAS] + counts[N_LT] + counts[N_DNN]; } /* "time" */
-static int forked;
 static void in_child(void) { /* a context is its process's own: the driver refuses it to a child (cudaErrorInitializationError) */
-    for (int at = 0; at < MAXDEV; at++) forked = forked || S.peak[at] || now();
+    for (int at = 0; at < MAXDEV; at++) forked = forked || (own_holder && own_holder->peak[at]) || now();
+    own_holder = NULL;
     memset(counts, 0, sizeof counts);
 }
 /* one line in FOLDER/PID.KIND, which outlives the process */
@@ -355,7 +399,7 @@ static int do_malloc(void **out, u64 size, u64 okop) {
     if (refused()) return E_FORKED;
     ENTER();
     u64 phys = up(size, S.granule), at = 0;
-    if (take_phys(cur_dev, phys) && !(at = arena_take(&S.mem, phys))) S.used[cur_dev] -= phys;
+    if (take_phys(cur_dev, phys) && !(at = arena_take(&S.mem, phys))) hold(cur_dev, -phys);
     *out = (void *)at;
     if (!at) { lg(L_MALLOC_FAIL, 0, 0, size); LEAVE(); return fail(E_OOM); }
     u64 ord = S.n_malloc++;
@@ -373,7 +417,7 @@ static int do_free(void *p, u64 op) {
     if (!s) { LEAVE(); return fail(E_INVALID); }
     lg(op, s->b, s->key, s->a);
     unback(s->key, s->a);
-    S.used[s->c] -= s->a;
+    hold((int)s->c, -s->a);
     arena_give(&S.mem, s->key, s->a);
     table_del(&S.mallocs, s);
     LEAVE();
@@ -688,7 +732,7 @@ API int cuMemCreate(u64 *h, size_t size, const void *prop, u64 flags) {
 }
 static void unref(u64 id) {
     slot *s = table_find(&S.phys, id);
-    if (s && --s->b == 0) { S.used[s->c] -= s->a; table_del(&S.phys, s); }
+    if (s && --s->b == 0) { hold((int)s->c, -s->a); table_del(&S.phys, s); }
 }
 API int cuMemRelease(u64 h) {
     ENTER();

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.look.cards import GpuCard
+from helpers.rehearse.holders import CardUse
 
 STOPPED = 143  # the exit code of a program that SIGTERM ended
 Told = Sequence[Mapping[str, Any]]
@@ -59,7 +60,8 @@ class Rehearsal:
     optimizer. ``whose``: whose fault it is where it failed: memory, the program or the
     rehearsal, and why, in one line. ``more_bytes``: how much higher the peak may be by
     workspaces of libraries, of which only a range is known. ``allocations``: how many there were
-    in all, as far as was counted. ``expandable``: its segments were.
+    in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
+    processes held of each card.
     """
 
     device: GpuCard
@@ -85,6 +87,7 @@ class Rehearsal:
     more_bytes: int = 0
     allocations: int = 0
     expandable: bool = False
+    devices: tuple[CardUse, ...] = ()
 
     @property
     def label(self) -> str:
@@ -92,14 +95,25 @@ class Rehearsal:
         return f"rehearsed on {self.device.words}, torch {self.torch}"
 
     @property
+    def too_much(self) -> CardUse | None:
+        """The first card that does not hold what the processes on it need together."""
+        usable_bytes = self.device.total_bytes - self.device.held_bytes
+        for use in self.devices:
+            if len(use.peak_bytes) > 1 and use.sum_bytes > usable_bytes:
+                return use
+        return None
+
+    @property
     def fits(self) -> bool:
-        """It ended well and never ran out of memory, not even in a place that catches it."""
-        return self.exit_code == 0 and self.ooms == 0
+        """It ended well and never ran out of memory, not even in a place that catches it, and
+        processes that share a card fit on it together.
+        """
+        return self.exit_code == 0 and self.ooms == 0 and not self.too_much
 
     @property
     def failed_otherwise(self) -> bool:
         """It failed, and not for want of memory."""
-        return not self.fits and not self.ooms
+        return self.exit_code != 0 and not self.ooms
 
     @property
     def between(self) -> bool:
@@ -114,4 +128,4 @@ class Rehearsal:
             return "between fits and runs out"
         if self.fits:
             return "fits so far" if self.stopped else "fits"
-        return "runs out" if self.ooms else f"ended with {self.exit_code}"
+        return f"ended with {self.exit_code}" if self.failed_otherwise else "runs out"

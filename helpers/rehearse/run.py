@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import stat
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache as once
@@ -36,6 +35,7 @@ from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
 from helpers.rehearse.fault import errors_in_words, ran_out_in_words, whose
+from helpers.rehearse.holders import holders_of, uses_of_cards
 from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
 from helpers.rehearse.torches import NEEDS, Torch
 from helpers.rehearse.trust import exact, trust, workspaces
@@ -188,6 +188,7 @@ def _complete_record(path: Path, rehearsal: Rehearsal, prefix_length: int) -> No
     record_fields["rehearsed"] = rehearsal.label
     record_fields["trust"] = rehearsal.trust
     record_fields["device"] = asdict(rehearsal.device)
+    record_fields["devices"] = [asdict(use) for use in rehearsal.devices]
     path.write_text(json.dumps(record_fields, indent=1, default=str), encoding="utf-8")
 
 
@@ -225,6 +226,7 @@ def _rehearsal(
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
         allocations=peaks.allocations,
         expandable=trace.expandable,
+        devices=uses_of_cards(recording.folder, limits.gpus),
     )
 
 
@@ -248,10 +250,7 @@ def _peaks(recording: Recording) -> Peaks:
     # What the card itself saw outlives the process: more than what its last word had is what
     # was reached at least.
     whole = {row["pid"] for row in recording.processes if row["snapshots"] and row["ended"] != DIED}
-    seen = {
-        int(path.stem): max(array("Q", path.read_bytes()), default=0)
-        for path in recording.folder.glob("*.peaks")
-    }
+    seen = {holder.pid: max(holder.peaks) for holder in holders_of(recording.folder)[0]}
     seen_bytes = max((peak for pid, peak in seen.items() if pid not in whole), default=0)
     at_least = seen_bytes > 0 and seen_bytes >= counted_bytes
     # Without its cache the allocator counts nothing, and how a driver packs small requests is

@@ -12,6 +12,8 @@ from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
 
 MOST_FRAMES = 6
+UNEVEN = 1.25
+"""From how many times the emptiest card on the fullest one is worth a line."""
 
 
 def in_lines(rehearsal: Rehearsal) -> list[str]:
@@ -20,6 +22,7 @@ def in_lines(rehearsal: Rehearsal) -> list[str]:
     """
     return [
         _headline(rehearsal),
+        *_cards(rehearsal),
         *rehearsal.trust[:-1],
         *_how_it_ended(rehearsal),
         _trace_line(rehearsal),
@@ -46,7 +49,7 @@ def _headline(rehearsal: Rehearsal) -> str:
 def _outcome(rehearsal: Rehearsal) -> str:
     if rehearsal.fits:
         words = rehearsal.outcome
-    elif rehearsal.ooms:
+    elif rehearsal.ooms or not rehearsal.exit_code:
         words = "does not fit"
     else:
         words = f"ended with {rehearsal.exit_code}, not for want of memory"
@@ -58,6 +61,38 @@ def _outcome(rehearsal: Rehearsal) -> str:
     if not rehearsal.exact:
         words += ", as far as that can be told: see what is not to be trusted"
     return words
+
+
+def _cards(rehearsal: Rehearsal) -> list[str]:
+    """What a card that several processes share has to hold, and how the cards of one job compare."""
+    lines = []
+    for use in rehearsal.devices:
+        peaks = use.peak_bytes.values()
+        if use.sum_bytes > max(peaks, default=0):
+            need = f"need {show_bytes(use.sum_bytes)} of card {use.index} together"
+            each = " and ".join(map(show_bytes, peaks))
+            has = f"it has {show_bytes(rehearsal.device.total_bytes)}"
+            lines.append(f"{len(peaks)} processes {need} ({each} at their peaks); {has}")
+    sums = [use.sum_bytes for use in rehearsal.devices]
+    if max(sums, default=0) > UNEVEN * min(sums, default=0):
+        lines.append(_beside_each_other(sums))
+    return lines
+
+
+def _beside_each_other(sums: Sequence[int]) -> str:
+    """What each card of one job needs, neighbours that need the same as one."""
+    parts = []
+    first = 0
+    for index, size in enumerate(sums):
+        if sums[index + 1 : index + 2] == [size]:
+            continue
+        cards, ending = f"cards {first} to {index}", ""
+        if first == index:
+            cards, ending = f"card {index}", "s"
+        does = f"need{ending} {show_bytes(size)}" if size else f"hold{ending} nothing"
+        parts.append(f"{cards} {does}")
+        first = index + 1
+    return ", ".join(parts)
 
 
 def _how_it_ended(rehearsal: Rehearsal) -> list[str]:

@@ -1,0 +1,90 @@
+"""What each process of a rehearsal held of each card, and what those that share a card need."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_CARDS = 16
+HEAD = 1 + MOST_CARDS
+ABOUT = 4
+EACH = ABOUT + 2 * MOST_CARDS
+"""How many numbers the file begins with, and each process has (holders in device.c)."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process: its number and its parent's, when it began and last took or gave back memory
+    (nanoseconds), and the most bytes that it held of each card.
+    """
+
+    pid: int
+    parent: int
+    born: int
+    last: int
+    peaks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CardUse:
+    """What a rehearsal held of one card: the most bytes of each process, by its number, and what
+    all of them need together.
+    """
+
+    index: int
+    peak_bytes: dict[int, int]
+    sum_bytes: int
+
+
+def holders_of(folder: Path) -> tuple[list[Holder], list[int]]:
+    """The processes that used a card, and the most bytes of each card that all held at one
+    moment. Both are empty where none did.
+    """
+    path = folder / "holders"
+    if not path.exists():
+        return [], []
+    numbers = array("Q", path.read_bytes())
+    rows = [numbers[at : at + EACH] for at in range(HEAD, len(numbers), EACH)]
+    found = [
+        Holder(
+            pid=row[0],
+            parent=row[1],
+            born=row[2],
+            last=row[3],
+            peaks=tuple(row[ABOUT + MOST_CARDS :]),
+        )
+        for row in rows
+        if row[0]
+    ]
+    return found, list(numbers[1:HEAD])
+
+
+def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
+    """What was held of each of so many cards.
+
+    Processes that one parent started and that ran at the same time, such as the ranks of a job,
+    count with their peaks: on a real card they reach them in step. Others count as they met.
+    """
+    holders, together = holders_of(folder)
+    if not holders:
+        return ()
+    uses = []
+    for index in range(cards):
+        peaks = {one.pid: one.peaks[index] for one in holders if one.peaks[index]}
+        uses.append(CardUse(index, peaks, max(together[index], _side_by_side(holders, index))))
+    return tuple(uses)
+
+
+def _side_by_side(holders: Sequence[Holder], index: int) -> int:
+    """The highest sum of the peaks of siblings that ran at the same time."""
+    sums = [0]
+    for newest in holders:
+        beside = [
+            one.peaks[index]
+            for one in holders
+            if one.parent == newest.parent and one.born <= newest.born <= one.last
+        ]
+        sums.append(sum(beside))
+    return max(sums)

@@ -1,0 +1,115 @@
+"""Processes of a rehearsal that share a card, and the cards of one job beside each other."""
+
+from dataclasses import replace
+
+import pytest
+from test_rehearse import RUN, library, started  # noqa: F401 -- library is a fixture
+
+from helpers.rehearse import view
+from helpers.rehearse.holders import CardUse, Holder, _side_by_side, uses_of_cards
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+HOLDS = """import ctypes, os, signal, subprocess, sys
+d, does = ctypes.CDLL(sys.argv[1]), sys.argv[2]
+def take(mib):
+    p = ctypes.c_void_p()
+    assert not d.cudaMalloc(ctypes.byref(p), ctypes.c_size_t(mib << 20))
+    return p
+def other(mib):
+    subprocess.run([sys.executable, __file__, sys.argv[1], "take", mib])
+if does == "take":
+    take(int(sys.argv[3]))
+    os.kill(os.getpid(), signal.SIGKILL)
+if does == "keep":
+    take(100)
+    other("60")
+if does == "give back":
+    d.cudaFree(take(100))
+    other("60")
+if does == "in turn":
+    other("60")
+    other("100")
+if does == "at once":
+    word = [sys.executable, __file__, sys.argv[1], "take"]
+    both = [subprocess.Popen([*word, "60"]), subprocess.Popen([*word, "40"])]
+    [one.wait() for one in both]
+if does == "fork":
+    take(100)
+    if not os.fork():
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "together"),
+    [("keep", 160), ("give back", 100), ("in turn", 100), ("at once", 100), ("fork", 100)],
+)
+def test_processes_count_together_where_they_hold_a_card_at_the_same_time(
+    library,  # noqa: F811
+    tmp_path,
+    does,
+    together,
+):
+    program = tmp_path / "holds.py"
+    program.write_text(HOLDS)
+    preloaded = {"LD_PRELOAD": library, "FAKE_PEAKS": tmp_path}
+    started(program, library, does, **preloaded)
+    [use] = uses_of_cards(tmp_path, 1)
+    assert use.sum_bytes == together * MIB
+
+
+def holder(pid, parent, born, last, *peaks):
+    return Holder(pid, parent, born, last, peaks)
+
+
+def test_ranks_that_do_not_reach_their_peaks_together_here_do_so_on_a_card():
+    ranks = [holder(11, 1, 0, 50, 600), holder(12, 1, 2, 90, 500)]
+    assert _side_by_side(ranks, 0) == 1100
+    later = holder(13, 1, 95, 120, 700)
+    assert _side_by_side([*ranks, later], 0) == 1100
+    child = holder(14, 11, 10, 40, 900)
+    assert _side_by_side([*ranks, child], 0) == 1100
+
+
+def used(*sums, processes=1):
+    peaks = {100 + number: 0 for number in range(processes)}
+    return tuple(
+        CardUse(index, {pid: size // processes for pid in peaks if size}, size)
+        for index, size in enumerate(sums)
+    )
+
+
+def test_two_processes_that_fit_one_by_one_and_not_together_do_not_fit():
+    card = replace(RUN.device, total_bytes=5 * GIB)
+    both = replace(RUN, device=card, devices=used(6 * GIB, 0, processes=2))
+    assert not both.fits and not both.failed_otherwise and both.outcome == "runs out"
+    headline, shared, beside, *_ = view.in_lines(both)
+    assert "does not fit" in headline
+    need = "2 processes need 6.00 GiB of card 0 together (3.00 GiB and 3.00 GiB at their peaks)"
+    assert shared == f"{need}; it has 5.00 GiB"
+    assert beside == "card 0 needs 6.00 GiB, card 1 holds nothing"
+    assert replace(both, device=replace(card, total_bytes=7 * GIB)).fits
+    held = replace(card, total_bytes=7 * GIB, held_bytes=2 * GIB)
+    assert not replace(both, device=held).fits
+
+
+@pytest.mark.parametrize(
+    ("sums", "says"),
+    [
+        ((31, 0, 0, 0), "card 0 needs 31.00 GiB, cards 1 to 3 hold nothing"),
+        ((8, 8, 3), "cards 0 to 1 need 8.00 GiB, card 2 needs 3.00 GiB"),
+        ((0, 4), "card 0 holds nothing, card 1 needs 4.00 GiB"),
+    ],
+)
+def test_cards_of_one_job_that_are_not_evenly_full_are_one_line(sums, says):
+    run = replace(RUN, devices=used(*(size * GIB for size in sums)))
+    assert view.in_lines(run)[1] == says
+
+
+@pytest.mark.parametrize("sums", [(8,), (8, 8), (8, 7)])
+def test_cards_that_are_evenly_full_are_no_line(sums):
+    run = replace(RUN, devices=used(*(size * GIB for size in sums)))
+    assert not any("card 0 needs" in line for line in view.in_lines(run))
