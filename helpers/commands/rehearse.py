@@ -303,27 +303,28 @@ def _counterfactual(
     """What became of the program without a limit and with expandable segments, where it ran out
     of memory; kept in the record of the first run.
     """
-    from helpers.rehearse.counterfactual import Counterfactual, Repeats, keep
+    from helpers.rehearse import counterfactual
 
     record_folder = out.absolute().with_suffix(".record")
+    why_not = counterfactual.why_no_repeats(first, Path.cwd())
     if arguments.no_counterfactual:
-        counterfactual = Counterfactual(why_not="--no-counterfactual left it out")
-    else:
-        settings = bench.settings
-        repeats = Repeats(
-            bench.run,
-            command,
-            first,
-            record_folder,
-            conf=settings.conf,
-            extra=settings.extra,
+        why_not = "--no-counterfactual left it out"
+    after = counterfactual.Counterfactual(why_not=why_not)
+    if not why_not:
+        repeats = counterfactual.Repeats(
+            run=bench.run,
+            command=command,
+            first=first,
+            record=record_folder,
+            conf=bench.settings.conf,
+            extra=bench.settings.extra,
             limits=bench.limits,
         )
         if not arguments.json:
             _print_lines([repeats.announcement()], sys.stderr)
-        counterfactual = repeats.run_all()
-    keep(counterfactual, record_folder)
-    return counterfactual
+        after = repeats.both()
+    counterfactual.keep(after, record_folder)
+    return after
 
 
 def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:

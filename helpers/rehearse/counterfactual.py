@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,27 +49,13 @@ MAY_WRITE = (
 )
 EXPANDABLE = "expandable_segments:True"
 
+
+class NoRepeat(Exception):
+    """A repeat that was left out or says nothing; why, in words that go on after its name."""
+
+
 Run = Callable[..., Rehearsal]
 """A rehearsal of a command on a card, kept at a path (rehearse.run.rehearse)."""
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """One repeat: on how large a card, with which settings, and how it ended.
-
-    ``stopped``: by which limit, so that the peaks are those reached until then. ``trace`` is its
-    recording, None where it left none.
-    """
-
-    capacity_bytes: int
-    conf: str
-    fits: bool
-    ooms: int
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    seconds: float
-    stopped: str
-    trace: Path | None
 
 
 @dataclass(frozen=True)
@@ -78,14 +64,22 @@ class Counterfactual:
     left out.
     """
 
-    without_limit: Repeat | None = None
-    expandable: Repeat | None = None
+    without_limit: Rehearsal | None = None
+    expandable: Rehearsal | None = None
     why_not: str = ""
     says: str = ""
 
     def as_shape(self) -> dict[str, Any]:
-        """As it stands in record.json."""
-        return asdict(self)
+        """As it stands in record.json.
+
+        ``stopped`` says which limit ended a repeat, so that its peaks are those reached until then.
+        """
+        return {
+            "without_limit": _shape(self.without_limit),
+            "expandable": _shape(self.expandable),
+            "why_not": self.why_not,
+            "says": self.says,
+        }
 
     def in_lines(self) -> list[str]:
         """What came of each repeat, and what the repeats may have written."""
@@ -112,126 +106,109 @@ def why_no_repeats(first: Rehearsal, folder: Path) -> str:
     return why_not_copied(folder)
 
 
+@dataclass(frozen=True)
 class Repeats:
-    """The repeats of one rehearsal of ``command``, whose record is in the folder ``record``.
+    """The repeats of the rehearsal ``first`` of a command, whose record is in a folder.
 
-    ``run`` rehearses as the first was; ``conf``, ``extra`` and ``limits`` are those of the first.
+    ``run`` rehearses as it was, with its ``conf``, ``extra`` and ``limits``.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        command: list[str],
-        first: Rehearsal,
-        record: Path,
-        *,
-        conf: str | None,
-        extra: Mapping[str, str],
-        limits: Limits,
-    ) -> None:
-        self.run = run
-        self.command = command
-        self.first = first
-        self.record = record
-        self.conf = conf
-        self.extra = {**extra, **UPLOADS_OFF}
-        self.limits = limits
-        self.ends_at = time.monotonic() + BUDGET_S - first.seconds
-        self.folder = Path.cwd()
-        self.why_none = why_no_repeats(first, self.folder)
+    run: Run
+    command: list[str]
+    first: Rehearsal
+    record: Path
+    conf: str | None
+    extra: Mapping[str, str]
+    limits: Limits
 
     def announcement(self) -> str:
-        """What is about to run, for whoever waits; empty where nothing is."""
-        if self.why_none:
-            return ""
+        """What is about to run, for whoever waits."""
         runs = "once more without a limit"
         if not self.first.expandable:
             runs += " and once more with expandable segments"
         how = "in a copy of this folder, with uploads off; --no-counterfactual leaves that out"
-        most_s = self.ends_at - time.monotonic()
+        most_s = BUDGET_S - self.first.seconds
         return f"it ran out of memory, so it runs {runs}, {how} (at most {most_s:.0f} s)"
 
-    def run_all(self) -> Counterfactual:
+    def both(self) -> Counterfactual:
         """Both repeats. A signal ends them, and takes away what they kept."""
-        if self.why_none:
-            return Counterfactual(why_not=self.why_none)
         try:
             with _signals_interrupt():
-                return self._both()
+                return self._both(time.monotonic() + BUDGET_S - self.first.seconds)
         except KeyboardInterrupt:
             for name in ("without-limit", "expandable"):
                 _take_away(self.record / f"{name}.pickle")
             return Counterfactual(why_not="the repeats were ended from outside")
 
-    def _both(self) -> Counterfactual:
+    def _both(self, ends_at: float) -> Counterfactual:
         card = self.first.device
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
-        left_s = self.ends_at - time.monotonic()
-        without_limit, why = self._once("without-limit", ample, self.conf, left_s / 2)
-        if why:
+        half_s = (ends_at - time.monotonic()) / 2
+        try:
+            without_limit = self._once("without-limit", ample, self.conf, half_s)
+        except NoRepeat as why:
             return Counterfactual(why_not=f"without a limit {why}")
-        conf = ",".join(filter(None, [self._conf_in_force(), EXPANDABLE]))
         expandable = None
+        why_not = ""
+        try:
+            expandable = self._expandable(ends_at - time.monotonic())
+        except NoRepeat as why:
+            why_not = f"with expandable segments {why}"
+        return Counterfactual(without_limit, expandable, why_not, MAY_WRITE)
+
+    def _expandable(self, left_s: float) -> Rehearsal:
+        """The repeat with expandable segments. Raises NoRepeat."""
         if self.first.expandable:
-            why = "its segments are expandable already"
-        else:
-            left_s = self.ends_at - time.monotonic()
-            expandable, why = self._once("expandable", card, conf, left_s)
-            if why:
-                why = f"with expandable segments {why}"
-        return Counterfactual(without_limit, expandable, why, MAY_WRITE)
+            raise NoRepeat("it ran at first")
+        confs = [self.conf]
+        if self.conf is None:
+            confs = [os.environ[name] for name in CONF_NAMES if os.environ.get(name)]
+        conf = ",".join(filter(None, [*confs[:1], EXPANDABLE]))
+        again = self._once("expandable", self.first.device, conf, left_s)
+        if not again.expandable:
+            raise NoRepeat("it did not run: the program's own settings took their place")
+        return again
 
-    def _conf_in_force(self) -> str:
-        """The allocator's settings of the first run, by option or by the environment."""
-        if self.conf is not None:
-            return self.conf
-        confs = [os.environ[name] for name in CONF_NAMES if os.environ.get(name)]
-        return confs[0] if confs else ""
-
-    def _once(
-        self, name: str, card: GpuCard, conf: str | None, share_s: float
-    ) -> tuple[Repeat | None, str]:
-        """One repeat, or why there is none."""
-        if share_s < self.first.seconds:
-            return None, "no time was left"
+    def _once(self, name: str, card: GpuCard, conf: str | None, share_s: float) -> Rehearsal:
+        """One repeat. Raises NoRepeat where it says nothing about the first run."""
         seconds = min(share_s, TIMES_AS_LONG * self.first.seconds)
         if self.limits.seconds:
             seconds = min(seconds, self.limits.seconds)
         trace = self.record / f"{name}.pickle"
+        folder = Path.cwd()
+        log = self.record / f"{name}.log"
         try:
-            with copied(self.folder) as copy:
+            with copied(folder) as copy:
                 again = self.run(
-                    in_copy(self.command, self.folder, copy),
+                    in_copy(self.command, folder, copy),
                     card,
                     trace,
                     conf=conf,
-                    extra=self.extra,
-                    log=self.record / f"{name}.log",
+                    extra={**self.extra, **UPLOADS_OFF},
+                    log=log,
                     limits=replace(self.limits, seconds=seconds),
                     working_folder=copy,
                     ends_after_s=seconds + GRACE_S,
                 )
-            why = self._why_another_run(again, name == "expandable")
+            why_not = _why_another_run(self.first, again)
         except (OSError, ValueError) as error:
-            why = f"it could not run: {error}"
-        (self.record / f"{name}.log").unlink(missing_ok=True)
-        if why:
+            why_not = f"it could not run: {error}"
+        log.unlink(missing_ok=True)
+        if why_not:
             _take_away(trace)
-            return None, why
-        return _repeat(again, conf), ""
+            raise NoRepeat(why_not)
+        return again
 
-    def _why_another_run(self, again: Rehearsal, with_expandable: bool) -> str:
-        """Why a repeat says nothing about the first run; empty where it does."""
-        first = self.first
-        if again.failed_otherwise:
-            return f"it ended otherwise: {again.error or f'exit code {again.exit_code}'}"
-        least_bytes = SAME_SHARE * (first.peak_allocated_bytes or 0)
-        came_as_far = not again.stopped or again.allocations >= first.allocations
-        if (again.peak_allocated_bytes or 0) < least_bytes or not came_as_far:
-            return "it did not come as far as the first run"
-        if with_expandable and not again.expandable:
-            return "the program's own settings took the place of that"
-        return ""
+
+def _why_another_run(first: Rehearsal, again: Rehearsal) -> str:
+    """Why a repeat says nothing about the first run; empty where it does."""
+    if again.failed_otherwise:
+        return f"it ended otherwise: {again.error or f'exit code {again.exit_code}'}"
+    least_bytes = SAME_SHARE * (first.peak_allocated_bytes or 0)
+    came_as_far = not again.stopped or again.allocations >= first.allocations
+    if (again.peak_allocated_bytes or 0) < least_bytes or not came_as_far:
+        return "it did not come as far as the first run"
+    return ""
 
 
 def keep(counterfactual: Counterfactual, record: Path) -> None:
@@ -242,11 +219,11 @@ def keep(counterfactual: Counterfactual, record: Path) -> None:
     path.write_text(json.dumps(fields, indent=1, default=str), encoding="utf-8")
 
 
-def _in_words(run: Repeat) -> str:
+def _in_words(run: Rehearsal) -> str:
     peaks = f"peak allocated {show_bytes(run.peak_allocated_bytes)}"
     peaks += f", reserved {show_bytes(run.peak_reserved_bytes)}"
     if run.ooms:
-        end = f"runs out of memory at {show_bytes(run.capacity_bytes)}"
+        end = f"runs out of memory at {show_bytes(run.device.total_bytes)}"
     elif run.stopped:
         end = f"was still running after {run.seconds:.0f} s"
     else:
@@ -254,18 +231,20 @@ def _in_words(run: Repeat) -> str:
     return f"{end} ({peaks})"
 
 
-def _repeat(again: Rehearsal, conf: str | None) -> Repeat:
-    return Repeat(
-        capacity_bytes=again.device.total_bytes,
-        conf=conf or "",
-        fits=again.fits,
-        ooms=again.ooms,
-        peak_allocated_bytes=again.peak_allocated_bytes,
-        peak_reserved_bytes=again.peak_reserved_bytes,
-        seconds=again.seconds,
-        stopped=again.stopped,
-        trace=again.trace,
-    )
+def _shape(run: Rehearsal | None) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    return {
+        "capacity_bytes": run.device.total_bytes,
+        "conf": run.conf,
+        "fits": run.fits,
+        "ooms": run.ooms,
+        "peak_allocated_bytes": run.peak_allocated_bytes,
+        "peak_reserved_bytes": run.peak_reserved_bytes,
+        "seconds": run.seconds,
+        "stopped": run.stopped,
+        "trace": run.trace,
+    }
 
 
 def _take_away(trace: Path) -> None:

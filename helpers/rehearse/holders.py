@@ -47,18 +47,12 @@ def holders_of(folder: Path) -> tuple[list[Holder], list[int]]:
         return [], []
     numbers = array("Q", path.read_bytes())
     rows = [numbers[at : at + EACH] for at in range(HEAD, len(numbers), EACH)]
-    found = [
-        Holder(
-            pid=row[0],
-            parent=row[1],
-            born=row[2],
-            last=row[3],
-            peaks=tuple(row[ABOUT + MOST_CARDS :]),
-        )
-        for row in rows
-        if row[0]
-    ]
-    return found, list(numbers[1:HEAD])
+    holders = []
+    for row in rows:
+        pid, parent, born, last = row[:ABOUT]
+        if pid:
+            holders.append(Holder(pid, parent, born, last, tuple(row[ABOUT + MOST_CARDS :])))
+    return holders, list(numbers[1:HEAD])
 
 
 def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:

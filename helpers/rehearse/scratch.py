@@ -82,26 +82,16 @@ def _link_surroundings(folder: Path, scratch: Path) -> None:
 def _entries(folder: str | Path) -> Iterator[os.DirEntry[str]]:
     """What is to be copied: a folder before what is in it, no recordings, sockets and pipes."""
     with os.scandir(folder) as scanned:
-        entries = list(scanned)
-    names = {entry.name for entry in entries}
-    for entry in entries:
-        kinds = entry.is_symlink() or entry.is_dir() or entry.is_file()
-        if not kinds or _is_recording(entry, names):
+        entries = {entry.name: entry for entry in scanned}
+    for name, entry in entries.items():
+        stem, suffix = os.path.splitext(name)
+        recorded = suffix in (".pickle", ".record") and f"{stem}.record" in entries
+        if recorded or not (entry.is_symlink() or entry.is_dir() or entry.is_file()):
             continue
         yield entry
         if entry.is_dir(follow_symlinks=False) and not _is_environment(entry):
             yield from _entries(entry.path)
 
 
-def _is_recording(entry: os.DirEntry[str], names: set[str]) -> bool:
-    """Whether it is the trace of a recording or its folder."""
-    stem, suffix = os.path.splitext(entry.name)
-    if suffix not in (".record", ".pickle") or f"{stem}.record" not in names:
-        return False
-    return os.path.isfile(f"{os.path.splitext(entry.path)[0]}.record/record.json")
-
-
 def _is_environment(entry: os.DirEntry[str]) -> bool:
-    if not entry.is_dir(follow_symlinks=False):
-        return False
-    return any(os.path.exists(os.path.join(entry.path, name)) for name in ENVIRONMENTS)
+    return any(os.path.lexists(os.path.join(entry.path, name)) for name in ENVIRONMENTS)

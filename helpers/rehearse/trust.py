@@ -89,13 +89,11 @@ def _counts(told: Told, streams: int) -> dict[str, int]:
     def total(name: str) -> int:
         return sum(row["counts"].get(name, 0) for row in told)
 
-    using = sum(1 for row in told if row["counts"].get("launches"))
     return {
         "collectives": total("collectives"),
         "managed": total("managed") >> 20,
         "streams": streams if streams > 1 else 0,
         "forks": sum(row["forks"] for row in told),
-        "several": using if using > 1 else 0,
         "forked": max(row.get("forked", 0) for row in told),
     }
 

@@ -86,11 +86,11 @@ def _beside_each_other(sums: Sequence[int]) -> str:
     for index, size in enumerate(sums):
         if sums[index + 1 : index + 2] == [size]:
             continue
-        cards, ending = f"cards {first} to {index}", ""
-        if first == index:
-            cards, ending = f"card {index}", "s"
-        does = f"need{ending} {show_bytes(size)}" if size else f"hold{ending} nothing"
-        parts.append(f"{cards} {does}")
+        needs = f"needs {show_bytes(size)}" if size else "holds nothing"
+        if first < index:
+            parts.append(f"cards {first} to {index} {needs.replace('s ', ' ', 1)}")
+        else:
+            parts.append(f"card {index} {needs}")
         first = index + 1
     return ", ".join(parts)
 
