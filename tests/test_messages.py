@@ -124,6 +124,16 @@ def test_wrapping_prefixes_and_colours_change_no_number(wrap):
     assert texts(one(wrap(NEW))) == texts(one(NEW)) and one(wrap(NEW)).pids == (7101, 7102)
 
 
+@pytest.mark.parametrize("path", [
+    r'"C:\Users\tom\new env\torch\bin\x.dll"', r"E:\runs\train.py", r'"D:\\tmp\\nets\\a.pt"',
+])  # fmt: skip
+def test_a_path_of_windows_is_quoted_with_its_backslashes(path):
+    line = f"RuntimeError: CUDA error: out of memory while reading {path}"
+    assert one(line).words == line
+    quoted = f"step 1\\n{line}\\nTraceback"
+    assert path.strip('"') in one(quoted).words and "step 1 Runtime" in one(quoted).words
+
+
 def test_an_ambiguous_size_is_said_and_the_rest_is_still_read():
     text = NEW.replace("15.77 GiB", "1,577 GiB").replace("13.85 GiB", "17179869184.00 GiB")
     reading = read_message(text)

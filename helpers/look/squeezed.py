@@ -12,7 +12,7 @@ from helpers.ground.grammar import SQUEEZED_OUT
 from helpers.ground.tables import data, lazy
 
 _DECORATION = re.compile(
-    r"(?P<path>\b[A-Za-z]:(?:\\{1,2}[^\s\\\"'<>|:*?]{1,80}){1,40})"
+    r"(?P<path>\b[A-Za-z]:(?:\\{1,2}(?:[^\\\"'<>|:*?\n]{1,80}(?=\\)|[^\s\\\"'<>|:*?]{1,80})){1,40})"
     r"|(?:\x1b|\\x1b|\\u001b|\\033)\[[0-9;?]{0,24}[A-Za-z]|\[[0-9;]{1,12}m|\\[nrt]"
 )
 """Colours and written-out line breaks; a Windows path, whose backslashes are its own."""
