@@ -16,6 +16,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.message import Message
 from helpers.look.messages import read_message, without_footers
+from helpers.look.printed import split_printed
 from helpers.look.text_file import encoding, ends
 
 LONGEST_TEXT = 60_000
@@ -33,7 +34,8 @@ class CaseEvidence:
     """Everything a person handed over about one failure.
 
     ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``snapshot`` has the facts of
-    a memory snapshot (allocator.snapshot_facts). ``narrative`` is what a person wrote in prose:
+    a memory snapshot (allocator.snapshot_facts). ``tools`` are what tools printed, also into the
+    error text, which is without it, as (tool, output) pairs. ``narrative`` is what a person wrote in prose:
     it is kept to say that it was not read.
     """
 
@@ -108,9 +110,16 @@ def evidence_from_message(text: str) -> CaseEvidence:
     """
     text, left_out = ends(text)
     reading = read_message(text)
+    shown = _cut(text, reading.messages)
+    rest, printed = split_printed(shown)
+    messages = reading.messages
+    if shown == text:
+        # No word inside a printed table is a message of a program.
+        messages = tuple(m for m in messages if text[m.start] == rest[m.start])
     return CaseEvidence(
-        messages=reading.messages,
-        error_text=_cut(text, reading.messages),
+        messages=messages,
+        error_text=rest,
+        tools=printed,
         unused="; ".join(filter(None, (left_out, reading.unused))),
     )
 
@@ -147,10 +156,12 @@ def case_evidence(evidence: Mapping[str, object]) -> CaseEvidence:
     environment = evidence.get("environment")
     variables = environment.get("env_vars") if isinstance(environment, dict) else None
     facts = [row for row in _pairs(environment) if row[0] != "env_vars"]
+    posted = evidence_from_message(_text(evidence.get("error_text")))
+    outputs = [(name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))]
     return replace(
-        evidence_from_message(_text(evidence.get("error_text"))),
+        posted,
         facts=tuple(row for row in facts if row[1] not in ("", "{}")),
-        tools=tuple((name, _cut(text)) for name, text in _pairs(evidence.get("tool_outputs"))),
+        tools=(*posted.tools, *outputs),
         variables=_pairs(variables),
         narrative=_cut(_text(evidence.get("narrative"))),
     )

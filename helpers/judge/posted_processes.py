@@ -1,8 +1,8 @@
 """The processes that posted tools list, and what they say of who holds the memory.
 
-Of a tool's list of processes (nvidia-smi's table and CSV, gpustat, rocm-smi --showpids, ps,
-fuser, lsof) only rows in the tool's own form are read; a description of an output gives none.
-The forms are data: posted.json (``of``: what their text or its source must have).
+Only rows in a tool's own form are read; a description of an output gives none. Tables are read by
+look.printed; the forms of what stands under no head are data: posted.json (``of``: what their
+text or its source must have).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from helpers.ground.units import GIB, MIB
 from helpers.judge import form, table
 from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
 from helpers.judge.observation import Observation, make_observation
-from helpers.look.bundle import Text
+from helpers.look.printed import printed_rows, without
 
 STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed": ("orphan",)}
 
@@ -48,17 +48,22 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
+    """The rows of printed tables first; forms read what stands under no head."""
+    read = []
+    for row in printed_rows(text):
+        held = [size for _, pool, size in row.sizes if pool == "process"]
+        if row.pid is None or held:
+            read.append(row)
+        if row.pid is not None and held:
+            name = "" if row.name.upper() in ("N/A", "UNKNOWN") else row.name
+            most = max((size.bytes for size in held if size), default=None)
+            yield PostedProcess(row.pid, name, most, "", source)
+    text = without(text, read)
     for data in table("posted")["lists"].values():
         if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):
             continue
         for match in re.finditer(data["form"], text):
             yield from _of_match(match, data.get("state", ""), source)
-    if ("PID" in text and "KFD" in text) or "showpids" in source:
-        from helpers.look import rocm  # its tables are for ROCm's tools alone
-
-        for row in rocm.parse_pids(Text(text, "ok", "", source, "")):
-            size = row.vram.bytes if row.vram.ok else None
-            yield PostedProcess(row.pid, row.name, size, "", source)
 
 
 def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedProcess]:

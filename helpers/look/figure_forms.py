@@ -46,8 +46,7 @@ class Size(NamedTuple):
 class FigureForm:
     """A row of figures.json.
 
-    ``each``: the first match is of device 0, the next of device 1. ``column``: the head of a
-    column of CSV, instead of a form.
+    ``each``: the first match is of device 0, the next of device 1.
     """
 
     def __init__(self, row: dict[str, Any]):
@@ -58,10 +57,8 @@ class FigureForm:
         self.sources: tuple[str, ...] = tuple(word.lower() for word in row.get("of", ()))
         self.each: bool = row.get("each", False)
         self.inside: bool = row.get("inside", False)
-        self.column: str = row.get("column", "").lower()
-        self.what: str = row.get("what", "")
         self.sizes: list[Size] = []
-        self._words = [self.column] if self.column else self._plain_words()
+        self._words = self._plain_words()
         self._alternatives: tuple[str, ...] = ()
         if not self._words:
             self._alternatives = anchors(self._nodes(), _longest_word)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from helpers.ground.tables import lazy
 from helpers.ground.units import quantity
 from helpers.look.bundle import Text
 from helpers.look.figure_forms import FigureForm, Size, figure_forms
+from helpers.look.printed import printed_rows, without
 
 LONGEST = 60_000
 MOST_OF_ONE_FORM = 64
@@ -25,10 +27,12 @@ class Figure:
 
     ``what`` is total, used, free, limit, wanted or reserved. ``pool``: vram visible-vram gtt ttm
     kfd hsa runtime (HIP or CUDA) runtime-sum (of all devices) carveout stated vulkan process
-    weights ram ram-installed hostfree available swap commit cgroup. The true size lies within ``precision_bytes``: half of
+    process-gtt process-ram process-rss slab torch weights ram ram-installed hostfree available
+    swap commit cgroup. The true size lies within ``precision_bytes``: half of
     the last printed digit. ``origin``: tool, message, environment or bundle; ``hearsay``: a
     description or a screenshot of an output. Figures of one printed line have the same ``line``,
-    its place in the text.
+    its place in the text. ``pid``: whose it is, where a process's; ``when``: 0 for what a source
+    printed first, 1 where it printed the same again.
     """
 
     what: str
@@ -42,10 +46,11 @@ class Figure:
     row: str = ""
     hearsay: bool = False
     line: int = -1
+    pid: int | None = None
+    when: int = 0
 
 
 _DESCRIBED = lazy(r"described|description|screenshot|in words|from memory|picture", re.I)
-_CELL = lazy(r"(\d{1,20}(?:\.\d{1,9})?) ?([A-Za-z]{0,5})|\[?N/A\]?")
 
 
 def figures_of(texts: Iterable[tuple[str, str, str]]) -> tuple[Figure, ...]:
@@ -73,21 +78,46 @@ class _StatedText:
         self.text = text
         self.body = f"{source}: {text}"
         self.taken: set[int] = set()
+        self.prints: Counter[tuple[str, str]] = Counter()
 
     def figures(self) -> Iterator[Figure]:
-        lower = self.body.lower()
-        source = self.source.lower()
         agents = self._pools_of_agents()
         yield from agents
+        yield from self._of_tables()
+        lower = self.body.lower()
+        source = self.source.lower()
         for form in figure_forms():
             if not form.among(lower) or not form.is_of(source):
                 continue
             if agents and form.id == "rocminfo-pool":
                 continue
-            if form.column:
-                yield from self._column(form)
-            else:
-                yield from self._matches(form)
+            yield from self._matches(form)
+
+    def _of_tables(self) -> Iterator[Figure]:
+        """The sizes of printed tables, whose rows no form reads."""
+        rows = printed_rows(self.text)
+        self.body = f"{self.source}: {without(self.text, rows)}"
+        devices: Counter[int] = Counter()
+        for row in rows:
+            device = row.device
+            if not device and any(pool == "vram" for _, pool, _ in row.sizes):
+                device = str(devices[row.when])
+                devices[row.when] += 1
+            for what, pool, size in row.sizes:
+                yield Figure(
+                    what=what,
+                    pool=pool,
+                    device=device,
+                    bytes=size.bytes if size else None,
+                    precision_bytes=size.precision_bytes if size else 0,
+                    source=self.source,
+                    origin=self.origin,
+                    text=size.text if size else "N/A",
+                    row="table",
+                    line=row.start,
+                    pid=row.pid,
+                    when=row.when,
+                )
 
     def _matches(self, form: FigureForm) -> Iterator[Figure]:
         for ordinal, match in enumerate(form.pattern.finditer(self.body)):
@@ -107,6 +137,7 @@ class _StatedText:
         blank = replace(
             self._blank(form),
             device=device,
+            when=self.prints[form.id, device],
             hearsay=self._is_described(match),
             line=match.start(),
         )
@@ -118,6 +149,7 @@ class _StatedText:
             if figure is None:
                 return []
             figures.append(figure)
+        self.prints[form.id, device] += 1
         return figures
 
     def _blank(self, form: FigureForm) -> Figure:
@@ -185,42 +217,6 @@ class _StatedText:
                     )
                 )
         return figures
-
-    def _column(self, form: FigureForm) -> Iterator[Figure]:
-        """A CSV table: the column whose head begins with the form's; each line is a device."""
-        lines = self.text.splitlines()[: 4 * MOST_OF_ONE_FORM]
-        table = [[cell.strip() for cell in line.split(",")] for line in lines]
-        head, column = _head_of_column(table, form.column)
-        for ordinal, cells in enumerate(table[head + 1 :]):
-            match = _CELL.fullmatch(cells[column]) if len(cells) == len(table[head]) else None
-            if match is None:
-                return
-            figure = replace(
-                self._blank(form),
-                what=form.what,
-                pool=form.pool,
-                device=str(ordinal),
-                text=cells[column],
-            )
-            if match[1]:
-                read = _bytes_of(match[1], match[2] or form.unit)
-                if read is None:
-                    continue
-                figure = replace(figure, bytes=read[0], precision_bytes=read[1])
-            yield figure
-
-
-def _head_of_column(table: list[list[str]], name: str) -> tuple[int, int]:
-    """The line of a table's head and the column that begins with a name; behind its last line
-    where there is none.
-    """
-    for number, cells in enumerate(table):
-        if len(cells) < 2:
-            continue
-        for column, cell in enumerate(cells):
-            if cell.lower().startswith(name):
-                return number, column
-    return len(table), 0
 
 
 def _bytes_of(number: str, unit: str) -> tuple[int, int] | None:

@@ -50,7 +50,6 @@ POOLS = ("vram total", "vram used", "gtt total", "gtt used")
 _CARD_LINE = re.compile(r"GPU\[([0-9]{1,4})\](?:\s+XCP\[[0-9]+\])?\s*:?")
 _CARD_KEY = re.compile(r"card[0-9]{1,4}")
 _POOL = re.compile(r"(vram|gtt)\s+total\s+(used\s+)?memory \(b\)")
-_PID_LABELS = re.compile(r"PID|PROCESS NAME|GPU\(s\)|GPU|VRAM USED|SDMA USED|CU OCCUPANCY")
 
 _FIELD_LINE = re.compile(r" *([^:\n]{1,40}):+(.*)")
 _AGENT_LINE, _POOL_LINE = (re.compile(rf"\s*{word} [0-9]{{1,4}}\s*") for word in ("Agent", "Pool"))
@@ -200,25 +199,6 @@ def _memory_lines(words: str) -> Iterator[tuple[int, str, str]]:
                 yield int(card[1]), label.strip(), value
             else:
                 yield int(card[1]), value.strip(), "N/A"
-
-
-def parse_pids(text: Text) -> tuple[SmiProcess, ...]:
-    """KFD processes from ``--showpids``; none may also mean that it gave no list."""
-    listed = []
-    columns = 0
-    for line in stdout_of(text).splitlines():
-        tokens = line.split()
-        if "PROCESS NAME" in line and tokens[0] == "PID":
-            columns = len(_PID_LABELS.findall(line)) - 2
-        elif line.startswith("="):
-            columns = 0
-        elif 0 < columns < len(tokens) and re.fullmatch("[0-9]{1,10}", tokens[0]):
-            # The name may hold spaces; every other column is one word, the GPUs first, then the
-            # VRAM.
-            name = " ".join(tokens[1:-columns])
-            rest = [*tokens[-columns:], ""]
-            listed.append(_process("", int(tokens[0]), name, size(rest[1], text)))
-    return tuple(listed)
 
 
 def _process(pci: str, pid: int, name: str, vram: Reading) -> SmiProcess:

@@ -1,0 +1,230 @@
+"""What tools print beside an error: their tables, read by the words of their heads, and the rest of
+a text without them.
+
+One reader for tables in boxes, in columns of blanks and in CSV. printed.json says what the head of
+a column means, and which lines are a tool's although no head stands over them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from re import Pattern
+from typing import NamedTuple
+
+from helpers.ground.tables import data
+from helpers.ground.units import Quantity, quantity
+from helpers.look.squeezed_messages import blanked
+
+MOST_ROWS = 256
+MISSES = 3
+"""Lines that are no row, such as a rule or a second line of the head, before a table has ended."""
+LEAST_HEADS = 4
+"""Known heads that make a list of processes of a line which names no size."""
+_BORDERS = str.maketrans("|│║┃", "    ")
+_OF_A_BOX = re.compile(r"[\s=+|│║╒╞├╘╕╡┤╛╪╧╤─═-]*|\s*\|.*\|\s*")
+_UNIT_APART = re.compile(r"(?<=\d) +(?=(?:[KMGT]?i?B|%|[mu]s)(?![\w%]))")
+_CLIENT = re.compile(r"(\d) +(?:C\+G|M\+C|C|G)(?= )")
+_UNIT_OF_HEAD = re.compile(r" ?[\[(]([KMGT]?i?B|bytes)[\])]$")
+_QUERY = re.compile(r".*--query-\S{1,40}?=(\S+).*")
+_SIZE = re.compile(
+    r"(\d{1,20}(?:\.\d{1,9}(?!\d|B))?)(?:\.0B)?([KMGT]?i?B?|bytes)|N/A|UNKNOWN|\[[^\]]{1,40}\]",
+    re.I,
+)
+
+
+class Column(NamedTuple):
+    """What a column means: pid, device, kind, name, or what of which pool a size is; the pool
+    ``row`` where the label of the row says it. Then the unit of a bare number, and the tool.
+    """
+
+    means: str
+    pool: str = ""
+    unit: str = ""
+    tool: str = ""
+
+
+UNKNOWN = Column("")
+
+
+@dataclass(frozen=True)
+class PrintedLine:
+    """A line that a tool printed: of ``tool`` the head of a table, or with ``sizes`` (what, pool,
+    quantity; None: not measured) a row.
+
+    ``pid`` is None where the table lists no processes. ``when`` counts the tables under the same
+    head before this one: the tool was asked again.
+    """
+
+    start: int = 0
+    end: int = 0
+    tool: str = ""
+    name: str = ""
+    device: str = ""
+    pid: int | None = None
+    sizes: tuple[tuple[str, str, Quantity | None], ...] = ()
+    when: int = 0
+
+
+def printed_rows(text: str) -> tuple[PrintedLine, ...]:
+    """The rows of every table in a text whose head is known, at most 256. Never raises."""
+    return tuple(line for line in _lines_of_tables(text) if not line.tool)[:MOST_ROWS]
+
+
+@lru_cache(8)
+def split_printed(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """A text without what tools printed into it, and that as (tool, output) pairs.
+
+    The text keeps its length and its line breaks.
+    """
+    lines = [*_lines_of_tools(text), *_lines_of_tables(text)]
+    outputs: list[PrintedLine] = []
+    for line in sorted(lines, key=lambda line: line.start):
+        output = line
+        if outputs and _are_of_a_box(text[outputs[-1].end : line.start]):
+            output = outputs.pop()
+        outputs.append(replace(output, end=max(output.end, line.end)))
+    printed = tuple((output.tool, text[output.start : output.end]) for output in outputs)
+    return without(text, outputs), printed
+
+
+def without(text: str, lines: Iterable[PrintedLine]) -> str:
+    """The text with blanks in place of lines, in their order."""
+    spans = [(line.start, line.end) for line in lines]
+    return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
+
+
+def _are_of_a_box(between: str) -> bool:
+    return all(map(_OF_A_BOX.fullmatch, between.splitlines()))
+
+
+def _lines_of_tools(text: str) -> Iterator[PrintedLine]:
+    """The lines that are a tool's by their form."""
+    for row in data("look/printed")["lines"]:
+        if any(word in text for word in row["words"]):
+            for match in re.finditer(rf"^[ \t>]*{row['form']}", text, re.MULTILINE):
+                yield PrintedLine(*match.span(), tool=row["tool"])
+
+
+def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
+    """The heads of tables and their rows, in the order of the text."""
+    if not _anchors().search(text):
+        return
+    columns: tuple[Column, ...] = ()
+    separator = ""
+    misses = 0
+    prints: Counter[tuple[Column, ...]] = Counter()
+    for match in re.finditer(r".*\S.*", text):
+        line = _UNIT_APART.sub("", match[0][:400])
+        head = _head(line)
+        printed = None
+        if head:
+            columns = head
+            separator = "," if "," in line else ""
+            prints[columns] += 1
+            tools = [column.tool for column in columns if column.tool]
+            printed = PrintedLine(tool=tools[0] if tools else "a table")
+        elif columns:
+            printed = _row(line, columns, separator)
+        misses += 1
+        if printed:
+            misses = 0
+            yield replace(printed, start=match.start(), end=match.end(), when=prints[columns] - 1)
+        elif misses > MISSES:
+            columns = ()
+
+
+@lru_cache(1)
+def _columns() -> dict[str, Column]:
+    """What each known head means."""
+    fields = ("means", "pool", "unit", "tool")
+    return {
+        head: Column(*(row.get(field, "") for field in fields))
+        for row in data("look/printed")["columns"]
+        for head in row["heads"]
+    }
+
+
+@lru_cache(1)
+def _anchors() -> Pattern[str]:
+    """The heads that name a size or a process: one of them stands over every table."""
+    words = [head for head, column in _columns().items() if column.pool or head == "PID"]
+    return re.compile("|".join(map(re.escape, words)))
+
+
+@lru_cache(1)
+def _heads() -> Pattern[str]:
+    """A known head, the longest first, or a word."""
+    heads = sorted(_columns(), key=len, reverse=True)
+    return re.compile(rf"(?<!\S)(?:{'|'.join(map(re.escape, heads))})(?!\S)|\S+")
+
+
+def _head(line: str) -> tuple[Column, ...]:
+    """The columns of a line that is the head of a table: it names a size and whose it is, or a
+    process and much of it, and most of its words are known.
+    """
+    if not _anchors().search(line):
+        return ()
+    line = _QUERY.sub(r"\1", line)
+    heads = _heads().findall(line.translate(_BORDERS))
+    if "," in line:
+        heads = [head.strip() for head in line.split(",")]
+    columns = tuple(map(_column, heads))
+    known = [column for column in columns if column is not UNKNOWN]
+    meanings = {column.means for column in known} - {""}
+    has_size = any(column.pool for column in known)
+    is_list = "pid" in meanings and len(known) >= LEAST_HEADS
+    if "," not in line and 2 * len(known) < len(heads):
+        return ()
+    return columns if is_list or (has_size and len(meanings) >= 2) else ()
+
+
+def _column(head: str) -> Column:
+    unit = _UNIT_OF_HEAD.search(head)
+    if unit is None or head in _columns():
+        return _columns().get(head, UNKNOWN)
+    return _columns().get(head[: unit.start()], UNKNOWN)._replace(unit=unit[1])
+
+
+def _row(line: str, columns: tuple[Column, ...], separator: str) -> PrintedLine | None:
+    """A line as a row of the table; None where a cell is not what its column holds."""
+    values: dict[str, str] = {}
+    sizes = []
+    for place, cell in enumerate(_cells(line, columns, separator)):
+        means, pool, unit, _ = columns[place]
+        values.setdefault(means, cell)
+        if pool == "row":
+            means, pool = data("look/printed")["labels"].get(values.get("name"), ("", ""))
+        size = _SIZE.fullmatch(cell)
+        if columns[place].pool and size is None:
+            return None
+        if pool and size is not None:
+            sizes.append((means, pool, quantity(size[1] or "", size[2] or unit)))
+    pid = values.get("pid", "0")
+    if not values or not re.fullmatch(r"\d{1,10}", pid):
+        return None
+    return PrintedLine(
+        name=values.get("name", ""),
+        device=re.sub(r"\D", "", values.get("device", "")),
+        pid=int(pid) if "pid" in values else None,
+        sizes=tuple(sizes),
+    )
+
+
+def _cells(line: str, columns: tuple[Column, ...], separator: str) -> list[str]:
+    """The cells of a line, one for each column; none where it has not so many."""
+    meanings = [column.means for column in columns]
+    if "kind" not in meanings and not separator:
+        line = _CLIENT.sub(r"\1", line)
+    cells = [cell.strip() for cell in line.translate(_BORDERS).split(separator or None)]
+    if "name" not in meanings:
+        return cells if len(cells) == len(columns) else []
+    # A name may hold blanks and commas, every other cell is one word.
+    first = meanings.index("name")
+    last = len(cells) - (len(columns) - first - 1)
+    if last < first:
+        return []
+    return [*cells[:first], f"{separator} ".join(cells[first:last]), *cells[last:]]
