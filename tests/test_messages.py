@@ -311,7 +311,7 @@ SIDES = frozenset("device pinned host cgroup shm on-chip commit disk none".split
 EVENTS = frozenset(
     "refused refused-by-limit no-room-at-start no-room-for-cache no-room-for-model workspace "
     "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
-    "no-access no-node wrong-index unknown-option option-refused option-broken duplicate-gpu "
+    "no-access no-node wrong-index unknown-option setting-refused option-refused option-broken duplicate-gpu "
     "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
     "reset-refused missing-link hang gpu-lost cma-refused bar1-refused arguments-above-limit "
     "no-room-for-scratch refused-by-estimate sizes note footer".split()

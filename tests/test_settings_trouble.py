@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.allocator.record import INJECT
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_message
 from helpers.settings.allocator_text import AllocatorText
 from helpers.settings.releases import behaviour
 from helpers.settings.table import OPTIONS
@@ -161,6 +163,56 @@ def test_what_is_to_be_typed_is_never_refused(text):
     assert {
         option.partition(":")[0] for option in conf.split(",") if option and "[" not in conf
     } <= set(OPTIONS)
+
+
+COMPLAINTS = [
+    "RuntimeError: Unrecognized CachingAllocator option: max_split",
+    "ValueError: Unrecognized key 'expandable' in CUDA allocator config.",
+    "RuntimeError: Error parsing CachingAllocator settings, expected :",
+    "RuntimeError: Error, expecting max_split_size_mb value",
+    "what():  i < config_.size() INTERNAL ASSERT FAILED. Index out of bounds in ConfigTokenizer",
+    "ValueError: Expected 'True' or 'False' at index 2 in ConfigTokenizer but got 'yes'",
+    "RuntimeError: Expected a single True/False argument for expandable_segments",
+    "RuntimeError: CachingAllocator option max_split_size_mb too small, must be > 20",
+    "RuntimeError: garbage_collect_threshold too big, set it 0.0~1.0",
+    "ValueError: For roundups, the divisions has to be power of 2 ",
+    "RuntimeError: Unknown allocator backend, options are native and cudaMallocAsync",
+]
+
+
+@pytest.mark.parametrize("complaint", COMPLAINTS)
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "2026-11-03 10:11:12 worker-0 | "])
+def test_torchs_own_complaint_names_the_setting(complaint, prefix):
+    verdict = diagnose(evidence_from_message(f"epoch 0\n{prefix}{complaint}\n"))
+    assert (verdict.cause, verdict.confidence) == ("config-ineffective", "likely")
+    assert "PYTORCH_CUDA_ALLOC_CONF" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'export PYTORCH_CUDA_ALLOC_CONF="expandable_segments=True"',
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments=True python serve.py",
+        'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments=True"',
+        'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments=True")',
+        '{"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments=True"}',
+        "Environment=PYTORCH_CUDA_ALLOC_CONF=expandable_segments=True",
+    ],
+)
+def test_beside_torchs_complaint_the_line_that_was_meant_is_printed(line):
+    verdict = diagnose(evidence_from_message(f"{line}\n{COMPLAINTS[4]}\n"))
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in verdict.next_step.what
+    assert "expandable_segments=True" not in verdict.next_step.what
+
+
+def test_a_posted_variable_without_a_complaint_is_no_cause():
+    advice = "try PYTORCH_CUDA_ALLOC_CONF=expandable_segments=True\n"
+    refusal = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB. GPU 0 has a total "
+        "capacity of 23.50 GiB of which 20.00 GiB is free.\n"
+    )
+    with_advice = diagnose(evidence_from_message(advice + refusal))
+    assert with_advice.cause == diagnose(evidence_from_message(refusal)).cause == "true-capacity"
 
 
 PROGRAM = """

@@ -134,7 +134,7 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
     kind = observation.name.split("-")[0]
     if kind == "ceiling":
         yield "binding", f"{words} ({observation.says.rstrip('.')})"
-    if kind == "setting" and "=" in str(observation.reading.value):
+    if kind == "setting" and re.match(r"\w+=", str(observation.reading.value)):
         yield "setting", str(observation.reading.value)
         yield "unset", "unset " + str(observation.reading.value).split("=")[0]
     if observation.name in ("limit-binds", "limit-refused"):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip
 from helpers.judge.observation import Observation, make_observation
+from helpers.look.framework import framework
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding
@@ -38,6 +39,7 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
         origin = "bundle"
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
+    yield from _of_allocator_text(evidence, pairs, origin)
     code = [text for _, _, text in evidence.texts if form("in code").search(text)]
     if evidence.bundle is not None or evidence.variables or code:
         for finding in _of_environment(evidence, code):
@@ -50,6 +52,37 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
             yield make_observation("expandable-on", f"{name}={value}", "variables", origin)
         if name == "HSA_OVERRIDE_GFX_VERSION":
             yield make_observation("gfx-override", value, name, origin)
+
+
+def _of_allocator_text(
+    evidence: CaseEvidence, pairs: Iterable[tuple[str, str]], origin: str
+) -> Iterator[Observation]:
+    """The allocator's text that does nothing or stops torch, as it was meant; one that a text
+    sets counts where torch complains of it.
+    """
+    environ = {name: value for name, value in pairs if "(" not in value}
+    if any(message.event == "setting-refused" for message in evidence.messages):
+        for _, _, text in evidence.texts:
+            environ.update(form("allocator text").findall(text))
+    if not environ:
+        return
+    from helpers.settings.trouble import settings_trouble  # its tables are for settings alone
+
+    trouble = settings_trouble({"end": environ}, {}, _torch(evidence))
+    if trouble is not None and trouble.instead:
+        name = "setting-inert" if trouble.kind == "ineffective" else "setting-misspelt"
+        yield make_observation(name, trouble.instead, "variables", origin, f"Meant: {trouble.says}")
+
+
+def _torch(evidence: CaseEvidence) -> dict[str, object]:
+    """The torch of the evidence, as a recorder says it; ROCm's release stands in the version."""
+    version = evidence.fact("torch")
+    is_rocm = is_hip(evidence)
+    if evidence.bundle is not None:
+        build = framework(evidence.bundle)
+        version = str(build.version.value or "")
+        is_rocm = build.build == "rocm"
+    return {"version": version, "cuda": not is_rocm, "hip": "7.0" if is_rocm else ""}
 
 
 def _of_environment(evidence: CaseEvidence, code: list[str]) -> Iterator[Finding]:
