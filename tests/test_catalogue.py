@@ -32,9 +32,8 @@ OBSERVING = [
     *sorted(JUDGE.glob("*observation*.py")),
     *sorted(JUDGE.glob("posted_*.py")),
     JUDGE / "marks.py",
-    JUDGE / "snapshot_evidence.py",
 ]
-FOR_DISPLAY = {"explained", "missing-library", "snapshot-oom", "snapshot-reserved", "free:*"}
+FOR_DISPLAY = {"explained", "missing-library", "free:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 

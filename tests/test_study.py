@@ -66,39 +66,42 @@ def verdict_on(card_mib, *sizes_mib):
     op = np.full(count, Op.ALLOC, np.int8)
     header = {"label": "recorded on a GPU"}
     trace = Trace(op, np.arange(count), sizes, none, none.astype(np.int32), header=header)
-    answer = whatif(trace, Card(card_mib * MIB), confs=("", EXPANDABLE))
-    return trace_verdict.verdict(answer, views.row_of(answer, ""), None, recorded=True)
+    return trace_verdict.verdict(study.Study(trace, Card(card_mib * MIB), own=True))
 
 
-def test_a_floor_above_the_card_is_true_capacity_by_arithmetic():
-    found = verdict_on(250, 100, 100, 100)
-    assert (found.cause, found.confidence) == ("true-capacity", "confirmed")
-    assert "52,428,800" in found.summary and not found.alternatives
-    assert "smaller batch" in found.next_step.what
+def test_more_live_than_the_card_has_is_true_capacity():
+    answer = verdict_on(250, 100, 100, 100)
+    assert answer.cause == "true-capacity" and "smaller batch" in answer.next_step.what
+    assert (
+        answer.headline == "The program needs at least 300.00 MiB at once; it can have 250.00 MiB"
+    )
 
 
 def test_a_run_that_passes_is_left_alone():
-    found = verdict_on(250, 100, 100)
-    assert found.cause == "other" and "Leave" in found.next_step.what
-    assert not found.next_step.command
+    answer = verdict_on(250, 100, 100)
+    assert answer.cause == "cannot-tell" and not answer.alternatives
+    assert answer.headline.startswith("No request was refused")
 
 
-@pytest.mark.parametrize(("recorded", "confidence"), [(True, "confirmed"), (False, "likely")])
+@pytest.mark.parametrize(("by_gpu", "confidence"), [(True, "confirmed"), (False, "likely")])
 def test_fragmentation_is_confirmed_where_a_gpu_recorded_it_and_another_setting_passes(
-    seen, answer, recorded, confidence
+    by_gpu, confidence
 ):
-    assert seen.outcome.first_oom is not None and seen.metrics.stranded_bytes > 4 << 30
-    found = trace_verdict.verdict(answer, views.row_of(answer, ""), seen.metrics, recorded=recorded)
-    assert (found.cause, found.confidence) == ("allocator-fragmentation", confidence)
-    assert found.next_step.command == f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
+    pattern = study.open_study("growing_batches")
+    header = {**pattern.trace.header, "recorded_by_gpu": by_gpu}
+    case = replace(pattern, trace=replace(pattern.trace, header=header))
+    verdict = trace_verdict.verdict(case)
+    assert (verdict.cause, verdict.confidence) == ("allocator-fragmentation", confidence)
+    assert verdict.next_step.command == f"export PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
     for torch, wins in (("2.6.0", "PYTORCH_HIP_ALLOC_CONF"), ("2.9.0", "PYTORCH_CUDA_ALLOC_CONF")):
-        other = replace(answer, torch=torch, build="rocm6.4")
-        said = trace_verdict.verdict(
-            other, views.row_of(answer, ""), seen.metrics, recorded=recorded
-        )
-        assert said.next_step.command == f"export {wins}={EXPANDABLE}", (
-            "the name that this build reads"
-        )
+        other = trace_verdict.verdict(replace(case, torch=torch, build="rocm6.4"))
+        assert f"export {wins}=" in other.next_step.command, "the name that this build reads"
+
+
+def test_what_grows_in_a_trace_that_ends_at_its_failure_is_why_it_failed(seen, answer):
+    assert seen.outcome.first_oom is not None and seen.metrics.stranded_bytes > 4 << 30
+    verdict = trace_verdict.verdict(seen.study, answer)
+    assert verdict.cause == "user-leak" and "growing_loop.py:23" in verdict.headline
     text = str(views.metrics_table(seen))
     assert "stranded" in text and "1 - allocated/reserved would say 0.24" in text
 

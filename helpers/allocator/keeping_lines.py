@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import TypeGuard
 
 ADDING = frozenset(
     "add add_param_group append appendleft extend extendleft insert put setdefault update".split()
@@ -40,7 +41,7 @@ def last_name(collection: str) -> str:
     return without_keys.rpartition(".")[2]
 
 
-def _adds_to(node: ast.AST, name: str) -> bool:
+def _adds_to(node: ast.AST, name: str) -> TypeGuard[ast.expr | ast.stmt]:
     """Whether a statement or call puts something into what has this name."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in ADDING and _is_named(node.func.value, name)

@@ -31,7 +31,8 @@ class Study:
     """One trace with the card, release, build and settings it is studied under.
 
     ``fraction``: of ``set_per_process_memory_fraction``. ``recorded``: by a GPU, not made up;
-    ``own``: a file that was given, no pattern or example of the workbook's.
+    ``own``: a file that was given, no pattern or example of the workbook's. ``path``: of the
+    file, beside which a record of the program may lie.
     """
 
     trace: Trace
@@ -44,6 +45,7 @@ class Study:
     recorded: bool = False
     notes: tuple[str, ...] = ()
     own: bool = False
+    path: Path | None = None
 
     def replay(
         self,
@@ -141,4 +143,5 @@ def open_study(
         recorded=trace.recorded_by_gpu,
         notes=(*trace.notes, *recorded.notes),
         own=source not in PATTERNS and source not in bundled,
+        path=None if source in PATTERNS or source in bundled else Path(source),
     )

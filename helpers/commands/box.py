@@ -104,10 +104,10 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
     if pasted is not None and not arguments.box:
         return pasted
     if _is_pickle(arguments.box):
-        from helpers.allocator.snapshot_facts import evidence_from_snapshot
+        from helpers.allocator.program_facts import evidence_from_trace
 
-        box = evidence_from_snapshot(arguments.box)
-        return box if pasted is None else replace(pasted, snapshot=box.snapshot)
+        recorded = evidence_from_trace(arguments.box)
+        return recorded if pasted is None else replace(pasted, program=recorded.program)
     bundle = _bundle(arguments.box or "live")
     return evidence_from_bundle(bundle) if pasted is None else replace(pasted, bundle=bundle)
 

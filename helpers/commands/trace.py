@@ -112,7 +112,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     Example: whatif run.pickle --capacity 20GiB
     """
     from helpers.allocator.edits.comparison import lines_that_save, recording_failed
-    from helpers.allocator.views import edits, replays
+    from helpers.allocator.views import edits, replays, trace_verdict
     from helpers.commands.trace_subject import Subject
 
     capacities = arguments.capacity.split(",")
@@ -137,8 +137,9 @@ def whatif(arguments: argparse.Namespace) -> int:
         return say(arguments, rows, replays.sweep_table(answers), subject.remarks)
     lines, why_none = lines_that_save(studies[0], answers[0])
     subject.notes += why_none
-    answer = replace(answers[0], lines=lines, notes=subject.notes)
-    texts: list[Any] = [replays.league(answer)]
+    verdict = trace_verdict.verdict(studies[0], answers[0])
+    answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
+    texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer)]
     if lines:
         texts += ["", edits.lines(lines, recording_failed(subject.study.trace))]
     return say(arguments, as_dict(answer), *texts, subject.remarks)
@@ -184,6 +185,7 @@ def leaks(arguments: argparse.Namespace) -> int:
     --conf STR = None: the settings to run out under (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
+    from helpers.allocator.views import trace_verdict
     from helpers.allocator.views.growth import growth_json, growth_of_study, growth_table
     from helpers.commands.trace_subject import Subject
 
@@ -191,8 +193,10 @@ def leaks(arguments: argparse.Namespace) -> int:
     growth, runs_out, capacity_bytes = growth_of_study(subject.study)
     answer = growth_json(growth, runs_out, capacity_bytes)
     answer["notes"] = subject.notes
+    verdict = trace_verdict.verdict(subject.study)
+    answer["verdict"] = as_dict(verdict)
     table = growth_table(growth, runs_out, capacity_bytes)
-    return say(arguments, answer, table, subject.remarks)
+    return say(arguments, answer, f"{verdict.headline}.", "", table, subject.remarks)
 
 
 def shrink(arguments: argparse.Namespace) -> int:

@@ -65,6 +65,8 @@ class Subject:
             build=arguments.build or recorded.build,
             conf=conf if isinstance(conf, str) else recorded.conf,
             fraction=_fraction(arguments, recorded.fraction),
+            own=True,
+            path=Path(arguments.trace),
         )
 
     @property

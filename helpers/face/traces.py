@@ -125,14 +125,8 @@ class WhatIf(Result):
         return edits.table(comparison.compare_edits(self.trace.study, changes[:1]))
 
     def verdict(self) -> Answer:
-        """The verdict over the run as it is: what its settings do, and the one next step."""
-        case = self.trace.study
-        now = self.trace.as_it_is.replayed
-        in_force = studies.row_of(self.league, case.conf)
-        verdict = trace_verdict.verdict(
-            self.league, in_force, now.metrics, recorded=case.recorded, own=case.own
-        )
-        return Answer(verdict, sources=False)
+        """Why the program fails on this card, or that it does not, and the one next step."""
+        return Answer(trace_verdict.verdict(self.trace.study, self.league), sources=False)
 
 
 def load_trace(

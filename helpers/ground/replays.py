@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import List, Literal, Optional, Tuple
 
 from helpers.ground.contract import FIRST, SCHEMA_VERSION, Shape
+from helpers.ground.shapes import Verdict
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class LineEdit(Shape):
 class WhatIf(Shape):
     """The settings tried on one trace and the one to use: empty for the default settings, or
     where needs_bytes is not 0. ``grows``: what grows from step to step, in words; then a
-    setting that passes here passes for the steps of the trace only.
+    setting that passes here passes for the steps of the trace only. ``verdict``: why the program
+    failed on that card, or that it did not.
     """
 
     capacity_bytes: int
@@ -104,3 +106,4 @@ class WhatIf(Shape):
     notes: List[str] = field(default_factory=list)
     grows: str = ""
     lines: List[LineEdit] = field(default_factory=list)
+    verdict: Optional[Verdict] = None

@@ -19,6 +19,7 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.next_step import next_step, with_log_of_server
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
+from helpers.judge.program_verdict import program_verdict
 from helpers.judge.worlds import reading_for
 from helpers.look.message import Message
 from helpers.look.wordings import lines
@@ -46,6 +47,11 @@ def diagnose(evidence: CaseEvidence) -> Verdict:
 
 def _diagnose(evidence: CaseEvidence) -> Verdict:
     verdict = verdict_of(observe(evidence), evidence)
+    if evidence.program is not None:
+        of_program = program_verdict(evidence.program)
+        is_open = of_program.label == "cannot-tell"
+        if not is_open or verdict.label == "cannot-tell":
+            return of_program
     if evidence.bundle is None:
         return verdict
     from helpers.look.kernel_log import not_whole  # only a captured box has a log

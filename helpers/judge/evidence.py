@@ -11,7 +11,7 @@ from typing import Any, Callable, Tuple
 
 from helpers.judge import form, table
 from helpers.judge.message_account import Account, account_of
-from helpers.judge.snapshot_evidence import SnapshotFacts
+from helpers.judge.program_facts import ProgramFacts
 from helpers.look.bundle import Bundle
 from helpers.look.files import whole
 from helpers.look.message import Message
@@ -33,8 +33,8 @@ Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
 class CaseEvidence:
     """Everything a person handed over about one failure.
 
-    ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``snapshot`` has the facts of
-    a memory snapshot (allocator.snapshot_facts). ``tools`` are what tools printed, also into the
+    ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``program`` has the facts of
+    a recorded program (allocator.program_facts). ``tools`` are what tools printed, also into the
     error text, which is without it, as (tool, output) pairs. ``narrative`` is what a person wrote in prose:
     it is kept to say that it was not read.
     """
@@ -42,7 +42,7 @@ class CaseEvidence:
     messages: tuple[Message, ...] = ()
     error_text: str = ""
     bundle: Bundle | None = None
-    snapshot: SnapshotFacts | None = None
+    program: ProgramFacts | None = None
     tools: tuple[tuple[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     variables: tuple[tuple[str, str], ...] = ()

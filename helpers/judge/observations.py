@@ -16,7 +16,6 @@ from helpers.judge.posted_access import access_observations, container_observati
 from helpers.judge.posted_processes import process_observations
 from helpers.judge.posted_versions import version_observations
 from helpers.judge.settings_observations import settings_observations
-from helpers.judge.snapshot_evidence import snapshot_observations
 
 
 def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
@@ -34,8 +33,6 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
         from helpers.judge.box_observations import box_observations  # reads every layer of a box
 
         observations += box_observations(evidence, evidence.bundle)
-    if evidence.snapshot is not None:
-        observations += snapshot_observations(evidence.snapshot)
     failed = _something_failed(evidence, observations)
     observations += mark_observations(evidence)
     if evidence.tools and not failed:

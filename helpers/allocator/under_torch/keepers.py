@@ -18,7 +18,7 @@ import sysconfig
 import time
 import types
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 LONGEST_S = 1.5
@@ -52,7 +52,7 @@ class Keeper:
     tensors: int = 0
     bytes: int = 0
     graphs: int = 0
-    addresses: list[int] | None = None
+    addresses: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ def _left_behind() -> Iterator[Step]:
     for candidate in gc.get_objects():
         kind = type(candidate)
         if issubclass(kind, BaseException):
-            trace = BaseException.__traceback__.__get__(candidate)
+            trace: types.TracebackType | None = BaseException.__traceback__.__get__(candidate)  # type: ignore[union-attr]
             while trace is not None:
                 yield from _variables(trace.tb_frame, "exception")
                 trace = trace.tb_next
@@ -311,7 +311,7 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
         storage = storages[tensor]
         keeper = keepers.get((step.where, step.name))
         if keeper is None:
-            keeper = Keeper(step.name, step.kind, step.where, addresses=[])
+            keeper = Keeper(step.name, step.kind, step.where)
             keepers[step.where, step.name] = keeper
         if step.container is not None and len(step.container) > keeper.length:
             keeper.collection = step.collection

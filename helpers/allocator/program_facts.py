@@ -1,0 +1,271 @@
+"""What the recording of a program shows of how it failed, for the judge: the refused request,
+what grows, what other settings would have done, and what the repeats did.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers.allocator.call_sites import LinesError, Requests, requests_of, site_of
+from helpers.allocator.capacity import Runs
+from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
+from helpers.allocator.driver import Card
+from helpers.allocator.edits.comparison import MOST_EVENTS
+from helpers.allocator.growth import growth_of
+from helpers.allocator.requests import prepared
+from helpers.allocator.study import Study
+from helpers.allocator.trace import Trace, TraceError, start_bytes
+from helpers.allocator.trace_file import read_trace
+from helpers.ground.replays import WhatIf
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.program_facts import (
+    Grower,
+    GrowthFacts,
+    Holding,
+    ProgramFacts,
+    Refusal,
+    Repeat,
+    Replays,
+)
+from helpers.look.files import whole
+from helpers.settings.in_force import grid
+from helpers.settings.releases import behaviour
+
+RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
+"""By how much of its size a driver's call changes what is reserved."""
+FIRST_TRIED = ("", "expandable_segments:True")
+"""Settings that a long trace is replayed under; a shorter one also under all that are usual."""
+MOST_HOLDING = 3
+
+
+def evidence_from_trace(path: str | Path) -> CaseEvidence:
+    """Evidence of a trace file, and of the record that lies beside it.
+
+    Raises TraceError, one line, where it is none; runs no code of it.
+    """
+    return CaseEvidence(program=facts_of_file(path))
+
+
+def facts_of_file(path: str | Path) -> ProgramFacts:
+    """The facts of a trace file on the card that it was recorded on. Raises TraceError."""
+    trace = with_record(read_trace(path), Path(path))
+    recorded = circumstances(trace)
+    study = Study(
+        trace=trace,
+        card=Card(recorded.capacity_bytes or AMPLE_BYTES, recorded.held_bytes, recorded.policy),
+        torch=recorded.torch,
+        build=recorded.build,
+        conf=recorded.conf,
+        fraction=recorded.fraction,
+        recorded=trace.recorded_by_gpu,
+        path=Path(path),
+    )
+    return facts_of(study)
+
+
+def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
+    """The facts of a study's trace on its card.
+
+    ``league``: the what-if of the study, where somebody has made it.
+    """
+    path = study.path
+    record = record_of(path)
+    requests = requests_of(study.trace)
+    refusal, operation = _recorded_refusal(study, requests)
+    if refusal is None and study.card.capacity_bytes < AMPLE_BYTES:
+        refusal, operation = _replayed_refusal(study)
+    live = requests.live
+    processes = record.get("processes", ())
+    repeats = record.get("counterfactual") or {}
+    capacity_bytes = study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
+    facts = ProgramFacts(
+        source=f"recording of {path.name if path else study.name}",
+        is_real=study.trace.recorded_by_gpu,
+        is_rehearsed=bool(record.get("rehearsed")),
+        exit_code=record.get("exit_code"),
+        ooms=sum(row.get("ooms", 0) for row in processes),
+        capacity_bytes=capacity_bytes,
+        usable_bytes=max(0, capacity_bytes - study.card.held_bytes),
+        peak_allocated_bytes=int(live.max(initial=0)),
+        peak_reserved_bytes=_most_reserved(study.trace),
+        refusal=refusal,
+        most_live_before_bytes=int(live[:operation].max(initial=0)),
+        holding=_holding(requests, operation if refusal else requests.peak),
+        growth=_growth(requests),
+        without_limit=_repeat(repeats.get("without_limit")),
+        expandable=_repeat(repeats.get("expandable")),
+        conf_variable=behaviour(study.torch, study.build).conf_names[0],
+        command=shlex.join(record.get("command", ())),
+        capacity_option=f"--capacity {capacity_bytes >> 20}MiB" if capacity_bytes else "",
+    )
+    if refusal is None:
+        return facts
+    return replace(facts, replays=_replays(study, league), growth=_growth_of_all(facts, path))
+
+
+def record_of(path: Path | None) -> Mapping[str, Any]:
+    """What `record` or `rehearse` wrote beside a trace; empty where there is no such record."""
+    if path is None:
+        return {}
+    try:
+        record = json.loads(whole(path.with_suffix(".record") / "record.json"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:
+    """The last refusal that was recorded, and its operation; None on another card than that of
+    the recording.
+    """
+    trace = study.trace
+    recorded_bytes = circumstances(trace).capacity_bytes
+    refused = [at for at, call in enumerate(trace.driver) if call.action == "oom"]
+    is_another_card = recorded_bytes not in (0, study.card.capacity_bytes)
+    if not refused or is_another_card:
+        return None, len(trace)
+    call = trace.driver[refused[-1]]
+    reserved = start_bytes(trace.start)
+    for earlier in trace.driver[: refused[-1]]:
+        reserved += RESERVED.get(earlier.action, 0) * earlier.size
+    return (
+        Refusal(
+            request_bytes=call.size,
+            device_free_bytes=call.address,
+            allocated_bytes=int(requests.live[call.event]) if len(trace) else 0,
+            reserved_bytes=reserved,
+            where=_line_of(trace, call.event),
+        ),
+        call.event,
+    )
+
+
+def _replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
+    """The first refusal in the replay on the study's card, and its operation."""
+    stream, origin, _ = prepared(study.trace, study.card)
+    replayed = replace(study, trace=stream)
+    first = replayed.replay().first_oom
+    if first is None:
+        return None, len(study.trace)
+    before = replayed.replay(stop=first)
+    reserved = before.figure("reserved_bytes")
+    operation = int(origin[first])
+    return (
+        Refusal(
+            request_bytes=int(stream.size[first]),
+            device_free_bytes=study.card.capacity_bytes - study.card.held_bytes - reserved,
+            allocated_bytes=before.figure("allocated_bytes"),
+            reserved_bytes=reserved,
+            where=_line_of(study.trace, operation),
+            fails_in_replay=True,
+        ),
+        max(operation, 0),
+    )
+
+
+def _line_of(trace: Trace, operation: int) -> str:
+    """The program's own line of an operation, or the innermost line of Python that it has."""
+    if trace.frame is None or not 0 <= operation < len(trace):
+        return ""
+    stack = int(trace.frame[operation])
+    if stack < 0:
+        return ""
+    site = site_of(trace.frames[stack])
+    return site.name if site.line else ""
+
+
+def _most_reserved(trace: Trace) -> int:
+    """The most that the driver's calls of a recording reserve; 0 where none is recorded."""
+    reserved = start_bytes(trace.start)
+    most = reserved
+    for call in trace.driver:
+        reserved += RESERVED.get(call.action, 0) * call.size
+        most = max(most, reserved)
+    return most
+
+
+def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
+    """The program's own lines that hold most after an operation."""
+    held_bytes = requests.by_site(requests.alive(operation))
+    largest = np.argsort(-held_bytes).tolist()
+    rows = [
+        Holding(requests.sites[at].name, int(held_bytes[at]))
+        for at in largest
+        if requests.sites[at].own
+    ]
+    return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
+
+
+def _growth(requests: Requests, in_repeat: bool = False) -> GrowthFacts | None:
+    """What grows over the steps of a trace; None where it has too few of them."""
+    try:
+        growth = growth_of(requests)
+    except LinesError:
+        return None
+    first, last = growth.window
+    steps = last - first
+    growers = [
+        Grower(
+            line=grower.site.name,
+            asked_at=grower.site.name,
+            bytes_per_step=round(grower.bytes_per_step),
+            kept_bytes=round(grower.bytes_per_step * steps),
+            is_own_line=grower.site.own,
+        )
+        for grower in growth.growers
+    ]
+    return GrowthFacts(tuple(growers), steps, growth.steps.line, in_repeat)
+
+
+def _growth_of_all(facts: ProgramFacts, path: Path | None) -> GrowthFacts | None:
+    """What grows up to the failure, else over the longer recording of the repeat without a
+    limit.
+    """
+    growth = facts.growth
+    if path is None or facts.without_limit is None or (growth is not None and growth.growers):
+        return growth
+    longer = path.with_suffix(".record") / "without-limit.pickle"
+    try:
+        return _growth(requests_of(read_trace(longer)), in_repeat=True) or growth
+    except TraceError:
+        return growth
+
+
+def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
+    """A repeat as a record tells of it."""
+    if not fields:
+        return None
+    return Repeat(
+        capacity_bytes=int(fields["capacity_bytes"]),
+        conf=str(fields["conf"]),
+        fits=bool(fields["fits"]),
+        stopped=str(fields["stopped"]),
+        peak_allocated_bytes=int(fields["peak_allocated_bytes"] or 0),
+        peak_reserved_bytes=int(fields["peak_reserved_bytes"] or 0),
+    )
+
+
+def _replays(study: Study, league: WhatIf | None) -> Replays | None:
+    """What other settings make of the recorded requests; None where they cannot be replayed."""
+    if league is not None:
+        uses = None if league.needs_bytes else league.use
+        return Replays(uses, league.needs_bytes)
+    tried = FIRST_TRIED
+    if len(study.trace) <= MOST_EVENTS:
+        tried += grid(behaviour(study.torch, study.build))
+    try:
+        stream, _, _ = prepared(study.trace, study.card)
+        runs = Runs(stream, study.card, study.torch, study.build, study.fraction)
+        passing = (
+            conf for conf in dict.fromkeys(tried) if runs.passes(conf, study.card.capacity_bytes)
+        )
+        return Replays(next(passing, None))
+    except ValueError:
+        return None

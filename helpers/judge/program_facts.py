@@ -1,0 +1,165 @@
+"""What the recording of a program shows of how it failed: typed facts for the judge.
+
+The allocator's room reads the recording and works them out (allocator.program_facts); nothing
+here reads a file. Sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Tuple
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The allocator at the request that the card refused.
+
+    ``where``: the program's own line that asked, empty where it is not known.
+    ``fails_in_replay``: no such request was recorded; the replay on this card refuses it.
+    """
+
+    request_bytes: int
+    device_free_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    where: str = ""
+    fails_in_replay: bool = False
+
+    @property
+    def usable_bytes(self) -> int:
+        """What this process can have of the card: what it holds and what is free."""
+        return self.reserved_bytes + self.device_free_bytes
+
+    @property
+    def unused_bytes(self) -> int:
+        """What the process holds of the card and does not use."""
+        return self.reserved_bytes - self.allocated_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """What would be missing even if all that is unused lay in one piece; 0 for none."""
+        return max(0, self.allocated_bytes + self.request_bytes - self.usable_bytes)
+
+
+@dataclass(frozen=True)
+class Grower:
+    """What the program keeps more of with each step.
+
+    ``line``: where it is kept, else where it is asked for; ``asked_at``: the line that asks for
+    it; ``keeper``: the variable, list or attribute that holds it, empty where it is not known.
+    """
+
+    line: str
+    asked_at: str
+    bytes_per_step: int
+    kept_bytes: int
+    keeper: str = ""
+    is_own_line: bool = True
+
+
+@dataclass(frozen=True)
+class GrowthFacts:
+    """What grows over the steps of the program, the most telling first.
+
+    ``steps``: how many were counted. ``begins``: the line at which each begins. ``in_repeat``:
+    they are those of the repeat without a limit.
+    """
+
+    growers: Tuple[Grower, ...]
+    steps: int
+    begins: str = ""
+    in_repeat: bool = False
+
+    @property
+    def bytes_per_step(self) -> int:
+        return sum(grower.bytes_per_step for grower in self.growers)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(grower.kept_bytes for grower in self.growers)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """The program rehearsed once more: on how large a card, with which settings, and how it
+    ended.
+
+    ``stopped``: by which limit, so that the peaks are those reached until then.
+    """
+
+    capacity_bytes: int
+    conf: str
+    fits: bool
+    stopped: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class Replays:
+    """What the recorded requests do under other settings, up to the end of the recording.
+
+    ``passes_with``: the setting under which all of them are met, None where no setting does
+    that; ``needs_bytes``: then, how much larger the card would have to be.
+    """
+
+    passes_with: str | None
+    needs_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one line of the program holds when most is live."""
+
+    line: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SettingTrouble:
+    """A setting of the allocator that is not in force as the program means it.
+
+    ``kind``: late, misspelt, malformed or ineffective. ``variable`` and ``value`` as they were
+    set; ``instead``: what to set in its place, and ``says`` why it is not in force, a sentence.
+    """
+
+    kind: str
+    variable: str
+    value: str
+    instead: str
+    says: str
+
+
+@dataclass(frozen=True)
+class ProgramFacts:
+    """What the recording of a program shows.
+
+    ``source``: what the figures rest on, such as "recording of train.pickle". ``is_real``: torch's
+    own allocator ran, on a card or in a rehearsal; a made trace proves something about itself
+    alone. ``exit_code``: None where no record says how the program ended. ``ooms``: how often a
+    request was refused, caught ones included. ``usable_bytes``: what the process can have of the
+    card; 0 where that is not known. ``most_live_before_bytes``: the most that was live at any
+    time before the refused request. ``conf_variable``: the name that this build reads the
+    allocator's settings from. ``command``: the program's, empty where no record has it.
+    """
+
+    source: str
+    is_real: bool = True
+    exit_code: int | None = None
+    ooms: int = 0
+    capacity_bytes: int = 0
+    usable_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    refusal: Refusal | None = None
+    most_live_before_bytes: int = 0
+    growth: GrowthFacts | None = None
+    replays: Replays | None = None
+    without_limit: Repeat | None = None
+    expandable: Repeat | None = None
+    holding: Tuple[Holding, ...] = ()
+    settings: SettingTrouble | None = None
+    conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
+    command: str = ""
+    capacity_option: str = ""
+    is_rehearsed: bool = False

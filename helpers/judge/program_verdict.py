@@ -1,0 +1,445 @@
+"""Why did the recorded program fail, or did it?
+
+One answer from all that its recording shows. What grows outranks what does not fit, for a
+program that keeps more with each step fills any card; a full card outranks fragmentation, for
+no setting makes room that is not there; fragmentation is confirmed by a counterfactual alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.units import GIB, show_bytes
+from helpers.judge.program_facts import Grower, GrowthFacts, ProgramFacts, Refusal, Repeat
+
+EXPANDABLE = "expandable_segments:True"
+ANOTHERS_BYTES = GIB
+"""More than this of the card, neither free nor this process's, is more than a context takes
+(300 to 700 MiB, by chip and release)."""
+
+
+def program_verdict(facts: ProgramFacts) -> Verdict:
+    """The verdict on a recorded program. What it leaves open is ``cannot-tell``: other evidence
+    may decide it.
+    """
+    verdict = _verdict(facts)
+    if facts.is_real or verdict.confidence != "confirmed":
+        return verdict
+    return replace(verdict, confidence="likely")
+
+
+def _verdict(facts: ProgramFacts) -> Verdict:
+    refusal = facts.refusal
+    if facts.settings is not None and _explains(facts):
+        return _setting(facts)
+    if refusal is None:
+        return _nothing_refused(facts)
+    if facts.exit_code == 0 and not refusal.fails_in_replay:
+        return _went_on(facts, refusal)
+    if _passes_with_another_setting(facts, refusal):
+        return _fragmentation(facts, refusal)
+    if facts.growth is not None and _growth_fills_the_card(facts, facts.growth, refusal):
+        return _leak(facts, facts.growth, refusal)
+    if _others_hold_it(facts, refusal):
+        return _others(facts, refusal)
+    if _only_lies_in_pieces(facts, refusal):
+        return _fragmentation(facts, refusal)
+    if _is_too_much(facts, refusal):
+        return _capacity(facts, refusal)
+    return _undecided(facts, refusal)
+
+
+# The questions.
+
+
+def _explains(facts: ProgramFacts) -> bool:
+    """Whether the setting that is not in force is why it failed: torch refused it, or the
+    program passes where it is in force.
+    """
+    assert facts.settings is not None, "asked only where there is one"
+    if facts.settings.kind == "malformed":
+        return True
+    means_expandable = "expandable_segments" in facts.settings.instead
+    return facts.refusal is not None and means_expandable and _fits(facts.expandable)
+
+
+def _fits(repeat: Repeat | None) -> bool:
+    return repeat is not None and repeat.fits
+
+
+def _growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
+    """Whether the request would have been met without what grew, or the program goes on growing
+    beyond the card where nothing limits it.
+    """
+    if not growth.growers:
+        return False
+    grows_on = _needs_more_than_it_can_have(facts, refusal)
+    if growth.in_repeat:
+        return grows_on
+    room = refusal.device_free_bytes + refusal.unused_bytes
+    return grows_on or growth.kept_bytes + room >= refusal.request_bytes
+
+
+def _others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether others hold so much of the card that the request would fit without them."""
+    others_bytes = facts.capacity_bytes - refusal.usable_bytes
+    if refusal.fails_in_replay or others_bytes < ANOTHERS_BYTES:
+        return False
+    return refusal.missing_bytes < others_bytes
+
+
+def _passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether the whole program passes with another setting alone: in a repeat, or in the replay
+    of a recording that goes on behind the request.
+    """
+    if facts.expandable is not None:
+        return facts.expandable.fits
+    return refusal.fails_in_replay and _requests_pass(facts)
+
+
+def _requests_pass(facts: ProgramFacts) -> bool:
+    return facts.replays is not None and facts.replays.passes_with is not None
+
+
+def _only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether another setting gets past the request, and the program had as much live before as
+    it would have with it: so it asks for nothing that the card has not held already.
+    """
+    if facts.expandable is not None or _needs_more_than_it_can_have(facts, refusal):
+        return False
+    needed = refusal.allocated_bytes + refusal.request_bytes
+    return _requests_pass(facts) and facts.most_live_before_bytes >= needed
+
+
+def _is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether the program needs more than it can have, whatever the settings."""
+    if _needs_more_than_it_can_have(facts, refusal):
+        return True
+    no_setting = facts.replays is not None and facts.replays.passes_with is None
+    return refusal.missing_bytes > 0 or no_setting or facts.expandable is not None
+
+
+def _needs_more_than_it_can_have(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether more was live in the repeat without a limit than the process can have."""
+    repeat = facts.without_limit
+    return repeat is not None and repeat.peak_allocated_bytes > refusal.usable_bytes
+
+
+# The answers.
+
+
+def _setting(facts: ProgramFacts) -> Verdict:
+    trouble = facts.settings
+    assert trouble is not None, "asked only where there is one"
+    evidence = [_said("setting", f"{trouble.variable}={trouble.value}", facts, trouble.says)]
+    if facts.refusal is not None:
+        evidence.append(_of_refusal(facts, facts.refusal))
+    if facts.expandable is not None:
+        evidence.append(_of_repeat(facts.expandable, facts))
+    return Verdict(
+        cause="config-ineffective",
+        confidence="confirmed",
+        title=trouble.says,
+        summary=f"{trouble.says}.",
+        evidence=evidence,
+        next_step=NextStep(
+            what="Set it before the program starts",
+            command=f"export {trouble.instead}",
+            precondition="the program is started anew; a running one keeps what it has",
+            blast_radius="programs started from this shell",
+        ),
+    )
+
+
+def _nothing_refused(facts: ProgramFacts) -> Verdict:
+    """A program that ended well, or a recording in which nothing failed."""
+    sizes = f"{show_bytes(facts.peak_allocated_bytes)} allocated at its peak"
+    evidence = [_size("peak", facts.peak_allocated_bytes, facts, "Allocated at the peak")]
+    if facts.peak_reserved_bytes:
+        reserved = facts.peak_reserved_bytes
+        evidence.append(_size("reserved", reserved, facts, "Reserved of the card at the most"))
+    evidence += _of_holding(facts)
+    ended_well = facts.exit_code == 0
+    growth = facts.growth
+    grower = growth.growers[0] if growth is not None and growth.growers else None
+    title = f"No request was refused in this recording: {sizes}"
+    if growth is not None and grower is not None and not ended_well:
+        title = f"No request was refused in this recording; it {_keeps(grower, growth)}"
+    if ended_well and facts.usable_bytes:
+        title = f"The program ran to its end: {sizes}, of {show_bytes(facts.usable_bytes)}"
+    elif ended_well:
+        title = f"The program ran to its end: {sizes}"
+    summary = f"{title}."
+    if growth is not None and grower is not None:
+        summary += f" It {_keeps(grower, growth)}; that is a leak only if nobody wants it."
+        evidence.append(_of_growth(facts, growth))
+    elif growth is not None:
+        summary += f" Nothing grows over its {growth.steps} steps."
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        state="healthy" if ended_well else "",
+        title=title,
+        summary=summary,
+        evidence=evidence,
+        missing=[] if ended_well else [_the_failing_run()],
+        next_step=NextStep(
+            what="Ask what another card or setting would do, or what grows",
+            command="python3 -m helpers whatif TRACE --capacity 16GiB\npython3 -m helpers leaks TRACE",
+        ),
+    )
+
+
+def _went_on(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """A program that caught its out-of-memory and ended well."""
+    times = "once" if facts.ooms == 1 else f"{facts.ooms} times"
+    title = f"The program ran out of memory {times}, caught it, and ran to its end"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        state="healthy",
+        title=title,
+        summary=f"{title}: it looks for what fits, or can do without.",
+        evidence=[_of_refusal(facts, refusal)],
+        next_step=NextStep(what="Nothing, unless it was meant to have that memory"),
+    )
+
+
+def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+    grower = growth.growers[0]
+    evidence = [_of_growth(facts, growth), _of_refusal(facts, refusal)]
+    against: list[Evidence] = []
+    if facts.without_limit is not None:
+        evidence.append(_of_repeat(facts.without_limit, facts))
+    if facts.expandable is not None:
+        repeat = _of_repeat(facts.expandable, facts)
+        (against if facts.expandable.fits else evidence).append(repeat)
+    is_measured = facts.without_limit is not None or grower.keeper
+    keeper = grower.keeper or "what is kept there"
+    return Verdict(
+        cause="user-leak",
+        confidence="confirmed" if is_measured and not against else "likely",
+        title=f"Your program {_keeps(grower, growth)}",
+        summary=f"Your program {_keeps(grower, growth)}, until the card is full.",
+        alternatives=[] if is_measured else [Alternative("true-capacity", "weak")],
+        evidence=evidence,
+        against=against,
+        missing=[] if is_measured else [_repeat_decides(facts)],
+        next_step=NextStep(
+            what=f"At {grower.line}, keep numbers or tensors of the host instead of {keeper}: "
+            ".item(), or .detach().cpu(); or drop it when the step ends",
+            command=_rehearse(facts),
+            precondition="after the change: it passes, or names the next line that keeps",
+        ),
+    )
+
+
+def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """The rest of the card belongs to somebody else: whose it is, the recording cannot say."""
+    others_bytes = facts.capacity_bytes - refusal.usable_bytes
+    title = f"{show_bytes(others_bytes)} of the card is neither free nor this program's"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=title,
+        summary=f"{title}; without it the request would have been met.",
+        alternatives=[Alternative("external-holder", "weak")],
+        evidence=[
+            _of_refusal(facts, refusal),
+            _size(
+                "others", others_bytes, facts, "Of the card, and neither free nor this process's"
+            ),
+        ],
+        missing=[Missing("who holds the card", "python3 -m helpers diagnose live --wide")],
+        next_step=NextStep(
+            what="See who holds the card while the program runs",
+            command="python3 -m helpers diagnose live --wide",
+        ),
+    )
+
+
+def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    setting = EXPANDABLE
+    if facts.expandable is None and facts.replays is not None:
+        setting = facts.replays.passes_with or ""
+    passes = f"it passes with {setting}" if setting else "it passes with the default settings"
+    title = (
+        f"The card has room for {show_bytes(refusal.request_bytes)}, but not in one piece; {passes}"
+    )
+    evidence = [
+        _of_refusal(facts, refusal),
+        _size("unused", refusal.unused_bytes, facts, "Held by this process and not in use"),
+    ]
+    if facts.expandable is not None:
+        evidence.insert(0, _of_repeat(facts.expandable, facts))
+    elif facts.most_live_before_bytes:
+        says = "Live at once earlier in the same run, on the same card"
+        evidence.append(_size("live-before", facts.most_live_before_bytes, facts, says))
+    command = f"export {facts.conf_variable}={setting}"
+    if not setting:
+        command = f"unset {facts.conf_variable}"
+    summary = f"{title}."
+    if facts.growth is not None and facts.growth.growers:
+        grower = facts.growth.growers[0]
+        summary += f" It also {_keeps(grower, facts.growth)}, and longer runs end by that."
+    return Verdict(
+        cause="allocator-fragmentation",
+        confidence="confirmed",
+        title=title,
+        summary=summary,
+        evidence=evidence,
+        next_step=NextStep(
+            what="Set it before the program starts",
+            command=command,
+            precondition="the program is started anew; a running one keeps what it has",
+            blast_radius="programs started from this shell",
+        ),
+    )
+
+
+def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    repeat = facts.without_limit
+    usable = show_bytes(refusal.usable_bytes)
+    is_over = _needs_more_than_it_can_have(facts, refusal)
+    needed = refusal.allocated_bytes + refusal.request_bytes
+    least = "at least "
+    if repeat is not None and is_over:
+        needed = max(needed, repeat.peak_allocated_bytes)
+        least = "at least " if repeat.stopped else ""
+    title = f"The program needs {least}{show_bytes(needed)} at once; it can have {usable}"
+    if needed <= refusal.usable_bytes:
+        request = show_bytes(refusal.request_bytes)
+        title = f"No setting finds a piece of {request} in the {usable} that the program can have"
+    evidence = [_of_refusal(facts, refusal)]
+    if repeat is not None:
+        evidence.insert(0, _of_repeat(repeat, facts))
+    if facts.expandable is not None:
+        evidence.append(_of_repeat(facts.expandable, facts))
+    elif facts.replays is not None and facts.replays.needs_bytes:
+        more = facts.replays.needs_bytes
+        evidence.append(_size("needs", more, facts, "Missing under the best setting"))
+    evidence += _of_holding(facts)
+    has_steps = facts.growth is not None and facts.growth.steps > 0
+    is_certain = is_over or (refusal.missing_bytes > 0 and has_steps)
+    what = "Ask for less at once: a smaller batch, shorter inputs, checkpointing or offload"
+    if facts.holding:
+        what += f"; most is held by {facts.holding[0].line}"
+    return Verdict(
+        cause="true-capacity",
+        confidence="confirmed" if is_certain else "likely",
+        title=title,
+        summary=f"{title}.",
+        alternatives=[] if is_certain else [Alternative("user-leak", "weak")],
+        evidence=evidence,
+        missing=[] if is_certain else [_repeat_decides(facts)],
+        next_step=NextStep(
+            what=what,
+            command=_rehearse(facts),
+            precondition="after the change: it says whether it fits",
+            blast_radius="slower, or other results with another batch",
+        ),
+    )
+
+
+def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """More was never live, and it would have fitted in one piece: what comes after decides."""
+    alternatives = [
+        Alternative("true-capacity", "weak"),
+        Alternative("allocator-fragmentation", "weak"),
+    ]
+    evidence = [_of_refusal(facts, refusal)]
+    evidence += _of_holding(facts)
+    summary = (
+        "The refused request would fit in what is free and unused together, and in no piece of "
+        "it; the recording ends there, so it does not show whether the program needs still more."
+    )
+    replays = facts.replays
+    if replays is not None and replays.passes_with is not None:
+        setting = replays.passes_with or "the default settings"
+        summary += f" Under {setting} it gets past this request; what comes after was not recorded."
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=f"{show_bytes(refusal.request_bytes)} found no piece that holds it; "
+        "whether the program needs still more was not recorded",
+        summary=summary,
+        alternatives=alternatives,
+        evidence=evidence,
+        missing=[_repeat_decides(facts)],
+        next_step=NextStep(
+            what="Rehearse the program: the repeats without a limit decide",
+            command=_rehearse(facts),
+        ),
+    )
+
+
+# The words.
+
+
+def _keeps(grower: Grower, growth: GrowthFacts) -> str:
+    size = show_bytes(growth.bytes_per_step)
+    keeper = f" in {grower.keeper}" if grower.keeper else ""
+    return f"keeps {size} more each step{keeper} ({grower.line})"
+
+
+def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
+    grower = growth.growers[0]
+    where = grower.line
+    if grower.asked_at and grower.asked_at != grower.line:
+        where += f", asked for at {grower.asked_at}"
+    says = f"Kept at {where} over {growth.steps} steps"
+    if growth.in_repeat:
+        says += " of the repeat without a limit"
+    return _size("grows", growth.kept_bytes, facts, says)
+
+
+def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
+    where = f" at {refusal.where}" if refusal.where else ""
+    verb = "Refused in the replay" if refusal.fails_in_replay else "Refused"
+    live = show_bytes(refusal.allocated_bytes)
+    says = f"{verb}{where}, with {live} live and {show_bytes(refusal.device_free_bytes)} free"
+    return _size("refused", refusal.request_bytes, facts, says)
+
+
+def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
+    card = show_bytes(repeat.capacity_bytes)
+    settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
+    how = "passes" if repeat.fits else "runs out there too"
+    if repeat.stopped:
+        how = f"was ended by {repeat.stopped}"
+    says = f"Allocated at the peak of the same program on {card}{settings}, where it {how}"
+    name = "expandable" if settings else "without-limit"
+    return _size(name, repeat.peak_allocated_bytes, facts, says, source="rehearsed once more")
+
+
+def _of_holding(facts: ProgramFacts) -> list[Evidence]:
+    return [
+        _size(f"holds-{number}", holding.bytes, facts, f"Live at the peak, from {holding.line}")
+        for number, holding in enumerate(facts.holding[:3], 1)
+    ]
+
+
+def _size(name: str, size: int, facts: ProgramFacts, says: str, source: str = "") -> Evidence:
+    return Evidence(name, seen(size, "bytes", source or facts.source), says)
+
+
+def _said(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
+    return Evidence(name, seen(words, "text", facts.source), says)
+
+
+def _rehearse(facts: ProgramFacts) -> str:
+    """The command that would decide, for the program that was recorded."""
+    card = facts.capacity_option or "--gpu 4090"
+    return f"python3 -m helpers rehearse {card} -- {facts.command or 'python train.py'}"
+
+
+def _repeat_decides(facts: ProgramFacts) -> Missing:
+    return Missing(
+        "the same program without a limit, which only a rehearsal can run", _rehearse(facts)
+    )
+
+
+def _the_failing_run() -> Missing:
+    how = "python3 -m helpers record --out trace.pickle -- python train.py"
+    return Missing("a recording of the run that failed", how)
