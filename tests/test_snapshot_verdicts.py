@@ -91,17 +91,6 @@ def test_fragmentation_is_confirmed_only_where_as_much_was_live_before(tmp_path)
     }
 
 
-def test_blocks_that_no_setting_joins_are_no_fragmentation(tmp_path):
-    toy = Toy()
-    blocks = [toy.alloc(10 * MIB - 512 * 2) for _ in range(16)]
-    for address in blocks[1::2]:
-        toy.free(address)
-    refuse(toy, 78 * MIB, MIB)
-    verdict = judged(toy, tmp_path)
-    assert (verdict.cause, verdict.confidence) == ("true-capacity", "likely")
-    assert verdict.headline.startswith("No setting finds a piece of 78.00 MiB")
-
-
 def test_live_blocks_that_leave_no_room_are_capacity_and_refute_fragmentation(tmp_path):
     verdict = judged(full(), tmp_path)
     assert verdict.cause == "true-capacity" and verdict.confidence in ("likely", "confirmed")

@@ -257,7 +257,7 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
     if league is not None:
         uses = None if league.needs_bytes else league.use
         return Replays(uses, league.needs_bytes)
-    tried = FIRST_TRIED
+    tried: tuple[str, ...] = FIRST_TRIED
     if len(study.trace) <= MOST_EVENTS:
         tried += grid(behaviour(study.torch, study.build))
     try:
