@@ -18,7 +18,7 @@ from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
-from helpers.commands.rehearse import _grows
+from helpers.allocator.views.trace_verdict import verdict_of_file
 
 SITES = {"batch": 10, "forward": 11, "backward": 12, "keep": 13, "state": 14, "other": 15}
 BACKWARD = "/usr/lib/python3/dist-packages/torch/autograd/__init__.py"
@@ -204,6 +204,6 @@ def test_leaks_says_what_grows_and_whatif_gives_no_all_clear(tmp_path):
     assert "on 23.64 GiB it runs out in step 6,040 (replayed step by step)" in out
     code, out, _ = run("whatif", path, "--only", "--capacity", "1GiB")
     assert "grows by 3.00 MiB a step" in out and "later steps run out" in out
-    assert _grows(path).startswith("live memory grows by 3.00 MiB a step")  # as record says
+    assert "keeps 3.00 MiB more each step" in verdict_of_file(path).headline  # as record says
     code, _, err = run("leaks", "env/traces/cpu-training-step.parquet")
     assert code == 2 and "none of the 39 call sites of the trace is a line of Python" in err

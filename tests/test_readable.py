@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 70_570,
+    "allocator": 71_290,
     "batch": 30_050,
-    "commands": 12_300,
+    "commands": 12_520,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 38_740,
+    "judge": 41_200,
     "look": 53_273,
     "rehearse": 17_580,
     "settings": 11_280,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 351_153,
+    "TOTAL": 354_540,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

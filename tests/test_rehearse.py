@@ -237,7 +237,7 @@ SIZE = read("nonzero", True)
     ],
 )
 def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
-    ended = SimpleNamespace(exit_code=code, signal="")
+    ended = SimpleNamespace(exit_code=code, signal="", processes=())
     told = {**QUIET, "error": error, "message": message}
     assert re.match(says, fault.whose(ended, [told]))
     if error == "ValueError":
@@ -258,7 +258,7 @@ def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it()
         ("error of the fake CUDA driver", "the rehearsal: it asked"),
     ):
         told = {**asked, "error": message and "RuntimeError", "message": message}
-        ended = SimpleNamespace(exit_code=1, signal="")
+        ended = SimpleNamespace(exit_code=1, signal="", processes=())
         assert re.match(says, fault.whose(ended, [told])), message
 
 
@@ -336,8 +336,7 @@ def test_the_answer_names_card_torch_failure_and_trust():
     out = Oom(256 * MIB, 10 * MIB, ("train.py:3 step",), words)
     lines = "\n".join(view.in_lines(ran(fits=False, oom=out, trust=("trust me",))))
     assert "rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1: does not fit" in lines
-    assert "train.py:3 step" in lines and "read as:" in lines and "trust me" in lines
-    assert "caught it" in "\n".join(view.in_lines(ran(fits=False, oom=replace(out, message=""))))
+    assert "train.py:3 step" in lines and "trust me" in lines
     assert "as far as that can be told" in view.in_lines(ran(exact=False))[0]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from helpers.judge.program_facts import (
 from helpers.look.files import whole
 from helpers.settings.in_force import grid
 from helpers.settings.releases import behaviour
+from helpers.settings.table import CONF_NAMES
+from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
 RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
 """By how much of its size a driver's call changes what is reserved."""
@@ -101,6 +103,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         growth=_growth(requests),
         without_limit=_repeat(repeats.get("without_limit")),
         expandable=_repeat(repeats.get("expandable")),
+        settings=_settings_trouble(study.trace, processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         command=shlex.join(record.get("command", ())),
         capacity_option=f"--capacity {capacity_bytes >> 20}MiB" if capacity_bytes else "",
@@ -119,6 +122,19 @@ def record_of(path: Path | None) -> Mapping[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def _settings_trouble(
+    trace: Trace, processes: Sequence[Mapping[str, Any]]
+) -> SettingsTrouble | None:
+    """What is wrong with the allocator's settings of the first process that used a GPU."""
+    conf = trace.header.get("conf")
+    in_force = {} if conf is None else {CONF_NAMES[0]: conf}
+    for process in processes:
+        variables = process.get("allocator_variables")
+        if variables and process.get("devices"):
+            return settings_trouble(variables, in_force, process.get("torch") or {})
+    return None
 
 
 def _recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:

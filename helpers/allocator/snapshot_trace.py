@@ -234,7 +234,7 @@ def _header(snapshot: Snapshot, capacity: int | None) -> dict[str, Any]:
         "label": RECORDED_ON_GPU,
         "recorded_by_gpu": True,
         "device": snapshot.device,
-        "conf": conf_of(snapshot),
+        "conf": conf_of(snapshot) if snapshot.settings else None,
         "vram": capacity or None,
         "final_reserved_bytes": start_bytes(snapshot.segments),
     }

@@ -19,6 +19,7 @@ from helpers.commands.use import PROGRAM, WrongUse
 from helpers.ground.places import OUTPUTS
 
 if TYPE_CHECKING:
+    from helpers.allocator.record import Recording
     from helpers.look.cards import GpuCard
     from helpers.rehearse.counterfactual import Counterfactual
     from helpers.rehearse.rehearsal import Rehearsal
@@ -76,32 +77,25 @@ def record(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
-    trace = recording.trace
-    if not trace:
-        end = f"no trace: {recording.why_no_trace}"
-    elif growing := _grows(trace):
-        ask = f"next: python3 -m helpers leaks {trace} --capacity 20GiB"
-        end = f"gpu snapshot: {trace}; {growing}; {ask}"
-    else:
-        ask = f"next: python3 -m helpers whatif {trace} --capacity 20GiB"
-        end = f"gpu snapshot: {trace}; {ask}"
-    _print_lines([*recording.notes, end], sys.stderr)
+    _print_lines([*recording.notes, *_end_of_recording(recording)], sys.stderr)
     return recording.exit_code
 
 
-def _grows(trace: Path) -> str:
-    """What grows in a trace that was just recorded, in words.
-
-    Empty where nothing does or the trace cannot be read.
+def _end_of_recording(recording: Recording) -> list[str]:
+    """Why the recorded program failed, or that it did not, where its trace is, and the command
+    that comes next.
     """
-    from helpers.allocator.growth import growth_words
-    from helpers.allocator.trace import TraceError
-    from helpers.allocator.trace_file import read_trace
+    from helpers.allocator.views.trace_verdict import verdict_of_file
 
-    try:
-        return growth_words(read_trace(trace))
-    except TraceError:
-        return ""
+    trace = recording.trace
+    if not trace:
+        return [f"no trace: {recording.why_no_trace}"]
+    verdict = verdict_of_file(trace)
+    headline = f"{verdict.headline}." if verdict else ""
+    ask = f"python3 -m helpers diagnose {trace}"
+    if verdict is not None and verdict.missing:
+        ask = verdict.missing[0].how
+    return [headline, f"gpu snapshot: {trace}; next: {ask}"]
 
 
 def rehearse(arguments: argparse.Namespace) -> int:
@@ -260,6 +254,8 @@ class Bench:
 
 
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
+    from helpers.allocator.views.trace_verdict import verdict_of_file
+    from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
     from helpers.rehearse.view import between, in_lines
 
@@ -279,13 +275,16 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         least = replace(bench.limits, values="least")
         both.insert(0, bench.run(command, bench.card, least_out, limits=least))
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
+    verdict = verdict_of_file(rehearsal.trace) if rehearsal.trace and not stopped else None
     if arguments.json:
         shapes = [_shape(run) for run in both]
         shapes[-1]["counterfactual"] = counterfactual.as_shape()
+        shapes[-1]["verdict"] = as_dict(verdict) if verdict else None
         shape = shapes if len(shapes) > 1 else shapes[0]
         print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
-        _print_lines([*between(both), *in_lines(rehearsal)], sys.stderr)
+        answer = f"{verdict.headline}." if verdict else ""
+        _print_lines([answer, *between(both), *in_lines(rehearsal)], sys.stderr)
         if rehearsal.ooms and not arguments.no_counterfactual:
             _print_lines(counterfactual.in_lines(), sys.stderr)
     if rehearsal.too_much:

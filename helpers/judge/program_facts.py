@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
+from helpers.settings.trouble import SettingsTrouble
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -116,21 +118,6 @@ class Holding:
 
 
 @dataclass(frozen=True)
-class SettingTrouble:
-    """A setting of the allocator that is not in force as the program means it.
-
-    ``kind``: late, misspelt, malformed or ineffective. ``variable`` and ``value`` as they were
-    set; ``instead``: what to set in its place, and ``says`` why it is not in force, a sentence.
-    """
-
-    kind: str
-    variable: str
-    value: str
-    instead: str
-    says: str
-
-
-@dataclass(frozen=True)
 class ProgramFacts:
     """What the recording of a program shows.
 
@@ -158,7 +145,7 @@ class ProgramFacts:
     without_limit: Repeat | None = None
     expandable: Repeat | None = None
     holding: Tuple[Holding, ...] = ()
-    settings: SettingTrouble | None = None
+    settings: SettingsTrouble | None = None
     conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     command: str = ""
     capacity_option: str = ""

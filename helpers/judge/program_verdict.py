@@ -58,7 +58,7 @@ def _explains(facts: ProgramFacts) -> bool:
     program passes where it is in force.
     """
     assert facts.settings is not None, "asked only where there is one"
-    if facts.settings.kind == "malformed":
+    if facts.settings.fatal:
         return True
     means_expandable = "expandable_segments" in facts.settings.instead
     return facts.refusal is not None and means_expandable and _fits(facts.expandable)
@@ -132,7 +132,7 @@ def _needs_more_than_it_can_have(facts: ProgramFacts, refusal: Refusal) -> bool:
 def _setting(facts: ProgramFacts) -> Verdict:
     trouble = facts.settings
     assert trouble is not None, "asked only where there is one"
-    evidence = [_said("setting", f"{trouble.variable}={trouble.value}", facts, trouble.says)]
+    evidence = [_said("setting", f"{trouble.variable}={trouble.value}", facts, trouble.why)]
     if facts.refusal is not None:
         evidence.append(_of_refusal(facts, facts.refusal))
     if facts.expandable is not None:
@@ -144,8 +144,8 @@ def _setting(facts: ProgramFacts) -> Verdict:
         summary=f"{trouble.says}.",
         evidence=evidence,
         next_step=NextStep(
-            what="Set it before the program starts",
-            command=f"export {trouble.instead}",
+            what=trouble.advice[:1].upper() + trouble.advice[1:],
+            command=f"export {trouble.instead}" if trouble.instead else "",
             precondition="the program is started anew; a running one keeps what it has",
             blast_radius="programs started from this shell",
         ),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from helpers.ground.units import show_bytes
-from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import evidence_from_message
 from helpers.look.cards import cards
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
@@ -104,9 +102,6 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
         frames = " < ".join(oom.frames[:MOST_FRAMES]) or "no Python frame"
         sizes = f"{show_bytes(oom.requested_bytes)} asked of the card, {show_bytes(oom.free_bytes)} free"
         lines.append(f"first out of memory: {sizes}; {frames}")
-        headline = diagnose(evidence_from_message(oom.message)).headline if oom.message else ""
-        caught = "the program caught it, so its words are not here"
-        lines.append(f"read as: {headline}" if headline else caught)
     elif rehearsal.error:
         how = "it ended by"
         if not rehearsal.exit_code:
@@ -119,7 +114,7 @@ def _trace_line(rehearsal: Rehearsal) -> str:
     trace = rehearsal.trace
     if not trace:
         return f"no trace: {rehearsal.why_no_trace}"
-    return f"trace: {trace}; next: python3 -m helpers whatif {trace}"
+    return f"trace: {trace}; next: python3 -m helpers diagnose {trace}"
 
 
 def _notes(rehearsal: Rehearsal) -> list[str]:

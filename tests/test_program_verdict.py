@@ -1,0 +1,218 @@
+"""One answer for a recorded program: which facts lead to which cause, and that no door differs."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+from command_line import verb
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_allocator import MIB, Toy
+
+from helpers.ground.contract import from_json
+from helpers.ground.shapes import Verdict
+from helpers.judge.program_facts import (
+    Grower,
+    GrowthFacts,
+    Holding,
+    ProgramFacts,
+    Refusal,
+    Repeat,
+    Replays,
+)
+from helpers.judge.program_verdict import program_verdict
+from helpers.settings.trouble import SettingsTrouble
+
+GIB = 1 << 30
+CARD = 8 * GIB
+REFUSED = Refusal(GIB, GIB // 2, 5 * GIB, CARD - GIB // 2, "train.py:31 forward")
+FAILED = ProgramFacts(
+    source="recording of run.pickle",
+    exit_code=1,
+    ooms=1,
+    capacity_bytes=CARD,
+    usable_bytes=CARD,
+    refusal=REFUSED,
+    most_live_before_bytes=5 * GIB,
+    holding=(Holding("train.py:31 forward", 3 * GIB),),
+)
+GREW = GrowthFacts((Grower("eval.py:7 main", "eval.py:5 main", MIB, 40 * MIB, "`outputs`"),), 40)
+STEADY = GrowthFacts((), 40)
+
+
+def repeat(peak_bytes, fits=True, conf="", stopped="", card=16 * CARD):
+    return Repeat(card, conf, fits, stopped, peak_bytes, peak_bytes)
+
+
+def expandable(fits):
+    return repeat(6 * GIB, fits, "expandable_segments:True", card=CARD)
+
+
+OVER = repeat(13 * GIB)
+UNDER = repeat(6 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "confidence"),
+    [
+        (dict(without_limit=OVER, expandable=expandable(False)), "true-capacity", "confirmed"),
+        (dict(without_limit=OVER, growth=GREW), "user-leak", "confirmed"),
+        (dict(growth=GREW), "user-leak", "confirmed"),
+        (dict(growth=replace(GREW, in_repeat=True)), "cannot-tell", "weak"),
+        (
+            dict(growth=replace(GREW, in_repeat=True), without_limit=OVER),
+            "user-leak",
+            "confirmed",
+        ),
+        (
+            dict(without_limit=UNDER, expandable=expandable(True)),
+            "allocator-fragmentation",
+            "confirmed",
+        ),
+        (
+            dict(growth=GREW, without_limit=UNDER, expandable=expandable(True)),
+            "allocator-fragmentation",
+            "confirmed",
+        ),
+        (dict(replays=Replays("expandable_segments:True")), "cannot-tell", "weak"),
+        (
+            dict(replays=Replays("expandable_segments:True"), most_live_before_bytes=7 * GIB),
+            "allocator-fragmentation",
+            "confirmed",
+        ),
+        (dict(replays=Replays(None, MIB)), "true-capacity", "likely"),
+        (dict(exit_code=0), "cannot-tell", "weak"),
+    ],
+)
+def test_which_facts_lead_to_which_cause(facts, cause, confidence):
+    verdict = program_verdict(replace(FAILED, **facts))
+    assert (verdict.cause, verdict.confidence) == (cause, confidence)
+    assert verdict.headline and verdict.next_step.what
+
+
+def test_live_bytes_that_leave_no_room_are_confirmed_where_steps_were_counted_and_none_grew():
+    full = replace(REFUSED, allocated_bytes=CARD - GIB)
+    over = replace(FAILED, refusal=replace(full, request_bytes=2 * GIB))
+    assert program_verdict(over).confidence == "likely"
+    assert program_verdict(replace(over, growth=STEADY)).confidence == "confirmed"
+
+
+def test_a_program_that_ran_to_its_end_is_healthy_whether_it_caught_an_out_of_memory_or_none():
+    caught = program_verdict(replace(FAILED, exit_code=0, ooms=3))
+    assert caught.state == "healthy" and "3 times" in caught.headline
+    passed = replace(FAILED, exit_code=0, ooms=0, refusal=None)
+    assert program_verdict(passed).state == "healthy"
+    assert program_verdict(replace(passed, growth=GREW)).state == "healthy"
+
+
+def test_a_setting_that_came_too_late_is_the_cause_only_where_it_would_have_helped():
+    late = SettingsTrouble(
+        kind="late",
+        variable="PYTORCH_CUDA_ALLOC_CONF",
+        value="expandable_segments:True",
+        instead="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        why="comes too late",
+    )
+    helps = replace(FAILED, settings=late, without_limit=UNDER, expandable=expandable(True))
+    assert program_verdict(helps).cause == "config-ineffective"
+    no_help = replace(FAILED, settings=late, without_limit=OVER, expandable=expandable(False))
+    assert program_verdict(no_help).cause == "true-capacity"
+
+
+def test_a_card_that_others_hold_is_not_called_too_small():
+    held = replace(FAILED, capacity_bytes=3 * CARD, without_limit=None)
+    verdict = program_verdict(held)
+    assert verdict.cause == "cannot-tell" and "neither free nor this program's" in verdict.headline
+
+
+def test_a_made_trace_proves_nothing_about_a_card():
+    made = replace(FAILED, is_real=False, without_limit=OVER)
+    assert program_verdict(made).confidence == "likely"
+
+
+sizes = st.integers(0, 4 * CARD)
+
+
+@given(
+    st.builds(Refusal, st.integers(1, CARD), sizes, sizes, sizes, st.just("train.py:3 f")),
+    st.sampled_from([None, STEADY, GREW, replace(GREW, in_repeat=True)]),
+    st.sampled_from([None, OVER, UNDER, repeat(9 * GIB, False, stopped="--seconds")]),
+    st.sampled_from([None, expandable(True), expandable(False)]),
+    st.sampled_from([None, Replays(None), Replays(""), Replays("expandable_segments:True")]),
+    sizes,
+    st.sampled_from([None, 0, 1, 137]),
+)
+def test_fragmentation_is_confirmed_only_where_another_setting_passes(
+    refusal, growth, without_limit, with_expandable, replays, live_before, exit_code
+):
+    facts = replace(
+        FAILED,
+        refusal=refusal,
+        growth=growth,
+        without_limit=without_limit,
+        expandable=with_expandable,
+        replays=replays,
+        most_live_before_bytes=live_before,
+        exit_code=exit_code,
+    )
+    verdict = program_verdict(facts)
+    if verdict.cause == "allocator-fragmentation":
+        assert exit_code != 0
+        by_repeat = with_expandable is not None and with_expandable.fits
+        by_replay = replays is not None and replays.passes_with is not None
+        assert by_repeat or (with_expandable is None and by_replay)
+    if verdict.confidence == "confirmed":
+        assert not verdict.alternatives and not verdict.missing
+
+
+def frames(name, line):
+    return [{"name": name, "filename": "/home/someone/train.py", "line": line}]
+
+
+def full():
+    toy = Toy()
+    for number in range(10):
+        toy.alloc(20 * MIB, frames("build", 3 + number))
+    toy.say("oom", MIB, 64 * MIB, frames=frames("forward", 99))
+    return toy
+
+
+def leaking():
+    toy = Toy()
+    for _ in range(40):
+        work = toy.alloc(3 * MIB, frames("forward", 3))
+        toy.alloc(2 * MIB, frames("collect", 6))
+        toy.free(work)
+    toy.say("oom", MIB, 3 * MIB, frames=frames("forward", 3))
+    return toy
+
+
+def in_pieces():
+    toy = Toy()
+    blocks = [toy.alloc(10 * MIB - 512 * 2, frames("load", line)) for line in range(16)]
+    for number, address in enumerate(blocks):
+        if number % 4 in (1, 2):
+            toy.free(address)
+    toy.say("oom", MIB, 16 * MIB, frames=frames("forward", 9))
+    return toy
+
+
+@pytest.mark.parametrize(
+    ("program", "cause"),
+    [(full, "true-capacity"), (leaking, "user-leak"), (in_pieces, "allocator-fragmentation")],
+)
+def test_every_door_to_a_trace_leads_with_the_same_answer(program, cause, tmp_path):
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(program().snapshot(), 4))
+    answers = []
+    for door in ("diagnose", "whatif", "leaks"):
+        code, out, err = verb(door, path, "--json")
+        assert code == 0, err
+        told = json.loads(out)
+        answers.append(from_json(Verdict, told.get("verdict", told)))
+        code, out, err = verb(door, path)
+        first_words = " ".join(out.split())
+        assert first_words.startswith(answers[-1].headline), door
+    assert {answer.cause for answer in answers} == {cause}
+    assert len({answer.headline for answer in answers}) == 1
