@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import tempfile
 import time
@@ -77,13 +78,43 @@ def record(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
-    _print_lines([*recording.notes, *_end_of_recording(recording)], sys.stderr)
+    ask = _deciding_rehearsal(recording, command, arguments.torch_python)
+    _print_lines([*recording.notes, *_end_of_recording(recording, ask)], sys.stderr)
     return recording.exit_code
 
 
-def _end_of_recording(recording: Recording) -> list[str]:
+def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -> str:
+    """The rehearsal that decides why a recorded program ran out of memory; empty where it did not
+    or went on.
+
+    A program on a real card is never repeated there.
+    """
+    from helpers.allocator.recorded_processes import redacted
+    from helpers.look.cards import cards
+
+    rows = [row for row in recording.processes if row["ooms"] and row["devices"]]
+    if not rows or not recording.exit_code:
+        return ""
+    devices = rows[0]["devices"]
+    [device, *_] = [shot["device"] for shot in rows[0]["snapshots"] if shot["reason"] == "oom"]
+    words = [*PROGRAM.split(), "rehearse"]
+    words += ["--capacity", f"{devices[device]['total_bytes'] >> 20}MiB"]
+    names = [key for key, card in cards().items() if card.name == devices[device]["name"]]
+    if names:
+        words += ["--gpu", names[0]]
+    if len(devices) > 1:
+        words += ["--gpus", str(len(devices))]
+    if python:
+        words += ["--torch-python", python]
+    words.append("--")
+    for word, shown in zip(command, redacted(command), strict=True):
+        words.append(shown if "***" in shown else word)
+    return shlex.join(words)
+
+
+def _end_of_recording(recording: Recording, ask: str) -> list[str]:
     """Why the recorded program failed, or that it did not, where its trace is, and the command
-    that comes next.
+    that comes next, which is ``ask`` unless that is empty.
     """
     from helpers.allocator.views.trace_verdict import verdict_of_file
 
@@ -92,9 +123,9 @@ def _end_of_recording(recording: Recording) -> list[str]:
         return [f"no trace: {recording.why_no_trace}"]
     verdict = verdict_of_file(trace)
     headline = f"{verdict.headline}." if verdict else ""
-    ask = f"python3 -m helpers diagnose {trace}"
-    if verdict is not None and verdict.missing:
+    if not ask and verdict and verdict.missing:
         ask = verdict.missing[0].how
+    ask = ask or f"{PROGRAM} diagnose {trace}"
     return [headline, f"gpu snapshot: {trace}; next: {ask}"]
 
 

@@ -164,10 +164,7 @@ class Repeats:
         if self.conf is None:
             confs = [os.environ[name] for name in CONF_NAMES if os.environ.get(name)]
         conf = ",".join(filter(None, [*confs[:1], EXPANDABLE]))
-        again = self._once("expandable", self.first.device, conf, left_s)
-        if not again.expandable:
-            raise NoRepeat("it did not run: the program's own settings took their place")
-        return again
+        return self._once("expandable", self.first.device, conf, left_s)
 
     def _once(self, name: str, card: GpuCard, conf: str | None, share_s: float) -> Rehearsal:
         """One repeat. Raises NoRepeat where it says nothing about the first run."""
@@ -191,6 +188,8 @@ class Repeats:
                     ends_after_s=seconds + GRACE_S,
                 )
             why_not = _why_another_run(self.first, again)
+            if again.conf.endswith(EXPANDABLE) and not again.expandable:
+                why_not = "it did not run: the program's own settings took their place"
         except (OSError, ValueError) as error:
             why_not = f"it could not run: {error}"
         log.unlink(missing_ok=True)

@@ -63,7 +63,7 @@ def copied(folder: Path) -> Iterator[Path]:
 
 def in_copy(command: Sequence[str], folder: Path, copy: Path) -> list[str]:
     """A command whose absolute paths into the folder lead into its copy."""
-    inside = re.compile(rf"(?<![^\s=:'\"]){re.escape(str(folder))}(?![^\s/:'\"])")
+    inside = re.compile(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])")
     return [inside.sub(lambda _: str(copy), word) for word in command]
 
 

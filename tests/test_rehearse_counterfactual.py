@@ -1,0 +1,336 @@
+"""A rehearsal that ran out of memory, run again without a limit and with expandable segments: when, where, and what is kept."""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import verb
+from test_rehearse import RUN
+
+from helpers.commands import rehearse as command
+from helpers.rehearse import scratch
+from helpers.rehearse.counterfactual import Repeats, why_no_repeats
+from helpers.rehearse.rehearsal import STOPPED, Limits
+
+MIB = 1 << 20
+GIB = 1 << 30
+RAN_OUT = replace(
+    RUN,
+    exit_code=1,
+    ooms=1,
+    seconds=2.0,
+    peak_allocated_bytes=7 * GIB,
+    allocations=100,
+    device=replace(RUN.device, total_bytes=8 * GIB),
+)
+FINISHED = replace(RAN_OUT, exit_code=0, ooms=0, peak_allocated_bytes=9 * GIB, allocations=300)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with a program, in which the test stands."""
+    place = tmp_path / "project" / "work"
+    place.mkdir(parents=True)
+    (place / "train.py").write_text("")
+    monkeypatch.chdir(place)
+    return place
+
+
+class Bench:
+    """Stands in for rehearse(): keeps what it was asked and answers with the next of ``ends``."""
+
+    def __init__(self, *ends, during=lambda **asked: None):
+        self.ends = list(ends)
+        self.asked = []
+        self.during = during
+
+    def __call__(self, words, card, out, **asked):
+        self.asked.append({"words": words, "card": card, "out": out, **asked})
+        out.with_suffix(".record").mkdir(parents=True)
+        out.write_text("")
+        asked["log"].write_text("")
+        self.during(words=words, **asked)
+        end = self.ends.pop(0)
+        conf = asked["conf"] or ""
+        expandable = "expandable_segments:True" in conf
+        return replace(end, device=card, conf=conf, expandable=expandable, trace=out)
+
+
+def both(bench, folder, first=RAN_OUT, words=("python", "train.py"), **asked):
+    record = folder.parent / "run.record"
+    record.mkdir(exist_ok=True)
+    asked = {"conf": None, "extra": {}, "limits": Limits(), **asked}
+    return Repeats(bench, list(words), first, record, **asked).both()
+
+
+def left_behind(folder):
+    return sorted(path.name for path in (folder.parent / "run.record").iterdir())
+
+
+# Whether.
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (RUN, "did not run out"),
+        (replace(RUN, exit_code=1), "did not run out"),
+        (replace(RAN_OUT, exit_code=0), "caught its out-of-memory and ended well"),
+        (replace(RAN_OUT, exit_code=STOPPED), "ended from outside"),
+        (replace(RAN_OUT, exit_code=130), "ended from outside"),
+        (replace(RAN_OUT, seconds=21.0), "more than 60 s"),
+    ],
+)
+def test_what_is_not_run_again_says_why(folder, first, says):
+    assert says in why_no_repeats(first, folder)
+
+
+def test_a_program_that_ended_for_want_of_memory_is_run_again(folder):
+    assert why_no_repeats(RAN_OUT, folder) == ""
+
+
+def test_a_large_working_folder_is_not_copied_and_its_environment_and_recordings_do_not_count(
+    folder,
+):
+    with (folder / "data.bin").open("wb") as file:
+        file.truncate(scratch.MOST_BYTES + 1)
+    assert "256.00 MiB" in why_no_repeats(RAN_OUT, folder)
+    (folder / "run.record").mkdir()
+    (folder / "data.bin").rename(folder / "run.pickle")
+    assert why_no_repeats(RAN_OUT, folder) == ""
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "pyvenv.cfg").write_text("")
+    (folder / "run.pickle").rename(folder / ".venv" / "libtorch.so")
+    assert why_no_repeats(RAN_OUT, folder) == ""
+
+
+# How.
+
+
+def test_one_repeat_has_sixteen_times_the_card_and_one_expandable_segments_on_the_same(folder):
+    bench = Bench(FINISHED, RAN_OUT)
+    after = both(bench, folder, conf="max_split_size_mb:64", extra={"KEPT": "1"})
+    ample, same = bench.asked
+    assert (ample["card"].total_bytes, same["card"].total_bytes) == (128 * GIB, 8 * GIB)
+    assert ample["conf"] == "max_split_size_mb:64"
+    assert same["conf"] == "max_split_size_mb:64,expandable_segments:True"
+    for asked in bench.asked:
+        assert asked["extra"]["WANDB_MODE"] == "offline" and asked["extra"]["KEPT"] == "1"
+        assert asked["limits"].seconds == 6.0 and asked["ends_after_s"] > 6.0
+    shape = after.as_shape()
+    assert shape["without_limit"]["fits"] and not shape["expandable"]["fits"]
+    assert shape["without_limit"]["peak_allocated_bytes"] == 9 * GIB
+    assert shape["expandable"]["ooms"] == 1 and not shape["why_not"]
+    assert left_behind(folder) == [
+        "expandable.pickle",
+        "expandable.record",
+        "without-limit.pickle",
+        "without-limit.record",
+    ]
+
+
+def test_settings_of_the_environment_hold_in_both_repeats(folder, monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "garbage_collection_threshold:0.8")
+    bench = Bench(FINISHED, FINISHED)
+    both(bench, folder)
+    confs = [asked["conf"] for asked in bench.asked]
+    assert confs == [None, "garbage_collection_threshold:0.8,expandable_segments:True"]
+
+
+def test_a_shorter_limit_of_the_user_holds_and_steps_do_too(folder):
+    bench = Bench(FINISHED, FINISHED)
+    both(bench, folder, limits=Limits(seconds=3.0, steps=7))
+    assert {(one["limits"].seconds, one["limits"].steps) for one in bench.asked} == {(3.0, 7)}
+
+
+def test_a_program_with_expandable_segments_is_only_run_without_a_limit(folder):
+    bench = Bench(FINISHED)
+    after = both(bench, folder, replace(RAN_OUT, expandable=True))
+    assert after.without_limit and not after.expandable and len(bench.asked) == 1
+    assert "it ran at first" in after.why_not
+
+
+def test_settings_of_the_program_that_replace_expandable_segments_are_no_answer(folder):
+    def replacing(words, card, out, **asked):
+        return replace(Bench(FINISHED)(words, card, out, **asked), expandable=False)
+
+    after = both(replacing, folder)
+    assert after.without_limit and not after.expandable
+    assert "the program's own settings" in after.why_not
+    assert "expandable.pickle" not in left_behind(folder)
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (replace(FINISHED, exit_code=1, error="EOFError: no input"), "EOFError: no input"),
+        (replace(FINISHED, peak_allocated_bytes=3 * GIB), "did not come as far"),
+        (replace(FINISHED, peak_allocated_bytes=None), "did not come as far"),
+        (replace(FINISHED, stopped="--seconds", allocations=40), "did not come as far"),
+    ],
+)
+def test_a_repeat_that_did_something_else_is_no_answer_and_leaves_nothing(folder, end, says):
+    bench = Bench(end)
+    after = both(bench, folder)
+    assert after.without_limit is None and says in after.why_not and len(bench.asked) == 1
+    assert left_behind(folder) == []
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("no gcc")])
+def test_a_repeat_that_cannot_run_is_one_sentence(folder, error):
+    def during(**asked):
+        raise error
+
+    after = both(Bench(during=during), folder)
+    assert after.without_limit is None and str(error) in after.why_not
+    assert left_behind(folder) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_repeats_and_leaves_nothing(folder, number):
+    copies = []
+
+    def during(working_folder, **asked):
+        copies.append(working_folder)
+        if len(copies) == 2:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+
+    before = signal.getsignal(signal.SIGTERM)
+    after = both(Bench(FINISHED, FINISHED, during=during), folder)
+    assert after.why_not == "the repeats were ended from outside"
+    assert left_behind(folder) == [] and not any(copy.exists() for copy in copies)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+# Where: a copy of the working folder.
+
+
+def test_the_program_writes_into_a_copy_and_a_fresh_one_each_time(folder):
+    seen = []
+
+    def during(working_folder, **asked):
+        seen.append(sorted(path.name for path in working_folder.iterdir()))
+        (working_folder / "last.pt").write_text("")
+
+    both(Bench(FINISHED, FINISHED, during=during), folder)
+    assert seen == [["train.py"], ["train.py"]] and not (folder / "last.pt").exists()
+
+
+def test_relative_paths_lead_where_they_led_and_links_stay_links(folder):
+    (folder / "near.txt").write_text("near")
+    (folder.parent / "beside.txt").write_text("beside")
+    (folder.parent.parent / "far.txt").write_text("far")
+    (folder / "linked").symlink_to("../beside.txt")
+    (folder / "gone").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe")
+    names = ("near.txt", "../beside.txt", "../../far.txt", "linked")
+    with scratch.copied(folder) as copy:
+        assert [(copy / name).read_text() for name in names] == ["near", "beside", "far", "beside"]
+        assert (copy / "linked").is_symlink() and (copy / "gone").is_symlink()
+        assert not (copy / "pipe").exists()
+        (copy / "near.txt").write_text("changed")
+    assert (folder / "near.txt").read_text() == "near"
+    assert (folder.parent / "beside.txt").exists() and not copy.exists()
+
+
+def test_a_folder_that_may_not_be_written_is_copied_as_it_is_and_goes_again(folder):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "kept").write_text("")
+    for place in (folder / "sub", folder):
+        place.chmod(0o555)
+    try:
+        with scratch.copied(folder) as copy:
+            assert copy.stat().st_mode & 0o777 == 0o555
+            assert (copy / "sub" / "kept").exists()
+        assert not copy.exists()
+    finally:
+        for place in (folder, folder / "sub"):
+            place.chmod(0o755)
+
+
+def test_absolute_paths_into_the_folder_lead_into_its_copy_and_others_stay():
+    here, copy = Path("/home/a/work"), Path("/tmp/c/home/a/work")
+    words = ["/home/a/work/.venv/bin/python", "/home/a/work/train.py", "--out=/home/a/work"]
+    words += ["/home/a/workshop/x.py", "/mnt/home/a/work", "sh -c 'cd /home/a/work; ls'"]
+    moved = [word.replace("/home/a/work", str(copy)) for word in words]
+    assert scratch.in_copy(words, here, copy) == [*moved[:3], *words[3:5], moved[5]]
+
+
+# The command.
+
+
+@pytest.fixture
+def rehearse(folder, monkeypatch):
+    """The command over a stand-in for rehearsals, and what it printed."""
+    from helpers.rehearse import run as run_module
+
+    ends = []
+
+    def stand_in(words, card, out, **asked):
+        trace = out.with_suffix(".pickle")
+        out.with_suffix(".record").mkdir(parents=True)
+        (out.with_suffix(".record") / "record.json").write_text("{}")
+        trace.write_text("")
+        return replace(ends.pop(0), device=card, expandable="exp" in (asked["conf"] or ""))
+
+    monkeypatch.setattr(run_module, "rehearse", stand_in)
+    monkeypatch.setattr(command, "_torch", lambda *_: None)
+
+    def start(*options, runs):
+        ends[:] = runs
+        words = ["rehearse", "--capacity", "8GiB", "--out", "run.pickle", "--force", *options]
+        done = verb(*words, "--", "python", "train.py")
+        kept = json.loads((folder / "run.record" / "record.json").read_text())
+        return done.code, done, kept["counterfactual"], ends
+
+    return start
+
+
+def test_the_record_keeps_the_repeats_and_the_exit_code_is_the_first_runs(rehearse):
+    code, printed, kept, ends = rehearse(runs=[RAN_OUT, FINISHED, RAN_OUT])
+    assert code == 1 and ends == [] and printed.out == ""
+    assert kept["without_limit"]["fits"] and kept["expandable"]["ooms"] == 1
+    announced, *others = [line for line in printed.err.splitlines() if "once more" in line]
+    assert "--no-counterfactual" in announced and not others
+    assert "without a limit it finishes" in printed.err
+    assert "with expandable segments it runs out" in printed.err
+    assert "wrote and sent again" in printed.err
+
+
+def test_json_stays_one_object_and_has_the_repeats(rehearse):
+    code, printed, kept, _ = rehearse("--json", runs=[RAN_OUT, FINISHED, RAN_OUT])
+    shape = json.loads(printed.err)
+    assert code == 1 and shape["counterfactual"] == kept and not shape["fits"]
+
+
+def test_nothing_runs_again_where_that_was_asked_or_memory_sufficed(rehearse):
+    code, printed, kept, ends = rehearse("--no-counterfactual", runs=[RAN_OUT, FINISHED])
+    assert code == 1 and ends == [FINISHED] and "again" not in printed.err
+    assert kept["without_limit"] is None and "--no-counterfactual" in kept["why_not"]
+    code, printed, kept, ends = rehearse(runs=[RUN, FINISHED])
+    assert code == 0 and ends == [FINISHED] and "again" not in printed.err
+
+
+# A program recorded on a real card is never repeated.
+
+RUNS_OUT = "import torch\ntorch.cuda.allocate(512)\ntorch.cuda.allocate(2 << 20)\n"
+
+
+def test_a_recorded_program_that_ran_out_names_the_rehearsal_that_decides(folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "programs" / "history_torch"))
+    (folder / "my program.py").write_text(RUNS_OUT)
+    options = ["--force", "--out", "run.pickle", "--", sys.executable, "my program.py"]
+    done = verb("record", *options, "--api-key", "s3cretword")
+    last = done.err.splitlines()[-1]
+    asks = f"next: python3 -m helpers rehearse --capacity 1MiB -- {sys.executable} 'my program.py'"
+    assert done.code == 1 and asks in last and last.count("next:") == 1
+    assert "s3cretword" not in last and "--api-key '***'" in last
+    (folder / "my program.py").write_text("import torch\ntorch.cuda.allocate(512)\n")
+    done = verb("record", *options)
+    assert done.code == 0 and "rehearse" not in done.err
