@@ -96,10 +96,9 @@ def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -
     if not rows or not recording.exit_code:
         return ""
     devices = rows[0]["devices"]
-    [device, *_] = [shot["device"] for shot in rows[0]["snapshots"] if shot["reason"] == "oom"]
-    words = [*PROGRAM.split(), "rehearse"]
-    words += ["--capacity", f"{devices[device]['total_bytes'] >> 20}MiB"]
-    names = [key for key, card in cards().items() if card.name == devices[device]["name"]]
+    fullest = max(devices, key=lambda device: device["stats"].get("num_ooms", 0))
+    words = [*PROGRAM.split(), "rehearse", "--capacity", f"{fullest['total_bytes'] >> 20}MiB"]
+    names = [key for key, card in cards().items() if card.name == fullest["name"]]
     if names:
         words += ["--gpu", names[0]]
     if len(devices) > 1:
