@@ -13,7 +13,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 71_290,
     "batch": 30_050,
-    "commands": 12_520,
+    "commands": 12_770,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 354_540,
+    "TOTAL": 354_800,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
