@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import Quantity
 from helpers.judge import form, table
-from helpers.judge.case_names import names_of
+from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.next_step import next_step, with_log_of_server
@@ -168,7 +168,8 @@ def _missing(deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence) -
     rows = dict.fromkeys(
         reading_for(row, evidence) for row in deciding if not _was_handed_over(row[0], evidence)
     )
-    return [Missing(reading=reading, how=how) for _, reading, how in rows]
+    names = names_of(evidence, ())
+    return [Missing(reading=reading, how=fill(how, names)) for _, reading, how in rows]
 
 
 def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
