@@ -35,7 +35,9 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
     observations: list[Observation] = []
     accounts = list(_of_the_failing_program(evidence))
     for account in accounts:
-        observations += _of_message(account, "message", SOURCE, evidence.error_text)
+        remedy = remedy_of_row(account.message.row)
+        stated = _of_message(account, "message", SOURCE, evidence.error_text)
+        observations += [replace(observation, remedy=remedy) for observation in stated]
     observations += _of_one_job(accounts, evidence.error_text)
     events = {account.message.event for account in accounts} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
@@ -120,8 +122,7 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
         name = "handle-unsure"
     if name:
         proof = message.event in PROVING
-        stated = make_observation(name, words, source, origin, says, proof=proof)
-        yield replace(stated, remedy=remedy_of_row(message.row))
+        yield make_observation(name, words, source, origin, says, proof=proof)
     for extra in _further_names(message, name, text):
         yield make_observation(extra, words, source, origin)
     if message.event == "missing-library" and message.program != "loader":
@@ -175,6 +176,8 @@ def _families(message: Message) -> Iterator[str]:
 
 def _further_names(message: Message, name: str, text: str) -> Iterator[str]:
     """What a refusal of device memory says beside itself, by its numbers and by who prints it."""
+    if name == "fault" and message.program == "kernel":
+        yield "fault-by-kernel"
     if name != "device-refused":
         return
     if not (message.capacity or message.free or message.allocated or message.requested):
