@@ -37,7 +37,7 @@ def next_step(
         step = planned_step(evidence.bundle, failure.cause)
     if step is not None:
         return step
-    return _filled(remedy_for(failure, evidence, speaking), names)
+    return _filled(remedy_for(failure.remedy.id, evidence, speaking), names)
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
@@ -67,11 +67,10 @@ def step_in_its_world(
     program asks for, or asking for less in its way. None for a program without such a way.
     """
     refusals = [observation for observation in observations if observation.name in REFUSALS]
-    wanted = [observation.remedy for observation in refusals]
-    if refusals:
-        wanted += [row["remedies"].get("less") for row in worlds_of(evidence)]
-    name = next(filter(None, wanted), None)
-    return _filled(remedy(name), names) if name else None
+    wanted = remedy_for("less", evidence, refusals)
+    if wanted.id == "less" or not refusals:
+        return None
+    return _filled(wanted, names)
 
 
 def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
@@ -99,12 +98,5 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
         return ()
     worlds = ["", *(row["name"] for row in worlds_of(evidence))]
     return tuple(
-        NextStep(
-            what=row["what"],
-            command=fill(row["command"], names),
-            precondition=row["precondition"],
-            blast_radius=row["blast_radius"],
-        )
-        for row in table("ladder")
-        if row["world"] in worlds
+        _filled(remedy(row["remedy"]), names) for row in table("ladder") if row["world"] in worlds
     )
