@@ -179,8 +179,7 @@ def score_fault(tool: Tool, folder: Path, case: dict) -> Score:
     with tempfile.TemporaryDirectory() as scratch_name:
         work = Path(scratch_name) / folder.name
         shutil.copytree(folder, work, ignore=shutil.ignore_patterns("case.json", "__pycache__"))
-        environment = {**os.environ, "PYTHON": str(tool.python), "PYTHONPATH": str(ROOT)}
-        environment["PATH"] = f"{tool.python.parent}{os.pathsep}{environment['PATH']}"
+        environment = {**os.environ, "PYTHON": str(tool.python)}
         provoked = subprocess.run(
             ["bash", "provoke.sh"],
             check=False,

@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from helpers.allocator.keeping_lines import keeping_lines
 from helpers.allocator.under_torch import keepers
+from helpers.allocator.under_torch.keeping_lines import keeping_lines
 
 torch = pytest.importorskip("torch")
 

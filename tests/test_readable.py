@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 71_290,
+    "allocator": 74_170,
     "batch": 30_050,
     "commands": 12_770,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 41_970,
+    "judge": 41_205,
     "look": 53_273,
     "rehearse": 17_580,
     "settings": 11_280,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 355_570,
+    "TOTAL": 357_620,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

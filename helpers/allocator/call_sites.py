@@ -94,6 +94,23 @@ class Requests:
         """The operation after which most is live, the first of them; -1 for an empty trace."""
         return int(self.live.argmax()) if len(self.trace) else -1
 
+    @property
+    def ran_out(self) -> bool:
+        """Whether the trace runs out of memory."""
+        return any(call.action == "oom" for call in self.trace.driver)
+
+    @cached_property
+    def fullest(self) -> int:
+        """The operation that ran out of memory, the last of them; else the peak."""
+        refused = [call.event for call in self.trace.driver if call.action == "oom"]
+        return max(refused, default=self.peak)
+
+    @cached_property
+    def freed_in_backward(self) -> np.ndarray:
+        """Which requests were freed by a backward pass, as what a graph keeps is; as a mask."""
+        before = np.searchsorted(self.at, self.until) - 1
+        return self.backward[before] & (self.until < len(self.trace))
+
     def alive(self, operation: int) -> np.ndarray:
         """Which requests are live after that operation, as a mask."""
         return (self.at <= operation) & (self.until > operation)

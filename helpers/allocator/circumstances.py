@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,27 @@ class Circumstances:
     notes: tuple[str, ...]
 
 
+def record_of(path: Path | None) -> Mapping[str, Any]:
+    """What `record` or `rehearse` wrote beside a trace; empty where there is no such record."""
+    if path is None:
+        return {}
+    try:
+        record = json.loads(whole(path.with_suffix(".record") / "record.json"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
 def with_record(trace: Trace, path: Path) -> Trace:
     """The trace with what `record` wrote beside a snapshot: the torch, its build, the card's
     size and the fraction.
     """
+    report = record_of(path)
     try:
-        record = path.with_suffix(".record") / "record.json"
-        report = json.loads(whole(record))
         process = next(process for process in report["processes"] if process.get("devices"))
         torch = process["torch"]
         device = process["devices"][int(trace.header.get("device") or 0)]
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+    except (ValueError, LookupError, TypeError, StopIteration):
         return trace  # no such record, or none of a GPU: the trace alone speaks
     recorded = {
         "torch": torch.get("version"),

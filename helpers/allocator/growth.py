@@ -13,13 +13,15 @@ from functools import lru_cache
 import numpy as np
 
 from helpers.allocator.call_sites import CallSite, LinesError, Requests, requests_of
-from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, steps_of
+from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, loops_of
 from helpers.allocator.trace import Trace
 from helpers.ground.units import show_bytes
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 KEPT = "kept"
 LARGER = "larger each step"
+MOST_OF_IT = 0.8
+"""Loops lie in each other: of those that kept so much of the most that one kept, the main one."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,8 @@ class Grower:
     """A call site that keeps more with each step.
 
     ``count``: blocks a step. ``how``: KEPT, or LARGER where its block is replaced by a larger
-    one. ``last``: nothing else that stays is asked for later in a step.
+    one. ``last``: nothing else that stays is asked for later in a step. ``held_bytes``: of what
+    it kept, there when the program ran out of memory, or when most was live.
     """
 
     site: CallSite
@@ -35,6 +38,7 @@ class Grower:
     count: float
     how: str
     last: bool
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +65,21 @@ class Growth:
     def bytes_per_step(self) -> float:
         return sum(grower.bytes_per_step for grower in self.growers)
 
+    @property
+    def held_bytes(self) -> int:
+        """What the growers hold when the program runs out of memory, or when most is live."""
+        return sum(grower.held_bytes for grower in self.growers)
+
 
 def growth_of(requests: Requests) -> Growth:
-    """What grows over the steps of a trace. Raises LinesError where it has too few of them."""
-    return _Search(requests, steps_of(requests)).growth()
+    """What grows over the steps of a trace: in its main loop, unless more of what is there when
+    the program runs out of memory was kept by the passes of another one.
+
+    Raises LinesError where it has too few steps.
+    """
+    growths = [_Search(requests, loop).growth() for loop in loops_of(requests)]
+    most = max(growth.held_bytes for growth in growths)
+    return next(growth for growth in growths if growth.held_bytes >= MOST_OF_IT * most)
 
 
 class _Search:
@@ -84,13 +99,18 @@ class _Search:
         self.freed_in = np.minimum(freed_in, self.count - 1)
         self.first = max(1, self.count // 3) if self.count > FEWEST_STEPS else 1
         self.last = self.count - 1
+        self.alive = requests.alive(requests.fullest)
 
     def growth(self) -> Growth:
-        keeping = self._keeping_sites()
+        stays = (self.asked_in >= 0) & (self.freed_in >= self.asked_in + 2)
+        held = self.requests.by_site(stays & self.alive)
+        if not self.steps.trains:
+            held[self._graphs(stays)] = 0
+        keeping = self._keeping_sites(stays, held)
         larger, inputs_grow = self._replaced_by_larger(keeping)
         kept = self._kept_by(keeping)
         window = self._window(kept)
-        growers = self._keepers(keeping, kept, window) + larger
+        growers = self._keepers(keeping, kept, window, held) + larger
         growers.sort(key=lambda grower: (not grower.site.own, -grower.bytes_per_step))
         live = np.concatenate(([0], self.requests.live))[self.steps.begins]
         return Growth(
@@ -102,12 +122,21 @@ class _Search:
             seen_every=max(1, (self.last - self.first) // 3),
         )
 
-    def _keeping_sites(self) -> list[int]:
-        """The call sites of which more and more is there two steps later."""
-        two_later = self.asked_in + 2
-        counted = (self.asked_in >= 0) & (self.freed_in >= two_later)
-        later = self._bytes_by_site(counted, two_later, self.freed_in)
-        return [site for site, series in enumerate(later) if _goes_on(series[self.first :])]
+    def _keeping_sites(self, stays: np.ndarray, held: np.ndarray) -> list[int]:
+        """The call sites of which more and more is there two steps later, and some of it when
+        the program runs out of memory.
+        """
+        later = self._bytes_by_site(stays, self.asked_in + 2, self.freed_in)
+        held_sites = np.flatnonzero(held).tolist()
+        return [site for site in held_sites if _goes_on(later[site, self.first :])]
+
+    def _graphs(self, stays: np.ndarray) -> np.ndarray:
+        """The call sites of which what stays over steps goes in the next backward pass: a part
+        of a training step that is run in pieces.
+        """
+        freed = self.requests.by_site(stays & ~self.alive)
+        in_backward = self.requests.by_site(stays & self.requests.freed_in_backward)
+        return in_backward > freed / 2
 
     def _replaced_by_larger(self, keeping: list[int]) -> tuple[list[Grower], bool]:
         """Call sites whose block each step replaces by a larger one; and whether that is what
@@ -127,13 +156,14 @@ class _Search:
                 inputs_grow = True
                 continue
             more = float(series[self.last] - series[self.first]) / (self.last - self.first)
-            growers.append(Grower(self.requests.sites[site], more, 0.0, LARGER, False))
+            held = int(series[self.last])
+            growers.append(Grower(self.requests.sites[site], more, 0.0, LARGER, False, held))
         return growers, inputs_grow
 
     def _kept_by(self, sites: list[int]) -> np.ndarray:
         """The requests of these call sites that stay to the end, as a mask."""
         in_time = (self.asked_in >= self.first - 1) & (self.asked_in <= self.last - 2)
-        stays = self.freed_in == self.last
+        stays = self.alive & (self.freed_in == self.last)
         return in_time & stays & np.isin(self.requests.site, sites)
 
     def _window(self, kept: np.ndarray) -> tuple[int, int]:
@@ -143,7 +173,9 @@ class _Search:
             return int(steps[0]), int(steps[-1])
         return self.first - 1, self.last - 1
 
-    def _keepers(self, sites: list[int], kept: np.ndarray, window: tuple[int, int]) -> list[Grower]:
+    def _keepers(
+        self, sites: list[int], kept: np.ndarray, window: tuple[int, int], held: np.ndarray
+    ) -> list[Grower]:
         """The call sites that keep something, with how much of it a step."""
         begin, end = window
         counted = kept & (self.asked_in > begin) & (self.asked_in <= end)
@@ -154,7 +186,8 @@ class _Search:
             size = float(self.requests.size[mask].sum()) / (end - begin)
             count = float(mask.sum()) / (end - begin)
             last = site in last_of_steps and len(sites) > 1
-            growers.append(Grower(self.requests.sites[site], size, count, KEPT, last))
+            grower = Grower(self.requests.sites[site], size, count, KEPT, last, int(held[site]))
+            growers.append(grower)
         return growers
 
     def _bytes_by_site(self, mask: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -211,11 +244,11 @@ def _rises(series: np.ndarray) -> bool:
 
 
 def _with_inputs(site: int, rising: dict[int, bool]) -> bool:
-    """Whether a third of the other call sites ask for more from step to step too: then it is
+    """Whether half of the other call sites ask for more from step to step too: then it is
     what the steps are given.
     """
     others = [rises for other, rises in rising.items() if other != site]
-    return sum(others) >= max(2, len(others) / 3)
+    return sum(others) >= max(1, len(others) / 2)
 
 
 @lru_cache(1)  # remedies, cards and releases are each asked about with the same trace

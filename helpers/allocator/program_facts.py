@@ -4,7 +4,6 @@ what grows, what other settings would have done, and what the repeats did.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from helpers.allocator.call_sites import LinesError, Requests, requests_of, site_of
+from helpers.allocator.call_sites import Requests, requests_of, site_of
 from helpers.allocator.capacity import Runs
-from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
+from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.comparison import MOST_EVENTS
-from helpers.allocator.growth import growth_of
+from helpers.allocator.growers import RecordedGrowth, growth_of_recording
 from helpers.allocator.requests import prepared
 from helpers.allocator.study import Study
-from helpers.allocator.trace import Trace, TraceError, start_bytes
+from helpers.allocator.trace import Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
 from helpers.judge.evidence import CaseEvidence
@@ -34,7 +33,6 @@ from helpers.judge.program_facts import (
     Repeat,
     Replays,
 )
-from helpers.look.files import whole
 from helpers.settings.in_force import grid
 from helpers.settings.releases import behaviour
 from helpers.settings.table import CONF_NAMES
@@ -79,6 +77,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     """
     path = study.path
     record = record_of(path)
+    recorded = growth_of_recording(study.trace, path)
     requests = requests_of(study.trace)
     refusal, operation = _recorded_refusal(study, requests)
     if refusal is None and study.card.capacity_bytes < AMPLE_BYTES:
@@ -100,7 +99,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
-        growth=_growth(requests),
+        growth=_growth(recorded),
+        reached_first_step=recorded.reached_first_step,
         without_limit=_repeat(repeats.get("without_limit")),
         expandable=_repeat(repeats.get("expandable")),
         settings=_settings_trouble(study.trace, processes),
@@ -110,18 +110,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     )
     if refusal is None:
         return facts
-    return replace(facts, replays=_replays(study, league), growth=_growth_of_all(facts, path))
-
-
-def record_of(path: Path | None) -> Mapping[str, Any]:
-    """What `record` or `rehearse` wrote beside a trace; empty where there is no such record."""
-    if path is None:
-        return {}
-    try:
-        record = json.loads(whole(path.with_suffix(".record") / "record.json"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    return replace(facts, replays=_replays(study, league))
 
 
 def _settings_trouble(
@@ -219,39 +208,24 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
     return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
 
 
-def _growth(requests: Requests, in_repeat: bool = False) -> GrowthFacts | None:
-    """What grows over the steps of a trace; None where it has too few of them."""
-    try:
-        growth = growth_of(requests)
-    except LinesError:
+def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
+    """What grows over the steps of a program; None where too few of them are seen."""
+    growth = recorded.growth
+    if growth is None:
         return None
     first, last = growth.window
-    steps = last - first
     growers = [
         Grower(
-            line=grower.site.name,
-            asked_at=grower.site.name,
-            bytes_per_step=round(grower.bytes_per_step),
-            kept_bytes=round(grower.bytes_per_step * steps),
-            is_own_line=grower.site.own,
+            line=row.line,
+            asked_at=row.grower.site.name,
+            bytes_per_step=round(row.grower.bytes_per_step),
+            kept_bytes=row.held_bytes,
+            keeper=row.keeper.name if row.keeper else "",
+            is_own_line=row.grower.site.own,
         )
-        for grower in growth.growers
+        for row in recorded.growers
     ]
-    return GrowthFacts(tuple(growers), steps, growth.steps.line, in_repeat)
-
-
-def _growth_of_all(facts: ProgramFacts, path: Path | None) -> GrowthFacts | None:
-    """What grows up to the failure, else over the longer recording of the repeat without a
-    limit.
-    """
-    growth = facts.growth
-    if path is None or facts.without_limit is None or (growth is not None and growth.growers):
-        return growth
-    longer = path.with_suffix(".record") / "without-limit.pickle"
-    try:
-        return _growth(requests_of(read_trace(longer)), in_repeat=True) or growth
-    except TraceError:
-        return growth
+    return GrowthFacts(tuple(growers), last - first, growth.steps.line, recorded.is_longer)
 
 
 def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:

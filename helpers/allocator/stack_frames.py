@@ -23,6 +23,14 @@ def own_line(frame: str) -> bool:
     return bool(_PYTHON_LINE.match(frame))
 
 
+def library_line(frame: str) -> bool:
+    """Whether a frame is a line of a package that the program uses, such as a trainer: none of
+    torch's, of the standard library or of the recorder.
+    """
+    return ".py:" in frame and "/" in frame and not frame.startswith(_NO_LIBRARIES)
+
+
+_NO_LIBRARIES = ("torch/", "python/", "torchinductor/", "casebook/")
 _PACKAGES = {
     "": r".*/(?:site|dist)-packages/(.+/.+)",
     "site-packages/": r".*/(?:site|dist)-packages/(.+)",

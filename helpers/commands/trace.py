@@ -185,24 +185,18 @@ def leaks(arguments: argparse.Namespace) -> int:
     --conf STR = None: the settings to run out under (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
-    from helpers.allocator.call_sites import LinesError
+    from helpers.allocator.growers import growth_of_recording
     from helpers.allocator.views import trace_verdict
-    from helpers.allocator.views.growth import growth_json, growth_of_study, growth_table
+    from helpers.allocator.views.growth import growth_json, growth_table, runs_out_on
     from helpers.commands.trace_subject import Subject
 
     subject = Subject(arguments)
+    recorded = growth_of_recording(subject.study.trace, subject.study.path)
+    runs_out, capacity_bytes = runs_out_on(subject.study, recorded)
+    table = growth_table(recorded, runs_out, capacity_bytes)
     verdict = trace_verdict.verdict(subject.study)
-    answer: dict[str, Any] = {"schema_version": 1, "grows": False, "growers": []}
-    try:
-        growth, runs_out, capacity_bytes = growth_of_study(subject.study)
-    except LinesError as error:
-        if verdict.cause == "cannot-tell":
-            raise
-        answer |= {"verdict": as_dict(verdict), "notes": [str(error), *subject.notes]}
-        return say(arguments, answer, f"{verdict.headline}.", "", f"Steps: {error}.")
-    answer = growth_json(growth, runs_out, capacity_bytes)
+    answer = growth_json(recorded, runs_out, capacity_bytes)
     answer |= {"verdict": as_dict(verdict), "notes": subject.notes}
-    table = growth_table(growth, runs_out, capacity_bytes)
     return say(arguments, answer, f"{verdict.headline}.", "", table, subject.remarks)
 
 

@@ -127,7 +127,8 @@ class ProgramFacts:
     request was refused, caught ones included. ``usable_bytes``: what the process can have of the
     card; 0 where that is not known. ``most_live_before_bytes``: the most that was live at any
     time before the refused request. ``conf_variable``: the name that this build reads the
-    allocator's settings from. ``command``: the program's, empty where no record has it.
+    allocator's settings from. ``reached_first_step``: the first step had ended when a request was
+    refused. ``command``: the program's, empty where no record has it.
     """
 
     source: str
@@ -141,6 +142,7 @@ class ProgramFacts:
     refusal: Refusal | None = None
     most_live_before_bytes: int = 0
     growth: GrowthFacts | None = None
+    reached_first_step: bool = True
     replays: Replays | None = None
     without_limit: Repeat | None = None
     expandable: Repeat | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import linecache
 import os
 import sys
 import sysconfig
@@ -21,9 +22,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from .keeping_lines import functions_by_line, keeping_lines
+
 LONGEST_S = 1.5
 MOST_OBJECTS = 400_000
 MOST_KEEPERS = 40
+MOST_LINES = 4
 LONGEST_KEY = 40
 ANY = "[...]"
 OF_MODULES = ("_parameters", "_buffers", "_modules")
@@ -41,6 +45,8 @@ class Keeper:
     module that has the name. ``collection``, ``container`` and ``length``: the longest collection
     on the way, as the program would write it, of which type, of how many entries. ``graphs``: how
     many of the tensors carry a graph of autograd. ``addresses``: of their storages on the device.
+    ``lines``: of the program, that put something into the collection, or make the variable anew
+    of what it was.
     """
 
     name: str
@@ -53,6 +59,7 @@ class Keeper:
     bytes: int = 0
     graphs: int = 0
     addresses: list[int] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,11 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
     keepers = _keepers(walk.reached, storages)
     reached = sum(keeper.bytes for keeper in keepers)
     sizes = {storage.address: storage.bytes for storage in storages.values()}
+    smaller = [keeper for keeper in keepers[MOST_KEEPERS:] if keeper.graphs]
+    named = keepers[:MOST_KEEPERS] + smaller[:MOST_KEEPERS]
+    _find_lines(named)
     return {
-        "keepers": [asdict(keeper) for keeper in keepers[:MOST_KEEPERS]],
+        "keepers": [asdict(keeper) for keeper in named],
         "reached": reached,
         "not_reached": max(0, sum(sizes.values()) - reached),
         "complete": walk.complete,
@@ -324,6 +334,34 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
             keeper.bytes += storage.bytes
             keeper.addresses.append(storage.address)
     return sorted(keepers.values(), key=lambda keeper: -keeper.bytes)
+
+
+def _find_lines(keepers: list[Keeper]) -> None:
+    """The lines that keep, in the file that has the name, else in another of the program's."""
+    sources = {path: "".join(linecache.getlines(path)) for path in sorted(_files_own())}
+    for keeper in keepers:
+        if not (keeper.collection or keeper.graphs):
+            continue
+        file = keeper.where.partition(":")[0]
+        for path in sorted(sources, key=lambda path: _file(path) != file):
+            numbers = keeping_lines(sources[path], keeper.collection or keeper.name)[:MOST_LINES]
+            if numbers:
+                functions = functions_by_line(sources[path])
+                keeper.lines = [
+                    f"{_file(path)}:{number} {functions.get(number, '<module>')}"
+                    for number in numbers
+                ]
+                break
+
+
+def _files_own() -> set[str]:
+    """The files of the program's own code, as far as it was imported or runs."""
+    files = {frame.f_code.co_filename for frame in _running_frames()}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+        if isinstance(file, str) and file.endswith(".py"):
+            files.add(file)
+    return {file if file[:1] == "<" else os.path.abspath(file) for file in files if _is_own(file)}
 
 
 @functools.cache

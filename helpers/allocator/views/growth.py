@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
-from helpers.allocator.call_sites import LinesError, requests_of
+from helpers.allocator.call_sites import LinesError
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.exhaustion import Exhaustion, exhaustion
-from helpers.allocator.growth import KEPT, Growth, growth_of
+from helpers.allocator.growers import Keeper, KeptGrower, RecordedGrowth, growth_of_recording
+from helpers.allocator.growth import KEPT, Growth
+from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
@@ -21,32 +24,43 @@ def growing(study: Study) -> Shown:
     """What grows in a study's trace, and the step in which it runs out on its card; where that
     cannot be said, why.
     """
+    recorded = growth_of_recording(study.trace, study.path)
     try:
-        return growth_table(*growth_of_study(study))
+        return growth_table(recorded, *runs_out_on(study, recorded))
     except LinesError as error:
         return Shown("What grows from step to step", ["call site"], [], none=f"Not told: {error}.")
 
 
-def growth_of_study(study: Study) -> tuple[Growth, Exhaustion | None, int]:
-    """What grows in a study's trace, where it runs out, and on how many bytes; 0 where no card
-    was named.
-
-    Raises LinesError.
+def runs_out_on(study: Study, recorded: RecordedGrowth) -> tuple[Exhaustion | None, int]:
+    """Where what grows runs out on the study's card, and on how many bytes; 0 where no card was
+    named.
     """
-    requests = requests_of(study.trace)
-    growth = growth_of(requests)
     if study.card.capacity_bytes >= AMPLE_BYTES:
-        return growth, None, 0
-    return growth, exhaustion(requests, growth, study), study.card.capacity_bytes
+        return None, 0
+    capacity = study.card.capacity_bytes
+    if recorded.growth is None:
+        return None, capacity
+    requests = recorded.requests
+    longer = replace(study, trace=requests.trace)
+    return exhaustion(requests, recorded.growth, longer), capacity
 
 
-def growth_table(growth: Growth, runs_out: Exhaustion | None, capacity_bytes: int) -> Shown:
-    """What grows, a call site a line.
+def growth_table(
+    recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
+) -> Shown:
+    """What grows, a call site a line: who keeps it first.
 
-    ``capacity_bytes``: of the card that ``runs_out`` speaks of; 0 where none was named.
+    ``capacity_bytes``: of the card that ``runs_out`` speaks of; 0 where none was named. Raises
+    LinesError where too few steps are there and the program did not run out of memory.
     """
+    growth = recorded.growth
+    if growth is None:
+        if not (recorded.ran_out and recorded.requests.have_lines):
+            raise LinesError(recorded.why_not)
+        says = _too_early(recorded)
+        return Shown(says, ["call site"], [], none=says, result=says)
     steps = len(growth.steps)
-    result = _result(growth)
+    result = _result(recorded, growth)
     counted = f"{steps} steps, counted from the first of the trace"
     counted += f"; each begins at {growth.steps.line}"
     if growth.growers:
@@ -64,24 +78,46 @@ def growth_table(growth: Growth, runs_out: Exhaustion | None, capacity_bytes: in
         lines.append("at which step it runs out: name the card with --capacity or --gpu")
     rows = [
         [
-            grower.site.name,
-            round(grower.bytes_per_step),
-            round(grower.count, 2) or None,
-            grower.how,
+            _who(row.keeper),
+            row.grower.site.name,
+            round(row.grower.bytes_per_step),
+            round(row.grower.count, 2) or None,
+            row.grower.how,
         ]
-        for grower in growth.growers
+        for row in recorded.growers
     ]
-    columns = ["call site", Column("a step", "bytes"), "blocks a step", "how"]
+    columns = ["kept by", "call site", Column("a step", "bytes"), "blocks a step", "how"]
+    if not any(row.keeper for row in recorded.growers):
+        columns = columns[1:]
+        rows = [row[1:] for row in rows]
     none = "No call site keeps more from step to step."
     return Shown(
         result, columns, rows, _notes(growth), [*lines, ""], none, widest=80, result=result
     )
 
 
-def _result(growth: Growth) -> str:
-    if growth.growers:
+def _who(keeper: Keeper | None) -> str:
+    if keeper is None:
+        return ""
+    graph = ", with its graph" if keeper.with_graph else ""
+    return f"{keeper.name} ({', '.join(keeper.lines) or keeper.where}){graph}"
+
+
+def _too_early(recorded: RecordedGrowth) -> str:
+    """What is said of a program that ran out of memory before anything could be seen to grow."""
+    if not recorded.reached_first_step:
+        return "ran out of memory before its first step ended: no step had kept anything"
+    begun = recorded.steps_begun
+    return f"ran out of memory in step {begun}: growth is told from {FEWEST_STEPS} steps on"
+
+
+def _result(recorded: RecordedGrowth, growth: Growth) -> str:
+    if recorded.growers:
         size = show_bytes(round(growth.bytes_per_step))
-        return f"grows by {size} a step, most at {growth.growers[0].site.name}"
+        first = recorded.growers[0]
+        if first.keeper is not None:
+            return f"grows by {size} a step: {first.words}"
+        return f"grows by {size} a step, most at {first.grower.site.name}"
     often = "in every step"
     if growth.seen_every > 1:
         often = f"once in {growth.seen_every} steps"
@@ -119,30 +155,49 @@ def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
     return f"on {card} it runs out in step {runs_out.step:,} ({how})"
 
 
-def growth_json(growth: Growth, runs_out: Exhaustion | None, capacity_bytes: int) -> dict[str, Any]:
-    """The same as data."""
-    return {
+def growth_json(
+    recorded: RecordedGrowth, runs_out: Exhaustion | None, capacity_bytes: int
+) -> dict[str, Any]:
+    """The same as data: ``growers[].where`` names the line that keeps, then the one that asked."""
+    answer: dict[str, Any] = {
         "schema_version": 1,
+        "steps": recorded.steps_begun,
+        "begins": "",
+        "grows": bool(recorded.growers),
+        "bytes_per_step": 0,
+        "growers": [_grower_json(row) for row in recorded.growers],
+        "held_bytes": recorded.held_bytes,
+        "ran_out": recorded.ran_out,
+        "reached_first_step": recorded.reached_first_step,
+        "without_limit": recorded.is_longer,
+        "capacity_bytes": capacity_bytes or None,
+        "runs_out": None if runs_out is None else runs_out._asdict(),
+    }
+    growth = recorded.growth
+    if growth is None:
+        return answer
+    return {
+        **answer,
         "steps": len(growth.steps),
         "begins": growth.steps.line,
-        "grows": bool(growth.growers),
         "bytes_per_step": round(growth.bytes_per_step),
-        "growers": [
-            {
-                "where": grower.site.name,
-                "own": grower.site.own,
-                "bytes_per_step": round(grower.bytes_per_step),
-                "blocks_per_step": round(grower.count, 4),
-                "how": grower.how,
-                "last_of_step": grower.last,
-            }
-            for grower in growth.growers
-        ],
         "window": growth.window,
         "live_bytes": growth.live,
         "inputs_grow": growth.inputs_grow,
         "seen_bytes": growth.seen_bytes,
         "seen_every_steps": growth.seen_every,
-        "capacity_bytes": capacity_bytes or None,
-        "runs_out": None if runs_out is None else runs_out._asdict(),
+    }
+
+
+def _grower_json(row: KeptGrower) -> dict[str, Any]:
+    grower = row.grower
+    return {
+        "where": row.words,
+        "asked_at": grower.site.name,
+        "keeper": None if row.keeper is None else asdict(row.keeper),
+        "own": grower.site.own,
+        "bytes_per_step": round(grower.bytes_per_step),
+        "blocks_per_step": round(grower.count, 4),
+        "how": grower.how,
+        "last_of_step": grower.last,
     }

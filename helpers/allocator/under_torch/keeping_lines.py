@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TypeGuard
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 ADDING = frozenset(
     "add add_param_group append appendleft extend extendleft insert put setdefault update".split()
@@ -27,12 +30,24 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
         return ()
     if name in OF_OPTIMIZERS:
         name = last_name(collection.rpartition(".")[0])
+    if not re.search(rf"\b{re.escape(name)}\b", source):
+        return ()
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return ()
     lines = {node.lineno for node in ast.walk(tree) if _adds_to(node, name)}
     return tuple(sorted(lines))
+
+
+def functions_by_line(source: str) -> dict[int, str]:
+    """The innermost function of each line of a source that lies in one, by its number."""
+    functions: dict[int, str] = {}
+    for node in ast.walk(ast.parse(source)):  # outer functions come before inner ones
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            functions.update(dict.fromkeys(lines, node.name))
+    return functions
 
 
 def last_name(collection: str) -> str:
@@ -46,10 +61,21 @@ def _adds_to(node: ast.AST, name: str) -> TypeGuard[ast.expr | ast.stmt]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in ADDING and _is_named(node.func.value, name)
     if isinstance(node, ast.Assign):
-        return any(_is_entry(target, name) for target in node.targets)
+        joined = _is_made_of(node, name)
+        return any(_is_entry(target, name) for target in node.targets) or joined
     if isinstance(node, ast.AugAssign):
         return _is_named(node.target, name) or _is_entry(node.target, name)
     return False
+
+
+def _is_made_of(node: ast.Assign, name: str) -> bool:
+    """Whether a name is bound to something made of what it was: total = total + loss."""
+    bound = any(_is_named(target, name) for target in node.targets)
+    if not bound:
+        return False
+    return any(
+        isinstance(part, ast.expr) and _is_named(part, name) for part in ast.walk(node.value)
+    )
 
 
 def _is_entry(target: ast.expr, name: str) -> bool:

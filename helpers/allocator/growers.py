@@ -1,0 +1,180 @@
+"""What grows in a recorded program, who keeps it, and the line that keeps it.
+
+The trace says which line asked for what stays; the record beside it says, where the program ran
+out of memory, from which names the tensors of that moment were reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers.allocator.call_sites import LinesError, Requests, requests_of
+from helpers.allocator.circumstances import record_of
+from helpers.allocator.growth import Grower, Growth, growth_of
+from helpers.allocator.steps import steps_begun
+from helpers.allocator.trace import Trace, TraceError
+from helpers.allocator.trace_file import read_trace
+
+WITHOUT_LIMIT = "without-limit.pickle"
+LEAST_SHARE = 1 / 3
+"""The share of what grows that is reached from a name which is said to keep it."""
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Who keeps tensors: a collection or a variable of the program.
+
+    ``name``: as the program writes it, such as "self.history"; ``where``: the frame, function or
+    module that has the name; ``lines``: of the program, that put something into it, such as
+    "train.py:36 evaluate"; ``length``: entries of the collection, 0 for a variable;
+    ``with_graph``: what it keeps carries a graph of autograd, which keeps the rest.
+    """
+
+    name: str
+    where: str
+    lines: tuple[str, ...]
+    length: int
+    with_graph: bool
+
+
+@dataclass(frozen=True)
+class KeptGrower:
+    """A call site that keeps more with each step, and who keeps it; None where nobody is known.
+
+    ``held_bytes``: what it holds when the trace runs out of memory, else when most is live.
+    """
+
+    grower: Grower
+    keeper: Keeper | None
+    held_bytes: int
+
+    @property
+    def line(self) -> str:
+        """The program's line to look at: the one that keeps, else the one that asked."""
+        if self.keeper is not None and self.keeper.lines:
+            return self.keeper.lines[0]
+        return self.grower.site.name
+
+    @property
+    def words(self) -> str:
+        """Who keeps it and where, then where it was asked for, in one phrase."""
+        if self.keeper is None:
+            return self.grower.site.name
+        graph = " with its graph" if self.keeper.with_graph else ""
+        place = ", ".join(self.keeper.lines) or self.keeper.where
+        return f"{place} keeps it in {self.keeper.name}{graph}; made at {self.grower.site.name}"
+
+
+@dataclass(frozen=True)
+class RecordedGrowth:
+    """What grows in a recorded program.
+
+    ``growth``: over the steps of the trace, or of the same program recorded without a limit
+    (``is_longer``), whose ``requests`` are these; None where neither shows enough steps:
+    ``why_not``. ``growers``: those of growth, each with its keeper. ``steps_begun``: in the
+    trace itself, before it ran out of memory; ``ran_out``: whether it did.
+    """
+
+    requests: Requests
+    steps_begun: int
+    ran_out: bool
+    growth: Growth | None = None
+    growers: tuple[KeptGrower, ...] = ()
+    is_longer: bool = False
+    why_not: str = ""
+
+    @property
+    def held_bytes(self) -> int:
+        """What the growers hold when the trace runs out of memory, else when most is live."""
+        return sum(row.held_bytes for row in self.growers)
+
+    @property
+    def reached_first_step(self) -> bool:
+        """Whether the first step had ended when the program ran out of memory."""
+        return self.steps_begun > 1
+
+
+def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowth:
+    """What grows in a recorded program, who keeps it, and the line that keeps it.
+
+    ``path``: of the trace's file, beside which its record lies (run.pickle,
+    run.record/record.json); without one no keeper is known. Where the record holds the same
+    program without a limit, the steps are taken from that. Raises nothing: what is missing or
+    cannot be read is not used, and ``why_not`` says why no steps are seen.
+    """
+    requests = requests_of(trace)
+    begun = steps_begun(requests)
+    longer = _longer(path)
+    rows = keepers_of(record_of(path))
+    why_not = ""
+    for seen in filter(None, (longer, requests)):
+        try:
+            growth = growth_of(seen)
+        except LinesError as error:
+            why_not = str(error)
+            continue
+        if seen is longer:
+            begun = int(np.searchsorted(growth.steps.begins, requests.fullest, "right"))
+        growers = tuple(_kept(grower, requests, rows) for grower in growth.growers)
+        return RecordedGrowth(seen, begun, requests.ran_out, growth, growers, seen is longer)
+    return RecordedGrowth(requests, begun, requests.ran_out, why_not=why_not)
+
+
+def _longer(path: Path | None) -> Requests | None:
+    """The same program recorded without a limit; None where it was not, or was not readable."""
+    if path is None:
+        return None
+    try:
+        return requests_of(read_trace(path.with_suffix(".record") / WITHOUT_LIMIT))
+    except (OSError, TraceError):
+        return None
+
+
+def keepers_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a record says of who keeps the tensors, of all processes."""
+    processes = [process.get("keepers") or {} for process in record.get("processes", ())]
+    return [row for process in processes for row in process.get("keepers", ())]
+
+
+def _kept(grower: Grower, requests: Requests, rows: list[dict[str, Any]]) -> KeptGrower:
+    """A grower with who keeps what it asked for."""
+    sites = np.array([site == grower.site for site in requests.sites])
+    held = np.flatnonzero(requests.alive(requests.fullest) & sites[requests.site])
+    sizes = requests.size[held]
+    addresses = requests.trace.address
+    blocks: dict[int, int] = {}
+    if addresses is not None:
+        blocks = dict(zip(addresses[requests.at[held]].tolist(), sizes.tolist(), strict=True))
+    return KeptGrower(grower, _keeper_of(blocks, rows), int(sizes.sum()))
+
+
+def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | None:
+    """Who keeps these blocks, bytes by address: the collection, else the variable, from which
+    most of them are reached. Where most are reached from no name, a graph keeps them, and the
+    longest collection of tensors with a graph keeps that.
+    """
+    reached = [sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows]
+    most = max(reached, default=0)
+    if most >= LEAST_SHARE * sum(blocks.values()) > 0:
+        best = [row for row, size in zip(rows, reached, strict=True) if size == most]
+    elif sum(reached) <= sum(blocks.values()) / 2:
+        best = [row for row in rows if row["graphs"] and row.get("lines")]
+    else:
+        best = []
+    longest = max(best, key=lambda row: (row["graphs"], row["length"]), default=None)
+    return None if longest is None else _shown(longest)
+
+
+def _shown(row: dict[str, Any]) -> Keeper:
+    return Keeper(
+        name=row["collection"] or row["name"],
+        where=row["where"],
+        lines=tuple(row.get("lines") or ()),
+        length=row["length"],
+        with_graph=row["graphs"] > 0,
+    )

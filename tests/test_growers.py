@@ -1,0 +1,143 @@
+"""What grows in a recording is named by who keeps it, where its record says so."""
+
+import json
+import pickle
+
+import pytest
+from command_line import verb as run
+from test_growth import leak, loop
+from test_lines import frames
+from toy_allocator import MIB, Toy
+
+from helpers.allocator.growers import growth_of_recording
+from helpers.allocator.rewind import rewind
+from helpers.allocator.snapshot import parse
+
+HOME = "/home/someone/.venv/lib/python3.12/site-packages"
+
+
+def recording(toy, path):
+    path.write_bytes(pickle.dumps(toy.snapshot()))
+    return rewind(parse(toy.snapshot()))
+
+
+def record_of(path, rows):
+    """A record beside a trace that says who keeps the tensors."""
+    folder = path.with_suffix(".record")
+    folder.mkdir()
+    process = {"keepers": {"keepers": rows, "complete": True}}
+    (folder / "record.json").write_text(json.dumps({"processes": [process]}))
+
+
+def keeper(addresses, collection="losses", graphs=0, lines=("train.py:41 epoch",)):
+    return {
+        "name": f"{collection}[...]",
+        "where": "train.py:55 main",
+        "collection": collection,
+        "length": 9,
+        "graphs": graphs,
+        "addresses": addresses,
+        "lines": list(lines),
+    }
+
+
+@pytest.fixture
+def leaking(tmp_path):
+    path = tmp_path / "run.pickle"
+    trace = recording(loop(9, leak), path)
+    addresses = trace.address[(trace.size == 3 * MIB) & (trace.op == 0)].tolist()
+    return path, trace, addresses
+
+
+def test_the_collection_that_reaches_what_grows_keeps_it(leaking):
+    path, trace, addresses = leaking
+    record_of(path, [keeper([1, 2], "others"), keeper(addresses)])
+    (grower,) = growth_of_recording(trace, path).growers
+    assert grower.keeper.name == "losses" and not grower.keeper.with_graph
+    assert grower.line == "train.py:41 epoch"
+    _, out, _ = run("leaks", path, "--json")
+    where = json.loads(out)["growers"][0]["where"]
+    assert where == "train.py:41 epoch keeps it in losses; made at train.py:13 train"
+
+
+def test_what_is_reached_from_no_name_is_kept_by_a_graph(leaking):
+    path, trace, _ = leaking
+    record_of(path, [keeper([5], "batches"), keeper([7], "losses", graphs=9)])
+    (grower,) = growth_of_recording(trace, path).growers
+    assert grower.keeper.name == "losses" and grower.keeper.with_graph
+
+
+def test_without_a_record_the_line_that_asked_is_named(leaking):
+    path, trace, _ = leaking
+    recorded = growth_of_recording(trace, path)
+    assert [row.line for row in recorded.growers] == ["train.py:13 train"]
+    assert recorded.held_bytes == 8 * 3 * MIB or recorded.held_bytes == 9 * 3 * MIB
+    assert growth_of_recording(trace).growers[0].keeper is None
+
+
+def test_steps_are_taken_from_the_recording_without_a_limit_where_there_is_one(tmp_path):
+    path = tmp_path / "run.pickle"
+    trace = recording(loop(3, leak), path)
+    assert growth_of_recording(trace, path).growth is None
+    folder = path.with_suffix(".record")
+    folder.mkdir()
+    recording(loop(30, leak), folder / "without-limit.pickle")
+    recorded = growth_of_recording(trace, path)
+    assert recorded.is_longer and len(recorded.growth.steps) == 30
+    assert recorded.steps_begun == 3 and recorded.reached_first_step
+    assert recorded.growers[0].line == "train.py:13 train"
+
+
+def refused(toy):
+    toy.say("oom", 1 << 20, 8 * MIB, frames=frames(9))
+    return toy
+
+
+def test_a_trace_that_ends_while_its_layers_are_made_did_not_reach_its_first_step(tmp_path):
+    toy = Toy()
+    for layer in range(20):
+        toy.alloc(2 * MIB, [*frames(30 + layer % 2, "__init__", inside=""), *frames(9, "main")])
+    path = tmp_path / "run.pickle"
+    recorded = growth_of_recording(recording(refused(toy), path), path)
+    assert recorded.ran_out and not recorded.reached_first_step and not recorded.growers
+    code, out, _ = run("leaks", path)
+    assert code == 0 and "before its first step ended" in out
+
+
+def module(line, *outer):
+    """The frames of a module that is called in a line of the program's own."""
+    calls = {"filename": f"{HOME}/torch/nn/modules/module.py", "line": 1, "name": "_call_impl"}
+    return [
+        {"filename": f"{HOME}/torch/nn/functional.py", "line": 5, "name": "linear"},
+        calls,
+        *outer,
+    ]
+
+
+def test_a_validation_that_keeps_its_outputs_after_training_is_found(tmp_path):
+    toy = loop(20, lambda step, alloc, toy: None)
+    for _ in range(12):
+        batch = toy.alloc(MIB, frames(70, "validate", inside=""))
+        toy.alloc(6 * MIB, module(71, *frames(71, "validate", inside="")))
+        toy.free(batch)
+    path = tmp_path / "run.pickle"
+    recorded = growth_of_recording(recording(refused(toy), path), path)
+    assert [row.line for row in recorded.growers] == ["train.py:71 validate"]
+    assert recorded.growers[0].grower.bytes_per_step == 6 * MIB
+
+
+def test_the_loop_of_a_trainer_is_a_loop_of_the_program(tmp_path):
+    toy = Toy()
+    main = frames(12, "main", inside="")
+    for _ in range(15):
+        for line, size in ((310, 4), (311, 2)):
+            loop_of_trainer = {"filename": f"{HOME}/coach/loop.py", "line": line, "name": "run"}
+            stack = module(12, loop_of_trainer, *main) if size == 4 else [loop_of_trainer, *main]
+            block = toy.alloc(size * MIB, stack)
+            if size == 4:
+                toy.free(block)
+    path = tmp_path / "run.pickle"
+    recorded = growth_of_recording(recording(refused(toy), path), path)
+    assert len(recorded.growth.steps) == 15
+    assert recorded.growth.steps.line.startswith("train.py:12 main, in coach/loop.py:31")
+    assert recorded.growers[0].line == "train.py:12 main"
