@@ -179,7 +179,7 @@ def score_fault(tool: Tool, folder: Path, case: dict) -> Score:
     with tempfile.TemporaryDirectory() as scratch_name:
         work = Path(scratch_name) / folder.name
         shutil.copytree(folder, work, ignore=shutil.ignore_patterns("case.json", "__pycache__"))
-        environment = {**os.environ, "PYTHON": str(tool.python)}
+        environment = {**os.environ, "PYTHON": str(tool.python), "PYTHONPATH": str(ROOT)}
         provoked = subprocess.run(
             ["bash", "provoke.sh"],
             check=False,

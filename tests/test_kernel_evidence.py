@@ -142,3 +142,9 @@ def test_of_several_xids_the_first_is_the_cause_in_a_log_and_in_a_text():
         alone = diagnose(captured("", f"[ 89000.0] {first}")).title
         assert diagnose(captured("", f"[ 89000.0] {first}", f"[ 89003.0] {second}")).title == alone
         assert diagnose(evidence_from_message(f"{first}\n{second}")).title == alone
+
+
+@pytest.mark.parametrize("text", TEXTS[:8])
+def test_a_box_without_a_gpu_explains_no_failure_that_a_program_printed_of_another_kind(text):
+    beside = answer(evidence_from_bundle(box("cpu-only", text, "")))
+    assert beside == answer(evidence_from_message(text))
