@@ -180,6 +180,7 @@ def score_fault(tool: Tool, folder: Path, case: dict) -> Score:
         work = Path(scratch_name) / folder.name
         shutil.copytree(folder, work, ignore=shutil.ignore_patterns("case.json", "__pycache__"))
         environment = {**os.environ, "PYTHON": str(tool.python), "PYTHONPATH": str(ROOT)}
+        environment["PATH"] = f"{tool.python.parent}{os.pathsep}{environment['PATH']}"
         provoked = subprocess.run(
             ["bash", "provoke.sh"],
             check=False,

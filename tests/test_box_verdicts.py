@@ -48,10 +48,10 @@ def test_every_verdict_has_evidence_with_ids_of_their_own_and_one_step(box):
     assert verdict.confidence == "confirmed" or verdict.missing
 
 
-def test_near_capacity_with_stranded_memory_shows_both_and_names_the_snapshot_and_the_separate_bug():
+def test_near_capacity_with_stranded_memory_shows_both_and_names_the_rehearsal_and_the_separate_bug():
     verdict = judged("cuda-24gb-tuning")
     assert "allocator-fragmentation" in named(verdict)
-    assert "record" in " ".join(row.how for row in verdict.missing)
+    assert "rehearse" in " ".join(row.how for row in verdict.missing)
     assert "assert" in {row.id for row in verdict.evidence}
     assert "not caused by it" in verdict.summary
 

@@ -23,7 +23,7 @@ TOLD = {
     "001-volume-profiles": ("external-holder", "likely"),
     "002-half-the-ram": ("ttm-gtt-cap", "likely"),
     "003-forty-batches": ("cannot-tell", "weak"),
-    "004-tuning-at-the-limit": ("true-capacity", "likely"),
+    "004-tuning-at-the-limit": ("true-capacity", "weak"),
     "growing-loop": ("allocator-fragmentation", "likely"),
     "real-trades": ("true-capacity", "likely"),
 }

@@ -162,10 +162,12 @@ def test_ids_are_unique_and_every_reading_remedy_and_group_is_used():
     ids = [failure.id for failure in failures()]
     assert len(set(ids)) == len(ids)
     assert {row["decides"] for row in RAW["failures"]} == set(RAW["readings"])
-    named = {row["remedy"] for row in (*RAW["failures"], *wordings.table()) if "remedy" in row}
+    rows = (*RAW["failures"], *wordings.table(), *judge.table("ladder"))
+    named = {row["remedy"] for row in rows if "remedy" in row}
     for world in judge.table("worlds"):
         assert set(world["remedies"]) <= set(RAW["remedies"]), world["name"]
-        assert set(world["readings"]) <= set(RAW["readings"]), world["name"]
+        asked_for = {*RAW["readings"], *judge.table("diagnosis")["missing"]}
+        assert set(world["readings"]) <= asked_for, world["name"]
         named |= set(world["remedies"].values())
     assert named == set(RAW["remedies"])
     spoken = {name for row in RAW["failures"] for value in row.values() for name in flat(value)}

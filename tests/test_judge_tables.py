@@ -75,7 +75,8 @@ def test_each_decision_about_ceilings_is_made_by_the_code():
 def test_each_step_of_the_ladder_says_what_it_needs_and_what_it_may_harm():
     for row in judge.table("ladder"):
         assert row["world"] in ("", "AMD", "NVIDIA")
-        assert all(row[key] for key in ("what", "command", "precondition", "blast_radius"))
+        step = judge.table("failures")["remedies"][row["remedy"]]
+        assert all(step[key] for key in ("what", "command", "precondition", "harm"))
 
 
 @pytest.mark.parametrize("place", ["error_text", "narrative"])

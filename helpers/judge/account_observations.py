@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Tuple
 
 from helpers.ground.units import GIB, MIB, Quantity, show_bytes
-from helpers.judge.fragmentation import LIKELY, POSSIBLE
-from helpers.judge.holders import CONTEXT_BYTES
+from helpers.judge.fragmentation import LIKELY, POSSIBLE, expandable_may_help
+from helpers.judge.holders import CONTEXT_BYTES, NAMED_SHARE
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import above, plus
 
@@ -86,17 +86,22 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
         )
         yield "stranded-possible", stranded.bytes, says
     elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
-        says = f"With the {free.text} free it would hold {requested.text}; neither does alone"
+        lacking = show_bytes(requested.bytes - free.bytes)
+        over = show_bytes(free.bytes + stranded.bytes - requested.bytes)
+        says = (
+            f"Cached: {lacking} are missing without joining it to the {free.text} free, and "
+            f"{over} are left over with it"
+        )
         yield "free-and-stranded", stranded.bytes, says
+        if expandable_may_help(account):
+            yield "may-expand", stranded.bytes, ""
     if held and stranded.bytes > max(held.bytes // 4, GIB // 2):
         yield "stranded-large", stranded.bytes, f"A large part of the {held.text} reserved"
 
 
 def _together_enough(free: Quantity, stranded: Quantity, requested: Quantity) -> bool:
     """Whether free and stranded hold the request together, and free does not alone."""
-    if not above(requested, free) or stranded.bytes <= requested.bytes // 4:
-        return False
-    return not above(requested, plus(free, stranded))
+    return above(requested, free) and not above(requested, plus(free, stranded))
 
 
 def _of_shares(
@@ -113,6 +118,9 @@ def _of_shares(
     process = max(plus(account.held).bytes, total.bytes - free.bytes - outside)
     if account.own:
         process = account.own.bytes
+    named = plus(*(size for _, size in account.others)).bytes
+    if named and named >= NAMED_SHARE * outside:
+        yield "outside-named", named, ""
     says = (
         f"Of {total.text} this process has {show_bytes(process)}, {free.text} is free, the "
         "rest is outside it"
@@ -142,12 +150,15 @@ def _of_own_memory(
     stranded = max(0, plus(account.stranded).bytes)
     if stranded > max(requested.bytes, process // 4):
         return
-    needed = max(process / NEAR_END, requested.bytes + process)
     if free.bytes + stranded < requested.bytes:
         end = "with what is free and what it has cached the request would not have been met"
     # Most of it is cached: whether that could have served the request is open.
-    elif 2 * stranded <= process and needed > total.bytes:
-        end = "over nine tenths, so the card is at its end"
+    elif 2 * stranded <= process and process >= NEAR_END * total.bytes:
+        end = "the card is at its end"
     else:
         return
+    if account.own is None and account.held:
+        rest = show_bytes(total.bytes - free.bytes - account.held.bytes)
+        end = f"{end}; {rest} more is in use, by its context, a desktop or others"
+        process = account.held.bytes
     yield "ours-fills", process, f"This process holds it, of {total.text}: {end}"

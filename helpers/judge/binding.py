@@ -93,7 +93,7 @@ def answer(
         cause=row["cause"],
         confidence=confidence,
         says=row["says"].format_map(shown),
-        step=row["step"],
+        step=row["step"].format_map(shown),
         rests=tuple(_field_read(name, numbers) for name in row["rests"]),
     )
 

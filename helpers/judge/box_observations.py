@@ -11,13 +11,13 @@ from helpers.ground.shapes import Reading, seen
 from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.kernel_observations import kernel_observations
-from helpers.judge.observation import Observation
+from helpers.judge.observation import Observation, make_observation
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework
 from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
-from helpers.look.holders import Holder, numbered_by_host
+from helpers.look.holders import Holder, numbered_by_host, one_each
 from helpers.look.processes import processes
 
 OBSERVATION_OF_OBSTACLE = {
@@ -26,6 +26,7 @@ OBSERVATION_OF_OBSTACLE = {
     "no_device": "no-driver",
     "variable": "gpus-hidden",
 }
+STOPPED = ("T", "t")
 TOTALS = ("sysfs VRAM", "nvidia-smi")
 """The layers whose total is the card's own."""
 
@@ -109,6 +110,11 @@ def _holders(
         yield from _of_pools(card)
         for holder in card.holders:
             yield from _of_holder(card, holder, failing)
+        sizes = [holder.memory.bytes for holder in one_each(card.holders)]
+        others = [size for size in sizes if not whose.is_within(size, failing)]
+        for account in evidence.accounts:
+            if account.outside and sum(others) >= whose.NAMED_SHARE * account.outside.bytes > 0:
+                yield make_observation("outside-named", sum(others), "holders", "bundle")
     numbers = {holder.pid for card in cards for holder in card.holders}
     for process in processes(bundle):
         if process.state == "Z" and process.pid in numbers:
@@ -136,6 +142,10 @@ def _of_holder(card: Gpu, holder: Holder, failing: list[tuple[int, int]]) -> Ite
     if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
         says = f"pid {holder.pid} is a zombie and holds this much"
         yield _observed("zombie-holder", holder.memory, says, proof=True)
+        return
+    if holder.state in STOPPED and size > whose.UNEXPLAINED_BYTES:
+        says = f"pid {holder.pid} ({holder.name}) is stopped and holds this much"
+        yield _observed("stopped-holder", holder.memory, says)
         return
     totals = (pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok)
     total = next(totals, None)

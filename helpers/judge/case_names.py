@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.fragmentation import POSSIBLE
+from helpers.judge.fragmentation import expandable_may_help
 from helpers.judge.message_account import Account
+from helpers.judge.message_sums import plus
 from helpers.judge.observation import Observation
 from helpers.judge.posted_processes import processes
 
@@ -41,7 +42,7 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     for name, words in rows:
         if words:
             names.setdefault(name, words)
-    if "expandable-on" in seen:
+    if seen & {"expandable-on", "windows"}:
         names.pop("preset", None)
     return names
 
@@ -75,17 +76,12 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         yield "cost", show_bytes(requested.bytes - int(share * message.capacity.bytes))
     if requested and message.capacity:
         yield "missing", _missing(account)
-        if message.program == "torch" and message.backend == "cuda":
-            if account.fragmentation == POSSIBLE:
-                yield "preset", "cuda-expandable"
+        if expandable_may_help(account):
+            yield "preset", "cuda-expandable"
     if message.tokens and message.fits_tokens:
         yield "context", f"{message.tokens} tokens were asked for, {message.fits_tokens} fit"
     elif requested and message.cache:
         yield "context", f"{requested.text} are needed, {message.cache.text} are there"
-    for pid, size in account.others[:1]:
-        if pid is not None:
-            yield "holder", f"process {pid} with {size.text}"
-            yield "pid", str(pid)
 
 
 def _missing(account: Account) -> str:
@@ -109,24 +105,44 @@ def _missing(account: Account) -> str:
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
-    """The process that holds most, as a tool or the captured box lists it; one that was measured
-    below 256 MiB is none, one without a figure comes last.
+    """The process that holds most, as the message, a tool or the captured box lists it, and the
+    number to end it by.
+
+    One below 256 MiB, one that does not cover what is missing, a display server, the program
+    itself and one of its size (a rank beside it) are none, nor is one without a figure.
     """
     listed = [row for row in processes(evidence) if row.pid]
-    unmeasured = [(0, row.pid, row.name) for row in listed if row.bytes is None]
-    rows = [(row.bytes, row.pid, row.name) for row in listed if row.bytes is not None]
+    rows = [(row.bytes or 0, row.pid, row.name, row.state) for row in listed]
+    for account in evidence.accounts:
+        rows += [(size.bytes, pid, "", "") for pid, size in account.others if pid]
     if evidence.bundle is not None:
         from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
 
         for gpu in gpus(evidence.bundle):
-            rows += [(h.memory.bytes, h.pid, h.name) for h in gpu.holders if h.memory.ok]
-    rows = [row for row in rows if row[0] > GIB // 4] or unmeasured
+            rows += [(h.memory.bytes, h.pid, h.name, h.state) for h in gpu.holders if h.memory.ok]
+    stopped = {pid for _, pid, _, state in rows if state in ("T", "t")}
+    rows = [row for row in rows if _covers(row[0], row[2], evidence)]
     if rows:
-        size, pid, name = max(rows)
-        with_size = f" with {show_bytes(size)}" if size else ""
+        size, pid, name, _ = max(rows)
         name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
-        yield "holder", f"process {pid} {name}{with_size}".replace("  ", " ")
-        yield "pid", str(pid)
+        yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
+        yield "stopped" if pid in stopped else "pid", str(pid)
+
+
+def _covers(size: int, name: str, evidence: CaseEvidence) -> bool:
+    """Whether ending a holder of this size and name would give what is missing, and ends neither
+    a display, nor the program itself or one of its ranks.
+    """
+    if size <= GIB // 4 or form("display").search(name):
+        return False
+    for account in evidence.accounts:
+        own = account.own or account.held
+        requested = account.message.requested
+        if own and abs(size - own.bytes) <= own.bytes // 10:
+            return False
+        if requested and size + plus(account.message.free).bytes < requested.bytes:
+            return False
+    return True
 
 
 def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields, replace
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import Quantity
 from helpers.judge import form, table
-from helpers.judge.case_names import names_of
+from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.next_step import next_step, with_log_of_server
+from helpers.judge.next_step import next_step, step_in_its_world
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
 from helpers.judge.program_verdict import program_verdict
@@ -131,7 +131,7 @@ def _decided(
     if confidence != "confirmed":
         rivals = close[:2] or ranking.behind[:1]
         deciding = [row.failure.decides for row in (top, *rivals)]
-        missing = _missing(deciding, evidence) or [_reading("look")]
+        missing = _missing(deciding, evidence) or [_reading("look", evidence)]
     # A second fault in the same text: an assertion or a wrong index is no consequence of memory.
     apart = [o for o in observations if o.name in APART and o.hard and o not in top.speaks_for]
     against = list(top.against)
@@ -168,7 +168,8 @@ def _missing(deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence) -
     rows = dict.fromkeys(
         reading_for(row, evidence) for row in deciding if not _was_handed_over(row[0], evidence)
     )
-    return [Missing(reading=reading, how=how) for _, reading, how in rows]
+    names = names_of(evidence, ())
+    return [Missing(reading=reading, how=fill(how, names)) for _, reading, how in rows]
 
 
 def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
@@ -191,7 +192,7 @@ def _open(
     if not form("printed").search(evidence.error_text):
         missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
-        missing.append(_reading("look"))
+        missing.append(_reading("look", evidence))
     if not missing:
         missing.append(_reading("moment"))
     shown = [observation for row in near for observation in row.speaks_for]
@@ -204,6 +205,7 @@ def _open(
         precondition="the program is running or has just failed",
     )
     against = [observation for row in near for observation in row.against]
+    names = names_of(evidence, observations)
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
@@ -213,7 +215,7 @@ def _open(
         evidence=_unique(rows),
         against=_unique(_evidence(against), "against-"),
         missing=missing,
-        next_step=with_log_of_server(step, evidence),
+        next_step=step_in_its_world(names, evidence, observations) or step,
     )
 
 
@@ -254,10 +256,13 @@ def _nothing_used(evidence: CaseEvidence) -> Evidence:
     return Evidence("read", reading, "Read, and none of it could be used")
 
 
-def _reading(name: str) -> Missing:
-    """A reading that would decide, by its name in diagnosis.json."""
+def _reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
+    """A reading that would decide, by its name in diagnosis.json, as it is taken in the world
+    of the failure.
+    """
     row = table("diagnosis")["missing"][name]
-    return Missing(reading=row["reading"], how=row["how"])
+    _, reading, how = reading_for((name, row["reading"], row["how"]), evidence)
+    return Missing(reading, how)
 
 
 def _listed(observations: Iterable[Observation]) -> str:

@@ -22,6 +22,20 @@ half-used segments): an estimate.
 """
 
 
+def expandable_may_help(sums: MessageSums) -> bool:
+    """Whether what is free and what is stranded hold the request together, on a build of torch
+    that has expandable segments: the older ones advise another setting.
+    """
+    message = sums.message
+    stranded = sums.stranded
+    has_them = message.program == "torch" and message.backend == "cuda"
+    if not has_them or "max_split_size_mb" in message.hints or sums.beyond_limit:
+        return False
+    if not (message.requested and stranded and stranded.bytes > 0):
+        return False
+    return not above(message.requested, plus(message.free, stranded))
+
+
 def fragmentation_by_message(sums: MessageSums) -> tuple[str, list[str]]:
     """Whether fragmentation can be the sole cause (DESIGN rule 6), and why, in sentences.
 

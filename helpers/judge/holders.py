@@ -24,6 +24,8 @@ UNEXPLAINED_BYTES = 512 * MIB
 """Firmware, page tables and a console's framebuffer belong to no process: below both of these
 nothing is unexplained.
 """
+NAMED_SHARE = 0.8
+"""Listed processes that hold this share of what is outside the failing program hold it."""
 IN_USE_BYTES = GIB
 """More that no process seen here accounts for, and a card is taken for somebody's: it is not
 loaded.
@@ -69,11 +71,25 @@ def is_another(size: int, total: int, failing: Sequence[tuple[int, int]]) -> boo
     return all(size > most and least + size <= total * 1.02 for least, most in failing)
 
 
+def is_within(size: int, failing: Sequence[tuple[int, int]]) -> bool:
+    """Whether a holder of this size may be the failing program, by the ranges of
+    ``expected_range``.
+    """
+    return any(least <= size <= most for least, most in failing)
+
+
 def is_itself(size: int, process: Quantity) -> bool:
     """Whether a holder of this size may be the process of which a message gives the driver's
     figure.
     """
     return abs(size - process.bytes) <= process.precision_bytes + 2 * MIB
+
+
+def is_left_by(size: Quantity, kept: Quantity) -> bool:
+    """Whether a holder of this size may be the engine that fell asleep: its message says what was
+    then in use by all together.
+    """
+    return kept.bytes // 2 <= size.bytes <= kept.bytes + CONTEXT_BYTES
 
 
 def is_unexplained(rest_bytes: int, in_use_bytes: int) -> bool:

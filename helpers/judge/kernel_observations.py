@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.failing_program import FailingProgram, failing_program
+from helpers.judge.message_observations import PROVING
 from helpers.judge.observation import Observation, make_observation, observation_name
 from helpers.look import kernel_log
 from helpers.look.bundle import Bundle
@@ -37,7 +38,8 @@ def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Obse
         rule = kernel_log.rule(kind)
         name = observation_name(rule.side, rule.event)
         if name:
-            yield _of_kind(name, events_of_kind, bundle)
+            proof = rule.event in PROVING
+            yield _of_kind(name, events_of_kind, bundle, proof)
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0 and (failing is None or failing.was_killed):
         # The counter has no times: beside a text it shows who may have killed, and proves nothing.
@@ -46,7 +48,7 @@ def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Obse
         yield make_observation("killed", kills, "", "bundle", says, proof=proof)
 
 
-def _of_kind(name: str, events: list[Event], bundle: Bundle) -> Observation:
+def _of_kind(name: str, events: list[Event], bundle: Bundle, proof: bool) -> Observation:
     """The last line of a kind, with how many there are and how old it is."""
     last = events[-1]
     times = sum(event.count for event in events)
@@ -55,20 +57,17 @@ def _of_kind(name: str, events: list[Event], bundle: Bundle) -> Observation:
     age = "" if age_s is None else f", {int(age_s) // 60} min before the look"
     reading = seen(last.text[:400] or last.kind, "text", last.source)
     says = f"The kernel log holds {often}{age}"
-    proof = name in ("killed", "kernel-leak")
     return make_observation(name, reading, "", "bundle", says, proof=proof)
 
 
 def _without_later_xids(events: Iterable[Event]) -> Iterator[Event]:
-    """The events without each Xid that follows another one of its GPU within RECENT_S."""
-    latest: dict[str, float] = {}
+    """The events without each Xid that follows another one of its GPU."""
+    with_xid: set[str] = set()
     for event in events:
         if event.kind == "xid":
-            when = _seconds(event) or 0.0
-            follows = when - latest.get(event.pci, -DAY_S) <= RECENT_S
-            latest[event.pci] = when
-            if follows:
+            if event.pci in with_xid:
                 continue
+            with_xid.add(event.pci)
         yield event
 
 
@@ -93,16 +92,10 @@ def _is_of(event: Event, failing: FailingProgram | None, bundle: Bundle) -> bool
     return not has_another_number and failing.has_name(event.process)
 
 
-def _seconds(event: Event) -> float | None:
-    """When it was, in seconds since the boot; None where the log gives another time or none."""
-    value = event.when.value
-    return value if isinstance(value, float) else None
-
-
 def _age_s(event: Event, bundle: Bundle) -> float | None:
-    """How many seconds before the look it was; None where that is not known."""
+    """How many seconds before the look it was; None where the log gives another time or none."""
     running_s = up_s(bundle)
-    when = _seconds(event)
-    if running_s is None or when is None:
+    when = event.when.value
+    if running_s is None or not isinstance(when, float):
         return None
     return running_s - when

@@ -9,7 +9,7 @@ from helpers.judge import form
 from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
 from helpers.judge.failing_program import of_another
-from helpers.judge.holders import CONTEXT_BYTES
+from helpers.judge.holders import CONTEXT_BYTES, is_left_by
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
 from helpers.judge.observation import SILENT, Observation, make_observation, observation_name
@@ -22,6 +22,7 @@ BROKEN = ("fault", "assert")
 XID = "kernel-xid"
 PROVING = ("killed", "leak", "hang", "gpu-lost")
 """Events that the kernel, or who killed it, states as a fact."""
+SLEEPS = "vllm-sleeps"
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
 NEAR_CHARACTERS = 1500
 LARGER_THAN_ANY_CARD = 1 << 39
@@ -34,7 +35,10 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
     observations: list[Observation] = []
     accounts = list(_of_the_failing_program(evidence))
     for account in accounts:
-        observations += _of_message(account, "message", SOURCE, evidence.error_text)
+        remedy = remedy_of_row(account.message.row)
+        stated = _of_message(account, "message", SOURCE, evidence.error_text)
+        observations += [replace(observation, remedy=remedy) for observation in stated]
+    observations += _of_one_job(accounts, evidence.error_text)
     events = {account.message.event for account in accounts} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
         first = next(a.message for a in accounts if a.message.event in BROKEN)
@@ -59,6 +63,31 @@ def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
             is_first_xid = False
         if not of_another(message, evidence):
             yield account
+
+
+def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
+    """What shows that others on the card are of this very job: its other ranks, or its engine
+    that sleeps.
+    """
+    ranks: dict[int, set[str]] = {}
+    left = [account.message.used for account in accounts if account.message.row == SLEEPS]
+    for account in accounts:
+        message = account.message
+        line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
+        rank = form("rank").search(line)
+        own = account.own or account.held
+        outside = account.outside
+        if not (own and outside):
+            continue
+        if rank and message.device is not None and 2 * outside.bytes >= own.bytes:
+            ranks.setdefault(message.device, set()).add(rank[1])
+        for _, size in account.others:
+            if any(kept and is_left_by(size, kept) for kept in left):
+                yield make_observation("sleeping-engine", size.bytes, SOURCE, "message")
+    for device, numbers in ranks.items():
+        if len(numbers) > 1:
+            words = f"ranks {', '.join(sorted(numbers))} on GPU {device}"
+            yield make_observation("ranks-together", words, SOURCE, "message")
 
 
 def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[Observation]:
@@ -93,8 +122,7 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
         name = "handle-unsure"
     if name:
         proof = message.event in PROVING
-        stated = make_observation(name, words, source, origin, says, proof=proof)
-        yield replace(stated, remedy=remedy_of_row(message.row))
+        yield make_observation(name, words, source, origin, says, proof=proof)
     for extra in _further_names(message, name, text):
         yield make_observation(extra, words, source, origin)
     if message.event == "missing-library" and message.program != "loader":
@@ -148,6 +176,8 @@ def _families(message: Message) -> Iterator[str]:
 
 def _further_names(message: Message, name: str, text: str) -> Iterator[str]:
     """What a refusal of device memory says beside itself, by its numbers and by who prints it."""
+    if name == "fault" and message.program == "kernel":
+        yield "fault-by-kernel"
     if name != "device-refused":
         return
     if not (message.capacity or message.free or message.allocated or message.requested):

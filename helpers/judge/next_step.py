@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.judge import table
 from helpers.judge.case_names import fill, names_of
-from helpers.judge.catalogue import Failure
+from helpers.judge.catalogue import Failure, Remedy, remedy
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.observation import Observation
 from helpers.judge.worlds import remedy_for, worlds_of
 
 HELD = ("external-holder", "stale-holder", "driver-leak")
+REFUSALS = ("device-refused", "no-room-for-model")
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
-READ_A_LOG = "python3 -m helpers fits LOG"
 
 
 def next_step(
@@ -38,14 +37,7 @@ def next_step(
         step = planned_step(evidence.bundle, failure.cause)
     if step is not None:
         return step
-    remedy = remedy_for(failure, evidence, speaking)
-    step = NextStep(
-        what=fill(remedy.what, names),
-        command=fill(remedy.command, names),
-        precondition=fill(remedy.precondition, names),
-        blast_radius=remedy.harm,
-    )
-    return with_log_of_server(step, evidence)
+    return _filled(remedy_for(failure.remedy.id, evidence, speaking), names)
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
@@ -68,14 +60,26 @@ def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep 
     return None
 
 
-def with_log_of_server(step: NextStep, evidence: CaseEvidence) -> NextStep:
-    """The step; that of a server whose logs `fits` reads ends in what would have fitted."""
-    servers = [row["name"] for row in worlds_of(evidence) if row["logs"]]
-    if not servers:
-        return step
-    lines = [*step.command.splitlines(), READ_A_LOG]
-    what = f"{step.what}. From {servers[0]}'s whole LOG, fits computes what the card holds"
-    return replace(step, what=what, command="\n".join(dict.fromkeys(lines)))
+def step_in_its_world(
+    names: Mapping[str, str], evidence: CaseEvidence, observations: Iterable[Observation]
+) -> NextStep | None:
+    """What to try first where device memory was refused and the cause stays open: what the
+    program asks for, or asking for less in its way. None for a program without such a way.
+    """
+    refusals = [observation for observation in observations if observation.name in REFUSALS]
+    wanted = remedy_for("less", evidence, refusals)
+    if wanted.id == "less" or not refusals:
+        return None
+    return _filled(wanted, names)
+
+
+def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
+    return NextStep(
+        what=fill(remedy.what, names),
+        command=fill(remedy.command, names),
+        precondition=fill(remedy.precondition, names),
+        blast_radius=remedy.harm,
+    )
 
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
@@ -94,12 +98,5 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
         return ()
     worlds = ["", *(row["name"] for row in worlds_of(evidence))]
     return tuple(
-        NextStep(
-            what=row["what"],
-            command=fill(row["command"], names),
-            precondition=row["precondition"],
-            blast_radius=row["blast_radius"],
-        )
-        for row in table("ladder")
-        if row["world"] in worlds
+        _filled(remedy(row["remedy"]), names) for row in table("ladder") if row["world"] in worlds
     )

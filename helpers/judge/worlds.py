@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Tuple
 
 from helpers.judge import table
-from helpers.judge.catalogue import Failure, Remedy, remedy
+from helpers.judge.catalogue import Remedy, remedy
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.observation import Observation
 
@@ -42,20 +42,13 @@ def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
     return bundle is not None and "file" in row and bundle.read(row["file"]).ok
 
 
-def remedy_for(
-    failure: Failure, evidence: CaseEvidence, speaking: Iterable[Observation] = ()
-) -> Remedy:
-    """What to do against a failure: what the printing program asks for, else what is done in its
-    world, else the catalogue's own.
+def remedy_for(name: str, evidence: CaseEvidence, speaking: Iterable[Observation]) -> Remedy:
+    """What to do: what a program that speaks asks for, else what is done in its world, else the
+    remedy of that name.
     """
-    for observation in speaking:
-        if observation.remedy:
-            return remedy(observation.remedy)
-    for row in worlds_of(evidence):
-        name = row["remedies"].get(failure.remedy.id)
-        if name:
-            return remedy(name)
-    return failure.remedy
+    asked_for = [observation.remedy for observation in speaking]
+    in_its_world = [row["remedies"].get(name) for row in worlds_of(evidence)]
+    return remedy(next(filter(None, [*asked_for, *in_its_world, name])))
 
 
 def reading_for(deciding: Deciding, evidence: CaseEvidence) -> Deciding:

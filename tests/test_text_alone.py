@@ -1,0 +1,168 @@
+"""What one out-of-memory message can say alone, and whose the bytes outside the process are."""
+
+import json
+
+import box_builder as build
+import pytest
+from changed_boxes import oom
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_bundle, evidence_from_message
+
+CARD = "15.70 GiB"
+FILLED = oom("256.00 MiB", CARD, "66.00 MiB", "15.10 GiB", "120.00 MiB")
+SLEEPS = (
+    "INFO 03-04 05:06:07 gpu_worker.py:104] Sleep mode freed {} GiB memory, {} GiB memory is "
+    "still in use.\n"
+)
+
+
+def own(size):
+    return f" Including non-PyTorch memory, this process has {size} memory in use."
+
+
+def another(pid, size):
+    return f" Process {pid} has {size} memory in use."
+
+
+def judged(text):
+    return diagnose(evidence_from_message(text))
+
+
+def causes(verdict):
+    return {verdict.cause} | {other.cause for other in verdict.alternatives}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FILLED,
+        oom("256.00 MiB", CARD, "66.00 MiB", "15.40 GiB", "20.00 MiB"),
+        oom("300.00 MiB", CARD, "40.00 MiB", "9.10 GiB", "6.20 GiB"),
+        "2026-01-02 03:04:05,678 ERROR trainer: " + FILLED.replace(" of which", "\n   of which"),
+        "[rank3]: " + FILLED,
+    ],
+)
+def test_a_full_card_is_a_need_or_a_leak_and_one_command_tells_them_apart(text):
+    verdict = judged(text)
+    assert verdict.confidence == "weak"
+    assert {"true-capacity", "user-leak"} <= causes(verdict)
+    typed = verdict.next_step.command
+    assert "rehearse --capacity 15.70GiB" in typed and "leaks run.pickle" in typed
+
+
+@given(
+    requested=st.integers(2, 4000),
+    free=st.integers(0, 4000),
+    allocated=st.integers(1, 16_000),
+    stranded=st.integers(0, 8000),
+)
+def test_numbers_alone_make_a_need_likely_only_where_the_request_is_above_the_card(
+    requested, free, allocated, stranded
+):
+    sizes = (f"{size}.00 MiB" for size in (requested, free, allocated, stranded))
+    asked, left, used, cached = sizes
+    verdict = judged(oom(asked, CARD, left, used, cached))
+    if verdict.cause in ("true-capacity", "allocator-fragmentation", "user-leak"):
+        assert verdict.confidence == "weak"
+
+
+def test_a_request_above_the_card_is_a_need_whatever_else_is_there():
+    verdict = judged(oom("96.00 GiB", CARD, "12.00 GiB", "1.90 GiB", "60.00 MiB"))
+    assert (verdict.cause, verdict.confidence) == ("true-capacity", "likely")
+
+
+def test_free_and_cached_that_hold_the_request_together_are_told_to_be_joined_first():
+    text = oom("5.00 GiB", CARD, "4.60 GiB", "9.80 GiB", "700.00 MiB")
+    verdict = judged(text)
+    assert verdict.cause == "cannot-tell"
+    assert verdict.next_step.command.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+    says = " ".join(row.says for row in verdict.evidence)
+    assert "409.60 MiB are missing" in says and "290.40 MiB are left over" in says
+    older = text + " try setting max_split_size_mb to avoid fragmentation"
+    assert "expandable" not in judged(older).next_step.command
+    assert "expandable" not in judged(text.replace("CUDA", "HIP")).next_step.command
+
+
+def test_a_rest_is_not_read_as_this_process_where_the_message_does_not_count_it():
+    verdict = judged(oom("24.00 MiB", "6.00 GiB", "0 bytes", "4.90 GiB", "300.00 MiB"))
+    (row,) = (row for row in verdict.evidence if row.id == "ours-fills")
+    assert row.reading.show() == "5.19 GiB" and "a desktop or others" in row.says
+
+
+# -- whose bytes -------------------------------------------------------------------------------
+def test_bytes_outside_are_another_process_only_where_the_named_ones_hold_four_fifths():
+    text = oom("3.00 GiB", "79.15 GiB", "1.01 GiB", "4.80 GiB", "60.00 MiB", own("5.20 GiB"))
+    for others, confidence, kills in (
+        (another(991, "72.80 GiB"), "likely", True),
+        (another(991, "1.20 GiB"), "weak", False),
+        ("", "weak", False),
+    ):
+        verdict = judged(text.replace(" Including", f"{others} Including"))
+        assert (verdict.cause, verdict.confidence) == ("external-holder", confidence)
+        assert ("kill" in verdict.next_step.command) is kills
+
+
+def test_two_ranks_that_hold_one_card_together_are_one_job_and_neither_is_killed():
+    first = oom("2.50 GiB", "31.73 GiB", "1.10 GiB", "14.70 GiB", "90.00 MiB", own("15.21 GiB"))
+    second = oom("2.50 GiB", "31.73 GiB", "1.10 GiB", "14.72 GiB", "91.00 MiB", own("15.30 GiB"))
+    first = first.replace(" Including", another(7001, "15.30 GiB") + " Including")
+    second = second.replace(" Including", another(7000, "15.21 GiB") + " Including")
+    verdict = judged(f"[rank0]: {first}\n[rank1]: {second}")
+    assert (verdict.cause, verdict.confidence) == ("multi-gpu-imbalance", "likely")
+    assert "kill" not in verdict.next_step.command
+
+
+def test_ranks_that_each_see_one_card_as_number_0_are_no_imbalance():
+    texts = [
+        f"[rank{rank}]: "
+        + oom(
+            "2.50 GiB", "31.73 GiB", "1.10 GiB", "29.7 GiB", f"{90 + rank}.00 MiB", own("30.2 GiB")
+        )
+        for rank in (0, 1)
+    ]
+    assert judged("\n".join(texts)).cause != "multi-gpu-imbalance"
+
+
+def test_what_a_sleeping_engine_keeps_is_the_engines_and_nobody_is_killed():
+    text = oom("3.00 GiB", "79.15 GiB", "1.01 GiB", "48.00 GiB", "200.00 MiB", own("50.20 GiB"))
+    text = text.replace(" Including", another(991, "27.80 GiB") + " Including")
+    verdict = judged(SLEEPS.format("60.10", "5.02") + SLEEPS.format("40.10", "27.50") + text)
+    assert verdict.cause == "allocator-cache-not-returned"
+    assert "kill" not in verdict.next_step.command
+    stranger = judged(SLEEPS.format("60.10", "5.02") + text)
+    assert stranger.cause == "external-holder"
+
+
+def nvidia_box(posted, *holders, state="S"):
+    """A card of 24 GiB with (pid, type, name, MiB) a holder, each in a state; all can be seen."""
+    used = sum(mib for *_, mib in holders)
+    sizes = {"name": "X", "total": 24_564, "reserved": 440, "used": used, "free": 24_124 - used}
+    gpu = build.nvidia_xml("580.1", "13.0", sizes, holders)
+    rows = [{**build.process(pid, name, 1 << 30), "state": state} for pid, _, name, _ in holders]
+    tables = {"processes": rows, "device_files": [{"pid": 5, "status": "ok", "target": "/dev/x"}]}
+    replaced = {"nvidia-smi -q -x": gpu, "message": posted}
+    for name, table in tables.items():
+        replaced[name] = "".join(json.dumps(row) + "\n" for row in table)
+    box = build.copied("cuda-24gb-tuning", replaced, constructed=False)
+    return diagnose(evidence_from_bundle(box.writer.bundle()))
+
+
+POSTED = oom("512.00 MiB", "23.56 GiB", "120.00 MiB", "98.00 MiB", "24.00 MiB", own("520.00 MiB"))
+OURS = (9911, "C", "python3", 520)
+
+
+def test_a_stopped_process_is_continued_or_ended_so_that_it_hears_it():
+    verdict = nvidia_box(POSTED, (8123, "C", "python3", 22_690), OURS, state="T")
+    assert verdict.cause == "stale-holder"
+    assert "kill -CONT 8123" in verdict.next_step.command
+    running = nvidia_box(POSTED, (8123, "C", "python3", 22_690), OURS)
+    assert running.cause == "external-holder"
+    assert "kill -TERM 8123" in running.next_step.command
+
+
+def test_a_display_server_is_not_killed_for_what_nobody_holds():
+    verdict = nvidia_box(POSTED, (1900, "G", "/usr/lib/xorg/Xorg", 310), OURS)
+    assert "kill" not in verdict.next_step.command
