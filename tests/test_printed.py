@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from helpers.ground.tables import data
 from helpers.judge.evidence import case_evidence, evidence_from_message
 from helpers.judge.posted_processes import processes
-from helpers.look.printed import printed_rows, split_printed
+from helpers.look.figures import figures_of
+from helpers.look.printed import printed_lines, split_printed
 
 SAMPLES = Path(__file__).parent / "samples"
 MIB = 1 << 20
@@ -87,6 +88,20 @@ def test_a_table_is_read_behind_quoting_marks_and_times(prefix):
     assert holders(evidence_from_message(ERROR + text)) == LISTS["nvidia-smi"][1]
 
 
+def test_of_a_list_that_was_printed_twice_the_last_counts():
+    earlier = NVIDIA.replace("640113", "555001").replace("22000MiB |", "12000MiB |")
+    text = f"{ERROR}{earlier}$ kill 555001\n{NVIDIA}"
+    assert holders(evidence_from_message(text)) == LISTS["nvidia-smi"][1]
+    gone = "".join(line for line in NVIDIA.splitlines(True) if "N/A  N/A" not in line)
+    assert holders(evidence_from_message(f"{ERROR}{NVIDIA}$ kill 640113\n{gone}")) == []
+    sizes = [
+        (figure.device, figure.when, figure.bytes)
+        for figure in figures_of(evidence_from_message(text).texts)
+        if (figure.what, figure.pool) == ("used", "vram")
+    ]
+    assert sizes == [("1", 0, 22011 * MIB), ("1", 1, 22011 * MIB)]
+
+
 def test_the_text_without_tables_keeps_its_length_and_its_error():
     text = ERROR + NVIDIA + "\nKeyError: 7\n"
     rest, printed = split_printed(text)
@@ -102,12 +117,14 @@ def test_a_message_in_the_name_of_a_process_is_none():
 
 def test_prose_with_the_words_of_heads_is_no_table():
     for line in ("Usage of memory by PID 12", "The Command said: GPU Memory, 12 of it", "RSS grew"):
-        assert printed_rows(f"{line}\n12 34 MiB\n") == ()
+        assert printed_lines(f"{line}\n12 34 MiB\n") == ()
 
 
 @pytest.mark.parametrize("row", data("look/printed")["lines"], ids=lambda row: row["tool"])
 def test_each_form_of_a_tools_line_takes_its_own_example(row):
-    assert row["source"] and split_printed(row["example"])[1] == ((row["tool"], row["example"]),)
+    assert row["source"] and split_printed(row["example"])[1] == (
+        (row["tool"], row["example"] + "\n"),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -116,5 +133,6 @@ def test_any_order_of_a_tables_lines_is_read_without_an_error(lines):
     text = "\n".join(lines)
     rest, printed = split_printed(text)
     assert len(rest) == len(text)
-    assert all(row.end <= len(text) for row in printed_rows(text))
-    assert sum(len(output) for _, output in printed) <= len(text)
+    assert all(row.end <= len(text) for row in printed_lines(text))
+    outputs = "".join(output for _, output in printed).splitlines()
+    assert set(outputs) <= {*lines, ""}

@@ -15,7 +15,7 @@ from helpers.ground.units import GIB, MIB
 from helpers.judge import form, table
 from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
 from helpers.judge.observation import Observation, make_observation
-from helpers.look.printed import printed_rows, without
+from helpers.look.printed import printed_lines, without
 
 STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed": ("orphan",)}
 
@@ -48,16 +48,16 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
-    """The rows of printed tables first; forms read what stands under no head."""
-    read = []
-    for row in printed_rows(text):
-        held = [size for _, pool, size in row.sizes if pool == "process"]
-        if row.pid is None or held:
-            read.append(row)
-        if row.pid is not None and held:
+    """The rows of tables as they were printed last; forms read what stands under no head."""
+    lines = printed_lines(text)
+    lists = [line for line in lines if any(pool == "process" for _, pool, _ in line.sizes)]
+    latest = max((line.when for line in lists), default=0)
+    for row in lists:
+        if row.pid is not None and row.when == latest:
+            held = [size.bytes for _, pool, size in row.sizes if pool == "process" and size]
             name = "" if row.name.upper() in ("N/A", "UNKNOWN") else row.name
-            most = max((size.bytes for size in held if size), default=None)
-            yield PostedProcess(row.pid, name, most, "", source)
+            yield PostedProcess(row.pid, name, max(held, default=None), "", source)
+    read = [line for line in lines if line in lists or (line.pid is None and not line.tool)]
     text = without(text, read)
     for data in table("posted")["lists"].values():
         if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):

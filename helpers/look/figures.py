@@ -11,7 +11,7 @@ from helpers.ground.tables import lazy
 from helpers.ground.units import quantity
 from helpers.look.bundle import Text
 from helpers.look.figure_forms import FigureForm, Size, figure_forms
-from helpers.look.printed import printed_rows, without
+from helpers.look.printed import printed_lines, without
 
 LONGEST = 60_000
 MOST_OF_ONE_FORM = 64
@@ -31,7 +31,7 @@ class Figure:
     swap commit cgroup. The true size lies within ``precision_bytes``: half of
     the last printed digit. ``origin``: tool, message, environment or bundle; ``hearsay``: a
     description or a screenshot of an output. Figures of one printed line have the same ``line``,
-    its place in the text. ``pid``: whose it is, where a process's; ``when``: 0 for what a source
+    its place in the text. ``pid`` and ``name``: whose it is; ``when``: 0 for what a source
     printed first, 1 where it printed the same again.
     """
 
@@ -47,6 +47,7 @@ class Figure:
     hearsay: bool = False
     line: int = -1
     pid: int | None = None
+    name: str = ""
     when: int = 0
 
 
@@ -95,10 +96,10 @@ class _StatedText:
 
     def _of_tables(self) -> Iterator[Figure]:
         """The sizes of printed tables, whose rows no form reads."""
-        rows = printed_rows(self.text)
-        self.body = f"{self.source}: {without(self.text, rows)}"
+        lines = printed_lines(self.text)
+        self.body = f"{self.source}: {without(self.text, lines)}"
         devices: Counter[int] = Counter()
-        for row in rows:
+        for row in [line for line in lines if not line.tool]:
             device = row.device
             if not device and any(pool == "vram" for _, pool, _ in row.sizes):
                 device = str(devices[row.when])
@@ -116,6 +117,7 @@ class _StatedText:
                     row="table",
                     line=row.start,
                     pid=row.pid,
+                    name=row.name,
                     when=row.when,
                 )
 

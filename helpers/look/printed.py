@@ -19,7 +19,7 @@ from helpers.ground.tables import data
 from helpers.ground.units import Quantity, quantity
 from helpers.look.squeezed_messages import blanked
 
-MOST_ROWS = 256
+MOST_LINES = 256
 MISSES = 3
 """Lines that are no row, such as a rule or a second line of the head, before a table has ended."""
 LEAST_HEADS = 4
@@ -52,11 +52,11 @@ UNKNOWN = Column("")
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """A line that a tool printed: of ``tool`` the head of a table, or with ``sizes`` (what, pool,
-    quantity; None: not measured) a row.
+    """A line that a tool printed: the head of a table where it names the ``tool``, else a row.
 
-    ``pid`` is None where the table lists no processes. ``when`` counts the tables under the same
-    head before this one: the tool was asked again.
+    ``sizes`` are (what, pool, quantity; None: not measured). ``pid`` is None where the table lists
+    no processes. ``when`` counts the tables under the same head before this one: the tool was
+    asked again.
     """
 
     start: int = 0
@@ -69,16 +69,17 @@ class PrintedLine:
     when: int = 0
 
 
-def printed_rows(text: str) -> tuple[PrintedLine, ...]:
-    """The rows of every table in a text whose head is known, at most 256. Never raises."""
-    return tuple(line for line in _lines_of_tables(text) if not line.tool)[:MOST_ROWS]
+def printed_lines(text: str) -> tuple[PrintedLine, ...]:
+    """The heads and rows of every table in a text whose head is known, at most 256. Never raises."""
+    return tuple(_lines_of_tables(text))[:MOST_LINES]
 
 
 @lru_cache(8)
 def split_printed(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """A text without what tools printed into it, and that as (tool, output) pairs.
 
-    The text keeps its length and its line breaks.
+    The text keeps its length and its line breaks. What one tool printed more than once is one
+    output.
     """
     lines = [*_lines_of_tools(text), *_lines_of_tables(text)]
     outputs: list[PrintedLine] = []
@@ -87,8 +88,11 @@ def split_printed(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
         if outputs and _are_of_a_box(text[outputs[-1].end : line.start]):
             output = outputs.pop()
         outputs.append(replace(output, end=max(output.end, line.end)))
-    printed = tuple((output.tool, text[output.start : output.end]) for output in outputs)
-    return without(text, outputs), printed
+    printed: dict[str, str] = {}
+    for output in outputs:
+        words = text[output.start : output.end]
+        printed[output.tool] = printed.get(output.tool, "") + words + "\n"
+    return without(text, outputs), tuple(printed.items())
 
 
 def without(text: str, lines: Iterable[PrintedLine]) -> str:
@@ -126,7 +130,8 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
             separator = "," if "," in line else ""
             prints[columns] += 1
             tools = [column.tool for column in columns if column.tool]
-            printed = PrintedLine(tool=tools[0] if tools else "a table")
+            pools = tuple((column.means, column.pool, None) for column in columns)
+            printed = PrintedLine(tool=tools[0] if tools else "a table", sizes=pools)
         elif columns:
             printed = _row(line, columns, separator)
         misses += 1
