@@ -40,6 +40,12 @@ def account_observations(account: Account) -> Iterator[Decided]:
         yield "limit-binds", message.allowed.bytes, ""
         return
     if requested is None:
+        if account.stranded and account.held and message.allocated:
+            says = (
+                f"torch had {account.held.text} reserved and {message.allocated.text} of it "
+                "allocated; the size that was asked for is not printed"
+            )
+            yield "request-not-printed", account.stranded.bytes, says
         return
     if total and above(requested, total):
         yield "request-above-card", requested.bytes, f"One request, above all of {total.text}"

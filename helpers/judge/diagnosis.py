@@ -19,6 +19,7 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.next_step import next_step, step_in_its_world
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
+from helpers.judge.posted_processes import processes
 from helpers.judge.program_verdict import program_verdict
 from helpers.judge.worlds import reading_for
 from helpers.look.message import Message
@@ -181,6 +182,10 @@ def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
     if reading == "kernel-log":
         rows_of_the_log = {line.id for line in lines(log=True)}
         return any(message.row in rows_of_the_log for message in evidence.messages)
+    if reading == "holders":
+        return any(row.bytes for row in processes(evidence))
+    if reading == "host":
+        return any(figure.pool == "available" for figure in evidence.figures)
     return reading == "ceilings" and evidence.bundle is not None
 
 
@@ -299,7 +304,7 @@ def _sums(evidence: CaseEvidence) -> list[Evidence]:
     """The account of the first message with numbers, line by line, as it is shown."""
     for account in evidence.accounts:
         message = account.message
-        if message.capacity or message.allowed:
+        if message.capacity or message.allowed or message.reserved_total:
             reading = seen(message.words[:80], "text", SUMS)
             return [
                 Evidence(f"sum-{number}", reading, line[:1].upper() + line[1:])

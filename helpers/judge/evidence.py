@@ -9,12 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Callable, Tuple
 
+from helpers.ground.units import Quantity
 from helpers.judge import form, table
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.program_facts import ProgramFacts
 from helpers.look.bundle import Bundle
+from helpers.look.figures import Figure, figures_of
 from helpers.look.files import whole
-from helpers.look.message import Message
+from helpers.look.message import Message, of_device
 from helpers.look.messages import read_message, without_footers
 from helpers.look.printed import split_printed
 from helpers.look.text_file import encoding, ends
@@ -65,7 +67,23 @@ class CaseEvidence:
     @cached_property
     def accounts(self) -> tuple[Account, ...]:
         """The account of each message, in their order."""
-        return tuple(account_of(message) for message in self.messages)
+        return tuple(account_of(self._with_sizes_of_torch(message)) for message in self.messages)
+
+    def _with_sizes_of_torch(self, message: Message) -> Message:
+        """A refusal that gives no number, with what torch's own summary beside it says."""
+        if message.numbers or not of_device(message):
+            return message
+        sizes = {
+            figure.what: Quantity(figure.bytes or 0, figure.precision_bytes, figure.text)
+            for figure in self.figures
+            if figure.pool == "torch"
+        }
+        return replace(message, allocated=sizes.get("used"), reserved_total=sizes.get("reserved"))
+
+    @cached_property
+    def figures(self) -> tuple[Figure, ...]:
+        """Every figure of memory that the texts print."""
+        return figures_of(self.texts)
 
     @cached_property
     def texts(self) -> tuple[Text, ...]:
@@ -75,6 +93,13 @@ class CaseEvidence:
         rows += [("environment", name, value) for name, value in self.facts]
         rows += [("environment", name, value) for name, value in self.variables]
         return tuple(row for row in rows if row[2].strip())
+
+    @cached_property
+    def words(self) -> tuple[Text, ...]:
+        """The same without the tables in them: what stands in a table is no statement."""
+        return tuple(
+            (origin, source, split_printed(text)[0]) for origin, source, text in self.texts
+        )
 
 
 def _cut(text: str, messages: tuple[Message, ...] = ()) -> str:

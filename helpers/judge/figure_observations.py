@@ -11,16 +11,18 @@ from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence, is_described
 from helpers.judge.hardware import device_names, is_hip
 from helpers.judge.observation import Observation, make_observation
-from helpers.look.figures import Figure, figures_of, figures_of_message
+from helpers.look.figures import Figure, beside, figures_of_message
+from helpers.look.message import of_device
 from helpers.look.parts import APU, CARD, UNIFIED, card_sizes
 from helpers.look.relations import Relation, relations
 
+ROOM_SHARE = 4
 OBSERVATION_OF_KIND = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
 
 
 def figures_in(evidence: CaseEvidence) -> list[Figure]:
     """Every figure of memory that the texts and the messages print."""
-    figures = list(figures_of(evidence.texts))
+    figures = list(evidence.figures)
     for message in evidence.messages:
         figures += figures_of_message(message)
     return figures
@@ -41,6 +43,8 @@ def size_observations(
         yield _of_relation(relation, kind)
     if not evidence.messages:
         yield from _in_use(figures, kind)
+    elif any(of_device(m) and not m.numbers for m in evidence.messages):
+        yield from _room(figures)
     # Where RAM is shared, a total may be a limit.
     totals = [] if kind in (APU, UNIFIED) else figures
     yield from _above_the_named_card(evidence, names, totals)
@@ -68,6 +72,28 @@ def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
         yield make_observation(
             "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
         )
+
+
+def _room(figures: list[Figure]) -> Iterator[Observation]:
+    """What a tool or a report shows free beside a refusal that gives no number, on the card that
+    has least.
+    """
+    rooms: list[tuple[int, Figure]] = []
+    for total in figures:
+        if total.what == "total" and total.pool in ("vram", "runtime"):
+            rooms += [(_bytes(free), total) for free in beside(total, figures, "free")]
+            used = beside(total, figures, "used")
+            rooms += [(_bytes(total) - _bytes(figure), total) for figure in used]
+    if not rooms:
+        return
+    size, card = min(rooms, key=lambda room: room[0])
+    if size < max(GIB, _bytes(card) // ROOM_SHARE):
+        return
+    says = f"Free of {show_bytes(card.bytes)} when this was printed"
+    for figure in figures:
+        if (figure.what, figure.pool) == ("reserved", "torch-later"):
+            says += f", after the failure; torch then held {show_bytes(figure.bytes)}"
+    yield make_observation("room-beside-refusal", size, card.source, card.origin, says)
 
 
 def _largest(figures: list[Figure], kind: str, pools: tuple[str, ...]) -> Figure | None:

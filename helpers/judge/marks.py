@@ -53,7 +53,7 @@ def preallocators() -> tuple[Framework, ...]:
 
 def mark_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """What stands in the words themselves, and kinds of GPU."""
-    for origin, source, text in evidence.texts:
+    for origin, source, text in evidence.words:
         for mark in marks():
             if origin not in mark.places and source not in mark.places:
                 continue

@@ -44,7 +44,7 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         first = next(a.message for a in accounts if a.message.event in BROKEN)
         words = first.words or first.row
         observations.append(make_observation("fault-then-others", words, SOURCE, "message"))
-    for origin, source, text in evidence.texts:
+    for origin, source, text in evidence.words:
         if origin == "tool":
             observations += _of_tool_output(source, text, evidence)
     return _first_of_each(observations)
@@ -130,7 +130,8 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
     yield from _of_size(message, words, source, origin)
-    if (message.capacity or message.allowed) and message.side in ("device", "none"):
+    has_limit = message.capacity or message.allowed or message.reserved_total
+    if has_limit and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
             yield make_observation(decided, size, source, origin, reason)
     elif _asks_for_more_than_free(message) and message.requested and message.free:

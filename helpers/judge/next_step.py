@@ -37,7 +37,10 @@ def next_step(
         step = planned_step(evidence.bundle, failure.cause)
     if step is not None:
         return step
-    return _filled(remedy_for(failure.remedy.id, evidence, speaking), names)
+    name = failure.remedy.id
+    if name == "stop-holder" and "pid" in names:
+        name = "end-holder"
+    return _filled(remedy_for(name, evidence, speaking), names)
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:

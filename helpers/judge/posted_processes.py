@@ -8,12 +8,14 @@ text or its source must have).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from helpers.ground.units import GIB, MIB
 from helpers.judge import form, table
 from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
+from helpers.judge.holders import is_unexplained
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.printed import printed_lines, without
 
@@ -45,6 +47,7 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     holders = [row for row in rows if row.bytes is not None]
     yield from _of_holders(holders)
     yield from _of_states(rows)
+    yield from _of_rests(evidence)
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
@@ -112,3 +115,18 @@ def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
     if opened:
         pids = ", ".join(str(row.pid) for row in opened[:8])
         yield make_observation("device-open", pids, opened[0].source, "tool")
+
+
+def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
+    """What a tool shows in use of a card, less what the processes that it lists beside it hold."""
+    held: Counter[object] = Counter()
+    for figure in evidence.figures:
+        if figure.pool == "process":
+            held[figure.source, figure.when, figure.device] += figure.bytes or 0
+    for used in evidence.figures:
+        listed = held[used.source, used.when, used.device]
+        rest = (used.bytes or 0) - listed
+        is_of_card = (used.what, used.pool) == ("used", "vram")
+        if is_of_card and listed and is_unexplained(rest, listed + rest):
+            says = "In use on the card, and held by none of the processes that the tool lists"
+            yield make_observation("unattributed", rest, used.source, used.origin, says)

@@ -26,7 +26,7 @@ def worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
 
 
 def _worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
-    words = "\n".join(text for _, _, text in evidence.texts)
+    words = "\n".join(f"{source}\n{text}" for _, source, text in evidence.words)
     programs = {message.program for message in evidence.messages}
     rows: dict[str, dict[str, Any]] = {}
     for row in table("worlds"):

@@ -179,7 +179,7 @@ def _head(line: str) -> tuple[Column, ...]:
         heads = [head.strip() for head in line.split(",")]
     columns = tuple(map(_column, heads))
     known = [column for column in columns if column is not UNKNOWN]
-    meanings = {column.means for column in known} - {""}
+    meanings = {column.means or column.pool for column in known} - {""}
     has_size = any(column.pool for column in known)
     is_list = "pid" in meanings and len(known) >= LEAST_HEADS
     if "," not in line and 2 * len(known) < len(heads):

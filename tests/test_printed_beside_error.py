@@ -1,0 +1,110 @@
+"""What a tool printed beside an error decides, or leaves open: holders, rooms, torch's own sums, and bytes of nobody."""
+
+import pytest
+
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_message
+from helpers.judge.observations import observe
+
+BARE = "RuntimeError: CUDA error: out of memory\n"
+QUERY = """\
+$ nvidia-smi --query-gpu=index,memory.total,memory.used --format=csv
+index, memory.total [MiB], memory.used [MiB]
+0, 24564 MiB, {used} MiB
+$ nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv
+pid, process_name, used_gpu_memory [MiB]
+{apps}
+"""
+TABLE = """\
+|   0  Quadro RTX 6000     Off  | 00000000:41:00.0 Off |                  Off |
+| 33%   31C    P8    14W / 260W |  {used}MiB / 24220MiB |      0%      Default |
+|  GPU   GI   CI        PID   Type   Process name                  GPU Memory |
+|    0   N/A  N/A    640113      C   python3 serve.py            {held}MiB |
+"""
+SUMMARY = """\
+torch.OutOfMemoryError: Allocation on device
+|                  PyTorch CUDA memory summary, device ID 0                 |
+|            CUDA OOMs: {ooms}            |        cudaMalloc retries: 1         |
+|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |
+| Allocated memory      |  10240 MiB |  11264 MiB |  90000 MiB |  79760 MiB |
+|       from large pool |  10000 MiB |  11000 MiB |  80000 MiB |  70000 MiB |
+| Reserved memory       |  14336 MiB |  14336 MiB |  14336 MiB |      0 B   |
+"""
+REPORT = """\
+# ComfyUI Error Report
+- **Exception Type:** torch.OutOfMemoryError
+- **Exception Message:** Allocation on device
+## Devices
+- **Name:** cuda:0 NVIDIA GeForce RTX 4070 : cudaMallocAsync
+  - **VRAM Total:** 12878086144
+  - **VRAM Free:** {free}
+  - **Torch VRAM Total:** 2147483648
+  - **Torch VRAM Free:** 104857600
+"""
+
+
+def names(text):
+    return {observation.name for observation in observe(evidence_from_message(text))}
+
+
+def shown(verdict):
+    return " ".join(row.says for row in verdict.evidence)
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        TABLE.format(used=22011, held=22000),
+        QUERY.format(used=22500, apps="640113, python3, 22000 MiB"),
+    ],
+)
+def test_the_next_step_beside_a_list_of_holders_is_the_process_and_no_other_list(printed):
+    verdict = diagnose(evidence_from_message(BARE + printed))
+    assert (verdict.cause, verdict.confidence) == ("external-holder", "likely")
+    assert "kill -TERM 640113" in verdict.next_step.command
+    commands = [verdict.next_step.command, *(row.how for row in verdict.missing)]
+    assert not any("nvidia-smi" in command for command in commands)
+
+
+def test_what_is_in_use_less_what_is_listed_is_held_by_none_of_them():
+    printed = TABLE.format(used=22011, held=9000)
+    found = observe(evidence_from_message(BARE + printed))
+    (rest,) = [row.reading.bytes for row in found if row.name == "unattributed"]
+    assert rest == (22011 - 9000) << 20
+    assert "unattributed" not in names(BARE + TABLE.format(used=22011, held=22000))
+
+
+def test_room_on_the_card_beside_a_refusal_is_said_and_decides_nothing():
+    verdict = diagnose(evidence_from_message(BARE + TABLE.format(used=2200, held=9)))
+    assert verdict.cause == "cannot-tell"
+    assert "Free of 23.65 GiB" in shown(verdict)
+    assert "room-beside-refusal" not in names(BARE + TABLE.format(used=23000, held=9))
+
+
+def test_sizes_of_torchs_summary_stand_for_those_that_the_message_lacks():
+    verdict = diagnose(evidence_from_message(SUMMARY.format(ooms=1)))
+    assert "reserved 14336 MiB - allocated 10240 MiB = 4.00 GiB unallocated" in shown(verdict)
+    assert {row.cause for row in verdict.alternatives} == {
+        "true-capacity",
+        "allocator-fragmentation",
+    }
+    assert "the size that was asked for" in verdict.missing[0].reading
+
+
+def test_a_message_with_numbers_of_its_own_keeps_them():
+    own = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.00 GiB. GPU 0 has a total capacity of 23.65 GiB of which 1.00 GiB is free. Process 7 has 22.65 GiB memory in use. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.\n"  # noqa: E501
+    both = evidence_from_message(own + SUMMARY.format(ooms=1))
+    assert both.accounts[0].message == evidence_from_message(own).accounts[0].message
+
+
+def test_a_count_of_failures_in_a_table_is_no_statement_of_a_failure():
+    table = SUMMARY.format(ooms=0).partition("\n")[2]
+    assert "memory-ran-out" not in names(table)
+
+
+def test_a_report_that_was_made_after_the_failure_bounds_what_failed():
+    verdict = diagnose(evidence_from_message(REPORT.format(free=10737418240)))
+    assert verdict.cause == "cannot-tell"
+    assert "Free of 11.99 GiB" in shown(verdict) and "torch then held 2.00 GiB" in shown(verdict)
+    assert "caching allocator" not in shown(verdict)
+    assert "room-beside-refusal" not in names(REPORT.format(free=1073741824))
