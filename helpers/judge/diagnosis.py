@@ -16,7 +16,7 @@ from helpers.judge import form, table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.next_step import next_step, step_in_its_world
+from helpers.judge.next_step import next_step, step_of_a_refusal
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
 from helpers.judge.posted_processes import processes
@@ -194,7 +194,8 @@ def _open(
 ) -> Verdict:
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
     missing = _missing((row.failure.decides for row in near), evidence)
-    if not form("printed").search(evidence.error_text):
+    nothing_decides = not missing
+    if not (evidence.messages or form("printed").search(evidence.error_text)):
         missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
         missing.append(_reading("look", evidence))
@@ -220,7 +221,7 @@ def _open(
         evidence=_unique(rows),
         against=_unique(_evidence(against), "against-"),
         missing=missing,
-        next_step=step_in_its_world(names, evidence, observations) or step,
+        next_step=step_of_a_refusal(names, evidence, observations, nothing_decides) or step,
     )
 
 

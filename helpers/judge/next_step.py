@@ -13,7 +13,12 @@ from helpers.judge.observation import Observation
 from helpers.judge.worlds import remedy_for, worlds_of
 
 HELD = ("external-holder", "stale-holder", "driver-leak")
-REFUSALS = ("device-refused", "no-room-for-model")
+REFUSALS = {
+    "device-refused": "less",
+    "no-room-for-model": "less",
+    "driver-refused": "driver-memory",
+}
+"""What is done against each refusal where nothing is known of its program."""
 POOLS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap", "config-ineffective")
 
 
@@ -63,17 +68,22 @@ def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep 
     return None
 
 
-def step_in_its_world(
-    names: Mapping[str, str], evidence: CaseEvidence, observations: Iterable[Observation]
+def step_of_a_refusal(
+    names: Mapping[str, str],
+    evidence: CaseEvidence,
+    observations: Iterable[Observation],
+    in_its_world: bool,
 ) -> NextStep | None:
-    """What to try first where device memory was refused and the cause stays open: what the
-    program asks for, or asking for less in its way. None for a program without such a way.
+    """What to try first where memory was refused and the cause stays open: what the program that
+    prints it asks for and, ``in_its_world``, what is done there. None where neither is known.
     """
-    refusals = [observation for observation in observations if observation.name in REFUSALS]
-    wanted = remedy_for("less", evidence, refusals)
-    if wanted.id == "less" or not refusals:
-        return None
-    return _filled(wanted, names)
+    for observation in observations:
+        name = REFUSALS.get(observation.name)
+        if name and (observation.remedy or in_its_world):
+            wanted = remedy_for(name, evidence, [observation])
+            if wanted.id != "less":
+                return _filled(wanted, names)
+    return None
 
 
 def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
@@ -92,7 +102,7 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     are data: ladder.json.
     """
     causes = {verdict.cause}
-    if verdict.cause == "cannot-tell":
+    if verdict.cause == "cannot-tell" and evidence.bundle is not None:
         causes = {other.cause for other in verdict.alternatives[:1]}
     if not causes & set(HELD):
         return ()
