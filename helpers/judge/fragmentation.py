@@ -24,12 +24,14 @@ half-used segments): an estimate.
 
 def expandable_may_help(sums: MessageSums) -> bool:
     """Whether what is free and what is stranded hold the request together, on a build of torch
-    that has expandable segments: the older ones advise another setting.
+    that has expandable segments: older ones print what is reserved in total, or advise another
+    setting.
     """
     message = sums.message
     stranded = sums.stranded
-    has_them = message.program == "torch" and message.backend == "cuda"
-    if not has_them or "max_split_size_mb" in message.hints or sums.beyond_limit:
+    is_of_cuda = message.program == "torch" and message.backend == "cuda"
+    is_older = message.reserved_total or "max_split_size_mb" in message.hints
+    if not is_of_cuda or is_older or sums.beyond_limit:
         return False
     if not (message.requested and stranded and stranded.bytes > 0):
         return False
