@@ -19,7 +19,16 @@ from helpers.look.holders import Holder, holding, one_each
 from helpers.look.kernel_log import Event, events
 from helpers.settings.table import CONF_NAMES, NO_CACHE
 
-FAULTS = ("gpu_reset", "vram_lost", "ring_timeout", "mes_hang", "vm_fault", "xid")
+FAULTS = (
+    "gpu_reset",
+    "vram_lost",
+    "ring_timeout",
+    "mes_hang",
+    "vm_fault",
+    "xid",
+    "gpu_lost",
+    "engine_fault",
+)
 VISIBLE = {"amdgpu": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 UNBOUND = (*CONF_NAMES, *NO_CACHE)
 """Under these of the user's own a limit of torch's allocator may not hold: without its cache
