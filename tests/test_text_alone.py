@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle, evidence_from_message
+from helpers.look.boxes import open_box
 
 CARD = "15.70 GiB"
 FILLED = oom("256.00 MiB", CARD, "66.00 MiB", "15.10 GiB", "120.00 MiB")
@@ -141,14 +142,26 @@ def test_what_a_sleeping_engine_keeps_is_the_engines_and_nobody_is_killed():
     assert stranger.cause == "external-holder"
 
 
-def nvidia_box(posted, *holders, state="S"):
-    """A card of 24 GiB with (pid, type, name, MiB) a holder, each in a state; all can be seen."""
-    used = sum(mib for *_, mib in holders)
+def nvidia_box(posted, *holders, used=None, state="S", all_seen=True):
+    """The verdict on a card of 24 GiB with (pid, type, name, MiB) a holder, each in a state."""
+    used = used or sum(mib for *_, mib in holders)
     sizes = {"name": "X", "total": 24_564, "reserved": 440, "used": used, "free": 24_124 - used}
-    gpu = build.nvidia_xml("580.1", "13.0", sizes, holders)
-    rows = [{**build.process(pid, name, 1 << 30), "state": state} for pid, _, name, _ in holders]
-    tables = {"processes": rows, "device_files": [{"pid": 5, "status": "ok", "target": "/dev/x"}]}
-    replaced = {"nvidia-smi -q -x": gpu, "message": posted}
+    (who,) = open_box("cuda-24gb-tuning").table("identity")
+    who.update(container="none", init_pid_ns=True, uid=0)
+    opened = [{"pid": 9, "status": "not_allowed"}]
+    if all_seen:
+        opened = [{"pid": holder[0], "status": "ok", "target": "/dev/x"} for holder in holders]
+    tables = {
+        "identity": [who],
+        "device_files": opened,
+        "processes": [
+            {**build.process(pid, name, 1 << 30), "state": state} for pid, _, name, _ in holders
+        ],
+    }
+    replaced = {
+        "nvidia-smi -q -x": build.nvidia_xml("580.1", "13.0", sizes, holders),
+        "message": posted,
+    }
     for name, table in tables.items():
         replaced[name] = "".join(json.dumps(row) + "\n" for row in table)
     box = build.copied("cuda-24gb-tuning", replaced, constructed=False)
@@ -157,17 +170,38 @@ def nvidia_box(posted, *holders, state="S"):
 
 POSTED = oom("512.00 MiB", "23.56 GiB", "120.00 MiB", "98.00 MiB", "24.00 MiB", own("520.00 MiB"))
 OURS = (9911, "C", "python3", 520)
+XORG = (1900, "G", "/usr/lib/xorg/Xorg", 310)
 
 
-def test_a_stopped_process_is_continued_or_ended_so_that_it_hears_it():
-    verdict = nvidia_box(POSTED, (8123, "C", "python3", 22_690), OURS, state="T")
-    assert verdict.cause == "stale-holder"
-    assert "kill -CONT 8123" in verdict.next_step.command
-    running = nvidia_box(POSTED, (8123, "C", "python3", 22_690), OURS)
+def test_a_stopped_process_is_continued_and_a_zombies_parent_looked_up_for_neither_hears_sigterm():
+    holder = (8123, "C", "python3", 22_690)
+    stopped = nvidia_box(POSTED, holder, OURS, state="T")
+    assert stopped.cause == "stale-holder"
+    assert "kill -CONT 8123" in stopped.next_step.command
+    zombie = nvidia_box(POSTED, holder, OURS, state="Z")
+    assert zombie.cause == "stale-holder"
+    assert "ppid= -p 8123" in zombie.next_step.command
+    assert "kill" not in zombie.next_step.command
+    running = nvidia_box(POSTED, holder, OURS)
     assert running.cause == "external-holder"
     assert "kill -TERM 8123" in running.next_step.command
 
 
-def test_a_display_server_is_not_killed_for_what_nobody_holds():
-    verdict = nvidia_box(POSTED, (1900, "G", "/usr/lib/xorg/Xorg", 310), OURS)
-    assert "kill" not in verdict.next_step.command
+@pytest.mark.parametrize("holder", [XORG, (77, "C", "blender", 9000)])
+@pytest.mark.parametrize("all_seen, cause", [(True, "driver-leak"), (False, "external-holder")])
+def test_what_no_listed_process_covers_is_leaked_or_hidden_as_far_as_could_be_seen(
+    holder, all_seen, cause
+):
+    verdict = nvidia_box(POSTED, holder, OURS, used=23_900, all_seen=all_seen)
+    assert (verdict.cause, verdict.confidence) == (cause, "likely")
+    if holder is XORG:
+        assert "kill" not in verdict.next_step.command
+
+
+def test_another_rank_is_no_stranger_and_a_stranger_beside_a_rank_is_one():
+    posted = oom("2.00 GiB", "23.56 GiB", "0.30 GiB", "9.50 GiB", "90.00 MiB", own("10.00 GiB"))
+    ours = (9911, "C", "python3", 10_240)
+    rank = nvidia_box(f"[rank1]: {posted}", (77, "C", "python3", 13_300), ours)
+    assert rank.cause == "multi-gpu-imbalance" and "kill" not in rank.next_step.command
+    stranger = nvidia_box(f"[rank1]: {posted}", (77, "C", "blender", 13_300), ours)
+    assert stranger.cause == "external-holder"

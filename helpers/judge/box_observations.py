@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from helpers.ground.shapes import Reading, seen
+from helpers.judge import form
 from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.kernel_observations import kernel_observations
@@ -106,10 +107,12 @@ def _holders(
         if account.own or account.message.allocated:
             expected = whose.expected_range(account.own, account.held)
             failing += [expected] if expected else []
+    a_rank_failed = form("rank").search(evidence.error_text) is not None
     for card in cards:
         yield from _of_pools(card)
         for holder in card.holders:
-            yield from _of_holder(card, holder, failing)
+            is_python = form("python's process").match(holder.name) is not None
+            yield from _of_holder(card, holder, failing, a_rank_failed and is_python)
         sizes = [holder.memory.bytes for holder in one_each(card.holders)]
         others = [size for size in sizes if not whose.is_within(size, failing)]
         for account in evidence.accounts:
@@ -136,8 +139,12 @@ def _of_pools(card: Gpu) -> Iterator[Observation]:
         yield from _unattributed(card, used.bytes)
 
 
-def _of_holder(card: Gpu, holder: Holder, failing: list[tuple[int, int]]) -> Iterator[Observation]:
-    """A zombie that holds memory, or a process that is not the failing program and holds most."""
+def _of_holder(
+    card: Gpu, holder: Holder, failing: list[tuple[int, int]], is_rank: bool
+) -> Iterator[Observation]:
+    """A zombie or a stopped process that holds memory, or one that is not the failing program and
+    holds most; ``is_rank``: where the failing one is a rank, it may be another rank.
+    """
     size = holder.memory.bytes
     if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
         says = f"pid {holder.pid} is a zombie and holds this much"
@@ -153,7 +160,8 @@ def _of_holder(card: Gpu, holder: Holder, failing: list[tuple[int, int]]) -> Ite
         return
     if whose.is_another(size, total.bytes, failing):
         says = f"pid {holder.pid} ({holder.name}) holds this much of {total.show()}"
-        yield _observed("other-holder-measured", holder.memory, says, proof=True)
+        name = "ranks-together" if is_rank else "other-holder-measured"
+        yield _observed(name, holder.memory, says, proof=True)
 
 
 def _unattributed(card: Gpu, in_use: int) -> Iterator[Observation]:

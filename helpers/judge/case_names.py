@@ -16,6 +16,8 @@ from helpers.judge.message_sums import plus
 from helpers.judge.observation import Observation
 from helpers.judge.posted_processes import processes
 
+WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
+"""What a process is called in a remedy that SIGTERM does not end, by its state."""
 UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its
 [part] is left out.
@@ -120,13 +122,13 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
 
         for gpu in gpus(evidence.bundle):
             rows += [(h.memory.bytes, h.pid, h.name, h.state) for h in gpu.holders if h.memory.ok]
-    stopped = {pid for _, pid, _, state in rows if state in ("T", "t")}
+    states = {pid: state for _, pid, _, state in rows if state}
     rows = [row for row in rows if _covers(row[0], row[2], evidence)]
     if rows:
         size, pid, name, _ = max(rows)
         name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
         yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
-        yield "stopped" if pid in stopped else "pid", str(pid)
+        yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
 
 
 def _covers(size: int, name: str, evidence: CaseEvidence) -> bool:
