@@ -28,7 +28,7 @@ _BORDERS = str.maketrans("|│║┃", "    ")
 _OF_A_BOX = re.compile(r"[\s=+|│║╒╞├╘╕╡┤╛╪╧╤─═-]*|\s*\|.*\|\s*")
 _UNIT_APART = re.compile(r"(?<=\d) +(?=(?:[KMGT]?i?B|%|[mu]s)(?![\w%]))")
 _CLIENT = re.compile(r"(\d) +(?:C\+G|M\+C|C|G)(?= )")
-_UNIT_OF_HEAD = re.compile(r" ?[\[(]([KMGT]?i?B|bytes)[\])]$")
+_HEAD = re.compile(r"(.*?)(?: ?[\[(]([KMGT]?i?B|bytes)[\])])?$")
 _QUERY = re.compile(r".*--query-\S{1,40}?=(\S+).*")
 _SIZE = re.compile(
     r"(\d{1,20}(?:\.\d{1,9}(?!\d|B))?)(?:\.0B)?([KMGT]?i?B?|bytes)|N/A|UNKNOWN|\[[^\]]{1,40}\]",
@@ -38,13 +38,15 @@ _SIZE = re.compile(
 
 class Column(NamedTuple):
     """What a column means: pid, device, kind, name, or what of which pool a size is; the pool
-    ``row`` where the label of the row says it. Then the unit of a bare number, and the tool.
+    ``row`` where the label of the row says it. Then the unit of a bare number, the tool, and where
+    it can be read.
     """
 
     means: str
     pool: str = ""
     unit: str = ""
     tool: str = ""
+    source: str = ""
 
 
 UNKNOWN = Column("")
@@ -108,15 +110,12 @@ def _are_of_a_box(between: str) -> bool:
 def _lines_of_tools(text: str) -> Iterator[PrintedLine]:
     """The lines that are a tool's by their form."""
     for row in data("look/printed")["lines"]:
-        if any(word in text for word in row["words"]):
-            for match in re.finditer(rf"^[ \t>]*{row['form']}", text, re.MULTILINE):
-                yield PrintedLine(*match.span(), tool=row["tool"])
+        for match in re.finditer(rf"^[ \t>]*{row['form']}", text, re.MULTILINE):
+            yield PrintedLine(*match.span(), tool=row["tool"])
 
 
 def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
     """The heads of tables and their rows, in the order of the text."""
-    if not _anchors().search(text):
-        return
     columns: tuple[Column, ...] = ()
     separator = ""
     misses = 0
@@ -145,12 +144,7 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
 @lru_cache(1)
 def _columns() -> dict[str, Column]:
     """What each known head means."""
-    fields = ("means", "pool", "unit", "tool")
-    return {
-        head: Column(*(row.get(field, "") for field in fields))
-        for row in data("look/printed")["columns"]
-        for head in row["heads"]
-    }
+    return {head: Column(*row) for head, row in data("look/printed")["heads"].items()}
 
 
 @lru_cache(1)
@@ -188,10 +182,9 @@ def _head(line: str) -> tuple[Column, ...]:
 
 
 def _column(head: str) -> Column:
-    unit = _UNIT_OF_HEAD.search(head)
-    if unit is None or head in _columns():
-        return _columns().get(head, UNKNOWN)
-    return _columns().get(head[: unit.start()], UNKNOWN)._replace(unit=unit[1])
+    words, unit = _HEAD.findall(head)[0]
+    column = _columns().get(words, UNKNOWN)
+    return column._replace(unit=unit) if unit else column
 
 
 def _row(line: str, columns: tuple[Column, ...], separator: str) -> PrintedLine | None:
@@ -199,15 +192,17 @@ def _row(line: str, columns: tuple[Column, ...], separator: str) -> PrintedLine 
     values: dict[str, str] = {}
     sizes = []
     for place, cell in enumerate(_cells(line, columns, separator)):
-        means, pool, unit, _ = columns[place]
-        values.setdefault(means, cell)
-        if pool == "row":
-            means, pool = data("look/printed")["labels"].get(values.get("name"), ("", ""))
+        column = columns[place]
+        values.setdefault(column.means, cell)
+        if not column.pool:
+            continue
         size = _SIZE.fullmatch(cell)
-        if columns[place].pool and size is None:
+        if size is None:
             return None
-        if pool and size is not None:
-            sizes.append((means, pool, quantity(size[1] or "", size[2] or unit)))
+        means = (column.means, column.pool)
+        if column.pool == "row":
+            means = data("look/printed")["labels"].get(values.get("name"), means)
+        sizes.append((*means, quantity(size[1] or "", size[2] or column.unit)))
     pid = values.get("pid", "0")
     if not values or not re.fullmatch(r"\d{1,10}", pid):
         return None
