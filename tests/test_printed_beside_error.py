@@ -108,3 +108,63 @@ def test_a_report_that_was_made_after_the_failure_bounds_what_failed():
     assert "Free of 11.99 GiB" in shown(verdict) and "torch then held 2.00 GiB" in shown(verdict)
     assert "caching allocator" not in shown(verdict)
     assert "room-beside-refusal" not in names(REPORT.format(free=1073741824))
+
+
+EMPTY = """\
+|   0  NVIDIA A10G         On   | 00000000:00:1E.0 Off |                    0 |
+|  0%   30C    P0    60W / 300W |  22310MiB / 23028MiB |      0%      Default |
+|  GPU   GI   CI        PID   Type   Process name                  GPU Memory |
+|  No running processes found                                                 |
+"""
+
+
+@pytest.mark.parametrize("printed", [EMPTY, QUERY.format(used=22310, apps="")])
+def test_a_full_card_with_an_empty_list_has_a_hidden_holder_or_none_and_nothing_more_is_sure(
+    printed,
+):
+    verdict = diagnose(evidence_from_message(BARE + printed))
+    assert verdict.confidence == "weak"
+    causes = {verdict.cause, *(row.cause for row in verdict.alternatives)}
+    assert causes >= {"external-holder", "driver-leak"}
+    assert "nvidia-smi" not in verdict.next_step.command
+
+
+MEMINFO = """\
+MemTotal:       65612345 kB
+MemFree:          {free} kB
+MemAvailable:     {free} kB
+Slab:           {slab} kB
+SUnreclaim:     {slab} kB
+"""
+SMEM = """\
+$ smem -k -s pss -r
+  PID User     Command                         Swap      USS      PSS      RSS
+ 5123 ann      python load.py --all               0    58.1G    58.2G    58.3G
+ 1201 ann      /usr/bin/gnome-shell               0   310.2M   340.1M   420.3M
+"""
+
+
+def test_a_killed_process_beside_a_full_ram_is_likely_the_hosts_memory_and_its_holder_is_named():
+    text = f"Killed\n{MEMINFO.format(free=412345, slab=300000)}{SMEM}"
+    verdict = diagnose(evidence_from_message(text))
+    assert (verdict.cause, verdict.confidence) == ("host-oom", "likely")
+    assert "process 5123 python load.py --all holds 58.30 GiB" in shown(verdict)
+    assert not any("MemAvailable" in row.how or "free -m" in row.how for row in verdict.missing)
+    with_room = diagnose(evidence_from_message(f"Killed\n{MEMINFO.format(free=41234500, slab=9)}"))
+    assert with_room.confidence == "weak"
+
+
+def test_ram_that_the_kernel_holds_is_no_processs():
+    text = f"Killed\n{MEMINFO.format(free=412345, slab=49123456)}"
+    verdict = diagnose(evidence_from_message(text))
+    assert "Held by the kernel itself, and by no process" in shown(verdict)
+    assert "slabtop" in verdict.next_step.command
+    slabtop = "  OBJS ACTIVE  USE OBJ SIZE  SLABS OBJ/SLAB CACHE SIZE NAME\n86123456 86100000  99%    0.25K 2691358       32  21530864K kmalloc-256\n"  # noqa: E501
+    assert "kernel itself kmalloc-256" in shown(
+        diagnose(evidence_from_message(f"Killed\n{slabtop}"))
+    )
+
+
+def test_a_display_server_is_no_holder_that_explains_a_full_card():
+    text = BARE + TABLE.format(used=22011, held=22000).replace("python3 serve.py", "/usr/lib/Xorg")
+    assert "process-listed" not in names(text)

@@ -5,6 +5,7 @@ figure that grows from reading to reading.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from helpers.ground.units import GIB, printed_size, show_bytes
 from helpers.judge import form
@@ -17,6 +18,7 @@ from helpers.look.parts import APU, CARD, UNIFIED, card_sizes
 from helpers.look.relations import Relation, relations
 
 ROOM_SHARE = 4
+RAM_SHARE = 20
 OBSERVATION_OF_KIND = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
 
 
@@ -41,10 +43,11 @@ def size_observations(
     names = device_names(evidence)
     for relation in relations(figures, kind, is_hip(evidence)):
         yield _of_relation(relation, kind)
-    if not evidence.messages:
-        yield from _in_use(figures, kind)
-    elif any(of_device(m) and not m.numbers for m in evidence.messages):
-        yield from _room(figures)
+    if not any(message.numbers for message in evidence.messages):
+        is_refused = any(map(of_device, evidence.messages))
+        room = [*_room(figures)] if is_refused else []
+        yield from room or _in_use(figures, kind)
+    yield from _of_host(figures)
     # Where RAM is shared, a total may be a limit.
     totals = [] if kind in (APU, UNIFIED) else figures
     yield from _above_the_named_card(evidence, names, totals)
@@ -96,14 +99,32 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
     yield make_observation("room-beside-refusal", size, card.source, card.origin, says)
 
 
+def _of_host(figures: list[Figure]) -> Iterator[Observation]:
+    """Whether the host's memory is at its end, who holds most of it, and what the kernel holds."""
+    total = _bytes(_largest(figures, "total", ("ram",)))
+    processes = _largest(figures, "used", ("process-ram", "process-rss"))
+    kernel = _largest(figures, "used", ("slab",))
+    available = [figure for figure in figures if figure.pool == "available"]
+    if available and _bytes(available[-1]) < total // RAM_SHARE:
+        says = f"Available of {show_bytes(total)} of RAM"
+        if processes is not None:
+            holder = f"process {processes.pid} {processes.name}"
+            says = f"{says}; {holder} holds {show_bytes(processes.bytes)}"
+        yield make_observation("ram-full", available[-1].bytes, available[-1].source, "tool", says)
+    if kernel is not None and _bytes(kernel) > max(total // ROOM_SHARE, ROOM_SHARE * GIB):
+        says = f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
+        held = make_observation("kernel-holds-ram", kernel.bytes, kernel.source, "tool", says)
+        yield replace(held, remedy="slab")
+
+
 def _largest(figures: list[Figure], kind: str, pools: tuple[str, ...]) -> Figure | None:
     """The largest figure of a kind (total, used) in one of these pools."""
     fitting = [figure for figure in figures if figure.what == kind and figure.pool in pools]
     return max(fitting, key=_bytes, default=None)
 
 
-def _bytes(figure: Figure) -> int:
-    return 0 if figure.bytes is None else figure.bytes
+def _bytes(figure: Figure | None) -> int:
+    return 0 if figure is None or figure.bytes is None else figure.bytes
 
 
 def _above_the_named_card(

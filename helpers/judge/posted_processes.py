@@ -88,7 +88,8 @@ def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedP
 
 def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     """The largest holder, holders without a name, ranks of one job, and rows of nothing."""
-    large = [row for row in holders if row.bytes and row.bytes > GIB]
+    named = [row for row in holders if not form("display").search(row.name)]
+    large = [row for row in named if row.bytes and row.bytes > GIB]
     if large:
         most = max(large, key=lambda row: row.bytes or 0)
         says = f"A process is listed that holds this much: {most.name or most.pid}"
