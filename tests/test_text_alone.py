@@ -142,21 +142,26 @@ def test_what_a_sleeping_engine_keeps_is_the_engines_and_nobody_is_killed():
     assert stranger.cause == "external-holder"
 
 
-def nvidia_box(posted, *holders, used=None, state="S", all_seen=True):
-    """The verdict on a card of 24 GiB with (pid, type, name, MiB) a holder, each in a state."""
+def nvidia_box(posted, *holders, used=None, state="S", all_seen=True, unlisted=()):
+    """The verdict on a card of 24 GiB with (pid, type, name, MiB) a holder, each in a state;
+    ``unlisted`` have it open, as (pid, name).
+    """
     used = used or sum(mib for *_, mib in holders)
     sizes = {"name": "X", "total": 24_564, "reserved": 440, "used": used, "free": 24_124 - used}
     (who,) = open_box("cuda-24gb-tuning").table("identity")
     who.update(container="none", init_pid_ns=True, uid=0)
     opened = [{"pid": 9, "status": "not_allowed"}]
     if all_seen:
-        opened = [{"pid": holder[0], "status": "ok", "target": "/dev/x"} for holder in holders]
+        pids = [pid for pid, *_ in (*holders, *unlisted)]
+        opened = [{"pid": pid, "status": "ok", "target": "/dev/nvidia0"} for pid in pids]
     tables = {
         "identity": [who],
         "device_files": opened,
         "processes": [
-            {**build.process(pid, name, 1 << 30), "state": state} for pid, _, name, _ in holders
-        ],
+            {**build.process(pid, name, 1 << 30), "state": state}
+            for pid, name in ((holder[0], holder[2]) for holder in holders)
+        ]
+        + [build.process(pid, name, 1 << 30) for pid, name in unlisted],
     }
     replaced = {
         "nvidia-smi -q -x": build.nvidia_xml("580.1", "13.0", sizes, holders),
@@ -205,3 +210,12 @@ def test_another_rank_is_no_stranger_and_a_stranger_beside_a_rank_is_one():
     assert rank.cause == "multi-gpu-imbalance" and "kill" not in rank.next_step.command
     stranger = nvidia_box(f"[rank1]: {posted}", (77, "C", "blender", 13_300), ours)
     assert stranger.cause == "external-holder"
+
+
+def test_workers_that_have_the_device_open_and_are_in_no_list_come_before_a_leak_of_the_driver():
+    workers = [(4001, "pt_main_thread"), (4002, "python3")]
+    verdict = nvidia_box(POSTED, XORG, OURS, used=23_900, unlisted=workers)
+    assert verdict.cause == "stale-holder"
+    assert "4001 pt_main_thread, 4002 python3" in verdict.next_step.what
+    daemon = nvidia_box(POSTED, XORG, OURS, used=23_900, unlisted=[(5, "nvidia-persiste")])
+    assert daemon.cause == "driver-leak"

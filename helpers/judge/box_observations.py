@@ -109,7 +109,7 @@ def _holders(
             failing += [expected] if expected else []
     a_rank_failed = form("rank").search(evidence.error_text) is not None
     for card in cards:
-        yield from _of_pools(card)
+        yield from _of_pools(bundle, card)
         for holder in card.holders:
             is_python = form("python's process").match(holder.name) is not None
             yield from _of_holder(card, holder, failing, a_rank_failed and is_python)
@@ -126,7 +126,7 @@ def _holders(
             yield _observed("zombie-listed", reading, says)
 
 
-def _of_pools(card: Gpu) -> Iterator[Observation]:
+def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
     """What is free of the largest pool, and what no process holds."""
     totals = [pool for pool in card.pools if pool.layer in TOTALS]
     with_free = [pool for pool in (card.pools if card.integrated else totals) if pool.free.ok]
@@ -136,7 +136,7 @@ def _of_pools(card: Gpu) -> Iterator[Observation]:
         yield _observed("free:" + card.pci, largest.free, says)
     used = next((pool.used for pool in totals if pool.used.ok), None)
     if used is not None and card.unattributed.ok and not card.integrated:
-        yield from _unattributed(card, used.bytes)
+        yield from _unattributed(bundle, card, used.bytes)
 
 
 def _of_holder(
@@ -164,7 +164,7 @@ def _of_holder(
         yield _observed(name, holder.memory, says, proof=True)
 
 
-def _unattributed(card: Gpu, in_use: int) -> Iterator[Observation]:
+def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observation]:
     """What is in use and held by no process that is seen, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
@@ -176,6 +176,28 @@ def _unattributed(card: Gpu, in_use: int) -> Iterator[Observation]:
     for spot in card.blind_spots:
         reading = seen(spot, "text", place)
         yield _observed("blind-spot", reading, "The holder may be hidden from here")
-    if not card.blind_spots:
+    unlisted = _unlisted_openers(bundle, card)
+    if unlisted:
+        reading = seen(", ".join(unlisted), "text", "device_files")
+        says = "They have the device open, and no list says what they hold"
+        yield _observed("device-open", reading, says)
+    elif not card.blind_spots:
         reading = seen("all", "text", place)
         yield _observed("all-processes-seen", reading, "Every process was looked at")
+
+
+def _unlisted_openers(bundle: Bundle, card: Gpu) -> list[str]:
+    """The programs that have a card of NVIDIA open and are in no list of holders; the driver's
+    own daemons are not among them.
+    """
+    opened = {
+        row.number("pid")
+        for row in bundle.table("device_files")
+        if form("card").match(row.text("target"))
+    }
+    opened -= {holder.pid for holder in card.holders}
+    return [
+        f"{process.pid} {process.name}"
+        for process in processes(bundle)
+        if process.pid in opened and not form("daemon").match(process.name)
+    ]

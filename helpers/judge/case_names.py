@@ -157,3 +157,5 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "unset", "unset " + str(observation.reading.value).split("=")[0]
     if observation.name in ("limit-binds", "limit-refused"):
         yield "limit", words
+    if observation.name == "device-open":
+        yield "holder", words
