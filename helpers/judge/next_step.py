@@ -43,7 +43,8 @@ def next_step(
     if step is not None:
         return step
     name = failure.remedy.id
-    if name == "stop-holder" and "pid" in names:
+    is_hidden = any(observation.name == "blind-spot" for observation in speaking)
+    if name == "stop-holder" and "pid" in names and not is_hidden:
         name = "end-holder"
     return _filled(remedy_for(name, evidence, speaking), names)
 

@@ -37,9 +37,11 @@ def _worlds_of(evidence: CaseEvidence) -> tuple[dict[str, Any], ...]:
 
 
 def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
-    """Whether the captured box has the file by which a world shows."""
-    bundle = evidence.bundle
-    return bundle is not None and "file" in row and bundle.read(row["file"]).ok
+    """Whether the captured box has the file by which a world shows, with what it holds there."""
+    if evidence.bundle is None or "file" not in row:
+        return False
+    file = evidence.bundle.read(row["file"])
+    return file.ok and re.search(row.get("holds", ""), file.text) is not None
 
 
 def remedy_for(name: str, evidence: CaseEvidence, speaking: Iterable[Observation]) -> Remedy:
