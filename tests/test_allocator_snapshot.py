@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
 from helpers.allocator import plain_pickle as safely
+from helpers.allocator.call_sites import site_of
 from helpers.allocator.snapshot import load, parse
 from helpers.allocator.stack_frames import frame_text
 from helpers.allocator.trace import Op, TraceError
@@ -172,11 +173,24 @@ def test_frames_of_packages_keep_their_place_in_it_and_the_programs_own_are_kept
         event["frames"] = list(stack)
     (kept,) = parse(content).frames
     assert kept[:8] == tuple(f"torch/nn/modules/m{k}.py:3 f" for k in range(8))
-    assert kept[8:] == ("train.py:3 f", "1.py:3 f")
+    assert kept[8:] == ("site-packages/six.py:3 f", "train.py:3 f", "1.py:3 f")
     content["device_traces"][0][1]["frames"] = stack[9:]
     shown = [line.split(":")[0] for line in parse(content).frames[1]]
     assert shown[:3] == ["site-packages/six.py", "python/contextlib.py", "python/threading.py"]
     assert shown[3:] == ["torch/optim/adam.py", "train.py", "<frozen runpy>", "1.py"]
+
+
+def test_a_line_of_a_notebook_is_said_by_the_number_of_its_cell():
+    content = recorded().snapshot()
+    cell = {"filename": "/tmp/ipykernel_41/3120.py", "line": 2, "name": "<module>"}
+    for event in content["device_traces"][0]:
+        event["frames"] = [cell]
+    content["casebook_cells"] = {cell["filename"]: 14, "/tmp/other.py": "15"}
+    (kept,) = parse(content).frames
+    assert kept == ("cell 14, line 2 <module>",)
+    site = site_of(kept)
+    assert site.own
+    assert (site.file, site.line, site.function) == ("cell 14", 2, "<module>")
 
 
 def alloc_with(**wrong):

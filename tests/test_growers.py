@@ -82,7 +82,7 @@ def test_steps_are_taken_from_the_recording_without_a_limit_where_there_is_one(t
     folder = path.with_suffix(".record")
     folder.mkdir()
     recording(loop(30, leak), folder / "without-limit.pickle")
-    recorded = growth_of_recording(trace, path)
+    recorded = growth_of_recording(recording(loop(3, leak), path), path)
     assert recorded.is_longer and len(recorded.growth.steps) == 30
     assert recorded.steps_begun == 3 and recorded.reached_first_step
     assert recorded.growers[0].line == "train.py:13 train"

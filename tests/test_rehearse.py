@@ -539,7 +539,8 @@ def test_the_witness_tells_reads_by_line_and_the_error_that_ended_it(library, tm
     said = json.loads(kept.read_text())
     assert said["reads"] == read("copy", where="train.py:5 step", times=2)["reads"]
     assert (said["error"], said["message"]) == ("ValueError", "the end")
-    assert said["frames"] == ["train.py:8 <module>"]
+    [frame] = said["frames"]
+    assert frame == {"filename": str(program), "line": 8, "name": "<module>"}
 
 
 def test_a_loop_that_reads_the_device_is_named_while_it_runs_and_ends_at_its_limit(

@@ -23,6 +23,7 @@ from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 BEFORE = "there when the recording began"
 NO_LINE = "no line of Python"
+_PLACE = re.compile(r"(?P<file>.*?)(?::|, line )(?P<line>-?\d+) (?P<function>.*)")
 _CALLS_BACKWARD = re.compile(
     r"torch/(?:autograd/__init__\.py:|_tensor\.py:\d+ backward$)|autograd::engine"
 )
@@ -134,10 +135,10 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     if not innermost:
         return CallSite(NO_LINE, False)
     frame = innermost[0]
-    place, _, function = frame.partition(" ")
-    file, _, digits = place.rpartition(":")
-    line = int(digits) if digits.lstrip("-").isdigit() else 0
-    return CallSite(frame, bool(own), file, line, function)
+    parts = _PLACE.fullmatch(frame)
+    if parts is None:
+        return CallSite(frame, bool(own))
+    return CallSite(frame, bool(own), parts["file"], int(parts["line"]), parts["function"])
 
 
 def requests_of(trace: Trace) -> Requests:

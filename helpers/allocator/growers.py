@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
 
 WITHOUT_LIMIT = "without-limit.pickle"
+MOST_STEPS = 100_000
 LEAST_SHARE = 1 / 3
 """The share of what grows that is reached from a name which is said to keep it."""
 
@@ -94,11 +96,30 @@ class RecordedGrowth:
         return sum(row.held_bytes for row in self.growers)
 
     @property
+    def is_leak(self) -> bool:
+        """Whether what grows ends this program or a longer run of it: its steps went on to the
+        end, and so many more of them as nobody runs would double what it holds at its peak.
+        """
+        if self.growth is None or not self.growers:
+            return False
+        longest_run = MOST_STEPS * self.growth.bytes_per_step
+        is_large = longest_run >= int(self.requests.live.max())
+        return self.ran_out or (self.growth.goes_on and is_large)
+
+    @property
+    def first_step(self) -> int:
+        """The operation at which the steps begin: what is asked for before is built; 0 where no
+        steps are seen.
+        """
+        return 0 if self.growth is None else int(self.growth.steps.begins[0])
+
+    @property
     def reached_first_step(self) -> bool:
         """Whether the first step had ended when the program ran out of memory."""
         return self.steps_begun > 1
 
 
+@lru_cache(1)  # a verdict, its growth and its remedies are each asked about with the same trace
 def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowth:
     """What grows in a recorded program, who keeps it, and the line that keeps it.
 

@@ -47,10 +47,12 @@ class Growth:
 
     ``growers`` is empty where nothing did: own files first, then by bytes.
 
-    ``live``: live bytes at the beginning of each step. ``window``: the first and the last step,
-    from 0, between which growth is counted, whole periods of it. ``inputs_grow``: the steps
-    themselves ask for more each time, so that their peak rises. ``seen_bytes`` a step would
-    have been seen if kept in every step, or at least once in ``seen_every`` steps.
+    ``goes_on``: it had not come to its end: the program ran out of memory, or the last request
+    of the trace is one that the steps make. ``live``: live bytes at the beginning of each step.
+    ``window``: the first and the last step, from 0, between which growth is counted, whole
+    periods of it. ``inputs_grow``: the steps themselves ask for more each time, so that their
+    peak rises. ``seen_bytes`` a step would have been seen if kept in every step, or at least
+    once in ``seen_every`` steps.
     """
 
     steps: Steps
@@ -58,6 +60,7 @@ class Growth:
     live: tuple[int, ...]
     window: tuple[int, int]
     inputs_grow: bool
+    goes_on: bool
     seen_every: int
     seen_bytes: int = MIN_BLOCK_BYTES
 
@@ -119,8 +122,17 @@ class _Search:
             live=tuple(live.tolist()),
             window=window,
             inputs_grow=inputs_grow,
+            goes_on=self._goes_on_at_the_end(),
             seen_every=max(1, (self.last - self.first) // 3),
         )
+
+    def _goes_on_at_the_end(self) -> bool:
+        """Whether the program ran out of memory, or its last request is one that steps make: else
+        it has gone on with what they kept.
+        """
+        sites = self.requests.site
+        in_steps = (self.asked_in >= 0) & (self.asked_in < self.last)
+        return self.requests.ran_out or bool(np.isin(sites[-1], sites[in_steps]))
 
     def _keeping_sites(self, stays: np.ndarray, held: np.ndarray) -> list[int]:
         """The call sites of which more and more is there two steps later, and some of it when

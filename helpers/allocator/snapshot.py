@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from helpers.allocator.plain_pickle import plain_pickle
-from helpers.allocator.stack_frames import CALLS, frame_text, own_line
+from helpers.allocator.stack_frames import CALLS, frame_text, library_line, own_line
 from helpers.allocator.trace import (
     MAX_FILE_BYTES,
     StartBlock,
@@ -25,10 +25,10 @@ from helpers.allocator.trace import (
 )
 
 FRAMES_KEPT = 8
-MORE_KEPT = 16
+MORE_KEPT = 40
 FRAMES_SEEN = 256
-"""Of a stack: its innermost frames; how many more of the program's own files and of CALLS; and
-how far is looked.
+"""Of a stack: its innermost frames; how many more of the program's own files, of CALLS and of
+libraries outside of a forward; and how far is looked.
 """
 ACTIONS = (
     "alloc free_requested free_completed segment_alloc segment_free segment_map segment_unmap oom"
@@ -127,7 +127,7 @@ def parse(content: Any, device: int | None = None) -> Snapshot:
         if one.address + one.size > other.address:
             both = f"{one.address:#x} and {other.address:#x}"
             raise TraceError(f"the segments at {both} overlap: {IMPOSSIBLE}")
-    reader = _Events(pools)
+    reader = _Events(pools, _cells(content.get("casebook_cells")))
     entries = enumerate(traces[device] if device < len(traces) else [])
     events = tuple(filter(None, (reader.event(index, entry) for index, entry in entries)))
     for action, count in sorted(reader.left_out.items()):
@@ -230,11 +230,28 @@ def _divisions(settings: dict[Any, Any]) -> tuple[int, ...]:
     return tuple(_whole(table, str(1 << power), name, 0) for power in range(16))
 
 
+def _cells(numbers: Any) -> dict[str, int]:
+    """The numbers of a notebook's cells by their files, as the recorder wrote them."""
+    if type(numbers) is not dict:
+        return {}
+    return {file: number for file, number in numbers.items() if type(number) is int}
+
+
+def _may_hold_a_loop(frame: str) -> bool:
+    """Whether a frame is of a kind in which the steps of a program are looked for."""
+    return (
+        own_line(frame)
+        or bool(CALLS.search(frame))
+        or (library_line(frame) and not frame.endswith(" forward"))
+    )
+
+
 class _Events:
     """Reads entries one by one; keeps one copy of every stack."""
 
-    def __init__(self, pools: dict[tuple[int, int], int]) -> None:
+    def __init__(self, pools: dict[tuple[int, int], int], cells: dict[str, int]) -> None:
         self.pools = pools
+        self._cells = cells
         self.left_out: Counter[str] = Counter()
         self.frames: list[tuple[str, ...]] = []
         self._numbers: dict[tuple[str, ...], int] = {(): -1}
@@ -271,8 +288,8 @@ class _Events:
         lines: list[str] = []
         for frame in frames[:FRAMES_SEEN]:
             if (text := self._texts.get(id(frame))) is None:
-                text = self._texts[id(frame)] = frame_text(frame)
-            if text and (len(lines) < FRAMES_KEPT or own_line(text) or CALLS.search(text)):
+                text = self._texts[id(frame)] = frame_text(frame, self._cells)
+            if text and (len(lines) < FRAMES_KEPT or _may_hold_a_loop(text)):
                 lines.append(text)
                 if len(lines) == FRAMES_KEPT + MORE_KEPT:
                     break

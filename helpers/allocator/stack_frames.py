@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-_PYTHON_LINE = re.compile(r"(?!<(?!ipython|stdin))[^/]*:\d+ ")
+_PYTHON_LINE = re.compile(r"cell \d+, line \d+ |(?!<(?!ipython|stdin))[^/]*:\d+ ")
 
 
 CALLS = re.compile(
@@ -15,12 +16,28 @@ CALLS = re.compile(
 a function's own backward.
 """
 
+_PASSES_ON = re.compile(r"^torch/nn/modules/module\.py:\d+ _(?:wrapped_)?call_impl")
+"""Frames in which torch only calls what was asked for."""
+
 
 def own_line(frame: str) -> bool:
     """Whether a frame is a line of the program's own files: no package's, not the standard
     library's, no operator of torch's.
     """
     return bool(_PYTHON_LINE.match(frame))
+
+
+def place_in_words(frames: Sequence[str]) -> str:
+    """Where a stack asks, innermost frame first: the program's innermost own line, and what of a
+    library it calls there; the innermost frame where the program has none.
+    """
+    called = ""
+    for frame in frames:
+        if own_line(frame):
+            return f"{frame}, in {called}" if called else frame
+        if not _PASSES_ON.match(frame):
+            called = frame
+    return next(iter(frames), "no Python frame")
 
 
 def library_line(frame: str) -> bool:
@@ -44,14 +61,19 @@ _PACKAGES = {
 """Files that are not the program's own, and what stands for their folder: installed, the
 standard library's, torch's from source, a compiler's, the recorder's.
 """
-_REHEARSAL = re.compile(r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py")
-"""Files of a rehearsal, which stand between the program's line and torch."""
+_REHEARSAL = re.compile(
+    r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py|.*/torch/_ops\.py"
+)
+"""Files of a rehearsal, which stand between the program's line and torch, and where torch calls
+an operator for it.
+"""
 _PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
 
 
-def frame_text(frame: Any) -> str:
+def frame_text(frame: Any, cells: Mapping[str, int] | None = None) -> str:
     """``train.py:12 step``, without the folders of whoever recorded it; of a package's file
-    with its place in the package, ``torch/nn/modules/linear.py:125 forward``; empty for C++.
+    with its place in the package, ``torch/nn/modules/linear.py:125 forward``; of a notebook
+    ``cell 6, line 1 <module>``, where ``cells`` gives the number of its file; empty for C++.
     """
     if type(frame) is not dict:
         return ""
@@ -62,6 +84,8 @@ def frame_text(frame: Any) -> str:
         return ""
     if not file.endswith(".py") and file[:1] != "<":
         return ""
+    if cells and file in cells:
+        return f"cell {cells[file]}, line {line} {name[:120]}"
     path = file.replace("\\", "/")[-4096:]
     if _REHEARSAL.fullmatch(path):
         return ""

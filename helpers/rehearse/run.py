@@ -29,6 +29,7 @@ from helpers.allocator.record import (
     record,
     under,
 )
+from helpers.allocator.stack_frames import frame_text
 from helpers.allocator.trace import TraceError
 from helpers.ground.child import watch
 from helpers.look import files
@@ -307,7 +308,7 @@ def _first_oom(recording: Recording, told: Told, frames: tuple[str, ...]) -> Oom
     message = ""
     for row in told:
         if row["error"] == "OutOfMemoryError":
-            frames = frames or tuple(row["frames"])
+            frames = frames or tuple(filter(None, map(frame_text, row["frames"])))
             message = row["message"]
             break
     return Oom(

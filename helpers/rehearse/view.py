@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from helpers.allocator.stack_frames import place_in_words
 from helpers.ground.units import show_bytes
 from helpers.look.cards import cards
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
 
-MOST_FRAMES = 6
 UNEVEN = 1.25
 """From how many times the emptiest card on the fullest one is worth a line."""
 
@@ -99,9 +99,8 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
         lines.append(f"whose fault: {rehearsal.whose}")
     oom = rehearsal.oom
     if oom:
-        frames = " < ".join(oom.frames[:MOST_FRAMES]) or "no Python frame"
         sizes = f"{show_bytes(oom.requested_bytes)} asked of the card, {show_bytes(oom.free_bytes)} free"
-        lines.append(f"first out of memory: {sizes}; {frames}")
+        lines.append(f"first out of memory: {sizes}; {place_in_words(oom.frames)}")
     elif rehearsal.error:
         how = "it ended by"
         if not rehearsal.exit_code:

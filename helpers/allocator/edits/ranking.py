@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,7 +11,9 @@ import numpy as np
 from helpers.allocator.call_sites import Requests, requests_with_lines
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
+from helpers.allocator.growers import growth_of_recording
 from helpers.allocator.requests import asked_again, prepared
+from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace
 from helpers.ground.replays import LineEdit
@@ -21,10 +24,10 @@ MOST_LINES = 8
 CHUNKS_TRIED = (2, 3, 4, 6, 8, 12, 16)
 NOT_IN_CHUNKS = 1 << 10
 """Stands for the chunks of a line that is not cut: it comes after all that are."""
-KEPT_FOR_GOOD = ("torch/optim/", "torch/nn/modules/module.py:")
-"""Frames that make an optimizer's state and move weights (``to``; a call of a module ends in
-``_call_impl``).
-"""
+KEPT_FOR_GOOD = re.compile(
+    r"torch/optim/|torch/nn/modules/module\.py:\d+ (?!_(?:wrapped_)?call_impl)|.* __init__$"
+)
+"""Frames that make an optimizer's state, move weights (``to``) and build a module."""
 
 
 def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
@@ -32,7 +35,8 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     what no edit of it saves.
 
     ``confs``: settings that are tried in turn. Empty where the first fails under none of them.
-    Weights and an optimizer's state are kept for good and are not made in chunks.
+    Weights, an optimizer's state and whatever was made before the first step are kept for good
+    and are not made in chunks.
     """
     trace, _, _ = asked_again(study.trace)
     requests = requests_with_lines(trace)
@@ -51,6 +55,7 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
     if first is None:
         return []
     before_failure = max(int(origin[first]) - 1, 0)
+    first_step = growth_of_recording(study.trace, study.path).first_step
     live = requests.alive(before_failure) & (requests.at >= 0) & ~requests.backward
     held_bytes = requests.by_site(live)
     rows = []
@@ -59,7 +64,9 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         size = int(held_bytes[number])
         row = LineEdit(site.name, size, "", "", "", NOT_IN_CHUNKS)
         candidates: list[Edit] = []
-        if not _is_kept_for_good(requests, live & (requests.site == number)):
+        of_line = live & (requests.site == number)
+        is_built = bool((requests.at[of_line] < first_step).all())
+        if not (is_built or _is_kept_for_good(requests, of_line)):
             chunks = [Edit(site.file, site.line, CHUNKS, parts) for parts in CHUNKS_TRIED]
             if saving_conf(chunks[-1]) is not None:  # else fewer do not help either
                 candidates += chunks
@@ -84,7 +91,16 @@ def _largest_lines(requests: Requests, held_bytes: np.ndarray) -> list[int]:
 
 
 def _is_kept_for_good(requests: Requests, mask: np.ndarray) -> bool:
-    """Whether an optimizer's state or a moved weight is among the requests of a mask."""
-    stacks = set(requests.stack[mask].tolist())
-    innermost = [requests.trace.frames[stack][0] for stack in stacks]
-    return any(frame.startswith(KEPT_FOR_GOOD) and "_call_impl" not in frame for frame in innermost)
+    """Whether an optimizer's state or a weight is among the requests of a mask."""
+    stacks = set(requests.stack[mask].tolist()) - {-1}
+    return any(
+        KEPT_FOR_GOOD.match(frame)
+        for stack in stacks
+        for frame in _up_to_own_line(requests.trace.frames[stack])
+    )
+
+
+def _up_to_own_line(frames: tuple[str, ...]) -> tuple[str, ...]:
+    """The frames of a stack from the innermost to the first line of the program's own."""
+    own = [at for at, frame in enumerate(frames) if own_line(frame)]
+    return frames[: own[0] + 1] if own else frames

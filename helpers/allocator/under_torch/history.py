@@ -6,6 +6,7 @@ import inspect
 import pickle
 from typing import Any
 
+from .cells import cells
 from .private_files import replacing
 
 
@@ -24,10 +25,12 @@ def start_history(torch: Any, max_events: int, stacks: bool = True) -> str:
 
 def write_snapshot(torch: Any, path: str) -> dict[str, Any]:
     """torch's memory snapshot, written to ``path`` as a pickle of plain values; the snapshot.
+    ``casebook_cells`` of it says which files are cells of a notebook.
 
     Raises OSError, RuntimeError.
     """
     snapshot = torch.cuda.memory._snapshot()
+    snapshot["casebook_cells"] = cells()
     # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue
     # 183842).
     with replacing(path, "wb") as file:

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from .cells import place
 from .keeping_lines import functions_by_line, keeping_lines
 
 LONGEST_S = 1.5
@@ -32,7 +33,6 @@ LONGEST_KEY = 40
 ANY = "[...]"
 OF_MODULES = ("_parameters", "_buffers", "_modules")
 SEQUENCES = (list, tuple, set, frozenset, collections.deque)
-GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 NOT_WALKED = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
 
 
@@ -202,7 +202,7 @@ def _running_frames() -> Iterator[types.FrameType]:
 def _variables(frame: types.FrameType, kind: str) -> Iterator[Step]:
     if frame.f_locals is frame.f_globals:
         return  # the frame of a module: its names are those of the module
-    where = f"{_file(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_name}"
+    where = f"{place(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
     for name, value in list(frame.f_locals.items()):
         yield Step(value, name, kind, where)
 
@@ -212,7 +212,7 @@ def _modules_own() -> Iterator[Step]:
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
         if name == "__main__" or (isinstance(file, str) and _is_own(file)):
-            where = _file(file) if isinstance(file, str) else name
+            where = os.path.basename(file) if isinstance(file, str) else name
             for variable, value in list(vars(module).items()):
                 yield Step(value, variable, "global", where)
 
@@ -220,14 +220,19 @@ def _modules_own() -> Iterator[Step]:
 def _left_behind() -> Iterator[Step]:
     """What no running frame has: kept exceptions with their frames, and suspended generators."""
     for candidate in gc.get_objects():
-        kind = type(candidate)
-        if issubclass(kind, BaseException):
-            trace: types.TracebackType | None = BaseException.__traceback__.__get__(candidate)  # type: ignore[union-attr]
-            while trace is not None:
-                yield from _variables(trace.tb_frame, "exception")
-                trace = trace.tb_next
-        elif kind is types.GeneratorType and candidate.gi_frame is not None:
-            yield from _variables(candidate.gi_frame, "generator")
+        yield from _frames_kept_by(candidate)
+
+
+def _frames_kept_by(candidate: Any) -> Iterator[Step]:
+    """The variables of the frames that an exception or a suspended generator keeps."""
+    kind = type(candidate)
+    if issubclass(kind, BaseException):
+        trace: types.TracebackType | None = BaseException.__traceback__.__get__(candidate)  # type: ignore[union-attr]
+        while trace is not None:
+            yield from _variables(trace.tb_frame, "exception")
+            trace = trace.tb_next
+    elif kind is types.GeneratorType and candidate.gi_frame is not None:
+        yield from _variables(candidate.gi_frame, "generator")
 
 
 def _inside(step: Step) -> Iterator[Step]:
@@ -248,11 +253,9 @@ def _inside(step: Step) -> Iterator[Step]:
     elif isinstance(inside, functools.partial):
         yield _further(step, inside.args, f"{step.name}.args")
         yield _further(step, inside.keywords, f"{step.name}.keywords")
-    elif isinstance(inside, GENERATORS):
-        frame = getattr(inside, "gi_frame", None)
-        if frame is not None:
-            for variable in _variables(frame, "generator"):
-                yield replace(variable, collection=step.collection, container=step.container)
+    elif isinstance(inside, (types.GeneratorType, BaseException)):
+        for variable in _frames_kept_by(inside):
+            yield replace(variable, collection=step.collection, container=step.container)
     elif not isinstance(inside, (types.ModuleType, types.FrameType)):
         yield from _attributes(step, inside)
 
@@ -267,7 +270,7 @@ def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
     if not _is_own(function.__code__.co_filename):
         return
     code = function.__code__
-    where = f"{_file(code.co_filename)}:{code.co_firstlineno} {function.__qualname__}"
+    where = f"{place(code.co_filename, code.co_firstlineno)} {function.__qualname__}"
     for number, cell in enumerate(function.__closure__ or ()):
         name = code.co_freevars[number]
         try:
@@ -342,16 +345,19 @@ def _find_lines(keepers: list[Keeper]) -> None:
     for keeper in keepers:
         if not (keeper.collection or keeper.graphs):
             continue
-        file = keeper.where.partition(":")[0]
-        for path in sorted(sources, key=lambda path: _file(path) != file):
+        for path in sorted(sources, key=lambda path: not _is_in(keeper.where, path)):
             numbers = keeping_lines(sources[path], keeper.collection or keeper.name)[:MOST_LINES]
             if numbers:
                 functions = functions_by_line(sources[path])
                 keeper.lines = [
-                    f"{_file(path)}:{number} {functions.get(number, '<module>')}"
+                    f"{place(path, number)} {functions.get(number, '<module>')}"
                     for number in numbers
                 ]
                 break
+
+
+def _is_in(where: str, path: str) -> bool:
+    return where.startswith((os.path.basename(path), place(path, 0)[:-1]))
 
 
 def _files_own() -> set[str]:
@@ -399,7 +405,3 @@ def _is_own_class(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
     return kind.__module__ == "__main__" or (isinstance(file, str) and _is_own(file))
-
-
-def _file(path: str) -> str:
-    return os.path.basename(path)

@@ -20,6 +20,7 @@ import time
 from typing import Any
 
 from . import allocator_variables
+from .cells import cells
 from .history import start_history, write_snapshot
 from .keepers import keepers_of
 from .listener import Listener
@@ -155,6 +156,7 @@ class Recorder:
         """Which names of the program keep the tensors of the card, while they still do."""
         try:
             self.facts["keepers"] = keepers_of(self.torch)
+            self.facts["cells"] = cells()
         except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the program must go on
             self.note(f"who keeps the tensors could not be found out: {words(error)}")
 

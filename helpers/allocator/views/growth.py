@@ -72,9 +72,9 @@ def growth_table(
             "the steps ask for more from one to the next: what they are given becomes larger; "
             "that is not kept, but their peak rises with it"
         )
-    if capacity_bytes:
+    if capacity_bytes and (recorded.is_leak or not growth.growers):
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
-    elif growth.growers:
+    elif recorded.is_leak:
         lines.append("at which step it runs out: name the card with --capacity or --gpu")
     rows = [
         [
@@ -115,6 +115,9 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
     if recorded.growers:
         size = show_bytes(round(growth.bytes_per_step))
         first = recorded.growers[0]
+        if not recorded.is_leak:
+            kept = f"a step keeps {size}, most at {first.line}"
+            return f"no leak: {kept}, and the program went on to its end"
         if first.keeper is not None:
             return f"grows by {size} a step: {first.words}"
         return f"grows by {size} a step, most at {first.grower.site.name}"
@@ -163,7 +166,7 @@ def growth_json(
         "schema_version": 1,
         "steps": recorded.steps_begun,
         "begins": "",
-        "grows": bool(recorded.growers),
+        "grows": recorded.is_leak,
         "bytes_per_step": 0,
         "growers": [_grower_json(row) for row in recorded.growers],
         "held_bytes": recorded.held_bytes,

@@ -15,13 +15,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from .operators import SIZES, Torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
+CALLED_BY_MODE = os.path.join("torch", "_ops.py")
+"""Where torch runs an operator for a dispatch mode, which a rehearsal has and a GPU has not."""
 Library = Any  # the device's own functions, by ctypes
 # In the order of device.c.
 COUNTS = (
@@ -60,6 +62,8 @@ class Witness:
         device.fake_count.restype = ctypes.c_ulonglong
         device.fake_zero.argtypes = [ctypes.c_void_p, ctypes.c_ulonglong]
         device.fake_on_read(self.hear)
+        self.print_error = sys.excepthook
+        sys.excepthook = self.program_failed
         atexit.register(self.write)
         self.write()  # not every process reaches its end
         os.register_at_fork(after_in_parent=self.forked, after_in_child=self.reads.clear)
@@ -67,6 +71,16 @@ class Witness:
     def forked(self) -> None:
         """This process has forked another."""
         self.forks += 1
+
+    def program_failed(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """The program ends by an error: it is printed as ever, without the rehearsal's frames."""
+        cause: BaseException | None = error
+        while cause is not None:
+            cause.__traceback__ = without_own_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
+        self.print_error(kind, error, error.__traceback__)
 
     def heard(self, operators: bytes, size: int) -> int:
         """The device was read back: by which operators, from which line.
@@ -230,10 +244,26 @@ def line_of(frame: FrameType, number: int) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{number} {frame.f_code.co_name}"
 
 
-def frames_of(error: BaseException | None) -> list[str]:
-    """The lines that an error went through, the innermost first."""
+def frames_of(error: BaseException | None) -> list[dict[str, Any]]:
+    """The frames that an error went through, the innermost first."""
     walked = traceback.walk_tb(error.__traceback__ if error else None)
-    return [line_of(frame, number) for frame, number in walked][::-1]
+    return [
+        {"filename": frame.f_code.co_filename, "line": number, "name": frame.f_code.co_name}
+        for frame, number in walked
+    ][::-1]
+
+
+def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of the rehearsal and those that it calls, which are none of
+    the program's.
+    """
+    if trace is None:
+        return None
+    rest = without_own_frames(trace.tb_next)
+    file = trace.tb_frame.f_code.co_filename
+    if os.path.dirname(file) == HERE or (rest is None and file.endswith(CALLED_BY_MODE)):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def has_children() -> bool:
