@@ -12,7 +12,8 @@ from helpers.allocator import exhaustion as exhaustion_of_memory
 from helpers.allocator.call_sites import LinesError, requests_of
 from helpers.allocator.driver import Card
 from helpers.allocator.exhaustion import exhaustion
-from helpers.allocator.growth import LARGER, growth_of, growth_words
+from helpers.allocator.growers import growth_words
+from helpers.allocator.growth import LARGER, growth_of
 from helpers.allocator.replay import replay
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse

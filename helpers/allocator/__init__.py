@@ -13,7 +13,7 @@ _HOMES = {
     "compare_peaks": "peaks",
     "edited": "edits.edited",
     "generate": "patterns",
-    "growth_of_trace": "growth",
+    "growth_of_recording": "growers",
     "open_study": "study",
     "ranked": "edits.ranking",
     "read_trace": "trace_file",

@@ -20,6 +20,7 @@ from helpers.allocator.growth import Grower, Growth, growth_of
 from helpers.allocator.steps import steps_begun
 from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
+from helpers.ground.units import show_bytes
 
 WITHOUT_LIMIT = "without-limit.pickle"
 MOST_STEPS = 100_000
@@ -119,7 +120,7 @@ class RecordedGrowth:
         return self.steps_begun > 1
 
 
-@lru_cache(1)  # a verdict, its growth and its remedies are each asked about with the same trace
+@lru_cache(2)  # a verdict, its growth and its remedies are each asked about with the same trace
 def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowth:
     """What grows in a recorded program, who keeps it, and the line that keeps it.
 
@@ -144,6 +145,17 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         growers = tuple(_kept(grower, requests, rows) for grower in growth.growers)
         return RecordedGrowth(seen, begun, requests.ran_out, growth, growers, seen is longer)
     return RecordedGrowth(requests, begun, requests.ran_out, why_not=why_not)
+
+
+def growth_words(trace: Trace) -> str:
+    """What a trace alone shows to grow, in words; empty where nothing does, or where it cannot be
+    said.
+    """
+    recorded = growth_of_recording(trace)
+    if recorded.growth is None or not recorded.is_leak:
+        return ""
+    size = show_bytes(round(recorded.growth.bytes_per_step))
+    return f"live memory grows by {size} a step, most of it asked for at {recorded.growers[0].line}"
 
 
 def _longer(path: Path | None) -> Requests | None:

@@ -8,14 +8,11 @@ the last steps, so that caches, optimizer states and bounded queues are none onc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from helpers.allocator.call_sites import CallSite, LinesError, Requests, requests_of
+from helpers.allocator.call_sites import CallSite, Requests
 from helpers.allocator.steps import FEWEST_STEPS, SAME_COUNT, Steps, loops_of
-from helpers.allocator.trace import Trace
-from helpers.ground.units import show_bytes
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 KEPT = "kept"
@@ -261,22 +258,3 @@ def _with_inputs(site: int, rising: dict[int, bool]) -> bool:
     """
     others = [rises for other, rises in rising.items() if other != site]
     return sum(others) >= max(1, len(others) / 2)
-
-
-@lru_cache(1)  # remedies, cards and releases are each asked about with the same trace
-def growth_of_trace(trace: Trace) -> Growth | None:
-    """What grows in a trace; None where that cannot be said."""
-    try:
-        return growth_of(requests_of(trace))
-    except LinesError:
-        return None
-
-
-def growth_words(trace: Trace) -> str:
-    """What grows in a trace, in words; empty where nothing does, or where it cannot be said."""
-    growth = growth_of_trace(trace)
-    if growth is None or not growth.growers:
-        return ""
-    size = show_bytes(round(growth.bytes_per_step))
-    first = growth.growers[0].site.name
-    return f"live memory grows by {size} a step, most of it asked for at {first}"

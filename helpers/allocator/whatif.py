@@ -14,7 +14,7 @@ import numpy as np
 from helpers.allocator.call_sites import requests_of
 from helpers.allocator.capacity import Progress, Runs, lower_bound, smallest_of
 from helpers.allocator.driver import Card
-from helpers.allocator.growth import growth_words
+from helpers.allocator.growers import growth_words
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.requests import clashes, prepared
 from helpers.allocator.trace import NO_OPERATION, Trace
