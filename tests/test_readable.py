@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 74_170,
+    "allocator": 74_775,
     "batch": 30_050,
     "commands": 12_770,
     "face": 5_300,
@@ -19,13 +19,13 @@ MOST_TOKENS = {
     "ground": 10_650,
     "judge": 43_232,
     "look": 53_345,
-    "rehearse": 17_580,
+    "rehearse": 17_745,
     "settings": 11_280,
     "share": 6_500,
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 359_648,
+    "TOTAL": 360_465,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
