@@ -253,7 +253,7 @@ def test_no_environment_makes_the_audit_fail_and_every_known_name_is_answered(
     assert order == sorted(order)
 
 
-CANDIDATES = "20 True 1 0 4 7 12 24 50 0.5 yes -1 11.0.0 cudaMallocAsync false q8_0".split()
+CANDIDATES = "20 True 1 0 4 7 12 24 50 0.5 yes -1 11.0.0 9.0.0 10.1.0 10.3.0 12.0.0 cudaMallocAsync false q8_0".split()
 CANDIDATES += ["", "max_split_size_mb:64", "3"]
 
 
@@ -311,7 +311,8 @@ def test_every_rule_holds_under_its_conditions_and_not_without_one_of_them(rule)
     if rule.build and not others:
         assert not says(rule, environ, torch, "cuda" if build == "rocm" else "rocm", gfx)
     if rule.gfx:
-        assert not says(rule, environ, torch, build, "gfx1201")
+        other_chip = "gfx908" if rule.gfx == ("gfx12",) else "gfx1201"
+        assert not says(rule, environ, torch, build, other_chip)
     if rule.since and not others:
         assert not says(rule, environ, before(rule.since) + ".0+rocm7.14", build, gfx)
     if rule.below and not others:

@@ -124,6 +124,8 @@ def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
         name = "setting-expandable"
         if finding.verdict == "dangerous":
             name = "setting-expandable-danger"
+    if finding.name.startswith("HSA_OVERRIDE") and finding.cause == "config-ineffective":
+        name = "setting-override"
     words = f"{finding.name}={finding.value}" if finding.value else finding.name
     says = f"{finding.says} ({finding.why})" if finding.why else finding.says
     source = finding.source or "the table of settings"

@@ -34,6 +34,7 @@ ALIKE_OPTIONS = 0.6
 EMPTY = " (empty counts as set)"
 OWN_BUILD = ("ollama", "llama.cpp", "vLLM", "JAX", "TensorFlow", "loader", "OpenMP", "C library")
 """Programs that read their variables whatever torch is built for."""
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 QUIET = {*table.HOST_NAMES, "LD_LIBRARY_PATH", "LD_PRELOAD"}
 
 
@@ -48,12 +49,20 @@ def audit_box(bundle: Bundle) -> tuple[Finding, ...]:
     build = framework(bundle)
     targets = [gpu.indices["gfx"] for gpu in gpus(bundle) if gpu.indices.get("gfx")]
     environ = {variable.name: variable.value for variable in variables(bundle)}
-    return audit(
-        environ,
-        torch=str(build.version.value or ""),
-        build=build.build,
-        gfx=targets[0] if targets else "",
-    )
+    gfx = targets[0] if targets else ""
+    findings = audit(environ, str(build.version.value or ""), build.build, gfx)
+    override = environ.get(OVERRIDE, "")
+    is_native = gfx in {arch.split(":")[0] for arch in build.archs}
+    if is_native and override and _chip(override) != gfx:
+        native = finding("native chip", OVERRIDE, override, chip=gfx)
+        findings = table.sort([*findings, native])
+    return findings
+
+
+def _chip(version: str) -> str:
+    """The chip of a version such as 9.0.10: gfx90a."""
+    match = re.fullmatch(r"([0-9]+)\.([0-9]+)\.([0-9]+)", version)
+    return f"gfx{match[1]}{int(match[2]):x}{int(match[3]):x}" if match else ""
 
 
 def audit(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> tuple[Finding, ...]:
