@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers.judge import table
+from helpers.judge.visible_gpus import gpus_there, visible_count
 from helpers.look import framework
 from helpers.look.access import Identity, Node, access, identity
 from helpers.look.bundle import Bundle
-from helpers.look.environment import variables
+from helpers.look.environment import Variable, variables
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
 OVERFLOW_GID = 65534
@@ -86,18 +87,30 @@ class _Obstacles:
     def of_variables(self) -> Iterator[Obstacle]:
         """Variables that hide every GPU."""
         for variable in variables(self.bundle):
-            hidden = any(
-                variable.value.strip() in VENDORS[name]["hiding"].get(variable.name, ())
-                for name in self.vendors
-            )
             # The container runtime reads NVIDIA's, and itself sets void after it has put the
             # nodes in.
             is_of_the_runtime = variable.name == "NVIDIA_VISIBLE_DEVICES"
-            if not hidden or (is_of_the_runtime and self.is_there("/dev/nvidiactl")):
+            if is_of_the_runtime and self.is_there("/dev/nvidiactl"):
                 continue
-            reason = "container_variable" if is_of_the_runtime else "variable"
-            value = repr(variable.value)
-            yield self.obstacle(reason, variable.name, variable.item, value=value)
+            reason = self.why_hidden(variable)
+            if reason:
+                reason = "container_variable" if is_of_the_runtime else reason
+                value = repr(variable.value)
+                yield self.obstacle(reason, variable.name, variable.item, value=value)
+
+    def why_hidden(self, variable: Variable) -> str:
+        """The row of ``causes`` by which a variable hides every GPU; empty where it does not."""
+        for name in self.vendors:
+            hiding = VENDORS[name]["hiding"].get(variable.name)
+            if hiding is None:
+                continue
+            if variable.value.strip() in hiding:
+                return "variable"
+            there = gpus_there(self.bundle, name)
+            if there and variable.value and variable.name != "NVIDIA_VISIBLE_DEVICES":
+                if visible_count(variable.value, there, name == "NVIDIA") == 0:
+                    return "variable_names_none"
+        return ""
 
     def vendors_that_count(self, vendor: str) -> tuple[str, ...]:
         """The vendors whose obstacles count."""

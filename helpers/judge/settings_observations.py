@@ -23,8 +23,11 @@ OBSERVATION_OF = {
     "unsupported": "setting-inert",
     "contradictory": "setting-cause",
     "dangerous": "setting-cause",
+    "effective": "gpus-hidden",
 }
-"""The observation that a verdict of the settings' audit is."""
+"""The observation that a verdict of the settings' audit is; of those that do what they say, only
+what hides every GPU carries a cause.
+"""
 EXPANDABLE = "expandable-segments-unsupported"
 
 
@@ -120,6 +123,8 @@ def _of_finding(finding: Finding, origin: str) -> Iterator[Observation]:
     name = OBSERVATION_OF.get(finding.verdict)
     if name is None or not finding.carries_cause:
         return
+    if name == "gpus-hidden" and origin == "bundle":
+        return  # the obstacles of the box say so
     if finding.cause == EXPANDABLE:
         name = "setting-expandable"
         if finding.verdict == "dangerous":

@@ -1,0 +1,51 @@
+"""How many GPUs does a visibility variable leave to a process?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from helpers.look.bundle import Bundle
+from helpers.look.gpus import gpus
+from helpers.look.nvidia import XML
+
+COUNTED_BY = {"NVIDIA": "nvidia-smi", "AMD": "kfd node"}
+"""The index space in which the runtime of each vendor counts GPUs."""
+
+
+def gpus_there(bundle: Bundle, vendor: str) -> tuple[str, ...]:
+    """The UUIDs of the GPUs of a vendor that its runtime can see, empty where one is not known."""
+    cards = [gpu for gpu in gpus(bundle) if gpu.vendor == vendor]
+    counted = [gpu for gpu in cards if COUNTED_BY[vendor] in gpu.indices]
+    uuids = re.findall(r"<uuid>(GPU-[0-9a-f-]{30,40})</uuid>", bundle.read(XML).text)
+    if vendor == "NVIDIA" and len(uuids) == len(counted):
+        return tuple(uuids)
+    return ("",) * len(counted or cards)
+
+
+def visible_count(value: str, uuids: Sequence[str], repeats_hide_all: bool) -> int | None:
+    """How many of the GPUs the value leaves, None where it names one that cannot be looked up.
+
+    The list ends at the first number or UUID that is not there; one that comes twice hides all
+    (``repeats_hide_all``: CUDA) or ends it. Source: torch/cuda/__init__.py,
+    _parse_visible_devices, and ROCR-Runtime core/runtime/amd_filter_device.cpp.
+    """
+    if "MIG-" in value or ("GPU-" in value and not all(uuids)):
+        return None
+    chosen: list[int] = []
+    for word in value.split(","):
+        index = _index(word.strip(), uuids)
+        if index in chosen and repeats_hide_all:
+            return 0
+        if index in chosen or not 0 <= index < len(uuids):
+            break
+        chosen.append(index)
+    return len(chosen)
+
+
+def _index(word: str, uuids: Sequence[str]) -> int:
+    """The index that one word of a list names; -1 where it names none."""
+    if word.startswith("GPU-"):
+        return next((at for at, uuid in enumerate(uuids) if uuid.startswith(word)), -1)
+    number = re.match("[0-9]{1,9}", word)
+    return int(number[0]) if number else -1
