@@ -96,6 +96,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         usable_bytes=max(0, capacity_bytes - study.card.held_bytes),
         peak_allocated_bytes=int(live.max(initial=0)),
         peak_reserved_bytes=_most_reserved(study.trace),
+        allocated_at_end_bytes=int(live[-1]) if len(live) else 0,
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
@@ -105,6 +106,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         expandable=_repeat(repeats.get("expandable")),
         settings=_settings_trouble(study.trace, processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
+        trace=shlex.quote(str(path)) if path else "TRACE",
         command=shlex.join(record.get("command", ())),
         capacity_option=f"--capacity {capacity_bytes >> 20}MiB" if capacity_bytes else "",
     )

@@ -128,7 +128,8 @@ class ProgramFacts:
     card; 0 where that is not known. ``most_live_before_bytes``: the most that was live at any
     time before the refused request. ``conf_variable``: the name that this build reads the
     allocator's settings from. ``reached_first_step``: the first step had ended when a request was
-    refused. ``command``: the program's, empty where no record has it.
+    refused. ``trace``: the file, as it is typed in commands. ``command``: the program's, empty
+    where no record has it.
     """
 
     source: str
@@ -139,6 +140,7 @@ class ProgramFacts:
     usable_bytes: int = 0
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
+    allocated_at_end_bytes: int = 0
     refusal: Refusal | None = None
     most_live_before_bytes: int = 0
     growth: GrowthFacts | None = None
@@ -149,6 +151,7 @@ class ProgramFacts:
     holding: Tuple[Holding, ...] = ()
     settings: SettingsTrouble | None = None
     conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
+    trace: str = "TRACE"
     command: str = ""
     capacity_option: str = ""
     is_rehearsed: bool = False

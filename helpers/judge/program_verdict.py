@@ -159,6 +159,8 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
     if facts.peak_reserved_bytes:
         reserved = facts.peak_reserved_bytes
         evidence.append(_size("reserved", reserved, facts, "Reserved of the card at the most"))
+    at_end = facts.allocated_at_end_bytes
+    evidence.append(_size("at-end", at_end, facts, "Allocated at the end of the recording"))
     evidence += _of_holding(facts)
     ended_well = facts.exit_code == 0
     growth = facts.growth
@@ -186,7 +188,8 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
         missing=[] if ended_well else [_the_failing_run()],
         next_step=NextStep(
             what="Ask what another card or setting would do, or what grows",
-            command="python3 -m helpers whatif TRACE --capacity 16GiB\npython3 -m helpers leaks TRACE",
+            command=f"python3 -m helpers whatif {facts.trace} --capacity 16GiB\n"
+            f"python3 -m helpers leaks {facts.trace}",
         ),
     )
 
@@ -307,6 +310,10 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if repeat is not None and is_over:
         needed = max(needed, repeat.peak_allocated_bytes)
         least = "at least " if repeat.stopped else ""
+    elif refusal.fails_in_replay and facts.peak_allocated_bytes > refusal.usable_bytes:
+        needed = facts.peak_allocated_bytes
+        least = ""
+        is_over = True
     title = f"The program needs {least}{show_bytes(needed)} at once; it can have {usable}"
     if needed <= refusal.usable_bytes:
         request = show_bytes(refusal.request_bytes)

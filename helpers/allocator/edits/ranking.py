@@ -12,6 +12,7 @@ from helpers.allocator.call_sites import Requests, requests_with_lines
 from helpers.allocator.edits.edit import CHECKPOINT, CHUNKS, Edit
 from helpers.allocator.edits.edited import edited
 from helpers.allocator.growers import growth_of_recording
+from helpers.allocator.outcome import ReplayError
 from helpers.allocator.requests import asked_again, prepared
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
@@ -46,9 +47,14 @@ def ranked(study: Study, confs: Sequence[str]) -> list[LineEdit]:
         return replace(study, trace=stream).replay(conf).first_oom
 
     def saving_conf(edit: Edit) -> str | None:
-        """The first of the settings under which the edited program passes."""
-        changed, _, _ = prepared(edited(trace, edit, requests).trace, study.card)
-        return next((conf for conf in confs if first_oom(changed, conf) is None), None)
+        """The first of the settings under which the edited program passes; None also where the
+        edit cannot be replayed.
+        """
+        try:
+            changed, _, _ = prepared(edited(trace, edit, requests).trace, study.card)
+            return next((conf for conf in confs if first_oom(changed, conf) is None), None)
+        except ReplayError:
+            return None
 
     failures = (first_oom(stream, conf) for conf in confs)
     first = next((failure for failure in failures if failure is not None), None)
