@@ -73,7 +73,7 @@ def test_more_live_than_the_card_has_is_true_capacity():
     answer = verdict_on(250, 100, 100, 100)
     assert answer.cause == "true-capacity" and "smaller batch" in answer.next_step.what
     assert (
-        answer.headline == "The program needs at least 300.00 MiB at once; it can have 250.00 MiB"
+        answer.headline == "The program needs 300.00 MiB at once; it can have 250.00 MiB"
     )
 
 
