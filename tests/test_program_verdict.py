@@ -13,6 +13,7 @@ from toy_allocator import MIB, Toy
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import Verdict
 from helpers.judge.program_facts import (
+    CardUse,
     Grower,
     GrowthFacts,
     Holding,
@@ -37,7 +38,10 @@ FAILED = ProgramFacts(
     most_live_before_bytes=5 * GIB,
     holding=(Holding("train.py:31 forward", 3 * GIB),),
 )
-GREW = GrowthFacts((Grower("eval.py:7 main", "eval.py:5 main", MIB, 40 * MIB, "`outputs`"),), 40)
+GREW = GrowthFacts(
+    (Grower("eval.py:7 main", "eval.py:5 main", 50 * MIB, 2 * GIB, "`outputs`"),), 40
+)
+CREPT = GrowthFacts((Grower("eval.py:9 main", "eval.py:9 main", 1024, 40 * 1024),), 40)
 STEADY = GrowthFacts((), 40)
 
 
@@ -59,7 +63,8 @@ UNDER = repeat(6 * GIB)
         (dict(without_limit=OVER, expandable=expandable(False)), "true-capacity", "confirmed"),
         (dict(without_limit=OVER, growth=GREW), "user-leak", "confirmed"),
         (dict(growth=GREW), "user-leak", "confirmed"),
-        (dict(growth=replace(GREW, in_repeat=True)), "cannot-tell", "weak"),
+        (dict(growth=CREPT), "cannot-tell", "weak"),
+        (dict(growth=CREPT, without_limit=OVER), "true-capacity", "confirmed"),
         (
             dict(growth=replace(GREW, in_repeat=True), without_limit=OVER),
             "user-leak",
@@ -73,13 +78,34 @@ UNDER = repeat(6 * GIB)
         (
             dict(growth=GREW, without_limit=UNDER, expandable=expandable(True)),
             "allocator-fragmentation",
-            "confirmed",
+            "likely",
         ),
         (dict(replays=Replays("expandable_segments:True")), "cannot-tell", "weak"),
         (
             dict(replays=Replays("expandable_segments:True"), most_live_before_bytes=7 * GIB),
             "allocator-fragmentation",
+            "likely",
+        ),
+        (
+            dict(replays=Replays("expandable_segments:True"), growth=STEADY, steps_as_full=3),
+            "allocator-fragmentation",
             "confirmed",
+        ),
+        (
+            dict(replays=Replays("expandable_segments:True"), growth=STEADY, steps_as_full=1),
+            "cannot-tell",
+            "weak",
+        ),
+        (dict(cards=(CardUse(0, 1, 7 * GIB), CardUse(1, 1, GIB))), "multi-gpu-imbalance", "likely"),
+        (
+            dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB, 3 * GIB),)),
+            "allocator-cache-not-returned",
+            "likely",
+        ),
+        (
+            dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB), CardUse(1, 1, GIB))),
+            "multi-gpu-imbalance",
+            "likely",
         ),
         (dict(replays=Replays(None, MIB)), "true-capacity", "likely"),
         (dict(exit_code=0), "cannot-tell", "weak"),

@@ -72,9 +72,7 @@ def verdict_on(card_mib, *sizes_mib):
 def test_more_live_than_the_card_has_is_true_capacity():
     answer = verdict_on(250, 100, 100, 100)
     assert answer.cause == "true-capacity" and "smaller batch" in answer.next_step.what
-    assert (
-        answer.headline == "The program needs 300.00 MiB at once; it can have 250.00 MiB"
-    )
+    assert answer.headline == "The program needs 300.00 MiB at once; it can have 250.00 MiB"
 
 
 def test_a_run_that_passes_is_left_alone():

@@ -25,6 +25,7 @@ from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.program_facts import (
+    CardUse,
     Grower,
     GrowthFacts,
     Holding,
@@ -89,7 +90,6 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     facts = ProgramFacts(
         source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
-        is_rehearsed=bool(record.get("rehearsed")),
         exit_code=record.get("exit_code"),
         ooms=sum(row.get("ooms", 0) for row in processes),
         capacity_bytes=capacity_bytes,
@@ -101,6 +101,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
         growth=_growth(recorded),
+        steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
+        cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
         without_limit=_repeat(repeats.get("without_limit")),
         expandable=_repeat(repeats.get("expandable")),
@@ -223,11 +225,48 @@ def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
             bytes_per_step=round(row.grower.bytes_per_step),
             kept_bytes=row.held_bytes,
             keeper=row.keeper.name if row.keeper else "",
-            is_own_line=row.grower.site.own,
         )
         for row in recorded.growers
     ]
     return GrowthFacts(tuple(growers), last - first, growth.steps.line, recorded.is_longer)
+
+
+def _steps_as_full(
+    recorded: RecordedGrowth, requests: Requests, operation: int, refusal: Refusal | None
+) -> int:
+    """In how many steps before a refused request as much was live as would be with it."""
+    if recorded.growth is None or recorded.is_longer or refusal is None:
+        return 0
+    needed = refusal.allocated_bytes + refusal.request_bytes
+    begins = [begin for begin in recorded.growth.steps.begins.tolist() if begin < operation]
+    peaks = [
+        int(requests.live[begin:end].max(initial=0))
+        for begin, end in zip(begins, [*begins[1:], operation], strict=True)
+    ]
+    return sum(peak >= needed for peak in peaks)
+
+
+def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
+    """What the processes of a program need of each card: in a rehearsal as they met there, else
+    each card's highest peak of any process.
+    """
+    stats: dict[int, list[Mapping[str, int]]] = {}
+    for process in record.get("processes", ()):
+        for device in process.get("devices") or ():
+            stats.setdefault(device["index"], []).append(device["stats"])
+    together = {use["index"]: use for use in record.get("devices", ())}
+    cards = []
+    for index, processes in sorted(stats.items()):
+        peaks = [row.get("reserved_bytes.all.peak", 0) for row in processes]
+        unused = sum(
+            row.get("reserved_bytes.all.current", 0) - row.get("allocated_bytes.all.current", 0)
+            for row in processes
+        )
+        use = together.get(index)
+        needed = use["sum_bytes"] if use else max(peaks)
+        users = len(use["peak_bytes"]) if use else sum(peak > 0 for peak in peaks)
+        cards.append(CardUse(index, users, needed, unused))
+    return tuple(cards)
 
 
 def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:

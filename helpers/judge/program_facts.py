@@ -56,7 +56,6 @@ class Grower:
     bytes_per_step: int
     kept_bytes: int
     keeper: str = ""
-    is_own_line: bool = True
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,19 @@ class Replays:
 
 
 @dataclass(frozen=True)
+class CardUse:
+    """What the processes of a program need of one card together.
+
+    ``unused_bytes``: what those of them kept cached at their end without using it.
+    """
+
+    index: int
+    processes: int
+    bytes: int
+    unused_bytes: int = 0
+
+
+@dataclass(frozen=True)
 class Holding:
     """What one line of the program holds when most is live."""
 
@@ -126,7 +138,8 @@ class ProgramFacts:
     alone. ``exit_code``: None where no record says how the program ended. ``ooms``: how often a
     request was refused, caught ones included. ``usable_bytes``: what the process can have of the
     card; 0 where that is not known. ``most_live_before_bytes``: the most that was live at any
-    time before the refused request. ``conf_variable``: the name that this build reads the
+    time before the refused request; ``steps_as_full``: in how many steps it was as much as with
+    that request. ``conf_variable``: the name that this build reads the
     allocator's settings from. ``reached_first_step``: the first step had ended when a request was
     refused. ``trace``: the file, as it is typed in commands. ``command``: the program's, empty
     where no record has it.
@@ -143,15 +156,16 @@ class ProgramFacts:
     allocated_at_end_bytes: int = 0
     refusal: Refusal | None = None
     most_live_before_bytes: int = 0
+    steps_as_full: int = 0
     growth: GrowthFacts | None = None
     reached_first_step: bool = True
     replays: Replays | None = None
     without_limit: Repeat | None = None
     expandable: Repeat | None = None
     holding: Tuple[Holding, ...] = ()
+    cards: Tuple[CardUse, ...] = ()
     settings: SettingsTrouble | None = None
     conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     trace: str = "TRACE"
     command: str = ""
     capacity_option: str = ""
-    is_rehearsed: bool = False

@@ -11,9 +11,20 @@ from dataclasses import replace
 
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import GIB, show_bytes
-from helpers.judge.program_facts import Grower, GrowthFacts, ProgramFacts, Refusal, Repeat
+from helpers.judge.program_facts import (
+    CardUse,
+    Grower,
+    GrowthFacts,
+    ProgramFacts,
+    Refusal,
+    Repeat,
+)
 
 EXPANDABLE = "expandable_segments:True"
+LEAST_KEPT = 25
+"""What grows counts as a reason from a 25th of what the process can have."""
+STEADY_STEPS = 3
+"""A program that was as full in so many steps needs no more from step to step."""
 ANOTHERS_BYTES = GIB
 """More than this of the card, neither free nor this process's, is more than a context takes
 (300 to 700 MiB, by chip and release)."""
@@ -33,6 +44,11 @@ def _verdict(facts: ProgramFacts) -> Verdict:
     refusal = facts.refusal
     if facts.settings is not None and _explains(facts):
         return _setting(facts)
+    if _one_card_is_overfull(facts):
+        return _uneven(facts)
+    shared = _overfull_together(facts)
+    if shared is not None:
+        return _too_much_together(facts, shared)
     if refusal is None:
         return _nothing_refused(facts)
     if facts.exit_code == 0 and not refusal.fails_in_replay:
@@ -68,17 +84,44 @@ def _fits(repeat: Repeat | None) -> bool:
     return repeat is not None and repeat.fits
 
 
+def _one_card_is_overfull(facts: ProgramFacts) -> bool:
+    """Whether one of several cards does not hold what the program needs of it, though each would
+    hold an even share of all.
+    """
+    if len(facts.cards) < 2 or (facts.exit_code == 0 and _overfull_together(facts) is None):
+        return False
+    needed = [card.bytes for card in facts.cards]
+    if facts.refusal is not None:
+        needed[_fullest(facts).index] += facts.refusal.request_bytes
+    is_over = facts.refusal is not None or max(needed) > facts.usable_bytes
+    return (
+        is_over
+        and max(needed) >= 1.5 * min(needed)
+        and sum(needed) <= len(needed) * facts.usable_bytes
+    )
+
+
+def _fullest(facts: ProgramFacts) -> CardUse:
+    return max(facts.cards, key=lambda card: card.bytes)
+
+
+def _overfull_together(facts: ProgramFacts) -> CardUse | None:
+    """The first card that does not hold what several processes need of it together."""
+    for card in facts.cards:
+        if card.processes > 1 and card.bytes > facts.usable_bytes > 0:
+            return card
+    return None
+
+
 def _growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
-    """Whether the request would have been met without what grew, or the program goes on growing
+    """Whether what grew is a good part of what fills the card, and the program goes on growing
     beyond the card where nothing limits it.
     """
-    if not growth.growers:
+    if LEAST_KEPT * growth.kept_bytes < refusal.usable_bytes:
         return False
-    grows_on = _needs_more_than_it_can_have(facts, refusal)
-    if growth.in_repeat:
-        return grows_on
-    room = refusal.device_free_bytes + refusal.unused_bytes
-    return grows_on or growth.kept_bytes + room >= refusal.request_bytes
+    if facts.without_limit is not None:
+        return _needs_more_than_it_can_have(facts, refusal)
+    return growth.kept_bytes >= refusal.missing_bytes
 
 
 def _others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -104,12 +147,16 @@ def _requests_pass(facts: ProgramFacts) -> bool:
 
 def _only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether another setting gets past the request, and the program had as much live before as
-    it would have with it: so it asks for nothing that the card has not held already.
+    it would have with it: in several steps, or where no steps are seen.
     """
     if facts.expandable is not None or _needs_more_than_it_can_have(facts, refusal):
         return False
+    if not _requests_pass(facts):
+        return False
+    if facts.growth is not None:
+        return facts.steps_as_full >= STEADY_STEPS
     needed = refusal.allocated_bytes + refusal.request_bytes
-    return _requests_pass(facts) and facts.most_live_before_bytes >= needed
+    return facts.most_live_before_bytes >= needed
 
 
 def _is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -238,6 +285,60 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
     )
 
 
+def _uneven(facts: ProgramFacts) -> Verdict:
+    """One card of the job is full, and the others have room."""
+    fullest = _fullest(facts)
+    others = [card for card in facts.cards if card is not fullest]
+    most = max(card.bytes for card in others)
+    title = f"Card {fullest.index} holds {show_bytes(fullest.bytes)} and is full; "
+    title += f"the other {len(others)} hold at most {show_bytes(most)} each"
+    if len(others) == 1:
+        title = title.replace("the other 1 hold at most", "the other holds").replace(" each", "")
+    evidence = [
+        _size(f"card-{card.index}", card.bytes, facts, f"Needed of card {card.index}")
+        for card in facts.cards
+    ]
+    if facts.refusal is not None:
+        evidence.insert(0, _of_refusal(facts, facts.refusal))
+    evidence += _of_holding(facts)
+    return Verdict(
+        cause="multi-gpu-imbalance",
+        confidence="likely",
+        title=title,
+        summary=f"{title}; an even share would fit.",
+        evidence=evidence,
+        next_step=NextStep(
+            what="Spread it: map_location and set_device to each rank's own card, "
+            "DistributedDataParallel in place of DataParallel, outputs gathered on the host",
+            command=_rehearse(facts),
+            precondition="after the change: it says what each card needs",
+        ),
+    )
+
+
+def _too_much_together(facts: ProgramFacts, card: CardUse) -> Verdict:
+    """Several processes share a card that does not hold them together."""
+    usable = show_bytes(facts.usable_bytes)
+    title = f"{card.processes} processes need {show_bytes(card.bytes)} of card {card.index} together; it has {usable}"
+    evidence = [_size("together", card.bytes, facts, f"Needed of card {card.index} together")]
+    cause = "true-capacity"
+    what = "Give each process a card of its own, or less to do"
+    if card.bytes - card.unused_bytes <= facts.usable_bytes:
+        cause = "allocator-cache-not-returned"
+        unused = show_bytes(card.unused_bytes)
+        title += f", and {unused} of it is cached and not in use"
+        evidence.append(_size("cached", card.unused_bytes, facts, "Cached and not in use"))
+        what = "Call torch.cuda.empty_cache() in the process that waits, before the other starts"
+    return Verdict(
+        cause=cause,
+        confidence="likely",
+        title=title,
+        summary=f"{title}.",
+        evidence=evidence,
+        next_step=NextStep(what=what, command=_rehearse(facts)),
+    )
+
+
 def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The rest of the card belongs to somebody else: whose it is, the recording cannot say."""
     others_bytes = facts.capacity_bytes - refusal.usable_bytes
@@ -283,14 +384,20 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if not setting:
         command = f"unset {facts.conf_variable}"
     summary = f"{title}."
-    if facts.growth is not None and facts.growth.growers:
-        grower = facts.growth.growers[0]
-        summary += f" It also {_keeps(grower, facts.growth)}, and longer runs end by that."
+    growth = facts.growth
+    alternatives = []
+    if growth is not None and LEAST_KEPT * growth.kept_bytes >= refusal.usable_bytes:
+        summary += f" It also {_keeps(growth.growers[0], growth)}: a longer run ends by that."
+        evidence.append(_of_growth(facts, growth))
+        alternatives.append(Alternative("user-leak", "weak"))
+    whole_program_passed = facts.expandable is not None or refusal.fails_in_replay
+    is_certain = not alternatives and (whole_program_passed or growth is not None)
     return Verdict(
         cause="allocator-fragmentation",
-        confidence="confirmed",
+        confidence="confirmed" if is_certain else "likely",
         title=title,
         summary=summary,
+        alternatives=alternatives,
         evidence=evidence,
         next_step=NextStep(
             what="Set it before the program starts",
@@ -329,6 +436,9 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     evidence += _of_holding(facts)
     has_steps = facts.growth is not None and facts.growth.steps > 0
     is_certain = is_over or (refusal.missing_bytes > 0 and has_steps)
+    summary = f"{title}."
+    if not facts.reached_first_step:
+        summary += " It did not get through its first step."
     what = "Ask for less at once: a smaller batch, shorter inputs, checkpointing or offload"
     if facts.holding:
         what += f"; most is held by {facts.holding[0].line}"
@@ -336,7 +446,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",
         title=title,
-        summary=f"{title}.",
+        summary=summary,
         alternatives=[] if is_certain else [Alternative("user-leak", "weak")],
         evidence=evidence,
         missing=[] if is_certain else [_repeat_decides(facts)],
@@ -356,6 +466,9 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         Alternative("allocator-fragmentation", "weak"),
     ]
     evidence = [_of_refusal(facts, refusal)]
+    if facts.growth is not None and facts.growth.growers:
+        alternatives.append(Alternative("user-leak", "weak"))
+        evidence.append(_of_growth(facts, facts.growth))
     evidence += _of_holding(facts)
     summary = (
         "The refused request would fit in what is free and unused together, and in no piece of "

@@ -105,10 +105,11 @@ class Rehearsal:
 
     @property
     def fits(self) -> bool:
-        """It ended well and never ran out of memory, not even in a place that catches it, and
-        processes that share a card fit on it together.
+        """It ended well, without an out-of-memory or with one that it caught and went on from,
+        and processes that share a card fit on it together.
         """
-        return self.exit_code == 0 and self.ooms == 0 and not self.too_much
+        went_on = self.ooms == 0 or not self.error
+        return self.exit_code == 0 and went_on and not self.too_much
 
     @property
     def failed_otherwise(self) -> bool:
