@@ -83,7 +83,7 @@ def left_behind(folder):
         (replace(RAN_OUT, exit_code=0), "caught its out-of-memory and ended well"),
         (replace(RAN_OUT, exit_code=STOPPED), "ended from outside"),
         (replace(RAN_OUT, exit_code=130), "ended from outside"),
-        (replace(RAN_OUT, seconds=21.0), "more than 60 s"),
+        (replace(RAN_OUT, seconds=31.0), "more than 60 s"),
     ],
 )
 def test_what_is_not_run_again_says_why(folder, first, says):

@@ -147,12 +147,15 @@ def _requests_pass(facts: ProgramFacts) -> bool:
 
 def _only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether another setting gets past the request, and the program had as much live before as
-    it would have with it: in several steps, or where no steps are seen.
+    it would have with it: in several steps, or where no steps are seen. Or all of it fits by
+    its peak without a limit.
     """
     if facts.expandable is not None or _needs_more_than_it_can_have(facts, refusal):
         return False
     if not _requests_pass(facts):
         return False
+    if facts.without_limit is not None and facts.without_limit.fits:
+        return True
     if facts.growth is not None:
         return facts.steps_as_full >= STEADY_STEPS
     needed = refusal.allocated_bytes + refusal.request_bytes
@@ -391,7 +394,8 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence.append(_of_growth(facts, growth))
         alternatives.append(Alternative("user-leak", "weak"))
     whole_program_passed = facts.expandable is not None or refusal.fails_in_replay
-    is_certain = not alternatives and (whole_program_passed or growth is not None)
+    is_steady = facts.without_limit is None and growth is not None
+    is_certain = not alternatives and (whole_program_passed or is_steady)
     return Verdict(
         cause="allocator-fragmentation",
         confidence="confirmed" if is_certain else "likely",
@@ -474,15 +478,14 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         "The refused request would fit in what is free and unused together, and in no piece of "
         "it; the recording ends there, so it does not show whether the program needs still more."
     )
+    title = f"{show_bytes(refusal.request_bytes)} found no piece that holds it"
     replays = facts.replays
-    if replays is not None and replays.passes_with is not None:
-        setting = replays.passes_with or "the default settings"
-        summary += f" Under {setting} it gets past this request; what comes after was not recorded."
+    if replays is not None and replays.passes_with:
+        title += f"; {replays.passes_with} gets past that, and what comes after was not recorded"
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
-        title=f"{show_bytes(refusal.request_bytes)} found no piece that holds it; "
-        "whether the program needs still more was not recorded",
+        title=title,
         summary=summary,
         alternatives=alternatives,
         evidence=evidence,

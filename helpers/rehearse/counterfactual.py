@@ -101,8 +101,8 @@ def why_no_repeats(first: Rehearsal, folder: Path) -> str:
         return "it caught its out-of-memory and ended well"
     if first.exit_code in ENDED_FROM_OUTSIDE:
         return "it was ended from outside"
-    if 3 * first.seconds > BUDGET_S:
-        return f"three runs would take more than {BUDGET_S:.0f} s"
+    if 2 * first.seconds > BUDGET_S:
+        return f"with one more run it would take more than {BUDGET_S:.0f} s"
     return why_not_copied(folder)
 
 
@@ -143,9 +143,11 @@ class Repeats:
     def _both(self, ends_at: float) -> Counterfactual:
         card = self.first.device
         ample = replace(card, total_bytes=TIMES_THE_CARD * card.total_bytes)
-        half_s = (ends_at - time.monotonic()) / 2
+        left_s = ends_at - time.monotonic()
+        has_time_for_both = left_s > 2 * self.first.seconds
+        share_s = left_s / 2 if has_time_for_both else left_s
         try:
-            without_limit = self._once("without-limit", ample, self.conf, half_s)
+            without_limit = self._once("without-limit", ample, self.conf, share_s)
         except NoRepeat as why:
             return Counterfactual(why_not=f"without a limit {why}")
         expandable = None
@@ -168,6 +170,8 @@ class Repeats:
 
     def _once(self, name: str, card: GpuCard, conf: str | None, share_s: float) -> Rehearsal:
         """One repeat. Raises NoRepeat where it says nothing about the first run."""
+        if share_s < self.first.seconds:
+            raise NoRepeat("it did not run: no time was left")
         seconds = min(share_s, TIMES_AS_LONG * self.first.seconds)
         if self.limits.seconds:
             seconds = min(seconds, self.limits.seconds)
