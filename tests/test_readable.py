@@ -11,21 +11,21 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 74_775,
+    "allocator": 75_180,
     "batch": 30_050,
     "commands": 12_770,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 43_678,
+    "judge": 44_430,
     "look": 53_345,
-    "rehearse": 17_745,
+    "rehearse": 17_780,
     "settings": 11_280,
     "share": 6_500,
     "tell": 29_200,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 361_011,
+    "TOTAL": 362_210,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
