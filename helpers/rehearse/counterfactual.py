@@ -45,7 +45,7 @@ UPLOADS_OFF = {
 """What keeps the trackers that programs report to from sending anything (their documentations)."""
 MAY_WRITE = (
     "the repeats ran in a copy of this folder, with uploads to trackers off; what the program "
-    "writes outside of this folder or sends elsewhere, it wrote and sent again"
+    "writes by absolute paths or beside this folder, or sends elsewhere, it wrote and sent again"
 )
 EXPANDABLE = "expandable_segments:True"
 
@@ -88,8 +88,9 @@ class Counterfactual:
             "with expandable segments": self.expandable,
         }
         lines = [f"{name} it {_in_words(run)}" for name, run in repeats.items() if run]
+        began = "" if self.says else "not run again: "
         if self.why_not:
-            lines.append(f"not run again: {self.why_not}")
+            lines.append(began + self.why_not)
         return [*lines, self.says]
 
 
@@ -138,7 +139,7 @@ class Repeats:
         except KeyboardInterrupt:
             for name in ("without-limit", "expandable"):
                 _take_away(self.record / f"{name}.pickle")
-            return Counterfactual(why_not="the repeats were ended from outside")
+            return Counterfactual(why_not="the repeats were ended from outside", says=MAY_WRITE)
 
     def _both(self, ends_at: float) -> Counterfactual:
         card = self.first.device
@@ -149,7 +150,7 @@ class Repeats:
         try:
             without_limit = self._once("without-limit", ample, self.conf, share_s)
         except NoRepeat as why:
-            return Counterfactual(why_not=f"without a limit {why}")
+            return Counterfactual(why_not=f"without a limit {why}", says=MAY_WRITE)
         expandable = None
         why_not = ""
         try:
