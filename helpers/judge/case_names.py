@@ -129,6 +129,9 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
         name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
         yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
         yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
+        program = re.split(r"[/\\]", name)[-1] or "A process"
+        yield "owner", f"{program} (pid {pid})"
+        yield "holds", show_bytes(size)
 
 
 def _covers(size: int, name: str, evidence: CaseEvidence) -> bool:

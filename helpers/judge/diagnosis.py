@@ -16,6 +16,8 @@ from helpers.judge import form, table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
+from helpers.judge.headlines import headline, open_headline
+from helpers.judge.message_observations import SOURCE
 from helpers.judge.next_step import next_step, step_of_a_refusal
 from helpers.judge.observation import Observation
 from helpers.judge.observations import observe
@@ -31,7 +33,6 @@ MARGIN = 0.2
 """A cause that weighs less than LEAST is none, one that is not MARGIN above the next leaves it
 open; one within NEAR is still likely.
 """
-SUMS = "the numbers of the error text"
 APART = ("assert", "fault", "wrong-index", "option-refused")
 NO_EVIDENCE = CaseEvidence()
 
@@ -141,19 +142,21 @@ def _decided(
         # small, however little it weighs.
         cached = [o for o in observations if o.name == "stranded-possible"]
         against += [observation for observation in cached if observation not in top.against]
-    summary = f"{failure.title.rstrip('.')}. {failure.mechanism}"
+    names = names_of(evidence, observations)
+    title = headline(failure, names, top.speaks_for, evidence)
+    summary = f"{title}. {failure.mechanism}"
     if apart:
         summary += f" Beside it, and not caused by it: {_listed(apart)}."
     return Verdict(
         cause=failure.cause,
         confidence=confidence,
-        title=failure.title,
+        title=title,
         summary=summary,
         alternatives=[_alternative(row, top) for row in (ranking.behind if missing else close)[:4]],
         evidence=_unique(_evidence((*top.speaks_for, *apart)) + _sums(evidence)),
         against=_unique(_evidence(against), "against-"),
         missing=missing,
-        next_step=next_step(failure, names_of(evidence, observations), evidence, top.speaks_for),
+        next_step=next_step(failure, names, evidence, top.speaks_for),
     )
 
 
@@ -215,7 +218,7 @@ def _open(
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
-        title="The evidence does not decide",
+        title=open_headline((row.failure for row in near), observations, evidence),
         summary=_summary_of_open(near, observations, evidence),
         alternatives=[Alternative(row.failure.cause, "weak") for row in near],
         evidence=_unique(rows),
@@ -306,7 +309,7 @@ def _sums(evidence: CaseEvidence) -> list[Evidence]:
     for account in evidence.accounts:
         message = account.message
         if message.capacity or message.allowed or message.reserved_total:
-            reading = seen(message.words[:80], "text", SUMS)
+            reading = seen(message.words[:80], "text", SOURCE)
             return [
                 Evidence(f"sum-{number}", reading, line[:1].upper() + line[1:])
                 for number, line in enumerate(account.lines[:8], 1)
@@ -326,7 +329,7 @@ def _printed_sizes(message: Message) -> list[Evidence]:
             sizes.append(f"{field.name.replace('_', ' ')} {value.text}")
     if not sizes:
         return []
-    reading = seen(message.words[:80], "text", SUMS)
+    reading = seen(message.words[:80], "text", SOURCE)
     return [Evidence("sum-1", reading, f"It prints: {', '.join(sizes)}")]
 
 

@@ -147,7 +147,7 @@ def _above_the_named_card(
         if requested.bytes > largest:
             says = f"One request, above all of {show_bytes(largest)}"
             yield make_observation(
-                "request-above-card", requested.text, "error text", "message", says
+                "request-above-card", requested.bytes, "error text", "message", says
             )
             return
 

@@ -18,6 +18,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.holders import is_outside
 from helpers.look.kernel_log import Event
 from helpers.look.machine import machine, memory_group, up_s
+from helpers.look.wordings import meaning
 
 RECENT_S = 600
 """How long before the look the failure that somebody asks about can have been: an estimate."""
@@ -56,7 +57,7 @@ def _of_kind(name: str, events: list[Event], bundle: Bundle, proof: bool) -> Obs
     age_s = _age_s(last, bundle)
     age = "" if age_s is None else f", {int(age_s) // 60} min before the look"
     reading = seen(last.text[:400] or last.kind, "text", last.source)
-    says = f"The kernel log holds {often}{age}"
+    says = f"{meaning(last.row).rstrip('.')}. The kernel log holds {often}{age}"
     return make_observation(name, reading, "", "bundle", says, proof=proof)
 
 

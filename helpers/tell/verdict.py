@@ -104,6 +104,23 @@ def sums(verdict: Verdict) -> list[Evidence]:
     return [row for row in verdict.evidence if row.id.startswith(SUM)]
 
 
+def observations(items: Iterable[Evidence]) -> int:
+    """How many independent observations they are: words of a text count each, once; what is
+    computed from a source is no observation beside it.
+    """
+    quotes: dict[str, set[str]] = {}
+    for row in items:
+        words = quotes.setdefault(row.reading.source, set())
+        if row.reading.unit == "text":
+            words.add(row.reading.show())
+    return sum(max(1, _apart(words)) for words in quotes.values())
+
+
+def _apart(texts: set[str]) -> int:
+    """How many of the texts stand in no other one."""
+    return sum(1 for text in texts if not any(text in other for other in texts - {text}))
+
+
 def brief(verdict: Verdict) -> str:
     """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the
     next step.
@@ -142,7 +159,8 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step]) -> li
 
 def _more(verdict: Verdict, some_steps_are_left_out: bool) -> str:
     """What ``--wide`` shows beyond one screen."""
-    counts = [f"{len(verdict.evidence)} for it", f"{len(verdict.against) or 'none'} against"]
+    against_it = observations(verdict.against) or "none"
+    counts = [f"{observations(verdict.evidence)} for it", f"{against_it} against"]
     if verdict.missing:
         counts.append(f"{len(verdict.missing)} missing")
     if verdict.alternatives:

@@ -1,0 +1,102 @@
+"""A verdict's title: what is wrong on this very box, with its numbers, in one sentence.
+
+headlines.json has the sentences of each failure, the fullest first, with gaps for numbers and
+names; where not one can be filled, the failure's own title stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from string import Formatter
+
+from helpers.ground.shapes import LONGEST_TITLE, causes
+from helpers.ground.units import Quantity, show_bytes
+from helpers.judge import table
+from helpers.judge.catalogue import Failure
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.message_account import Account
+from helpers.judge.observation import Observation, observation_name
+
+
+def headline(
+    failure: Failure,
+    names: Mapping[str, str],
+    speaking: Iterable[Observation],
+    evidence: CaseEvidence,
+) -> str:
+    """The title of a decided verdict.
+
+    ``names``: case_names.names_of. ``speaking``: what speaks for the failure.
+    """
+    gaps = {**names, **_numbers(list(speaking), evidence)}
+    return _fullest(failure.id, gaps) or failure.title
+
+
+def open_headline(
+    near: Iterable[Failure], observations: Iterable[Observation], evidence: CaseEvidence
+) -> str:
+    """The title where the evidence does not decide: what was refused, and the causes left."""
+    hard = [observation for observation in observations if observation.hard]
+    printed = [observation for observation in hard if observation.origin == "message"]
+    gaps = _numbers([*printed, *hard], evidence)
+    if not printed:
+        gaps.pop("says", None)
+    left = [causes()[failure.cause]["name"] for failure in near if failure.cause != "other"]
+    if left:
+        gaps["causes"] = ", ".join(dict.fromkeys(left))
+    return _fullest("cannot-tell", gaps) or causes()["cannot-tell"]["says"]
+
+
+def _fullest(row: str, gaps: Mapping[str, str]) -> str:
+    """The first sentence of a row whose every gap is known and that is no longer than a title;
+    empty where there is none.
+    """
+    for sentence in table("headlines").get(row, ()):
+        needed = {gap for _, gap, _, _ in Formatter().parse(sentence) if gap}
+        if needed <= gaps.keys():
+            title = str(sentence.format_map(gaps))
+            if len(title) <= LONGEST_TITLE:
+                return title
+    return ""
+
+
+def _numbers(speaking: list[Observation], evidence: CaseEvidence) -> dict[str, str]:
+    """What may fill a gap, by its name: a field of the message or of its account, the reading
+    of an observation, and the first clause that the first one says.
+    """
+    gaps: dict[str, str] = {}
+    account = _account(speaking, evidence)
+    if account is not None:
+        gaps.update(_of_account(account))
+    for observation in reversed(speaking):
+        gaps[observation.name] = observation.reading.show()
+        gaps["says"] = re.split(r"[.;] ", observation.says)[0].rstrip(".")
+    return gaps
+
+
+def _account(speaking: list[Observation], evidence: CaseEvidence) -> Account | None:
+    """The account of the message that is quoted, or, where a sum speaks, of the one with most
+    numbers; numbers of another message belong to another failure.
+    """
+    names = {observation.name for observation in speaking}
+    accounts = [
+        account
+        for account in evidence.accounts
+        if observation_name(account.message.side, account.message.event) in names
+    ]
+    if not accounts and any(o.reading.unit == "bytes" for o in speaking):
+        accounts = list(evidence.accounts)
+    return max(accounts, key=lambda account: len(account.message.numbers), default=None)
+
+
+def _of_account(account: Account) -> Iterator[tuple[str, str]]:
+    message = account.message
+    for name, value in (*vars(account).items(), *vars(message).items()):
+        if isinstance(value, Quantity) and value.bytes > 0:
+            yield name, show_bytes(value.bytes)
+    for name in ("tokens", "fits_tokens"):
+        if getattr(message, name):
+            yield name, f"{getattr(message, name):,}"
+    if message.name and message.pids:
+        yield "victim", f"{message.name} (pid {message.pids[0]})"
