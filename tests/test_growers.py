@@ -35,6 +35,7 @@ def keeper(addresses, collection="losses", graphs=0, lines=("train.py:41 epoch",
         "where": "train.py:55 main",
         "collection": collection,
         "length": 9,
+        "bytes": 512,
         "graphs": graphs,
         "addresses": addresses,
         "lines": list(lines),
@@ -141,3 +142,34 @@ def test_the_loop_of_a_trainer_is_a_loop_of_the_program(tmp_path):
     assert len(recorded.growth.steps) == 15
     assert recorded.growth.steps.line.startswith("train.py:12 main, in coach/loop.py:31")
     assert recorded.growers[0].line == "train.py:12 main"
+
+
+def test_what_is_kept_until_its_loop_ends_is_no_leak_where_the_program_goes_on(tmp_path):
+    toy = loop(20, leak)
+    path = tmp_path / "run.pickle"
+    assert growth_of_recording(recording(toy, path), path).is_leak
+    toy.alloc(60 * MIB, frames(90, "join", inside=""))
+    ended = growth_of_recording(recording(toy, path), path)
+    assert ended.growers and not ended.is_leak
+    _, out, _ = run("leaks", path, "--json")
+    assert json.loads(out)["grows"] is False
+    _, out, _ = run("leaks", path)
+    assert "no leak: a step keeps 3.00 MiB, most at train.py:13 train" in out
+
+
+def test_next_to_nothing_is_no_leak(tmp_path):
+    path = tmp_path / "run.pickle"
+    trace = recording(loop(20, lambda step, alloc, toy: alloc("keep", 8), lambda step: 40), path)
+    assert growth_of_recording(trace, path).growers
+    assert not growth_of_recording(trace, path).is_leak
+
+
+def test_a_sum_of_losses_is_told_from_the_activations_of_the_running_step(leaking):
+    path, trace, _ = leaking
+    running = keeper([5], "", graphs=1) | {"name": "total", "length": 0}
+    hidden = keeper([6], "", graphs=1, lines=["train.py:20 main"])
+    hidden |= {"name": "hidden", "bytes": 9 * MIB, "length": 0}
+    inner = keeper([7], "", graphs=3) | {"name": "x", "where": "net.py:7 forward"}
+    record_of(path, [hidden, inner, running])
+    (grower,) = growth_of_recording(trace, path).growers
+    assert grower.keeper.name == "total"

@@ -70,7 +70,9 @@ class KeptGrower:
             return self.grower.site.name
         graph = " with its graph" if self.keeper.with_graph else ""
         place = ", ".join(self.keeper.lines) or self.keeper.where
-        return f"{place} keeps it in {self.keeper.name}{graph}; made at {self.grower.site.name}"
+        kept = f"{place} keeps it in {self.keeper.name}{graph}"
+        made_at = self.grower.site.name
+        return kept if made_at in self.keeper.lines else f"{kept}; made at {made_at}"
 
 
 @dataclass(frozen=True)
@@ -189,17 +191,19 @@ def _kept(grower: Grower, requests: Requests, rows: list[dict[str, Any]]) -> Kep
 def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | None:
     """Who keeps these blocks, bytes by address: the collection, else the variable, from which
     most of them are reached. Where most are reached from no name, a graph keeps them, and the
-    longest collection of tensors with a graph keeps that.
+    longest collection of tensors with a graph keeps that, or the smallest variable, such as a
+    sum of losses; none of a forward, whose graph is that of the running step.
     """
     reached = [sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows]
     most = max(reached, default=0)
     if most >= LEAST_SHARE * sum(blocks.values()) > 0:
         best = [row for row, size in zip(rows, reached, strict=True) if size == most]
     elif sum(reached) <= sum(blocks.values()) / 2:
-        best = [row for row in rows if row["graphs"] and row.get("lines")]
+        outside = [row for row in rows if not row["where"].endswith(" forward")]
+        best = [row for row in outside if row["graphs"] and row.get("lines")]
     else:
         best = []
-    longest = max(best, key=lambda row: (row["graphs"], row["length"]), default=None)
+    longest = max(best, key=lambda row: (row["graphs"], row["length"], -row["bytes"]), default=None)
     return None if longest is None else _shown(longest)
 
 

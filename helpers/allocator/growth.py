@@ -26,15 +26,14 @@ class Grower:
     """A call site that keeps more with each step.
 
     ``count``: blocks a step. ``how``: KEPT, or LARGER where its block is replaced by a larger
-    one. ``last``: nothing else that stays is asked for later in a step. ``held_bytes``: of what
-    it kept, there when the program ran out of memory, or when most was live.
+    one. ``held_bytes``: of what it kept, there when the program ran out of memory, or when most
+    was live.
     """
 
     site: CallSite
     bytes_per_step: float
     count: float
     how: str
-    last: bool
     held_bytes: int = 0
 
 
@@ -166,7 +165,7 @@ class _Search:
                 continue
             more = float(series[self.last] - series[self.first]) / (self.last - self.first)
             held = int(series[self.last])
-            growers.append(Grower(self.requests.sites[site], more, 0.0, LARGER, False, held))
+            growers.append(Grower(self.requests.sites[site], more, 0.0, LARGER, held))
         return growers, inputs_grow
 
     def _kept_by(self, sites: list[int]) -> np.ndarray:
@@ -188,14 +187,12 @@ class _Search:
         """The call sites that keep something, with how much of it a step."""
         begin, end = window
         counted = kept & (self.asked_in > begin) & (self.asked_in <= end)
-        last_of_steps = set(self.requests.site[self._last_of_each_step(counted)].tolist())
         growers = []
         for site in sites:
             mask = counted & (self.requests.site == site)
             size = float(self.requests.size[mask].sum()) / (end - begin)
             count = float(mask.sum()) / (end - begin)
-            last = site in last_of_steps and len(sites) > 1
-            grower = Grower(self.requests.sites[site], size, count, KEPT, last, int(held[site]))
+            grower = Grower(self.requests.sites[site], size, count, KEPT, int(held[site]))
             growers.append(grower)
         return growers
 
@@ -223,12 +220,6 @@ class _Search:
             site: _goes_on(window[site]) and _rises(window[site])
             for site in np.flatnonzero(asks_often).tolist()
         }
-
-    def _last_of_each_step(self, mask: np.ndarray) -> np.ndarray:
-        """The last request of each step among those of a mask; requests are in order."""
-        places = np.flatnonzero(mask)
-        is_last = np.append(np.diff(self.asked_in[places]) != 0, True)
-        return places[is_last[: len(places)]]
 
 
 def _goes_on(series: np.ndarray) -> bool:

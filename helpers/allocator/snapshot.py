@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -237,6 +238,7 @@ def _cells(numbers: Any) -> dict[str, int]:
     return {file: number for file, number in numbers.items() if type(number) is int}
 
 
+@lru_cache(1 << 16)
 def _may_hold_a_loop(frame: str) -> bool:
     """Whether a frame is of a kind in which the steps of a program are looked for."""
     return (

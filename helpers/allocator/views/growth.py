@@ -9,7 +9,7 @@ from helpers.allocator.call_sites import LinesError
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.exhaustion import Exhaustion, exhaustion
 from helpers.allocator.growers import Keeper, KeptGrower, RecordedGrowth, growth_of_recording
-from helpers.allocator.growth import KEPT, Growth
+from helpers.allocator.growth import Growth
 from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
 from helpers.ground.units import show_bytes
@@ -62,6 +62,8 @@ def growth_table(
     steps = len(growth.steps)
     result = _result(recorded, growth)
     counted = f"{steps} steps, counted from the first of the trace"
+    if recorded.is_longer:
+        counted = f"{steps} steps of the repeat without a limit"
     counted += f"; each begins at {growth.steps.line}"
     if growth.growers:
         first, last = growth.window
@@ -129,19 +131,10 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
 
 
 def _notes(growth: Growth) -> list[str]:
-    notes = []
-    together = [grower for grower in growth.growers if grower.how == KEPT and grower.site.own]
-    last = next((grower for grower in together if grower.last), None)
-    if last and len(together) > 2:
-        notes.append(
-            f"{len(together)} lines keep something in the same steps, the last of them "
-            f"{last.site.name}: look there for what holds all of it, such as a loss that is kept with its graph"
-        )
     steps = len(growth.live)
     live = [show_bytes(growth.live[at]) for at in sorted({0, 1, steps // 2, steps - 1})]
     when = "at the beginning of the first, the second, a middle and the last step"
-    notes.append(f"live {when}: {', '.join(live)}")
-    return notes
+    return [f"live {when}: {', '.join(live)}"]
 
 
 def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
@@ -202,5 +195,4 @@ def _grower_json(row: KeptGrower) -> dict[str, Any]:
         "bytes_per_step": round(grower.bytes_per_step),
         "blocks_per_step": round(grower.count, 4),
         "how": grower.how,
-        "last_of_step": grower.last,
     }
