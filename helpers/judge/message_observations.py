@@ -96,8 +96,10 @@ def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[
     for message in read_message(text).messages:
         if of_another(message, evidence):
             continue
+        remedy = remedy_of_row(message.row)
         for observation in _of_message(account_of(message), "tool", source, text):
-            yield replace(observation, hard=hard, proof=observation.proof and hard)
+            proof = observation.proof and hard
+            yield replace(observation, hard=hard, proof=proof, remedy=remedy)
 
 
 def _first_of_each(observations: list[Observation]) -> list[Observation]:
