@@ -103,7 +103,7 @@ def _evidence(arguments: argparse.Namespace) -> CaseEvidence:
     pasted = None if arguments.message is None else _pasted(arguments.message)
     if pasted is not None and not arguments.box:
         return pasted
-    if _is_pickle(arguments.box):
+    if _is_trace(arguments.box):
         from helpers.allocator.program_facts import evidence_from_trace
 
         recorded = evidence_from_trace(arguments.box)
@@ -149,13 +149,13 @@ def _pasted(name: str) -> CaseEvidence:
         raise WrongUse(f"{name}: {why}; expected a file with the error text, or -") from error
 
 
-def _is_pickle(name: str) -> bool:
-    """Whether a box is given as a memory snapshot, by its name or its first bytes."""
+def _is_trace(name: str) -> bool:
+    """Whether a recording is given in place of a box, by its name or its first bytes."""
     from helpers.judge.evidence import not_text
 
     start = files.read("", os.path.abspath(name), 4096)[0]
     named = name.endswith((".pickle", ".pkl"))
-    return start is not None and (named or not_text(start) == "a pickle")
+    return start is not None and (named or not_text(start) in ("a pickle", "a Parquet file"))
 
 
 def ttm(arguments: argparse.Namespace) -> int:
