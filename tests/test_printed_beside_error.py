@@ -165,6 +165,32 @@ def test_ram_that_the_kernel_holds_is_no_processs():
     )
 
 
+def test_a_container_at_its_limit_beside_a_kill_is_likely_the_hosts_memory():
+    stats = "CONTAINER ID   NAME      CPU %     MEM USAGE / LIMIT     MEM %     NET I/O\n1f2a2cd4b1e8   loader    3.10%     {}GiB / 32GiB      99.1%    1.2GB / 3MB\n"  # noqa: E501
+    verdict = diagnose(evidence_from_message("Killed\n" + stats.format(31.7)))
+    assert (verdict.cause, verdict.confidence) == ("host-oom", "likely")
+    assert "32.00 GiB that the control group may use" in shown(verdict)
+    assert diagnose(evidence_from_message("Killed\n" + stats.format(12.5))).confidence == "weak"
+
+
+def test_instances_of_a_split_card_are_not_cards_and_bar1_is_not_their_memory():
+    mig = """\
+|  0    1   0   0  |  19870MiB / 20096MiB | 42      0 |  3   0    2    0    0 |
+|                  |      0MiB / 32767MiB |           |                       |
++------------------+----------------------+-----------+-----------------------+
+|  0    5   0   1  |     13MiB /  9856MiB | 14      0 |  1   0    1    0    0 |
+|                  |      0MiB / 16383MiB |           |                       |
+"""
+    assert not names(BARE + mig) & {"some-full", "room-beside-refusal"}
+
+
+def test_torchs_sums_that_a_program_prints_stand_for_those_that_the_message_lacks():
+    text = "torch.OutOfMemoryError: CUDA out of memory.\nallocated: 11.50 GiB reserved: 14.00 GiB\n"
+    assert "reserved 14.00 GiB - allocated 11.50 GiB = 2.50 GiB" in shown(
+        diagnose(evidence_from_message(text))
+    )
+
+
 def test_a_display_server_is_no_holder_that_explains_a_full_card():
     text = BARE + TABLE.format(used=22011, held=22000).replace("python3 serve.py", "/usr/lib/Xorg")
     assert "process-listed" not in names(text)

@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 45_213,
+    "judge": 45_278,
     "look": 53_345,
     "rehearse": 17_810,
     "settings": 11_280,

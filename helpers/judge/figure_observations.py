@@ -111,6 +111,11 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
             holder = f"process {processes.pid} {processes.name}"
             says = f"{says}; {holder} holds {show_bytes(processes.bytes)}"
         yield make_observation("ram-full", available[-1].bytes, available[-1].source, "tool", says)
+    limit = _largest(figures, "limit", ("cgroup",))
+    rest = _bytes(limit) - _bytes(_largest(figures, "used", ("cgroup",)))
+    if limit is not None and rest < _bytes(limit) // RAM_SHARE:
+        says = f"Free of the {show_bytes(limit.bytes)} that the control group may use"
+        yield make_observation("ram-full", rest, limit.source, limit.origin, says)
     if kernel is not None and _bytes(kernel) > max(total // ROOM_SHARE, ROOM_SHARE * GIB):
         says = f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
         held = make_observation("kernel-holds-ram", kernel.bytes, kernel.source, "tool", says)
@@ -154,25 +159,23 @@ def _above_the_named_card(
 
 def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     """That there is a figure at all, torch's statistics, and series of one figure over time."""
-    statistics: dict[str, int] = {}
     for source, text in evidence.tools:
-        for name, number, unit in form("statistic").findall(text):
-            statistics.setdefault(name.lower(), printed_size(number, unit))
         names_a_tool = form("tool").search(f"{source} {text[:300]}")
         if names_a_tool and form("figure").search(text) and not is_described(text):
             yield make_observation("tool-figure", text[:80], source, "tool")
         yield from _series(source, text)
-    if "reserved" in statistics and "allocated" in statistics:
-        yield from _of_statistics(statistics)
+    torch = {figure.what: figure for figure in evidence.figures if figure.pool == "torch"}
+    if "reserved" in torch and "used" in torch:
+        yield from _of_statistics(torch["used"], torch["reserved"])
 
 
-def _of_statistics(statistics: dict[str, int]) -> Iterator[Observation]:
-    if statistics["reserved"] <= 1.5 * statistics["allocated"]:
+def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]:
+    if _bytes(reserved) <= 1.5 * _bytes(allocated):
         return
     name = "reserved-far-above-allocated"
-    if statistics["allocated"] == 0:
+    if not allocated.bytes:
         name = "reserved-and-nothing-live"
-    words = ", ".join(f"{figure} {show_bytes(size)}" for figure, size in statistics.items())
+    words = f"allocated {allocated.text}, reserved {reserved.text}"
     yield make_observation(name, words, "torch's statistics", "tool")
 
 

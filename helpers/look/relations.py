@@ -250,7 +250,8 @@ def _cards(book: _Book) -> Named:
             elif _bytes(used) < 0.05 * _bytes(total):
                 idle.setdefault(used.source, used)
     for source in sorted(full.keys() & idle.keys()):
-        yield "some-full", (full[source], idle[source])
+        if full[source].device != idle[source].device:
+            yield "some-full", (full[source], idle[source])
 
 
 def _page_cache(book: _Book) -> Named:
