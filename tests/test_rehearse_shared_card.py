@@ -44,14 +44,21 @@ if does == "fork":
 
 
 @pytest.mark.parametrize(
-    ("does", "together"),
-    [("keep", 160), ("give back", 100), ("in turn", 100), ("at once", 100), ("fork", 100)],
+    ("does", "together", "processes"),
+    [
+        ("keep", 160, 2),
+        ("give back", 100, 1),
+        ("in turn", 100, 1),
+        ("at once", 100, 2),
+        ("fork", 100, 1),
+    ],
 )
 def test_processes_count_together_where_they_hold_a_card_at_the_same_time(
     library,  # noqa: F811
     tmp_path,
     does,
     together,
+    processes,
 ):
     program = tmp_path / "holds.py"
     program.write_text(HOLDS)
@@ -59,6 +66,7 @@ def test_processes_count_together_where_they_hold_a_card_at_the_same_time(
     started(program, library, does, **preloaded)
     [use] = uses_of_cards(tmp_path, 1)
     assert use.sum_bytes == together * MIB
+    assert len(use.peak_bytes) == processes
 
 
 def holder(pid, parent, born, last, *peaks):
@@ -66,12 +74,15 @@ def holder(pid, parent, born, last, *peaks):
 
 
 def test_ranks_that_do_not_reach_their_peaks_together_here_do_so_on_a_card():
+    def counted(*holders):
+        return [one.pid for one in _side_by_side(holders, 0)]
+
     ranks = [holder(11, 1, 0, 50, 600), holder(12, 1, 2, 90, 500)]
-    assert _side_by_side(ranks, 0) == 1100
-    later = holder(13, 1, 95, 120, 700)
-    assert _side_by_side([*ranks, later], 0) == 1100
+    assert counted(*ranks) == [11, 12]
+    earlier = holder(10, 1, -90, -20, 900)
+    assert counted(earlier, *ranks) == [11, 12]
     child = holder(14, 11, 10, 40, 900)
-    assert _side_by_side([*ranks, child], 0) == 1100
+    assert counted(*ranks, child) == [11, 12]
 
 
 def used(*sums, processes=1):

@@ -29,8 +29,8 @@ class Holder:
 
 @dataclass(frozen=True)
 class CardUse:
-    """What a rehearsal held of one card: the most bytes of each process, by its number, and what
-    all of them need together.
+    """What a rehearsal held of one card: the most bytes of each process that was there when it was
+    fullest, by its number, and what these need together.
     """
 
     index: int
@@ -66,19 +66,24 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
         return ()
     uses = []
     for index in range(cards):
-        peaks = {one.pid: one.peaks[index] for one in holders if one.peaks[index]}
-        uses.append(CardUse(index, peaks, max(together[index], _side_by_side(holders, index))))
+        counted = _side_by_side(holders, index)
+        sum_bytes = sum(one.peaks[index] for one in counted)
+        if together[index] > sum_bytes:
+            counted = holders
+            sum_bytes = together[index]
+        peaks = {one.pid: one.peaks[index] for one in counted if one.peaks[index]}
+        uses.append(CardUse(index, peaks, sum_bytes))
     return tuple(uses)
 
 
-def _side_by_side(holders: Sequence[Holder], index: int) -> int:
-    """The highest sum of the peaks of siblings that ran at the same time."""
-    sums = [0]
+def _side_by_side(holders: Sequence[Holder], index: int) -> list[Holder]:
+    """The siblings that ran at the same time and whose peaks are the highest sum."""
+    groups = []
     for newest in holders:
-        beside = [
-            one.peaks[index]
+        group = [
+            one
             for one in holders
             if one.parent == newest.parent and one.born <= newest.born <= one.last
         ]
-        sums.append(sum(beside))
-    return max(sums)
+        groups.append(group)
+    return max(groups, key=lambda group: sum(one.peaks[index] for one in group))
