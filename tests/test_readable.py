@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "ground": 10_650,
     "judge": 45_278,
     "look": 53_345,
-    "rehearse": 17_810,
+    "rehearse": 17_850,
     "settings": 11_280,
     "share": 6_500,
     "tell": 29_203,
