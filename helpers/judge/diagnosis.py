@@ -218,7 +218,7 @@ def _open(
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
-        title=open_headline((row.failure for row in near), observations, evidence),
+        title=open_headline((row.failure for row in near), (*shown, *observations), evidence),
         summary=_summary_of_open(near, observations, evidence),
         alternatives=[Alternative(row.failure.cause, "weak") for row in near],
         evidence=_unique(rows),

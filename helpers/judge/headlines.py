@@ -7,7 +7,7 @@ names; where not one can be filled, the failure's own title stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from string import Formatter
 
 from helpers.ground.shapes import LONGEST_TITLE, causes
@@ -34,18 +34,19 @@ def headline(
 
 
 def open_headline(
-    near: Iterable[Failure], observations: Iterable[Observation], evidence: CaseEvidence
+    near: Iterable[Failure], observations: Sequence[Observation], evidence: CaseEvidence
 ) -> str:
     """The title where the evidence does not decide: what was refused, and the causes left."""
     hard = [observation for observation in observations if observation.hard]
-    printed = [observation for observation in hard if observation.origin == "message"]
-    gaps = _numbers([*printed, *hard], evidence)
+    quotes = [observation for observation in hard if observation.reading.unit == "text"]
+    printed = [quote for quote in quotes if quote.origin == "message"]
+    gaps = _numbers([*printed, *hard, *observations], evidence)
     if not printed:
         gaps.pop("says", None)
     left = [causes()[failure.cause]["name"] for failure in near if failure.cause != "other"]
     if left:
         gaps["causes"] = ", ".join(dict.fromkeys(left))
-    return _fullest("cannot-tell", gaps) or causes()["cannot-tell"]["says"]
+    return _fullest("cannot-tell", gaps)
 
 
 def _fullest(row: str, gaps: Mapping[str, str]) -> str:
