@@ -257,7 +257,7 @@ def test_a_memory_snapshot_is_a_box_and_what_is_none_is_refused_in_one_line(tmp_
     file = tmp_path / "run.pickle"
     file.write_bytes(pickle.dumps(toy.snapshot(), 4))
     rows = [row.reading for row in from_json(Verdict, said(file, "--json")).evidence]
-    assert ("memory snapshot", 20 << 20) in [(row.source, row.bytes) for row in rows]
+    assert ("recording of run.pickle", 20 << 20) in [(row.source, row.bytes) for row in rows]
     file.write_bytes(pickle.dumps({"weights": 1}))
     done = diagnose(str(file))
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and not done.stdout
