@@ -66,7 +66,7 @@ def test_processes_count_together_where_they_hold_a_card_at_the_same_time(
     started(program, library, does, **preloaded)
     [use] = uses_of_cards(tmp_path, 1)
     assert use.sum_bytes == together * MIB
-    assert len(use.peak_bytes) == processes
+    assert len(use.peak_bytes) == processes and use.in_step == (does != "keep")
 
 
 def holder(pid, parent, born, last, *peaks):

@@ -263,6 +263,8 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
             for row in processes
         )
         use = together.get(index)
+        if use and use["in_step"]:
+            unused = 0  # what a rank keeps cached at its end was not unused at the peaks
         needed = use["sum_bytes"] if use else max(peaks)
         users = len(use["peak_bytes"]) if use else sum(peak > 0 for peak in peaks)
         cards.append(CardUse(index, users, needed, unused))

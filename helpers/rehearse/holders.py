@@ -31,11 +31,14 @@ class Holder:
 class CardUse:
     """What a rehearsal held of one card: the most bytes of each process that was there when it was
     fullest, by its number, and what these need together.
+
+    ``in_step``: one parent started them side by side, so that the sum is that of their peaks.
     """
 
     index: int
     peak_bytes: dict[int, int]
     sum_bytes: int
+    in_step: bool = True
 
 
 def holders_of(folder: Path) -> tuple[list[Holder], list[int]]:
@@ -68,11 +71,12 @@ def uses_of_cards(folder: Path, cards: int) -> tuple[CardUse, ...]:
     for index in range(cards):
         counted = _side_by_side(holders, index)
         sum_bytes = sum(one.peaks[index] for one in counted)
-        if together[index] > sum_bytes:
+        in_step = together[index] <= sum_bytes
+        if not in_step:
             counted = holders
             sum_bytes = together[index]
         peaks = {one.pid: one.peaks[index] for one in counted if one.peaks[index]}
-        uses.append(CardUse(index, peaks, sum_bytes))
+        uses.append(CardUse(index, peaks, sum_bytes, in_step))
     return tuple(uses)
 
 
