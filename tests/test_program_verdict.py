@@ -146,6 +146,27 @@ def test_a_setting_that_came_too_late_is_the_cause_only_where_it_would_have_help
     assert program_verdict(no_help).cause == "true-capacity"
 
 
+@pytest.mark.parametrize(
+    ("passes_with", "cause"),
+    [("expandable_segments:True", "config-ineffective"), (None, "user-leak"), ("", "user-leak")],
+)
+def test_without_a_repeat_a_misspelt_setting_is_likely_where_the_requests_would_have_passed(
+    passes_with, cause
+):
+    misspelt = SettingsTrouble(
+        kind="misspelt",
+        variable="PYTORCH_CUDA_ALOC_CONF",
+        value="expandable_segments:True",
+        instead="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        why="has no effect",
+    )
+    grew = replace(FAILED, settings=misspelt, growth=GREW, replays=Replays(passes_with))
+    verdict = program_verdict(grew)
+    assert verdict.cause == cause
+    if cause == "config-ineffective":
+        assert verdict.confidence == "likely"
+
+
 def test_a_card_that_others_hold_is_not_called_too_small():
     held = replace(FAILED, capacity_bytes=3 * CARD, without_limit=None)
     verdict = program_verdict(held)

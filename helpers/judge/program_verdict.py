@@ -71,17 +71,16 @@ def _verdict(facts: ProgramFacts) -> Verdict:
 
 def _explains(facts: ProgramFacts) -> bool:
     """Whether the setting that is not in force is why it failed: torch refused it, or the
-    program passes where it is in force.
+    program passes where it is in force; without a repeat, the recorded requests do.
     """
     assert facts.settings is not None, "asked only where there is one"
     if facts.settings.fatal:
         return True
-    means_expandable = "expandable_segments" in facts.settings.instead
-    return facts.refusal is not None and means_expandable and _fits(facts.expandable)
-
-
-def _fits(repeat: Repeat | None) -> bool:
-    return repeat is not None and repeat.fits
+    if facts.refusal is None or "expandable_segments" not in facts.settings.instead:
+        return False
+    if facts.expandable is not None:
+        return facts.expandable.fits
+    return facts.replays is not None and "expandable_segments" in (facts.replays.passes_with or "")
 
 
 def _one_card_is_overfull(facts: ProgramFacts) -> bool:
@@ -187,9 +186,10 @@ def _setting(facts: ProgramFacts) -> Verdict:
         evidence.append(_of_refusal(facts, facts.refusal))
     if facts.expandable is not None:
         evidence.append(_of_repeat(facts.expandable, facts))
+    is_measured = trouble.fatal or facts.expandable is not None
     return Verdict(
         cause="config-ineffective",
-        confidence="confirmed",
+        confidence="confirmed" if is_measured else "likely",
         title=trouble.says,
         summary=f"{trouble.says}.",
         evidence=evidence,

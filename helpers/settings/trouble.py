@@ -56,9 +56,7 @@ class SettingsTrouble:
     @property
     def advice(self) -> str:
         """What to do, in one clause."""
-        if not self.instead:
-            return "take that line out" if self.where else f"unset {self.variable}"
-        return f"type {self.instead}" if self.kind != "late" else f"start with {self.instead}"
+        return f"start with {self.instead}" if self.instead else "take it away"
 
 
 def settings_trouble(variables: Facts, in_force: Facts, torch: Facts) -> SettingsTrouble | None:
@@ -119,9 +117,12 @@ class _Process:
         """A name that this build does not read, or an option that it passes over."""
         for finding in audit(self.at_end, self.behaviour.torch, self.behaviour.build):
             if finding.cause == "config-ineffective" and finding.verdict in NOT_READ:
-                kind: Kind = "misspelt" if finding.verdict == "misspelt" else "ineffective"
                 text = self.at_end[finding.name]
-                return self._trouble(kind, finding.name, text, f"has no effect: {finding.says}")
+                if finding.verdict != "misspelt":
+                    why = f"has no effect: {finding.says}"
+                    return self._trouble("ineffective", finding.name, text, why)
+                why = f"has no effect: the name is {self.behaviour.conf_names[0]}"
+                return self._trouble("misspelt", finding.name, text, why)
         return None
 
     def _settings(self, text: str) -> Settings | str:
