@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import replace
-from html import escape
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -81,7 +81,7 @@ def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_pa
         assert answer(run.verdict) == answer(said), run.notebook
         assert run.box == box
     folder = next(path.parent.parent for path in (tmp_path / "out").glob("**/run.json"))
-    assert escape(said.headline) in report.page(folder)
+    assert said.headline in unescape(report.page(folder))
     about = subject_of(folder)
     assert answer(about.verdict) == answer(said)
     text = issue_text("pytorch", Case(about.verdict, open_box(box), steps=about.steps))
