@@ -31,6 +31,7 @@ MOST_KEEPERS = 40
 MOST_LINES = 4
 LONGEST_KEY = 40
 ANY = "[...]"
+OPERATORS = os.path.join("torch", "_ops.py")
 OF_MODULES = ("_parameters", "_buffers", "_modules")
 SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 NOT_WALKED = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
@@ -190,11 +191,14 @@ def _frames_of_libraries() -> Iterator[Step]:
 
 
 def _running_frames() -> Iterator[types.FrameType]:
-    """The frames of all threads, the innermost of each first; none of the recorder's own."""
+    """The frames of all threads, the innermost of each first; none of the recorder's own, nor
+    those in which torch calls an operator for it.
+    """
     for innermost in sys._current_frames().values():
         frame: types.FrameType | None = innermost
         while frame is not None:
-            if os.path.dirname(frame.f_code.co_filename) not in _recorders_folders():
+            file = frame.f_code.co_filename
+            if os.path.dirname(file) not in _recorders_folders() and not file.endswith(OPERATORS):
                 yield frame
             frame = frame.f_back
 
