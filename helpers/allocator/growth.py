@@ -158,7 +158,7 @@ class _Search:
         inputs_grow = False
         for site, series in enumerate(left):
             grows = _goes_on(series[self.first :]) and _rises(series[self.first :])
-            if site in keeping or not grows:
+            if site in keeping or not (grows and rising.get(site)):
                 continue
             if _with_inputs(site, rising):
                 inputs_grow = True

@@ -51,11 +51,11 @@ def growth_table(
     """What grows, a call site a line: who keeps it first.
 
     ``capacity_bytes``: of the card that ``runs_out`` speaks of; 0 where none was named. Raises
-    LinesError where too few steps are there and the program did not run out of memory.
+    LinesError where no request has a line of the program.
     """
     growth = recorded.growth
     if growth is None:
-        if not (recorded.ran_out and recorded.requests.have_lines):
+        if not recorded.requests.have_lines:
             raise LinesError(recorded.why_not)
         says = _too_early(recorded)
         return Shown(says, ["call site"], [], none=says, result=says)
@@ -106,7 +106,9 @@ def _who(keeper: Keeper | None) -> str:
 
 
 def _too_early(recorded: RecordedGrowth) -> str:
-    """What is said of a program that ran out of memory before anything could be seen to grow."""
+    """What is said of a program that ended before anything could be seen to grow."""
+    if not recorded.ran_out:
+        return recorded.why_not
     if not recorded.reached_first_step:
         return "ran out of memory before its first step ended: no step had kept anything"
     begun = recorded.steps_begun
