@@ -154,7 +154,7 @@ def test_what_is_kept_until_its_loop_ends_is_no_leak_where_the_program_goes_on(t
     _, out, _ = run("leaks", path, "--json")
     assert json.loads(out)["grows"] is False
     _, out, _ = run("leaks", path)
-    assert "no leak: a step keeps 3.00 MiB, most at train.py:13 train" in out
+    assert "a step keeps 3.00 MiB, most at train.py:13 train" in out
 
 
 def test_next_to_nothing_is_no_leak(tmp_path):
@@ -173,3 +173,11 @@ def test_a_sum_of_losses_is_told_from_the_activations_of_the_running_step(leakin
     record_of(path, [hidden, inner, running])
     (grower,) = growth_of_recording(trace, path).growers
     assert grower.keeper.name == "total"
+
+
+def test_a_program_that_its_record_says_ended_well_has_no_leak(leaking):
+    path, trace, _ = leaking
+    record_of(path, [])
+    file = path.with_suffix(".record") / "record.json"
+    file.write_text(json.dumps({"exit_code": 0, "processes": []}))
+    assert not growth_of_recording(trace, path).is_leak

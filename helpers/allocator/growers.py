@@ -82,7 +82,8 @@ class RecordedGrowth:
     ``growth``: over the steps of the trace, or of the same program recorded without a limit
     (``is_longer``), whose ``requests`` are these; None where neither shows enough steps:
     ``why_not``. ``growers``: those of growth, each with its keeper. ``steps_begun``: in the
-    trace itself, before it ran out of memory; ``ran_out``: whether it did.
+    trace itself, before it ran out of memory; ``ran_out``: whether it did;
+    ``ended_well``: its record says that it came to its end by itself.
     """
 
     requests: Requests
@@ -92,6 +93,7 @@ class RecordedGrowth:
     growers: tuple[KeptGrower, ...] = ()
     is_longer: bool = False
     why_not: str = ""
+    ended_well: bool = False
 
     @property
     def held_bytes(self) -> int:
@@ -100,14 +102,15 @@ class RecordedGrowth:
 
     @property
     def is_leak(self) -> bool:
-        """Whether what grows ends this program or a longer run of it: its steps went on to the
-        end, and so many more of them as nobody runs would double what it holds at its peak.
+        """Whether what grows ends this program or a longer run of it: it ran out of memory, or
+        it was ended in its steps, and so many more of them as nobody runs would double what it
+        holds at its peak.
         """
         if self.growth is None or not self.growers:
             return False
         longest_run = MOST_STEPS * self.growth.bytes_per_step
         is_large = longest_run >= int(self.requests.live.max())
-        return self.ran_out or (self.growth.goes_on and is_large)
+        return self.ran_out or (self.growth.goes_on and is_large and not self.ended_well)
 
     @property
     def first_step(self) -> int:
@@ -134,7 +137,9 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     requests = requests_of(trace)
     begun = steps_begun(requests)
     longer = _longer(path)
-    rows = keepers_of(record_of(path))
+    record = record_of(path)
+    rows = keepers_of(record)
+    ended_well = record.get("exit_code") == 0 and not record.get("stopped")
     why_not = ""
     for seen in filter(None, (longer, requests)):
         try:
@@ -145,7 +150,15 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         if seen is longer:
             begun = int(np.searchsorted(growth.steps.begins, requests.fullest, "right"))
         growers = tuple(_kept(grower, requests, rows) for grower in growth.growers)
-        return RecordedGrowth(seen, begun, requests.ran_out, growth, growers, seen is longer)
+        return RecordedGrowth(
+            requests=seen,
+            steps_begun=begun,
+            ran_out=requests.ran_out,
+            growth=growth,
+            growers=growers,
+            is_longer=seen is longer,
+            ended_well=ended_well,
+        )
     return RecordedGrowth(requests, begun, requests.ran_out, why_not=why_not)
 
 

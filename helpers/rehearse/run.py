@@ -187,6 +187,7 @@ def _complete_record(path: Path, rehearsal: Rehearsal, prefix_length: int) -> No
     record_fields = json.loads(path.read_text(encoding="utf-8"))
     record_fields["command"] = record_fields["command"][prefix_length:]
     record_fields["rehearsed"] = rehearsal.label
+    record_fields["stopped"] = rehearsal.stopped
     record_fields["trust"] = rehearsal.trust
     record_fields["device"] = asdict(rehearsal.device)
     record_fields["devices"] = [asdict(use) for use in rehearsal.devices]

@@ -120,8 +120,8 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
         size = show_bytes(round(growth.bytes_per_step))
         first = recorded.growers[0]
         if not recorded.is_leak:
-            kept = f"a step keeps {size}, most at {first.line}"
-            return f"no leak: {kept}, and the program went on to its end"
+            kept = f"a step keeps {size}, most at {first.line}, and the program went on to its end"
+            return f"{kept}: a leak only if nobody wants that"
         if first.keeper is not None:
             return f"grows by {size} a step: {first.words}"
         return f"grows by {size} a step, most at {first.grower.site.name}"
