@@ -103,6 +103,11 @@ UNDER = repeat(6 * GIB)
             "likely",
         ),
         (
+            dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB), CardUse(1, 1, 7 * GIB))),
+            "multi-gpu-imbalance",
+            "likely",
+        ),
+        (
             dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB), CardUse(1, 1, GIB))),
             "multi-gpu-imbalance",
             "likely",

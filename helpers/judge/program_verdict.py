@@ -93,11 +93,8 @@ def _one_card_is_overfull(facts: ProgramFacts) -> bool:
     if facts.refusal is not None:
         needed[_fullest(facts).index] += facts.refusal.request_bytes
     is_over = facts.refusal is not None or max(needed) > facts.usable_bytes
-    return (
-        is_over
-        and max(needed) >= 1.5 * min(needed)
-        and sum(needed) <= len(needed) * facts.usable_bytes
-    )
+    is_uneven = max(needed) >= 1.5 * min(needed) or _overfull_together(facts) is not None
+    return is_over and is_uneven and sum(needed) <= len(needed) * facts.usable_bytes
 
 
 def _fullest(facts: ProgramFacts) -> CardUse:
