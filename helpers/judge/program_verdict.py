@@ -265,7 +265,7 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
     if facts.expandable is not None:
         repeat = _of_repeat(facts.expandable, facts)
         (against if facts.expandable.fits else evidence).append(repeat)
-    is_measured = facts.without_limit is not None or grower.keeper
+    is_measured = facts.without_limit is not None
     keeper = grower.keeper or "what is kept there"
     return Verdict(
         cause="user-leak",
