@@ -525,12 +525,13 @@ def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
 def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     card = show_bytes(repeat.capacity_bytes)
     settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
+    source = "repeat with expandable segments" if settings else "repeat without a limit"
     how = "passes" if repeat.fits else "runs out there too"
     if repeat.stopped:
         how = f"was ended by {repeat.stopped}"
     says = f"Allocated at the peak of the same program on {card}{settings}, where it {how}"
     name = "expandable" if settings else "without-limit"
-    return _size(name, repeat.peak_allocated_bytes, facts, says, source="rehearsed once more")
+    return _size(name, repeat.peak_allocated_bytes, facts, says, source)
 
 
 def _of_holding(facts: ProgramFacts) -> list[Evidence]:
