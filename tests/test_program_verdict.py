@@ -63,6 +63,16 @@ UNDER = repeat(6 * GIB)
         (dict(without_limit=OVER, expandable=expandable(False)), "true-capacity", "confirmed"),
         (dict(without_limit=OVER, growth=GREW), "user-leak", "confirmed"),
         (dict(growth=GREW), "user-leak", "likely"),
+        (
+            dict(growth=GREW, replays=Replays("expandable_segments:True", peak_bytes=CARD - MIB)),
+            "user-leak",
+            "likely",
+        ),
+        (
+            dict(growth=GREW, replays=Replays("expandable_segments:True", peak_bytes=4 * GIB)),
+            "allocator-fragmentation",
+            "likely",
+        ),
         (dict(growth=CREPT), "cannot-tell", "weak"),
         (dict(growth=CREPT, without_limit=OVER), "true-capacity", "confirmed"),
         (

@@ -288,17 +288,22 @@ def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
 def _replays(study: Study, league: WhatIf | None) -> Replays | None:
     """What other settings make of the recorded requests; None where they cannot be replayed."""
     if league is not None:
-        uses = None if league.needs_bytes else league.use
-        return Replays(uses, league.needs_bytes)
+        if league.needs_bytes:
+            return Replays(None, league.needs_bytes)
+        row = next(row for row in league.rows if row.settings == league.use)
+        return Replays(league.use, peak_bytes=row.peak_reserved_high_bytes)
     tried: tuple[str, ...] = FIRST_TRIED
     if len(study.trace) <= MOST_EVENTS:
         tried += grid(behaviour(study.torch, study.build))
     try:
         stream, _, _ = prepared(study.trace, study.card)
         runs = Runs(stream, study.card, study.torch, study.build, study.fraction)
-        passing = (
-            conf for conf in dict.fromkeys(tried) if runs.passes(conf, study.card.capacity_bytes)
-        )
-        return Replays(next(passing, None))
+        for conf in dict.fromkeys(tried):
+            if runs.passes(conf, study.card.capacity_bytes):
+                replays = [
+                    runs.replay(conf, study.card.capacity_bytes, policy) for policy in runs.policies
+                ]
+                return Replays(conf, peak_bytes=max(row.peak_reserved_bytes for row in replays))
+        return Replays(None)
     except ValueError:
         return None

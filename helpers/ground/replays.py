@@ -82,8 +82,9 @@ class LineEdit(Shape):
 class WhatIf(Shape):
     """The settings tried on one trace and the one to use: empty for the default settings, or
     where needs_bytes is not 0. ``grows``: what grows from step to step, in words; then a
-    setting that passes here passes for the steps of the trace only. ``verdict``: why the program
-    failed on that card, or that it did not.
+    setting that passes here passes for the steps of the trace only. ``ends_at_failure``: the
+    recorded program ran out of memory itself, so that the rest of it is missing. ``verdict``: why
+    the program failed on that card, or that it did not.
     """
 
     capacity_bytes: int
@@ -106,4 +107,5 @@ class WhatIf(Shape):
     notes: List[str] = field(default_factory=list)
     grows: str = ""
     lines: List[LineEdit] = field(default_factory=list)
+    ends_at_failure: bool = False
     verdict: Optional[Verdict] = None

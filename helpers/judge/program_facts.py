@@ -101,11 +101,13 @@ class Replays:
     """What the recorded requests do under other settings, up to the end of the recording.
 
     ``passes_with``: the setting under which all of them are met, None where no setting does
-    that; ``needs_bytes``: then, how much larger the card would have to be.
+    that; ``needs_bytes``: then, how much larger the card would have to be. ``peak_bytes``: the
+    most that is reserved under that setting, 0 where it is not known.
     """
 
     passes_with: str | None
     needs_bytes: int = 0
+    peak_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,20 @@ def _passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
     """
     if facts.expandable is not None:
         return facts.expandable.fits
-    return refusal.fails_in_replay and _requests_pass(facts)
+    if facts.without_limit is not None or not _requests_pass(facts):
+        return False
+    return refusal.fails_in_replay or _passes_with_room(facts, refusal)
+
+
+def _passes_with_room(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether a loop of the program passes under another setting with so much room to spare that
+    what it keeps could be kept twice: then the pieces are why it failed here.
+    """
+    replays = facts.replays
+    if facts.growth is None or replays is None or not replays.peak_bytes:
+        return False
+    room = refusal.usable_bytes - replays.peak_bytes
+    return 10 * room >= refusal.usable_bytes and room >= facts.growth.kept_bytes
 
 
 def _requests_pass(facts: ProgramFacts) -> bool:
@@ -367,7 +380,9 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     setting = EXPANDABLE
     if facts.expandable is None and facts.replays is not None:
         setting = facts.replays.passes_with or ""
-    passes = f"it passes with {setting}" if setting else "it passes with the default settings"
+    passes = f"it passes with {setting or 'the default settings'}"
+    if facts.expandable is None and not refusal.fails_in_replay:
+        passes = f"{setting or 'the default settings'} gets past that, and what comes after was not recorded"
     title = (
         f"The card has room for {show_bytes(refusal.request_bytes)}, but not in one piece; {passes}"
     )
@@ -391,7 +406,11 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence.append(_of_growth(facts, growth))
         alternatives.append(Alternative("user-leak", "weak"))
     whole_program_passed = facts.expandable is not None or refusal.fails_in_replay
-    is_steady = facts.without_limit is None and growth is not None
+    replays = facts.replays
+    if facts.expandable is None and replays is not None and replays.peak_bytes:
+        says = f"Reserved at the most in the replay under {setting or 'the default settings'}"
+        evidence.append(_size("replayed", replays.peak_bytes, facts, says))
+    is_steady = facts.without_limit is None and facts.steps_as_full >= STEADY_STEPS
     is_certain = not alternatives and (whole_program_passed or is_steady)
     return Verdict(
         cause="allocator-fragmentation",

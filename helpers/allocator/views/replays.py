@@ -72,6 +72,8 @@ def league(answer: WhatIf, rows: int = TOP) -> Shown:
     use = "no setting helps"
     if not answer.needs_bytes:
         use = f"use: {answer.use or 'the default settings'}"
+        if answer.ends_at_failure:
+            use += ", which gets past the failure; what comes after was not recorded"
     if answer.grows:
         use = f"{answer.grows}: later steps run out whatever the setting. For these steps, {use}"
     shown = [row for place, row in enumerate(ranked(answer)) if place < rows or not row.settings]
