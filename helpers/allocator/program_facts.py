@@ -19,6 +19,7 @@ from helpers.allocator.driver import Card
 from helpers.allocator.edits.comparison import MOST_EVENTS
 from helpers.allocator.growers import RecordedGrowth, growth_of_recording
 from helpers.allocator.requests import prepared
+from helpers.allocator.stack_frames import own_line
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
@@ -43,7 +44,8 @@ RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
 """By how much of its size a driver's call changes what is reserved."""
 FIRST_TRIED = ("", "expandable_segments:True")
 """Settings that a long trace is replayed under; a shorter one also under all that are usual."""
-MOST_HOLDING = 3
+MOST_HOLDING = 5
+MOST_CALLERS = 3
 
 
 def evidence_from_trace(path: str | Path) -> CaseEvidence:
@@ -151,6 +153,7 @@ def _recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None,
             allocated_bytes=int(requests.live[call.event]) if len(trace) else 0,
             reserved_bytes=reserved,
             where=_line_of(trace, call.event),
+            callers=_callers(trace, call.event),
         ),
         call.event,
     )
@@ -173,6 +176,7 @@ def _replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
             allocated_bytes=before.figure("allocated_bytes"),
             reserved_bytes=reserved,
             where=_line_of(study.trace, operation),
+            callers=_callers(study.trace, operation),
             fails_in_replay=True,
         ),
         max(operation, 0),
@@ -188,6 +192,16 @@ def _line_of(trace: Trace, operation: int) -> str:
         return ""
     site = site_of(trace.frames[stack])
     return site.name if site.line else ""
+
+
+def _callers(trace: Trace, operation: int) -> tuple[str, ...]:
+    """The program's own lines that led to that of an operation, the nearest first."""
+    if trace.frame is None or not 0 <= operation < len(trace):
+        return ()
+    stack = int(trace.frame[operation])
+    frames = trace.frames[stack] if stack >= 0 else ()
+    lines = [frame for frame in frames if own_line(frame)]
+    return tuple(lines[1 : MOST_CALLERS + 1])
 
 
 def _most_reserved(trace: Trace) -> int:

@@ -16,7 +16,8 @@ from helpers.settings.trouble import SettingsTrouble
 class Refusal:
     """The allocator at the request that the card refused.
 
-    ``where``: the program's own line that asked, empty where it is not known.
+    ``where``: the program's own line that asked, empty where it is not known; ``callers``: its
+    own lines that led there, the nearest first.
     ``fails_in_replay``: no such request was recorded; the replay on this card refuses it.
     """
 
@@ -25,6 +26,7 @@ class Refusal:
     allocated_bytes: int
     reserved_bytes: int
     where: str = ""
+    callers: Tuple[str, ...] = ()
     fails_in_replay: bool = False
 
     @property

@@ -535,6 +535,8 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
 
 def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
     where = f" at {refusal.where}" if refusal.where else ""
+    if refusal.callers:
+        where += f", called from {', '.join(refusal.callers)}"
     verb = "Refused in the replay" if refusal.fails_in_replay else "Refused"
     live = show_bytes(refusal.allocated_bytes)
     says = f"{verb}{where}, with {live} live and {show_bytes(refusal.device_free_bytes)} free"
@@ -556,7 +558,7 @@ def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
 def _of_holding(facts: ProgramFacts) -> list[Evidence]:
     return [
         _size(f"holds-{number}", holding.bytes, facts, f"Live at the peak, from {holding.line}")
-        for number, holding in enumerate(facts.holding[:3], 1)
+        for number, holding in enumerate(facts.holding, 1)
     ]
 
 
