@@ -30,7 +30,7 @@ def test_what_could_explain_it_stands_first_then_the_verdict_then_the_readings(m
 
 
 def test_a_verdict_moves_as_diagnose_says_of_each_box(moved):
-    verdict = Change("verdict", "verdict", "healthy (weak)", "true-capacity (likely)")
+    verdict = Change("verdict", "verdict", "healthy (weak)", "true-capacity (weak)")
     assert moved.changes("verdict") == [verdict]
 
 

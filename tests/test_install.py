@@ -66,7 +66,7 @@ def held(one):
     before = one.files()
     for words, seen in (
         ("boxes", "strix-halo-1-found"),
-        ("diagnose --message m.txt", "more than the card has"),
+        ("diagnose --message m.txt", "needs at least 24.00 GiB at once"),
         ("diagnose strix-halo-1-found", "The TTM limit"),
         ("ttm strix-halo-1-found", "<- binds"),
         ("capture --no-torch --no-commands", "Written to"),

@@ -5,6 +5,7 @@ answers; or ``text`` is what the reader ``reads``. ``sample:`` and ``shared:`` n
 """
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from plain import plain
 
 from helpers.look.bundle import BundleWriter, Text
+from helpers.look.printed import printed_lines
 
 HERE = Path(__file__).resolve().parent
 PLACES = {
@@ -81,7 +83,13 @@ def test_every_posted_sample_of_a_tool_or_the_kernel_is_read_here():
     whole = (HERE / "data" / "readers.jsonl").read_text()
     ours = tuple("rocm-smi_ amd-smi_ rocminfo_ nvidia-smi_q_x dmesg fdinfo kfd lsmod".split())
     names = [path.name for path in PLACES["shared"].iterdir() if path.name.startswith(ours)]
-    assert [name for name in names if f"shared:{name}" not in whole and name not in UNREAD] == []
+    tables = [name for name in names if name.startswith("rocm-smi_showpids_")]
+    for name in tables:
+        text = (PLACES["shared"] / name).read_text()
+        pids = [int(pid) for pid in re.findall(r"^(\d+)\t", text, re.MULTILINE)]
+        assert [line.pid for line in printed_lines(text) if line.pid is not None] == pids
+    left = [name for name in names if f"shared:{name}" not in whole]
+    assert [name for name in left if name not in (*tables, *UNREAD)] == []
 
 
 UNREAD = ("amd-smi_default_table_2gpu.txt", "rocm-smi_showpids.json")

@@ -246,11 +246,19 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
         summary=summary,
         evidence=evidence,
         missing=[] if ended_well else [_the_failing_run()],
-        next_step=NextStep(
-            what="Ask what another card or setting would do, or what grows",
-            command=f"python3 -m helpers whatif {facts.trace} --capacity 16GiB\n"
-            f"python3 -m helpers leaks {facts.trace}",
-        ),
+        next_step=_step_where_nothing_failed(facts, ended_well),
+    )
+
+
+def _step_where_nothing_failed(facts: ProgramFacts, ended_well: bool) -> NextStep:
+    if ended_well:
+        return NextStep("Nothing: the run ended well")
+    return NextStep(
+        what="Record the run that fails; of this one, whatif tells what another card or setting "
+        "does, and leaks what grows",
+        command="python3 -m helpers record --out failing.pickle -- python train.py\n"
+        f"python3 -m helpers whatif {facts.trace} --capacity 16GiB\n"
+        f"python3 -m helpers leaks {facts.trace}",
     )
 
 
@@ -292,8 +300,8 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         next_step=NextStep(
             what=f"At {grower.line}, keep numbers or tensors of the host instead of {keeper}: "
             ".item(), or .detach().cpu(); or drop it when the step ends",
-            command=_rehearse(facts),
-            precondition="after the change: it passes, or names the next line that keeps",
+            blast_radius="what is moved to the host fills RAM",
+            check=_rehearse(facts),
         ),
     )
 
@@ -323,8 +331,7 @@ def _uneven(facts: ProgramFacts) -> Verdict:
         next_step=NextStep(
             what="Spread it: map_location and set_device to each rank's own card, "
             "DistributedDataParallel in place of DataParallel, outputs gathered on the host",
-            command=_rehearse(facts),
-            precondition="after the change: it says what each card needs",
+            check=_rehearse(facts),
         ),
     )
 
@@ -419,6 +426,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         summary=summary,
         alternatives=alternatives,
         evidence=evidence,
+        missing=[] if is_certain else [_repeat_decides(facts)],
         next_step=NextStep(
             what="Set it before the program starts",
             command=command,
@@ -460,7 +468,12 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if not facts.reached_first_step:
         summary += " It did not get through its first step."
     what = "Ask for less at once: a smaller batch, shorter inputs, checkpointing or offload"
-    if facts.holding:
+    largest = facts.holding[0].bytes if facts.holding else 0
+    if refusal.where and refusal.request_bytes > largest:
+        what += f"; one request at {refusal.where} asks for {show_bytes(refusal.request_bytes)}"
+        if refusal.callers:
+            what += f", called from {', '.join(refusal.callers)}"
+    elif facts.holding:
         what += f"; most is held by {facts.holding[0].line}"
     return Verdict(
         cause="true-capacity",
@@ -472,8 +485,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         missing=[] if is_certain else [_repeat_decides(facts)],
         next_step=NextStep(
             what=what,
-            command=_rehearse(facts),
-            precondition="after the change: it says whether it fits",
+            check=_rehearse(facts),
             blast_radius="slower, or other results with another batch",
         ),
     )
@@ -527,9 +539,12 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     where = grower.line
     if grower.asked_at and grower.asked_at != grower.line:
         where += f", asked for at {grower.asked_at}"
+    others = len(growth.growers) - 1
+    if others:
+        where += f", and at {others} more line" + ("s" if others > 1 else "")
     says = f"Kept at {where} over {growth.steps} steps"
     if growth.in_repeat:
-        says += " of the repeat without a limit"
+        says += ", rehearsed without a limit"
     return _size("grows", growth.kept_bytes, facts, says)
 
 
@@ -547,10 +562,12 @@ def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     card = show_bytes(repeat.capacity_bytes)
     settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
     source = "repeat with expandable segments" if settings else "repeat without a limit"
-    how = "passes" if repeat.fits else "runs out there too"
+    rehearsed = settings or " without a limit"
+    says = f"Live at the peak of the same program rehearsed{rehearsed}, where it finishes"
     if repeat.stopped:
-        how = f"was ended by {repeat.stopped}"
-    says = f"Allocated at the peak of the same program on {card}{settings}, where it {how}"
+        says = f"Live at the most when the same program, rehearsed{rehearsed}, was ended"
+    elif not repeat.fits:
+        says = f"Live at the most when the same program, rehearsed{rehearsed}, ran out on {card}"
     name = "expandable" if settings else "without-limit"
     return _size(name, repeat.peak_allocated_bytes, facts, says, source)
 

@@ -65,7 +65,8 @@ def lines(
     ]
     saving = [row for row in ranking if row.edit]
     if saving:
-        title = f"{saving[0].edit} saves the run"
+        saves = "gets past the failure" if recording_fails else "saves the run"
+        title = f"{saving[0].edit} {saves}"
     elif ranking:
         title = "no line alone saves the run"
     elif why_none:
