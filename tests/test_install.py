@@ -67,7 +67,7 @@ def held(one):
     for words, seen in (
         ("boxes", "strix-halo-1-found"),
         ("diagnose --message m.txt", "needs at least 24.00 GiB at once"),
-        ("diagnose strix-halo-1-found", "The TTM limit"),
+        ("diagnose strix-halo-1-found", "only half of the RAM"),
         ("ttm strix-halo-1-found", "<- binds"),
         ("capture --no-torch --no-commands", "Written to"),
     ):
