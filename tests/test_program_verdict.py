@@ -99,7 +99,7 @@ UNDER = repeat(6 * GIB)
         (
             dict(replays=Replays("expandable_segments:True"), growth=STEADY, steps_as_full=3),
             "allocator-fragmentation",
-            "confirmed",
+            "likely",
         ),
         (
             dict(replays=Replays("expandable_segments:True"), growth=STEADY, steps_as_full=1),
@@ -132,11 +132,31 @@ def test_which_facts_lead_to_which_cause(facts, cause, confidence):
     assert verdict.headline and verdict.next_step.what
 
 
-def test_live_bytes_that_leave_no_room_are_confirmed_where_steps_were_counted_and_none_grew():
+def test_live_bytes_that_leave_no_room_are_confirmed_by_a_repeat_alone():
     full = replace(REFUSED, allocated_bytes=CARD - GIB)
-    over = replace(FAILED, refusal=replace(full, request_bytes=2 * GIB))
+    over = replace(FAILED, refusal=replace(full, request_bytes=2 * GIB), growth=STEADY)
     assert program_verdict(over).confidence == "likely"
-    assert program_verdict(replace(over, growth=STEADY)).confidence == "confirmed"
+    assert program_verdict(replace(over, without_limit=OVER)).confidence == "confirmed"
+
+
+def test_a_repeat_that_a_limit_ended_has_not_passed():
+    ended = replace(expandable(True), stopped="--seconds")
+    assert program_verdict(replace(FAILED, expandable=ended)).confidence != "confirmed"
+    over = replace(FAILED, expandable=ended, without_limit=OVER)
+    assert program_verdict(over).cause == "true-capacity"
+
+
+def test_growth_that_is_less_than_what_is_missing_is_not_why_the_card_is_full():
+    small_leak = replace(GREW, growers=(replace(GREW.growers[0], kept_bytes=GIB),))
+    short = replace(REFUSED, allocated_bytes=7 * GIB, request_bytes=4 * GIB)
+    facts = replace(FAILED, refusal=short, growth=small_leak, without_limit=OVER)
+    assert program_verdict(facts).cause == "true-capacity"
+
+
+def test_a_second_card_that_nobody_uses_changes_nothing():
+    idle = (CardUse(0, 1, 7 * GIB), CardUse(1, 0, 0))
+    leak = replace(FAILED, cards=idle, growth=GREW, without_limit=OVER)
+    assert program_verdict(leak).cause == "user-leak"
 
 
 def test_a_program_that_ran_to_its_end_is_healthy_whether_it_caught_an_out_of_memory_or_none():

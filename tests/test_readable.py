@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 75_390,
+    "allocator": 75_550,
     "batch": 30_050,
     "commands": 12_770,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 45_560,
+    "judge": 45_610,
     "look": 53_345,
     "rehearse": 17_860,
     "settings": 11_280,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_203,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 363_780,
+    "TOTAL": 364_000,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

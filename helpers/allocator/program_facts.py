@@ -84,15 +84,20 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     requests = requests_of(study.trace)
     refusal, operation = _recorded_refusal(study, requests)
     if refusal is None and study.card.capacity_bytes < AMPLE_BYTES:
-        refusal, operation = _replayed_refusal(study)
+        try:
+            refusal, operation = _replayed_refusal(study)
+        except ValueError:
+            operation = len(study.trace)  # it cannot be replayed on that card
     live = requests.live
-    processes = record.get("processes", ())
+    processes = record.get("processes") or ()
     repeats = record.get("counterfactual") or {}
+    expandable = _repeat(repeats.get("expandable"))
     capacity_bytes = study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
     facts = ProgramFacts(
         source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
-        exit_code=record.get("exit_code"),
+        exit_code=None if record.get("stopped") else record.get("exit_code"),
+        recording_is_whole=not any(call.action == "oom" for call in study.trace.driver),
         ooms=sum(row.get("ooms", 0) for row in processes),
         capacity_bytes=capacity_bytes,
         usable_bytes=max(0, capacity_bytes - study.card.held_bytes),
@@ -107,11 +112,11 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
         without_limit=_repeat(repeats.get("without_limit")),
-        expandable=_repeat(repeats.get("expandable")),
+        expandable=expandable if _is_on(expandable, study.card.capacity_bytes) else None,
         settings=_settings_trouble(study.trace, processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         trace=shlex.quote(str(path)) if path else "TRACE",
-        command=shlex.join(record.get("command", ())),
+        command=shlex.join(record.get("command") or ()),
         capacity_option=f"--capacity {capacity_bytes >> 20}MiB" if capacity_bytes else "",
     )
     if refusal is None:
@@ -128,7 +133,9 @@ def _settings_trouble(
     for process in processes:
         variables = process.get("allocator_variables")
         if variables and process.get("devices"):
-            return settings_trouble(variables, in_force, process.get("torch") or {})
+            trouble = settings_trouble(variables, in_force, process.get("torch") or {})
+            ran = trouble is not None and trouble.fatal and len(trace) > 0
+            return None if ran else trouble
     return None
 
 
@@ -265,10 +272,10 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
     each card's highest peak of any process.
     """
     stats: dict[int, list[Mapping[str, int]]] = {}
-    for process in record.get("processes", ()):
+    for process in record.get("processes") or ():
         for device in process.get("devices") or ():
-            stats.setdefault(device["index"], []).append(device["stats"])
-    together = {use["index"]: use for use in record.get("devices", ())}
+            stats.setdefault(device.get("index", 0), []).append(device.get("stats", {}))
+    together = {use["index"]: use for use in record.get("devices") or ()}
     cards = []
     for index, processes in sorted(stats.items()):
         peaks = [row.get("reserved_bytes.all.peak", 0) for row in processes]
@@ -277,10 +284,10 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
             for row in processes
         )
         use = together.get(index)
-        if use and use["in_step"]:
+        if use and use.get("in_step"):
             unused = 0  # what a rank keeps cached at its end was not unused at the peaks
         needed = use["sum_bytes"] if use else max(peaks)
-        users = len(use["peak_bytes"]) if use else sum(peak > 0 for peak in peaks)
+        users = len(use["peak_bytes"]) if use else min(1, max(peaks))
         cards.append(CardUse(index, users, needed, unused))
     return tuple(cards)
 
@@ -290,13 +297,18 @@ def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
     if not fields:
         return None
     return Repeat(
-        capacity_bytes=int(fields["capacity_bytes"]),
-        conf=str(fields["conf"]),
-        fits=bool(fields["fits"]),
-        stopped=str(fields["stopped"]),
-        peak_allocated_bytes=int(fields["peak_allocated_bytes"] or 0),
-        peak_reserved_bytes=int(fields["peak_reserved_bytes"] or 0),
+        capacity_bytes=int(fields.get("capacity_bytes") or 0),
+        conf=str(fields.get("conf") or ""),
+        fits=bool(fields.get("fits")),
+        stopped=str(fields.get("stopped") or ""),
+        peak_allocated_bytes=int(fields.get("peak_allocated_bytes") or 0),
+        peak_reserved_bytes=int(fields.get("peak_reserved_bytes") or 0),
     )
+
+
+def _is_on(repeat: Repeat | None, capacity_bytes: int) -> bool:
+    """Whether a repeat ran on a card of that size: on another it answers another question."""
+    return repeat is not None and repeat.capacity_bytes == capacity_bytes
 
 
 def _replays(study: Study, league: WhatIf | None) -> Replays | None:
@@ -304,8 +316,9 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
     if league is not None:
         if league.needs_bytes:
             return Replays(None, league.needs_bytes)
-        row = next(row for row in league.rows if row.settings == league.use)
-        return Replays(league.use, peak_bytes=row.peak_reserved_high_bytes)
+        passing = {row.settings: row for row in league.rows if row.passes}
+        use = next((conf for conf in FIRST_TRIED if conf in passing), league.use)
+        return Replays(use, peak_bytes=passing[use].peak_reserved_high_bytes)
     tried: tuple[str, ...] = FIRST_TRIED
     if len(study.trace) <= MOST_EVENTS:
         tried += grid(behaviour(study.torch, study.build))

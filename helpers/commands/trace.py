@@ -137,7 +137,8 @@ def whatif(arguments: argparse.Namespace) -> int:
         return say(arguments, rows, replays.sweep_table(answers), subject.remarks)
     lines, why_none = lines_that_save(studies[0], answers[0])
     subject.notes += why_none
-    verdict = trace_verdict.verdict(studies[0], answers[0])
+    tried_all = not (arguments.conf or arguments.only)
+    verdict = trace_verdict.verdict(studies[0], answers[0] if tried_all else None)
     answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
     texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer)]
     if lines:

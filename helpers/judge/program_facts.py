@@ -97,6 +97,11 @@ class Repeat:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
 
+    @property
+    def finishes(self) -> bool:
+        """It ended by itself, and well."""
+        return self.fits and not self.stopped
+
 
 @dataclass(frozen=True)
 class Replays:
@@ -140,7 +145,8 @@ class ProgramFacts:
     ``source``: what the figures rest on, such as "recording of train.pickle". ``is_real``: torch's
     own allocator ran, on a card or in a rehearsal; a made trace proves something about itself
     alone. ``exit_code``: None where no record says how the program ended. ``ooms``: how often a
-    request was refused, caught ones included. ``usable_bytes``: what the process can have of the
+    request was refused, caught ones included. ``recording_is_whole``: it does not end at a request
+    that was refused when it was recorded. ``usable_bytes``: what the process can have of the
     card; 0 where that is not known. ``most_live_before_bytes``: the most that was live at any
     time before the refused request; ``steps_as_full``: in how many steps it was as much as with
     that request. ``conf_variable``: the name that this build reads the
@@ -158,6 +164,7 @@ class ProgramFacts:
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     allocated_at_end_bytes: int = 0
+    recording_is_whole: bool = True
     refusal: Refusal | None = None
     most_live_before_bytes: int = 0
     steps_as_full: int = 0

@@ -1,8 +1,10 @@
 """Why did the recorded program fail, or did it?
 
-One answer from all that its recording shows. What grows outranks what does not fit, for a
-program that keeps more with each step fills any card; a full card outranks fragmentation, for
-no setting makes room that is not there; fragmentation is confirmed by a counterfactual alone.
+One answer from all that its recording shows. Asked in this order: does a setting come too late or
+does torch refuse it; do processes share a card that is too small for them; was anything refused,
+and did the program go on; does the whole program pass under another setting; does it keep more
+with each step; is one of several cards full; do others hold the card; does the request lie in
+pieces; is it too much. Only a repeat, or a recording that goes on behind the request, confirms.
 """
 
 from __future__ import annotations
@@ -44,11 +46,9 @@ def _verdict(facts: ProgramFacts) -> Verdict:
     refusal = facts.refusal
     if facts.settings is not None and _explains(facts):
         return _setting(facts)
-    if _one_card_is_overfull(facts):
-        return _uneven(facts)
     shared = _overfull_together(facts)
     if shared is not None:
-        return _too_much_together(facts, shared)
+        return _uneven(facts) if _even_shares_fit(facts) else _too_much_together(facts, shared)
     if refusal is None:
         return _nothing_refused(facts)
     if facts.exit_code == 0 and not refusal.fails_in_replay:
@@ -57,6 +57,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return _fragmentation(facts, refusal)
     if facts.growth is not None and _growth_fills_the_card(facts, facts.growth, refusal):
         return _leak(facts, facts.growth, refusal)
+    if _one_card_is_overfull(facts):
+        return _uneven(facts)
     if _others_hold_it(facts, refusal):
         return _others(facts, refusal)
     if _only_lies_in_pieces(facts, refusal):
@@ -79,22 +81,23 @@ def _explains(facts: ProgramFacts) -> bool:
     if facts.refusal is None or "expandable_segments" not in facts.settings.instead:
         return False
     if facts.expandable is not None:
-        return facts.expandable.fits
+        return facts.expandable.finishes
     return facts.replays is not None and "expandable_segments" in (facts.replays.passes_with or "")
 
 
 def _one_card_is_overfull(facts: ProgramFacts) -> bool:
-    """Whether one of several cards does not hold what the program needs of it, though each would
-    hold an even share of all.
+    """Whether a request was refused on one of several cards in use, though each would hold an
+    even share of all.
     """
-    if len(facts.cards) < 2 or (facts.exit_code == 0 and _overfull_together(facts) is None):
-        return False
-    needed = [card.bytes for card in facts.cards]
-    if facts.refusal is not None:
-        needed[_fullest(facts).index] += facts.refusal.request_bytes
-    is_over = facts.refusal is not None or max(needed) > facts.usable_bytes
-    is_uneven = max(needed) >= 1.5 * min(needed) or _overfull_together(facts) is not None
-    return is_over and is_uneven and sum(needed) <= len(needed) * facts.usable_bytes
+    needed = [card.bytes for card in facts.cards if card.processes]
+    return len(needed) > 1 and max(needed) >= 1.5 * min(needed) and _even_shares_fit(facts)
+
+
+def _even_shares_fit(facts: ProgramFacts) -> bool:
+    """Whether each of several cards in use would hold an even share of all that is needed."""
+    needed = [card.bytes for card in facts.cards if card.processes]
+    asked = facts.refusal.request_bytes if facts.refusal is not None else 0
+    return len(needed) > 1 and sum(needed) + asked <= len(needed) * facts.usable_bytes
 
 
 def _fullest(facts: ProgramFacts) -> CardUse:
@@ -113,11 +116,16 @@ def _growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Re
     """Whether what grew is a good part of what fills the card, and the program goes on growing
     beyond the card where nothing limits it.
     """
-    if LEAST_KEPT * growth.kept_bytes < refusal.usable_bytes:
+    if not _is_large(growth, refusal) or growth.kept_bytes < refusal.missing_bytes:
         return False
-    if facts.without_limit is not None:
-        return _needs_more_than_it_can_have(facts, refusal)
-    return growth.kept_bytes >= refusal.missing_bytes
+    return facts.without_limit is None or _needs_more_than_it_can_have(facts, refusal)
+
+
+def _is_large(growth: GrowthFacts | None, refusal: Refusal) -> bool:
+    """Whether what grew is a good part of what the process can have."""
+    if growth is None or not growth.growers:
+        return False
+    return LEAST_KEPT * growth.kept_bytes >= refusal.usable_bytes
 
 
 def _others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -133,10 +141,11 @@ def _passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
     of a recording that goes on behind the request.
     """
     if facts.expandable is not None:
-        return facts.expandable.fits
+        return facts.expandable.finishes
     if facts.without_limit is not None or not _requests_pass(facts):
         return False
-    return refusal.fails_in_replay or _passes_with_room(facts, refusal)
+    is_whole = refusal.fails_in_replay and facts.recording_is_whole
+    return is_whole or _passes_with_room(facts, refusal)
 
 
 def _passes_with_room(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -163,7 +172,7 @@ def _only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
         return False
     if not _requests_pass(facts):
         return False
-    if facts.without_limit is not None and facts.without_limit.fits:
+    if facts.without_limit is not None and facts.without_limit.finishes:
         return True
     if facts.growth is not None:
         return facts.steps_as_full >= STEADY_STEPS
@@ -176,7 +185,8 @@ def _is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
     if _needs_more_than_it_can_have(facts, refusal):
         return True
     no_setting = facts.replays is not None and facts.replays.passes_with is None
-    return refusal.missing_bytes > 0 or no_setting or facts.expandable is not None
+    expandable_failed = facts.expandable is not None and not facts.expandable.stopped
+    return refusal.missing_bytes > 0 or no_setting or expandable_failed
 
 
 def _needs_more_than_it_can_have(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -226,7 +236,10 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
     growth = facts.growth
     grower = growth.growers[0] if growth is not None and growth.growers else None
     title = f"No request was refused in this recording: {sizes}"
-    if growth is not None and grower is not None and not ended_well:
+    if not facts.recording_is_whole:
+        title = f"What was recorded fits on this card, with {sizes}; the recording ends where "
+        title += "the program ran out of memory"
+    if growth is not None and grower is not None and facts.recording_is_whole:
         title = f"No request was refused in this recording; it {_keeps(grower, growth)}"
     if ended_well and facts.usable_bytes:
         title = f"The program ran to its end: {sizes}, of {show_bytes(facts.usable_bytes)}"
@@ -285,7 +298,7 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         evidence.append(_of_repeat(facts.without_limit, facts))
     if facts.expandable is not None:
         repeat = _of_repeat(facts.expandable, facts)
-        (against if facts.expandable.fits else evidence).append(repeat)
+        (against if facts.expandable.finishes else evidence).append(repeat)
     is_measured = facts.without_limit is not None
     keeper = grower.keeper or "what is kept there"
     return Verdict(
@@ -408,17 +421,17 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     summary = f"{title}."
     growth = facts.growth
     alternatives = []
-    if growth is not None and LEAST_KEPT * growth.kept_bytes >= refusal.usable_bytes:
+    if growth is not None and _is_large(growth, refusal):
         summary += f" It also {_keeps(growth.growers[0], growth)}: a longer run ends by that."
         evidence.append(_of_growth(facts, growth))
         alternatives.append(Alternative("user-leak", "weak"))
-    whole_program_passed = facts.expandable is not None or refusal.fails_in_replay
+    is_whole = refusal.fails_in_replay and facts.recording_is_whole
+    whole_program_passed = facts.expandable is not None or is_whole
     replays = facts.replays
     if facts.expandable is None and replays is not None and replays.peak_bytes:
         says = f"Reserved at the most in the replay under {setting or 'the default settings'}"
         evidence.append(_size("replayed", replays.peak_bytes, facts, says))
-    is_steady = facts.without_limit is None and facts.steps_as_full >= STEADY_STEPS
-    is_certain = not alternatives and (whole_program_passed or is_steady)
+    is_certain = not alternatives and whole_program_passed
     return Verdict(
         cause="allocator-fragmentation",
         confidence="confirmed" if is_certain else "likely",
@@ -462,8 +475,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         more = facts.replays.needs_bytes
         evidence.append(_size("needs", more, facts, "Missing under the best setting"))
     evidence += _of_holding(facts)
-    has_steps = facts.growth is not None and facts.growth.steps > 0
-    is_certain = is_over or (refusal.missing_bytes > 0 and has_steps)
+    is_certain = is_over
     summary = f"{title}."
     if not facts.reached_first_step:
         summary += " It did not get through its first step."
