@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 75_550,
+    "allocator": 75_600,
     "batch": 30_050,
     "commands": 12_770,
     "face": 5_300,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_203,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 364_000,
+    "TOTAL": 364_050,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -89,7 +89,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         except ValueError:
             operation = len(study.trace)  # it cannot be replayed on that card
     live = requests.live
-    processes = record.get("processes") or ()
+    processes = _rows_in(record, "processes")
     repeats = record.get("counterfactual") or {}
     expandable = _repeat(repeats.get("expandable"))
     capacity_bytes = study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
@@ -116,7 +116,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         settings=_settings_trouble(study.trace, processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         trace=shlex.quote(str(path)) if path else "TRACE",
-        command=shlex.join(record.get("command") or ()),
+        command=shlex.join(_rows_in(record, "command")),
         capacity_option=f"--capacity {capacity_bytes >> 20}MiB" if capacity_bytes else "",
     )
     if refusal is None:
@@ -272,10 +272,10 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
     each card's highest peak of any process.
     """
     stats: dict[int, list[Mapping[str, int]]] = {}
-    for process in record.get("processes") or ():
-        for device in process.get("devices") or ():
+    for process in _rows_in(record, "processes"):
+        for device in _rows_in(process, "devices"):
             stats.setdefault(device.get("index", 0), []).append(device.get("stats", {}))
-    together = {use["index"]: use for use in record.get("devices") or ()}
+    together = {use["index"]: use for use in _rows_in(record, "devices")}
     cards = []
     for index, processes in sorted(stats.items()):
         peaks = [row.get("reserved_bytes.all.peak", 0) for row in processes]
@@ -284,10 +284,13 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
             for row in processes
         )
         use = together.get(index)
+        needed = max(peaks)
+        users = min(1, needed)
+        if use:
+            needed = use["sum_bytes"]
+            users = len(use["peak_bytes"])
         if use and use.get("in_step"):
             unused = 0  # what a rank keeps cached at its end was not unused at the peaks
-        needed = use["sum_bytes"] if use else max(peaks)
-        users = len(use["peak_bytes"]) if use else min(1, max(peaks))
         cards.append(CardUse(index, users, needed, unused))
     return tuple(cards)
 
@@ -297,13 +300,29 @@ def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
     if not fields:
         return None
     return Repeat(
-        capacity_bytes=int(fields.get("capacity_bytes") or 0),
-        conf=str(fields.get("conf") or ""),
+        capacity_bytes=_size_in(fields, "capacity_bytes"),
+        conf=str(fields.get("conf", "")),
         fits=bool(fields.get("fits")),
-        stopped=str(fields.get("stopped") or ""),
-        peak_allocated_bytes=int(fields.get("peak_allocated_bytes") or 0),
-        peak_reserved_bytes=int(fields.get("peak_reserved_bytes") or 0),
+        stopped=str(fields.get("stopped", "")),
+        peak_allocated_bytes=_size_in(fields, "peak_allocated_bytes"),
+        peak_reserved_bytes=_size_in(fields, "peak_reserved_bytes"),
     )
+
+
+def _rows_in(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    """A list of a record; empty where it is not there."""
+    rows = fields.get(name)
+    if rows is None:
+        return ()
+    return tuple(rows)
+
+
+def _size_in(fields: Mapping[str, Any], name: str) -> int:
+    """A size of a record; 0 where it is not there or was not known."""
+    size = fields.get(name)
+    if size is None:
+        return 0
+    return int(size)
 
 
 def _is_on(repeat: Repeat | None, capacity_bytes: int) -> bool:

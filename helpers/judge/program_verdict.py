@@ -48,7 +48,9 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return _setting(facts)
     shared = _overfull_together(facts)
     if shared is not None:
-        return _uneven(facts) if _even_shares_fit(facts) else _too_much_together(facts, shared)
+        if _even_shares_fit(facts):
+            return _uneven(facts)
+        return _too_much_together(facts, shared)
     if refusal is None:
         return _nothing_refused(facts)
     if facts.exit_code == 0 and not refusal.fails_in_replay:
@@ -96,8 +98,10 @@ def _one_card_is_overfull(facts: ProgramFacts) -> bool:
 def _even_shares_fit(facts: ProgramFacts) -> bool:
     """Whether each of several cards in use would hold an even share of all that is needed."""
     needed = [card.bytes for card in facts.cards if card.processes]
-    asked = facts.refusal.request_bytes if facts.refusal is not None else 0
-    return len(needed) > 1 and sum(needed) + asked <= len(needed) * facts.usable_bytes
+    total = sum(needed)
+    if facts.refusal is not None:
+        total += facts.refusal.request_bytes
+    return len(needed) > 1 and total <= len(needed) * facts.usable_bytes
 
 
 def _fullest(facts: ProgramFacts) -> CardUse:
