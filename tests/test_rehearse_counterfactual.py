@@ -255,10 +255,10 @@ def test_a_folder_that_may_not_be_written_is_copied_as_it_is_and_goes_again(fold
 
 
 def test_absolute_paths_into_the_folder_lead_into_its_copy_and_others_stay():
-    here, copy = Path("/home/a/work"), Path("/tmp/c/home/a/work")
-    words = ["/home/a/work/.venv/bin/python", "/home/a/work/train.py", "--out=/home/a/work"]
-    words += ["/home/a/workshop/x.py", "/mnt/home/a/work", "sh -c 'cd /home/a/work; ls'"]
-    moved = [word.replace("/home/a/work", str(copy)) for word in words]
+    here, copy = Path("/srv/train"), Path("/copies/c/srv/train")
+    words = ["/srv/train/.venv/bin/python", "/srv/train/train.py", "--out=/srv/train"]
+    words += ["/srv/trainer/x.py", "/mnt/srv/train", "sh -c 'cd /srv/train; ls'"]
+    moved = [word.replace("/srv/train", str(copy)) for word in words]
     assert scratch.in_copy(words, here, copy) == [*moved[:3], *words[3:5], moved[5]]
 
 
