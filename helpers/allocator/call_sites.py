@@ -95,11 +95,6 @@ class Requests:
         """The operation after which most is live, the first of them; -1 for an empty trace."""
         return int(self.live.argmax()) if len(self.trace) else -1
 
-    @property
-    def ran_out(self) -> bool:
-        """Whether the trace runs out of memory."""
-        return any(call.action == "oom" for call in self.trace.driver)
-
     @cached_property
     def fullest(self) -> int:
         """The operation that ran out of memory, the last of them; else the peak."""

@@ -153,13 +153,13 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         return RecordedGrowth(
             requests=seen,
             steps_begun=begun,
-            ran_out=requests.ran_out,
+            ran_out=trace.ran_out,
             growth=growth,
             growers=growers,
             is_longer=seen is longer,
             ended_well=ended_well,
         )
-    return RecordedGrowth(requests, begun, requests.ran_out, why_not=why_not)
+    return RecordedGrowth(requests, begun, trace.ran_out, why_not=why_not)
 
 
 def growth_words(trace: Trace) -> str:

@@ -128,7 +128,7 @@ class _Search:
         """
         sites = self.requests.site
         in_steps = (self.asked_in >= 0) & (self.asked_in < self.last)
-        return self.requests.ran_out or bool(np.isin(sites[-1], sites[in_steps]))
+        return self.requests.trace.ran_out or bool(np.isin(sites[-1], sites[in_steps]))
 
     def _keeping_sites(self, stays: np.ndarray, held: np.ndarray) -> list[int]:
         """The call sites of which more and more is there two steps later, and some of it when

@@ -97,7 +97,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
         exit_code=None if record.get("stopped") else record.get("exit_code"),
-        recording_is_whole=not any(call.action == "oom" for call in study.trace.driver),
+        recording_is_whole=not study.trace.ran_out,
         ooms=sum(row.get("ooms", 0) for row in processes),
         capacity_bytes=capacity_bytes,
         usable_bytes=max(0, capacity_bytes - study.card.held_bytes),

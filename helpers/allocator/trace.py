@@ -145,6 +145,11 @@ class Trace:
         by_label = self.header.get("label") == RECORDED_ON_GPU
         return bool(self.header.get("recorded_by_gpu", by_label))
 
+    @property
+    def ran_out(self) -> bool:
+        """Whether the recorded program ran out of memory itself: the rest of it may be missing."""
+        return any(call.action == "oom" for call in self.driver)
+
     @cached_property
     def live_at_start(self) -> list[tuple[StartSegment, StartBlock]]:
         """The blocks in use before the first operation, allocated or awaiting their free."""

@@ -124,7 +124,7 @@ def whatif(
         groups=missing.groups,
         warnings=warnings,
         grows=growth_words(trace),
-        ends_at_failure=any(call.action == "oom" for call in trace.driver),
+        ends_at_failure=trace.ran_out,
     )
 
 

@@ -111,7 +111,7 @@ def whatif(arguments: argparse.Namespace) -> int:
         of / 8; may be given again
     Example: whatif run.pickle --capacity 20GiB
     """
-    from helpers.allocator.edits.comparison import lines_that_save, recording_failed
+    from helpers.allocator.edits.comparison import lines_that_save
     from helpers.allocator.views import edits, replays, trace_verdict
     from helpers.commands.trace_subject import Subject
 
@@ -142,7 +142,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
     texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer)]
     if lines:
-        texts += ["", edits.lines(lines, recording_failed(subject.study.trace))]
+        texts += ["", edits.lines(lines, subject.study.trace.ran_out)]
     return say(arguments, as_dict(answer), *texts, subject.remarks)
 
 

@@ -113,7 +113,7 @@ class WhatIf(Result):
     @property
     def lines(self) -> Shown:
         """The program's own lines, each with the change that alone saves the run."""
-        recording_fails = comparison.recording_failed(self.trace.study.trace)
+        recording_fails = self.trace.study.trace.ran_out
         ranking, why_none = self._ranked
         return edits.lines(ranking, recording_fails, why_none)
 

@@ -12,7 +12,6 @@ from helpers.allocator.edits.edit import Edit
 from helpers.allocator.edits.edited import Edited, edited
 from helpers.allocator.edits.ranking import ranked
 from helpers.allocator.study import Study
-from helpers.allocator.trace import Trace
 from helpers.ground import contract
 from helpers.ground.replays import LineEdit, WhatIf
 
@@ -66,7 +65,7 @@ def compare_edits(study: Study, edits: Sequence[Edit]) -> Comparison:
     confs = CONFS if len(study.trace) > MOST_EVENTS else None
     before = study.what_if(confs)
     after = replace(study, trace=trace).what_if(confs) if edits else before
-    return Comparison(list(edits), results, before, after, recording_failed(study.trace))
+    return Comparison(list(edits), results, before, after, study.trace.ran_out)
 
 
 def lines_that_save(study: Study, answer: WhatIf) -> tuple[list[LineEdit], list[str]]:
@@ -85,8 +84,3 @@ def lines_that_save(study: Study, answer: WhatIf) -> tuple[list[LineEdit], list[
         return ranked(study, confs), []
     except LinesError:
         return [], []
-
-
-def recording_failed(trace: Trace) -> bool:
-    """Whether the recorded program ran out of memory itself, so that the rest of it is missing."""
-    return any(call.action == "oom" for call in trace.driver)
