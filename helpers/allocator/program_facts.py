@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         capacity_bytes=capacity_bytes,
         usable_bytes=max(0, capacity_bytes - study.card.held_bytes),
         peak_allocated_bytes=int(live.max(initial=0)),
-        peak_reserved_bytes=_most_reserved(study.trace),
+        peak_reserved_bytes=max(_reserved(study.trace)),
         allocated_at_end_bytes=int(live[-1]) if len(live) else 0,
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
@@ -150,15 +151,12 @@ def _recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None,
     if not refused or is_another_card:
         return None, len(trace)
     call = trace.driver[refused[-1]]
-    reserved = start_bytes(trace.start)
-    for earlier in trace.driver[: refused[-1]]:
-        reserved += RESERVED.get(earlier.action, 0) * earlier.size
     return (
         Refusal(
             request_bytes=call.size,
             device_free_bytes=call.address,
             allocated_bytes=int(requests.live[call.event]) if len(trace) else 0,
-            reserved_bytes=reserved,
+            reserved_bytes=_reserved(trace)[refused[-1]],
             where=_line_of(trace, call.event),
             callers=_callers(trace, call.event),
         ),
@@ -192,33 +190,28 @@ def _replayed_refusal(study: Study) -> tuple[Refusal | None, int]:
 
 def _line_of(trace: Trace, operation: int) -> str:
     """The program's own line of an operation, or the innermost line of Python that it has."""
-    if trace.frame is None or not 0 <= operation < len(trace):
-        return ""
-    stack = int(trace.frame[operation])
-    if stack < 0:
-        return ""
-    site = site_of(trace.frames[stack])
+    site = site_of(_stack_of(trace, operation))
     return site.name if site.line else ""
 
 
 def _callers(trace: Trace, operation: int) -> tuple[str, ...]:
     """The program's own lines that led to that of an operation, the nearest first."""
-    if trace.frame is None or not 0 <= operation < len(trace):
-        return ()
-    stack = int(trace.frame[operation])
-    frames = trace.frames[stack] if stack >= 0 else ()
-    lines = [frame for frame in frames if own_line(frame)]
+    lines = [frame for frame in _stack_of(trace, operation) if own_line(frame)]
     return tuple(lines[1 : MOST_CALLERS + 1])
 
 
-def _most_reserved(trace: Trace) -> int:
-    """The most that the driver's calls of a recording reserve; 0 where none is recorded."""
-    reserved = start_bytes(trace.start)
-    most = reserved
-    for call in trace.driver:
-        reserved += RESERVED.get(call.action, 0) * call.size
-        most = max(most, reserved)
-    return most
+def _stack_of(trace: Trace, operation: int) -> tuple[str, ...]:
+    """The stack of an operation, innermost frame first; empty where it was not recorded."""
+    if trace.frame is None or not 0 <= operation < len(trace):
+        return ()
+    stack = int(trace.frame[operation])
+    return trace.frames[stack] if stack >= 0 else ()
+
+
+def _reserved(trace: Trace) -> list[int]:
+    """What is reserved before each of the driver's calls of a recording, and after the last."""
+    changes = (RESERVED.get(call.action, 0) * call.size for call in trace.driver)
+    return list(accumulate(changes, initial=start_bytes(trace.start)))
 
 
 def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:

@@ -104,10 +104,6 @@ def _even_shares_fit(facts: ProgramFacts) -> bool:
     return len(needed) > 1 and total <= len(needed) * facts.usable_bytes
 
 
-def _fullest(facts: ProgramFacts) -> CardUse:
-    return max(facts.cards, key=lambda card: card.bytes)
-
-
 def _overfull_together(facts: ProgramFacts) -> CardUse | None:
     """The first card that does not hold what several processes need of it together."""
     for card in facts.cards:
@@ -217,11 +213,9 @@ def _setting(facts: ProgramFacts) -> Verdict:
         title=trouble.says,
         summary=f"{trouble.says}.",
         evidence=evidence,
-        next_step=NextStep(
+        next_step=_start_anew(
             what=trouble.advice[:1].upper() + trouble.advice[1:],
             command=f"export {trouble.instead}" if trouble.instead else "",
-            precondition="the program is started anew; a running one keeps what it has",
-            blast_radius="programs started from this shell",
         ),
     )
 
@@ -325,7 +319,7 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
 
 def _uneven(facts: ProgramFacts) -> Verdict:
     """One card of the job is full, and the others have room."""
-    fullest = _fullest(facts)
+    fullest = max(facts.cards, key=lambda card: card.bytes)
     others = [card for card in facts.cards if card is not fullest]
     most = max(card.bytes for card in others)
     title = f"Card {fullest.index} holds {show_bytes(fullest.bytes)} and is full; "
@@ -444,12 +438,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         alternatives=alternatives,
         evidence=evidence,
         missing=[] if is_certain else [_repeat_decides(facts)],
-        next_step=NextStep(
-            what="Set it before the program starts",
-            command=command,
-            precondition="the program is started anew; a running one keeps what it has",
-            blast_radius="programs started from this shell",
-        ),
+        next_step=_start_anew(what="Set it before the program starts", command=command),
     )
 
 
@@ -542,6 +531,16 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 
 
 # The words.
+
+
+def _start_anew(what: str, command: str) -> NextStep:
+    """A step that changes a variable of the program's environment."""
+    return NextStep(
+        what=what,
+        command=command,
+        precondition="the program is started anew; a running one keeps what it has",
+        blast_radius="programs started from this shell",
+    )
 
 
 def _keeps(grower: Grower, growth: GrowthFacts) -> str:
