@@ -298,3 +298,13 @@ def test_every_door_to_a_trace_leads_with_the_same_answer(program, cause, tmp_pa
         assert first_words.startswith(answers[-1].headline), door
     assert {answer.cause for answer in answers} == {cause}
     assert len({answer.headline for answer in answers}) == 1
+
+
+def test_a_record_whose_fields_are_null_is_read_as_one_that_has_none(tmp_path):
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(leaking().snapshot(), 4))
+    alone = verb("diagnose", path, "--json")
+    (tmp_path / "run.record").mkdir()
+    nulls = dict.fromkeys(("processes", "command", "counterfactual", "devices", "exit_code"))
+    (tmp_path / "run.record/record.json").write_text(json.dumps(nulls))
+    assert verb("diagnose", path, "--json") == alone

@@ -47,7 +47,9 @@ def record_of(path: Path | None) -> Mapping[str, Any]:
         record = json.loads(whole(path.with_suffix(".record") / "record.json"))
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
+    if not isinstance(record, dict):
+        return {}
+    return {name: value for name, value in record.items() if value is not None}
 
 
 def with_record(trace: Trace, path: Path) -> Trace:
