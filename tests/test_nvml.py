@@ -45,6 +45,7 @@ def test_structures_are_those_of_nvidias_own_package():
         (nvml.Memory, "c_nvmlMemory_v2_t"),
         (nvml.Pci, "nvmlPciInfo_t"),
         (nvml.Process, "c_nvmlProcessInfo_v3_t"),
+        (nvml.Window, "c_nvmlBAR1Memory_t"),
     )
 
     def layout(shape):
@@ -104,6 +105,7 @@ def test_nvml_is_read_in_a_child(ask):
     assert (first["graphics"], first["cuda_driver"]) == ([], "13.0")
     gpus = nvidia.gpus(box(nvml=[first, second]))
     assert [gpu.used.status for gpu in gpus] == ["ok", NOT_ALLOWED]
+    assert (gpus[1].bar1_total.bytes, gpus[1].bar1_used.bytes) == (256, 250)
     assert "Insufficient Permissions" in gpus[1].used.why
     why = "nvmlDeviceGetGraphicsRunningProcesses_v3: Not Supported"
     assert second["unread"]["graphics"]["why"] == why

@@ -78,7 +78,7 @@ class Box:
     def unattributed(self) -> list[str]:
         """A line for each part of a ledger that nothing accounts for."""
         return [
-            f"{book.account} {book.pci}".strip()
+            f"{book.account} {book.place}".strip()
             + f": {row.bytes.show()} of {book.used.show()}, {row.words}"
             for book in self.ledgers
             for row in book.rows

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from helpers.ground.shapes import Reading, seen
+from helpers.ground.units import show_bytes
 from helpers.judge import form
 from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.failing_card import card_of, holders_beside, slices_of
+from helpers.judge.figure_observations import RAM_SHARE
 from helpers.judge.kernel_observations import kernel_observations
 from helpers.judge.observation import Observation, make_observation
 from helpers.judge.obstacles import obstacles
@@ -19,6 +22,7 @@ from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, numbered_by_host, one_each
+from helpers.look.machine import machine
 from helpers.look.processes import processes
 
 OBSERVATION_OF_OBSTACLE = {
@@ -28,6 +32,9 @@ OBSERVATION_OF_OBSTACLE = {
     "variable": "gpus-hidden",
 }
 STOPPED = ("T", "t")
+STALL_PERCENT = 10
+"""A machine whose programs all wait for memory a tenth of the time does little else; one that
+only reads files again stays near 0."""
 TOTALS = ("sysfs VRAM", "nvidia-smi")
 """The layers whose total is the card's own."""
 
@@ -39,6 +46,7 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         *_access(bundle, cards, vendor_of(evidence.messages)),
         *_build(bundle, cards),
         *_holders(bundle, cards, evidence),
+        *_of_ram(bundle),
         *kernel_observations(evidence, bundle),
     ]
     constructed = {item.id for item in bundle.items if item.constructed}
@@ -110,10 +118,23 @@ def _holders(
     a_rank_failed = form("rank").search(evidence.error_text) is not None
     for card in cards:
         yield from _of_pools(bundle, card)
-        for holder in card.holders:
+        yield from _of_window(card)
+        totals = (pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok)
+        total = next(totals, None)
+        parts = slices_of(card, evidence)
+        if parts:
+            total = parts[0].total
+            says = f"The program runs in a MIG device of {card.pci} that has this much"
+            yield _observed("mig-slice", total, says)
+        holders = holders_beside(card, cards, evidence)
+        outside = _outside_bytes(card, cards, evidence)
+        for holder in holders:
             is_python = form("python's process").match(holder.name) is not None
-            yield from _of_holder(card, holder, failing, a_rank_failed and is_python)
-        sizes = [holder.memory.bytes for holder in one_each(card.holders)]
+            is_rank = a_rank_failed and is_python
+            is_certain = holder.memory.bytes >= whose.NAMED_SHARE * outside
+            for observation in _of_holder(holder, total, failing, is_rank):
+                yield replace(observation, proof=observation.proof and is_certain)
+        sizes = [holder.memory.bytes for holder in one_each(holders)]
         others = [size for size in sizes if not whose.is_within(size, failing)]
         for account in evidence.accounts:
             if account.outside and sum(others) >= whose.NAMED_SHARE * account.outside.bytes > 0:
@@ -126,8 +147,53 @@ def _holders(
             yield _observed("zombie-listed", reading, says)
 
 
+def _of_ram(bundle: Bundle) -> Iterator[Observation]:
+    """Whether the RAM is at its end, the page cache not counted, and programs wait for it."""
+    box = machine(bundle)
+    left = box.ram_available
+    if left.ok and left.bytes < box.ram_total.bytes // RAM_SHARE:
+        yield _observed("ram-full", left, f"Available of {box.ram_total.show()} of RAM")
+    stall = box.memory_stall
+    if stall.ok and float(str(stall.value)) >= STALL_PERCENT:
+        swapped = show_bytes(box.swap_total.bytes - box.swap_free.bytes)
+        says = f"{stall.value} % of 10 s everything waited for memory, with {swapped} of "
+        says += f"{box.swap_total.show()} of swap in use"
+        yield _observed("memory-stall", stall, says)
+
+
+def _outside_bytes(card: Gpu, cards: tuple[Gpu, ...], evidence: CaseEvidence) -> int:
+    """What a holder has to cover before it proves anything where nobody says that the failing
+    program ran on this card of several: the most that a message leaves outside the program.
+    """
+    sizes = [
+        account.outside.bytes
+        for account in evidence.accounts
+        if account.outside and card_of(account.message, cards) is not card
+    ]
+    return max(sizes, default=0)
+
+
+def _of_window(card: Gpu) -> Iterator[Observation]:
+    """Whether the window to the card's memory (BAR1) is nearly used up or has room."""
+    window = card.window
+    memory = next((pool.total for pool in card.pools if pool.layer == "nvidia-smi"), None)
+    if window is None or memory is None or not window.used.ok:
+        return
+    name = whose.window_state(window.total.bytes, window.used.bytes, memory.bytes)
+    if name:
+        says = f"In use of the {window.total.show()} window (BAR1) to the {memory.show()} of "
+        yield replace(_observed(name, window.used, f"{says}{card.pci}"), remedy="bar1")
+
+
 def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
-    """What is free of the largest pool, and what no process holds."""
+    """What is free of the largest pool or of each MIG device, and what no process holds."""
+    for part in card.slices:
+        if part.free.ok:
+            name = f"free:{card.pci} MIG device {part.index}"
+            says = f"Free in MIG device {part.index} of {card.pci}, of {part.total.show()}"
+            yield _observed(name, part.free, says)
+    if card.slices:
+        return  # what is free of the whole card, no program gets
     totals = [pool for pool in card.pools if pool.layer in TOTALS]
     with_free = [pool for pool in (card.pools if card.integrated else totals) if pool.free.ok]
     largest = max(with_free, key=lambda pool: pool.total.bytes, default=None)
@@ -140,10 +206,10 @@ def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
 
 
 def _of_holder(
-    card: Gpu, holder: Holder, failing: list[tuple[int, int]], is_rank: bool
+    holder: Holder, total: Reading | None, failing: list[tuple[int, int]], is_rank: bool
 ) -> Iterator[Observation]:
     """A zombie or a stopped process that holds memory, or one that is not the failing program and
-    holds most; ``is_rank``: where the failing one is a rank, it may be another rank.
+    holds most of ``total``; ``is_rank``: where the failing one is a rank, it may be another rank.
     """
     size = holder.memory.bytes
     if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
@@ -154,8 +220,6 @@ def _of_holder(
         says = f"pid {holder.pid} ({holder.name}) is stopped and holds this much"
         yield _observed("stopped-holder", holder.memory, says)
         return
-    totals = (pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok)
-    total = next(totals, None)
     if total is None or numbered_by_host(holder):
         return
     if whose.is_another(size, total.bytes, failing):

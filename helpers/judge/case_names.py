@@ -118,10 +118,14 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     for account in evidence.accounts:
         rows += [(size.bytes, pid, "", "") for pid, size in account.others if pid]
     if evidence.bundle is not None:
-        from helpers.look.gpus import gpus  # only a captured box needs every layer's reader
+        # Only a captured box needs every layer's reader.
+        from helpers.judge.failing_card import holders_beside
+        from helpers.look.gpus import gpus
 
-        for gpu in gpus(evidence.bundle):
-            rows += [(h.memory.bytes, h.pid, h.name, h.state) for h in gpu.holders if h.memory.ok]
+        cards = gpus(evidence.bundle)
+        for card in cards:
+            holders = holders_beside(card, cards, evidence)
+            rows += [(h.memory.bytes, h.pid, h.name, h.state) for h in holders if h.memory.ok]
     states = {pid: state for _, pid, _, state in rows if state}
     rows = [row for row in rows if _covers(row[0], row[2], evidence)]
     if rows:

@@ -57,7 +57,9 @@ def _of_decision(decision: Decision, hearsay: tuple[str, ...], origin: str) -> O
     if layer is None:
         return None
     name = f"ceiling-{layer}"
-    if decision.confidence == "weak":
+    if decision.pattern == "page_cache":
+        name = "cache-counted-as-used"
+    elif decision.confidence == "weak":
         name = f"ceiling-{layer}-hint"
     value = decision.pattern if decision.binding_bytes is None else decision.binding_bytes
     observation = make_observation(

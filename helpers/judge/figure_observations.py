@@ -11,6 +11,7 @@ from helpers.ground.units import GIB, printed_size, show_bytes
 from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence, is_described
 from helpers.judge.hardware import device_names, is_hip
+from helpers.judge.holders import window_state
 from helpers.judge.observation import Observation, make_observation
 from helpers.look.figures import Figure, beside, figures_of_message
 from helpers.look.message import of_device
@@ -48,6 +49,7 @@ def size_observations(
         room = [*_room(figures)] if is_refused else []
         yield from room or _in_use(figures, kind)
     yield from _of_host(figures)
+    yield from _of_windows(figures)
     # Where RAM is shared, a total may be a limit.
     totals = [] if kind in (APU, UNIFIED) else figures
     yield from _above_the_named_card(evidence, names, totals)
@@ -120,6 +122,26 @@ def _of_host(figures: list[Figure]) -> Iterator[Observation]:
         says = f"Held by the kernel itself {kernel.name}".rstrip() + ", and by no process"
         held = make_observation("kernel-holds-ram", kernel.bytes, kernel.source, "tool", says)
         yield replace(held, remedy="slab")
+
+
+def _of_windows(figures: list[Figure]) -> Iterator[Observation]:
+    """A window to a card's memory (BAR1) that a tool shows, nearly used up or with room."""
+    memories = {
+        (figure.source, figure.device): figure
+        for figure in figures
+        if (figure.what, figure.pool) == ("total", "vram")
+    }
+    for total in figures:
+        memory = memories.get((total.source, total.device))
+        if (total.what, total.pool) != ("total", "bar") or memory is None:
+            continue
+        for used in beside(total, figures, "used"):
+            name = window_state(_bytes(total), _bytes(used), _bytes(memory))
+            says = f"In use of the {show_bytes(total.bytes)} window (BAR1) to a card's "
+            says += f"{show_bytes(memory.bytes)}"
+            if name:
+                state = make_observation(name, used.bytes, used.source, used.origin, says)
+                yield replace(state, remedy="bar1")
 
 
 def _largest(figures: list[Figure], kind: str, pools: tuple[str, ...]) -> Figure | None:

@@ -24,6 +24,8 @@ UNEXPLAINED_BYTES = 512 * MIB
 """Firmware, page tables and a console's framebuffer belong to no process: below both of these
 nothing is unexplained.
 """
+FULL_WINDOW_SHARE = 0.9
+"""Of a window of 256 MiB, more than the driver's own mappings (2 to 30 MiB) and a buffer or two."""
 NAMED_SHARE = 0.8
 """Listed processes that hold this share of what is outside the failing program hold it."""
 IN_USE_BYTES = GIB
@@ -83,6 +85,17 @@ def is_itself(size: int, process: Quantity) -> bool:
     figure.
     """
     return abs(size - process.bytes) <= process.precision_bytes + 2 * MIB
+
+
+def window_state(total: int, used: int, memory: int) -> str:
+    """What a window (BAR1) to a card's memory is, by its size, what is used of it and the memory,
+    in bytes: bar1-full, bar1-room, or empty between the two.
+
+    One as large as the memory is filled once for good, with Resizable BAR, and has room.
+    """
+    if total > memory // 2 or used < total // 2:
+        return "bar1-room"
+    return "bar1-full" if used >= FULL_WINDOW_SHARE * total else ""
 
 
 def is_left_by(size: Quantity, kept: Quantity) -> bool:

@@ -17,14 +17,16 @@ from dataclasses import dataclass, replace
 from helpers.ground.shapes import Reading, not_available, seen
 from helpers.ground.units import MIB, Quantity, show_bytes
 from helpers.judge.contradictions import RESERVED, TOTALS_AGREE, contradictions, pools_by_layer
-from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.failing_card import card_of, is_total_of_slice
 from helpers.judge.holders import is_itself
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import MessageSums, sums_of
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
-from helpers.look.holders import Holder, in_sight, numbered_by_host
+from helpers.look.holders import Holder, holding, in_sight, numbered_by_host, one_each
 from helpers.look.message import Message
+from helpers.look.nvidia import MigSlice
 
 DRIVER = "driver"
 MESSAGE = "message"
@@ -86,6 +88,13 @@ class GpuLedger:
     contradictions: tuple[str, ...]
     notes: tuple[str, ...] = ()
     left: str = "free"
+    part: str = ""
+    """The MIG device whose memory it counts, where the GPU is cut into several."""
+
+    @property
+    def place(self) -> str:
+        """The GPU by its address, and the part of it."""
+        return f"{self.pci} {self.part}".strip()
 
     def sum_bytes(self, *kinds: str) -> int:
         """What the rows of these kinds (all, where none is given) hold together; rows without a
@@ -132,7 +141,7 @@ def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
     books: dict[str, list[GpuLedger]] = {}
     if evidence.bundle is not None:
         cards = gpus(evidence.bundle)
-        books = {card.pci: [_of_driver(evidence.bundle, card)] for card in cards}
+        books = {card.pci: _of_card(evidence.bundle, card) for card in cards}
     for account in evidence.accounts:
         if account.message.event == "refused" and account.message.side == "device":
             _add_message(books, account, cards)
@@ -144,15 +153,54 @@ def _add_message(
     books: dict[str, list[GpuLedger]], account: Account, cards: tuple[Gpu, ...]
 ) -> None:
     """Put the ledger of a message beside the driver's of the GPU that it means."""
-    card = _gpu_of(account.message, cards)
+    card = card_of(account.message, cards)
     book = _of_message(account, card)
     if book is None:
         return
     if card is None:
         books.setdefault("", []).append(book)
         return
-    of_driver = books[card.pci][0]
-    books[card.pci] = [_split(of_driver, account.message), _compared(book, of_driver, card)]
+    memories = books[card.pci]
+    fitting = [at for at, memory in enumerate(memories) if _is_of(memory, account.message)]
+    if len(fitting) != 1:
+        memories.append(book)
+        return
+    of_driver = memories[fitting[0]]
+    compared = replace(_compared(book, of_driver, card), part=of_driver.part)
+    memories[fitting[0]] = _split(of_driver, account.message)
+    memories.insert(fitting[0] + 1, compared)
+
+
+def _is_of(book: GpuLedger, message: Message) -> bool:
+    """Whether the driver's ledger may be of the memory that a message is about."""
+    return (
+        not book.part or message.capacity is None or is_total_of_slice(book.total, message.capacity)
+    )
+
+
+def _of_card(bundle: Bundle, gpu: Gpu) -> list[GpuLedger]:
+    """The driver's ledger of a GPU, or of each MIG device that it is cut into."""
+    if not gpu.slices:
+        return [_of_driver(bundle, gpu)]
+    return [_of_slice(gpu, part) for part in gpu.slices]
+
+
+def _of_slice(gpu: Gpu, part: MigSlice) -> GpuLedger:
+    holders = one_each(
+        holder for holder in holding(gpu.holders) if holder.gpu_instance == part.gpu_instance
+    )
+    rows = tuple(_holder_row(holder, away=False) for holder in holders)
+    book = GpuLedger(
+        pci=gpu.pci,
+        account=DRIVER,
+        total=part.total,
+        used=part.used,
+        rows=rows,
+        tolerance_bytes=MIB + _spread(holders),
+        contradictions=(),
+        part=f"MIG device {part.index}",
+    )
+    return with_rest(book, _words_for_rest(list(rows), gpu))
 
 
 def _of_driver(bundle: Bundle, gpu: Gpu) -> GpuLedger:
@@ -423,29 +471,6 @@ def _compared(of_message: GpuLedger, of_driver: GpuLedger, gpu: Gpu) -> GpuLedge
         )
         of_message = replace(of_message, notes=(*of_message.notes, note))
     return of_message
-
-
-def _gpu_of(message: Message, cards: tuple[Gpu, ...]) -> Gpu | None:
-    """The GPU that a message means: by torch's index, else the only one that it can be."""
-    fitting = [card for card in cards if vendor_of((message,)) in ("", card.vendor)]
-    if message.device is not None:
-        index = str(message.device)
-        by_index = [card for card in fitting if card.indices.get("torch") == index]
-        if len(by_index) == 1:
-            return by_index[0]
-    if len(fitting) > 1 and message.capacity:
-        fitting = [card for card in fitting if _has_total(card, message.capacity)]
-    return fitting[0] if len(fitting) == 1 else None
-
-
-def _has_total(card: Gpu, capacity: Quantity) -> bool:
-    """Whether a layer of a GPU has the capacity that a message prints."""
-    margin = capacity.precision_bytes + TOTALS_AGREE
-    for pool in card.pools:
-        if pool.layer in ("torch", "KFD bank", "sysfs VRAM") and pool.total.ok:
-            if abs(pool.total.bytes - capacity.bytes) <= margin:
-                return True
-    return False
 
 
 def _said(quantity: Quantity | None, figure: str) -> Reading:

@@ -18,6 +18,7 @@ from helpers.look import framework
 from helpers.look.access import Identity, Node, access, identity
 from helpers.look.bundle import Bundle
 from helpers.look.environment import Variable, variables
+from helpers.look.nvidia import mig_uuids
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
 OVERFLOW_GID = 65534
@@ -108,7 +109,8 @@ class _Obstacles:
                 return "variable"
             there = gpus_there(self.bundle, name)
             if there and variable.value and variable.name != "NVIDIA_VISIBLE_DEVICES":
-                if visible_count(variable.value, there, name == "NVIDIA") == 0:
+                mig = mig_uuids(self.bundle)
+                if visible_count(variable.value, there, name == "NVIDIA", mig) == 0:
                     return "variable_names_none"
         return ""
 

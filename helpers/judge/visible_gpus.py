@@ -23,13 +23,20 @@ def gpus_there(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     return ("",) * len(counted or cards)
 
 
-def visible_count(value: str, uuids: Sequence[str], repeats_hide_all: bool) -> int | None:
+def visible_count(
+    value: str, uuids: Sequence[str], repeats_hide_all: bool, mig: Sequence[str] = ()
+) -> int | None:
     """How many of the GPUs the value leaves, None where it names one that cannot be looked up.
+
+    ``mig``: the UUIDs of the MIG devices, of which a process gets one.
 
     The list ends at the first number or UUID that is not there; one that comes twice hides all
     (``repeats_hide_all``: CUDA) or ends it. Source: torch/cuda/__init__.py,
     _parse_visible_devices, and ROCR-Runtime core/runtime/amd_filter_device.cpp.
     """
+    if value.startswith("MIG-") and mig:
+        word = value.split(",")[0].strip()
+        return int(any(uuid.startswith(word) for uuid in mig))
     if "MIG-" in value or ("GPU-" in value and not all(uuids)):
         return None
     chosen: list[int] = []

@@ -14,6 +14,7 @@ from . import drm, framework, kfd, nvidia, pci, rocm, ttm
 from .archive import BundleHostile
 from .holders import Holder, blind_spots, holders_of, unattributed
 from .machine import machine
+from .nvidia import MigSlice, NvidiaGpu
 
 VENDORS = {"0x1002": "AMD", "0x10de": "NVIDIA"}
 
@@ -43,7 +44,8 @@ class Gpu:
     its name there.
 
     ``unattributed`` is what is in use and no process seen here accounts for; ``blind_spots``
-    say which holders cannot be seen.
+    say which holders cannot be seen. ``slices`` are MIG devices, each with memory of its own;
+    ``window`` is BAR1, through which the CPU and other devices reach the memory.
     """
 
     pci: str
@@ -56,6 +58,17 @@ class Gpu:
     holders: tuple[Holder, ...]
     unattributed: Reading
     blind_spots: tuple[str, ...]
+    slices: tuple[MigSlice, ...] = ()
+    window: Pool | None = None
+
+    @property
+    def parts(self) -> tuple[Pool, ...]:
+        """Its MIG devices and its window, which are parts of its memory, as pools."""
+        pools = [
+            Pool(self.pci, f"MIG device {part.index}", part.total, part.used, part.free)
+            for part in self.slices
+        ]
+        return (*pools, self.window) if self.window else tuple(pools)
 
 
 MOST_GPUS = 256
@@ -130,6 +143,7 @@ def _vendor(layers: dict[str, Any]) -> str:
 def _gpu(bundle: Bundle, address: str, vendor: str, layers: dict[str, Any]) -> Gpu:
     integrated = _integrated(layers)
     holders = holders_of(bundle, address, layers, integrated)
+    of_nvidia: NvidiaGpu | None = layers.get("nvidia")
     drivers = [layers[name].driver for name in ("device", "card") if name in layers]
     if "nvidia" in layers:
         drivers.append("nvidia")
@@ -144,7 +158,16 @@ def _gpu(bundle: Bundle, address: str, vendor: str, layers: dict[str, Any]) -> G
         holders=holders,
         unattributed=unattributed(bundle, layers, integrated, holders),
         blind_spots=blind_spots(bundle, vendor),
+        slices=of_nvidia.slices if of_nvidia else (),
+        window=_window(of_nvidia) if of_nvidia else None,
     )
+
+
+def _window(gpu: NvidiaGpu) -> Pool | None:
+    """BAR1 as a pool; None where nobody gives its size."""
+    if not gpu.bar1_total.ok:
+        return None
+    return _pool(gpu.pci, "BAR1 window", gpu.bar1_total, gpu.bar1_used)
 
 
 def _numbers(layers: dict[str, Any]) -> dict[str, str]:

@@ -24,7 +24,8 @@ NUMBERED_BY_HOST = ("KFD", "nvidia-smi", "amd-smi")
 class Holder:
     """A process that holds device memory, as one source saw it.
 
-    ``note`` says what is odd (a zombie, a host PID).
+    ``note`` says what is odd (a zombie, a host PID). ``gpu_instance`` is that of the MIG device
+    that it runs in; empty on a card that is not cut.
     """
 
     pci: str
@@ -35,6 +36,7 @@ class Holder:
     memory: Reading
     source: str
     note: str
+    gpu_instance: str = ""
 
 
 def one_each(holders: Iterable[Holder]) -> list[Holder]:
@@ -71,7 +73,15 @@ class _Holders:
         self.is_outside = is_outside(bundle)
         self.by_source: dict[tuple[int, str], Holder] = {}
 
-    def add(self, pid: int, memory: Reading, source: str, name: str = "", note: str = "") -> None:
+    def add(
+        self,
+        pid: int,
+        memory: Reading,
+        source: str,
+        name: str = "",
+        note: str = "",
+        gpu_instance: str = "",
+    ) -> None:
         """Add what one source says; its sizes for the same process add up."""
         process = self.processes.get(pid)
         notes = [note]
@@ -98,6 +108,7 @@ class _Holders:
             memory=memory,
             source=source,
             note="; ".join(filter(None, notes)),
+            gpu_instance=gpu_instance,
         )
 
 
@@ -132,8 +143,15 @@ def holders_of(
                 holders.add(process.pid, vram, "KFD", note=note)
     for holder in nvidia.holders(bundle):
         if holder.pci == address:
-            note = f"GPU instance {holder.gpu_instance}" if holder.gpu_instance else ""
-            holders.add(holder.pid, holder.memory, "nvidia-smi", name=holder.name, note=note)
+            instance = holder.gpu_instance
+            holders.add(
+                pid=holder.pid,
+                memory=holder.memory,
+                source="nvidia-smi",
+                name=holder.name,
+                note=f"GPU instance {instance}" if instance else "",
+                gpu_instance=instance,
+            )
     listed = {pid for pid, _ in holders.by_source}
     for smi in rocm.processes(bundle):
         if smi.pci == address and smi.pid not in listed:

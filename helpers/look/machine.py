@@ -32,6 +32,7 @@ _GROUPS = {
 _NO_LIMIT_BYTES = 1 << 60
 _DEPTH = 32
 _DISTRIBUTION = r"(?m)^PRETTY_NAME=[\"']?([^\s\"'][^\n\"']{0,120})"
+_STALL = r"(?m)^full avg10=([0-9]{1,3}\.[0-9]{1,2})\b"
 _CPU = r"(?m)^(?:model name|Hardware|Model)\s*:\s*(\S[^\n]{0,120})"
 
 
@@ -43,8 +44,10 @@ class Machine:
     never 0.
 
     ``kernel`` is the release. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is
-    RAM that ZFS gives back late and ``ram_available`` does not count; ``huge_pages`` is RAM set
-    aside for them. ``cgroup_oom_kills`` counts since the group was made.
+    RAM that ZFS gives back late and ``ram_available`` does not count; ``huge_pages`` is RAM set aside
+    for them. ``memory_stall`` is in how many percent of 10 s everything that could run waited
+    for memory (Documentation/accounting/psi.rst). ``cgroup_oom_kills`` counts since the group was
+    made.
     """
 
     kernel: Reading
@@ -58,6 +61,7 @@ class Machine:
     huge_pages: Reading
     zram_used: Reading
     zfs_cache: Reading
+    memory_stall: Reading
     cgroup_limit: Reading
     cgroup_used: Reading
     cgroup_oom_kills: Reading
@@ -79,6 +83,7 @@ def machine(bundle: Bundle) -> Machine:
         huge_pages=_meminfo(bundle, "Hugetlb"),
         zram_used=_zram(bundle),
         zfs_cache=arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
+        memory_stall=bundle.read("/proc/pressure/memory").find(_STALL),
         cgroup_limit=group.limit(),
         cgroup_used=group.used(),
         cgroup_oom_kills=group.oom_kills(),

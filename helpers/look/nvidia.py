@@ -1,10 +1,9 @@
 """NVIDIA GPUs and the processes on them: nvidia-smi's XML (``-q -x``) first, then NVML, then
 the kernel driver's list.
 
-nvidia-smi counts in MiB; its CSV is kept as text only. ``N/A`` for a process is "not measured",
-never 0; a unified-memory part (GB10) prints it for the memory totals as well. The XML is read
-without its DTD, and refused when it declares an entity or is nested deeper than any that
-nvidia-smi writes.
+nvidia-smi counts in MiB. ``N/A`` for a process is "not measured", never 0; a unified-memory part
+(GB10) prints it for the memory totals as well. The XML is read without its DTD, and refused when
+it declares an entity or is nested deeper than any that nvidia-smi writes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import io
 import pkgutil
 import re
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -29,10 +28,13 @@ TABLE = "nvml"
 VERSION = "/proc/driver/nvidia/version"
 NOT_READ = "not read"
 INFORMATION = "/proc/driver/nvidia/gpus/*/information"
-SIZES = ("total", "reserved", "used", "free")
+LISTED = "nvidia-smi -L"
+FRAMEBUFFER = ("total", "reserved", "used", "free")
+SIZES = (*FRAMEBUFFER, "bar1_total", "bar1_used")
 _NO_INSTANCE = (None, 0xFFFFFFFF)
 MOST_DEPTH = 32
 _PID = re.compile("[0-9]{1,10}")
+_MIG_LINE = re.compile(r"(?m)^ {1,8}MIG [^\n]{1,40}Device +[0-9]+: \(UUID: (MIG-[^)\n]{1,80})\)")
 _DRIVER = re.compile(
     r"NVRM version: NVIDIA UNIX (Open )?[^\n]{0,60}"
     r"Kernel Module(?: for \S{1,20})?\s+([0-9][0-9.]{2,20})"
@@ -46,7 +48,8 @@ class NvidiaGpu:
     ``used`` leaves ``reserved`` out since driver 510 and holds it before (then ``reserved`` is
     missing).
 
-    ``cuda`` is the highest CUDA release that its driver can run.
+    ``cuda`` is the highest CUDA release that its driver can run. ``bar1_total`` and ``bar1_used``
+    are the window through which the CPU and other devices reach its memory.
     """
 
     pci: str
@@ -56,7 +59,25 @@ class NvidiaGpu:
     reserved: Reading
     used: Reading
     free: Reading
+    bar1_total: Reading
+    bar1_used: Reading
     cuda: Reading
+    slices: tuple[MigSlice, ...] = ()
+
+
+@dataclass(frozen=True)
+class MigSlice:
+    """One MIG device: a part of a GPU with memory of its own, in bytes. A process in one takes
+    nothing from another.
+
+    ``index`` is its number on the GPU; processes are listed by ``gpu_instance``.
+    """
+
+    index: str
+    gpu_instance: str
+    total: Reading
+    used: Reading
+    free: Reading
 
 
 @dataclass(frozen=True)
@@ -76,13 +97,14 @@ class NvidiaHolder:
 
 @dataclass(frozen=True)
 class Listing:
-    """One source's answer: readings by field of each GPU, by PCI address, and the processes,
-    None where it has no table of them.
+    """One source's answer: readings by field of each GPU, by PCI address, the processes, None
+    where it has no table of them, and the MIG devices by PCI address.
     """
 
     text: Text
     gpus: dict[str, dict[str, Reading]]
     holders: tuple[NvidiaHolder, ...] | None
+    slices: dict[str, tuple[MigSlice, ...]] = field(default_factory=dict)
 
 
 def collect_nvml(timeout_s: float = 5.0) -> list[dict[str, Any]]:
@@ -108,7 +130,15 @@ def gpus(bundle: Bundle) -> tuple[NvidiaGpu, ...]:
             for name, reading in readings.items():
                 if not best[name].ok and reading.ok:
                     best[name] = reading
-    return tuple(NvidiaGpu(pci, **readings) for pci, readings in by_pci.items())
+    slices = _listings(bundle)[0].slices  # the XML alone has them
+    return tuple(
+        NvidiaGpu(pci, **readings, slices=slices.get(pci, ())) for pci, readings in by_pci.items()
+    )
+
+
+def mig_uuids(bundle: Bundle) -> tuple[str, ...]:
+    """The UUIDs of the MIG devices that nvidia-smi lists, GPU by GPU."""
+    return tuple(_MIG_LINE.findall(bundle.read(LISTED).text))
 
 
 def holders(bundle: Bundle) -> tuple[NvidiaHolder, ...]:
@@ -155,8 +185,8 @@ def _readings(raw: dict[str, Any], text: Text, unit: str = "MiB") -> dict[str, R
     not available.
     """
     readings = {}
-    for field in fields(NvidiaGpu)[1:]:
-        name = field.name
+    names = [row.name for row in fields(NvidiaGpu) if row.name not in ("pci", "slices")]
+    for name in names:
         value = raw.get(name)
         if isinstance(value, Reading):
             readings[name] = value
@@ -173,14 +203,20 @@ def parse_xml(text: Text) -> Listing:
     """The listing of ``nvidia-smi -q -x``; of a text that was cut, the GPUs that are whole."""
     root, elements = _elements(stdout_of(text))
     readings: dict[str, dict[str, Reading]] = {}
+    slices: dict[str, tuple[MigSlice, ...]] = {}
     running: list[NvidiaHolder] = []
     is_listed = False
     for index, gpu in enumerate(elements):
         address = pci_address(gpu.get("id")) or pci_address(gpu.findtext("pci/pci_bus_id"))
         if not address or root is None:
             continue
-        raw: dict[str, Any] = {part: gpu.findtext("fb_memory_usage/" + part) for part in SIZES}
+        raw: dict[str, Any] = _framebuffer(gpu)
+        for part in ("total", "used"):
+            raw["bar1_" + part] = gpu.findtext("bar1_memory_usage/" + part)
         raw.update(index=index, name=gpu.findtext("product_name"))
+        slices[address] = tuple(
+            _mig_slice(device, text) for device in gpu.iterfind("mig_devices/mig_device")
+        )
         readings[address] = _readings({**raw, "cuda": root.findtext("cuda_version")}, text)
         is_listed = is_listed or gpu.find("processes") is not None
         for process in gpu.iterfind("processes/process_info"):
@@ -196,7 +232,22 @@ def parse_xml(text: Text) -> Listing:
                 gpu_instance="" if instance == "N/A" else instance,
             )
             running.append(holder)
-    return Listing(text, readings, tuple(running) if is_listed else None)
+    return Listing(text, readings, tuple(running) if is_listed else None, slices)
+
+
+def _framebuffer(element: ElementTree.Element) -> dict[str, Any]:
+    return {part: element.findtext("fb_memory_usage/" + part) for part in FRAMEBUFFER}
+
+
+def _mig_slice(device: ElementTree.Element, text: Text) -> MigSlice:
+    sizes = {part: size(raw, text, "MiB") for part, raw in _framebuffer(device).items()}
+    return MigSlice(
+        index=device.findtext("index", "").strip(),
+        gpu_instance=device.findtext("gpu_instance_id", "").strip(),
+        total=sizes["total"],
+        used=sizes["used"],
+        free=sizes["free"],
+    )
 
 
 def _elements(words: str) -> tuple[ElementTree.Element | None, list[ElementTree.Element]]:
@@ -236,9 +287,9 @@ def _of_nvml(bundle: Bundle) -> Listing:
             continue
         raw = {**row, **{part: row.get(part + "_bytes") for part in SIZES}}
         raw["cuda"] = row.get("cuda_driver")
-        for field in row.inner("unread"):
-            name = field.replace("_bytes", "")
-            reason = row.inner("unread").inner(field)
+        for column in row.inner("unread"):
+            name = column.replace("_bytes", "")
+            reason = row.inner("unread").inner(column)
             unit = "bytes" if name in SIZES else "text"
             why = str(reason.get("why") or NOT_READ)
             raw[name] = text.refused(reason.get("status"), why, unit)

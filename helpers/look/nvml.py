@@ -28,6 +28,7 @@ NOT_MEASURED = (1 << 64) - 1
 MOST_PROCESSES = 10_000
 OLD_DRIVER = "not in this driver; NVML is read from driver 525 on"
 SIZES = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes")
+WINDOW = ("bar1_total_bytes", "bar1_used_bytes")
 
 _INT = ctypes.c_uint
 _LONG = ctypes.c_ulonglong
@@ -47,6 +48,12 @@ class Memory(ctypes.Structure):
 
 MEMORY_VERSION = ctypes.sizeof(Memory) | 2 << 24
 """nvmlMemory_v2 of nvml.h: the size of the structure and its version."""
+
+
+class Window(ctypes.Structure):
+    """nvmlBAR1Memory_t: the window through which the CPU reaches the memory."""
+
+    _fields_ = [("bar1Total", _LONG), ("bar1Free", _LONG), ("bar1Used", _LONG)]
 
 
 class Pci(ctypes.Structure):
@@ -152,6 +159,7 @@ class Nvml:
             (("pci",), self._pci),
             (("name",), self._name),
             (SIZES, self._memory),
+            (WINDOW, self._window),
             (("compute",), partial(self._processes, "Compute")),
             (("graphics",), partial(self._processes, "Graphics")),
         ):
@@ -174,6 +182,11 @@ class Nvml:
         memory = Memory(version=MEMORY_VERSION)
         self.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
         return [memory.total, memory.reserved, memory.free, memory.used]
+
+    def _window(self, handle: ctypes.c_void_p) -> list[int]:
+        window = Window()
+        self.call("nvmlDeviceGetBAR1MemoryInfo", handle, ctypes.byref(window))
+        return [window.bar1Total, window.bar1Used]
 
     def _processes(self, kind: str, handle: ctypes.c_void_p) -> list[list[dict[str, Any]]]:
         """The processes of one kind, ``Compute`` or ``Graphics``: one value, a list of rows."""

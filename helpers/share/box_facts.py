@@ -90,7 +90,7 @@ def pools_view(bundle: Bundle) -> Shown:
     """What each layer says of each pool of memory."""
     items: list[Pool] = []
     for gpu in gpus(bundle):
-        items += gpu.pools
+        items += (*gpu.pools, *gpu.parts)
     items += host_pools(bundle)
     columns = ["GPU", "layer", *(Column(name, "bytes") for name in ("total", "used", "free"))]
     rows = [

@@ -208,7 +208,7 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
     rows = []
     below = []
     for book in ledgers:
-        where = book.pci or "not told"
+        where = book.place or "not told"
         who = "message" if book.account == MESSAGE else "driver"
         rows += [
             [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]

@@ -235,7 +235,7 @@ def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
         book = bar.book
         used = size(book.used)
         source = "error message" if book.account == MESSAGE else "driver"
-        page.heading(f"In use, says the {source}", book.pci)
+        page.heading(f"In use, says the {source}", book.place)
         page.y += 0.16
         page.lines(_in_use(book))
         if used is not None:

@@ -41,7 +41,7 @@ def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Po
         of_address = pools.setdefault(item.pci, [])
         if isinstance(item, Gpu):
             gpus[item.pci] = item
-            of_address += item.pools
+            of_address += (*item.pools, *item.parts)
         else:
             of_address.append(item)
     return [(gpus.get(pci), pci, listed) for pci, listed in pools.items()]

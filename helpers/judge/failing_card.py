@@ -1,0 +1,82 @@
+"""Which card of a box a failing program's message is about, which part of it, and who else has
+memory there.
+
+A message gives torch's index and a capacity. A MIG device has memory of its own: who is in
+another one took nothing from the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from helpers.ground.shapes import Reading
+from helpers.ground.units import Quantity
+from helpers.judge.contradictions import TOTALS_AGREE
+from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.look.gpus import Gpu
+from helpers.look.holders import Holder
+from helpers.look.message import Message, of_device
+from helpers.look.nvidia import MigSlice
+
+KEPT_BACK_SHARE = 0.03
+"""Of a MIG device's memory, what its total in nvidia-smi may be above the capacity in CUDA."""
+
+
+def card_of(message: Message, cards: Sequence[Gpu]) -> Gpu | None:
+    """The GPU that a message means: by torch's index, else the only one that it can be."""
+    fitting = [card for card in cards if vendor_of((message,)) in ("", card.vendor)]
+    if message.device is not None:
+        index = str(message.device)
+        by_index = [card for card in fitting if card.indices.get("torch") == index]
+        if len(by_index) == 1:
+            return by_index[0]
+    if len(fitting) > 1 and message.capacity:
+        fitting = [card for card in fitting if _has_total(card, message.capacity)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _has_total(card: Gpu, capacity: Quantity) -> bool:
+    """Whether a layer of a GPU, or a part of it, has the capacity that a message prints."""
+    margin = capacity.precision_bytes + TOTALS_AGREE
+    for pool in card.pools:
+        if pool.layer in ("torch", "KFD bank", "sysfs VRAM") and pool.total.ok:
+            if abs(pool.total.bytes - capacity.bytes) <= margin:
+                return True
+    return any(is_total_of_slice(part.total, capacity) for part in card.slices)
+
+
+def is_total_of_slice(total: Reading, capacity: Quantity) -> bool:
+    """Whether a MIG device of this total is the one whose capacity a message gives: CUDA keeps a
+    little of it back.
+    """
+    kept_back = total.bytes - capacity.bytes
+    return total.ok and abs(kept_back) <= capacity.precision_bytes + KEPT_BACK_SHARE * total.bytes
+
+
+def slices_of(card: Gpu, evidence: CaseEvidence) -> list[MigSlice]:
+    """The MIG devices of a card that the failing program may run in, by the capacities that its
+    messages give; none where nothing failed or the card is not cut.
+    """
+    capacities = [message.capacity for message in evidence.messages if of_device(message)]
+    return [
+        part
+        for part in card.slices
+        for capacity in capacities[:1]
+        if capacity is None or is_total_of_slice(part.total, capacity)
+    ]
+
+
+def holders_beside(card: Gpu, cards: Sequence[Gpu], evidence: CaseEvidence) -> tuple[Holder, ...]:
+    """The holders whose memory the failing program may have lacked: all of the card, where that
+    may be the program's own; of a card that is cut, those in the program's part.
+    """
+    message = next(filter(of_device, evidence.messages), None)
+    if message is None:
+        return card.holders
+    if card_of(message, cards) not in (None, card):
+        return ()
+    if not card.slices:
+        return card.holders
+    instances = {part.gpu_instance for part in slices_of(card, evidence)}
+    # Where it may run in several, nobody is known to be beside it.
+    return tuple(holder for holder in card.holders if {holder.gpu_instance} == instances)
