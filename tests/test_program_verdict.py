@@ -252,11 +252,11 @@ def frames(name, line):
     return [{"name": name, "filename": "/home/someone/train.py", "line": line}]
 
 
-def full():
+def full(device_free=MIB):
     toy = Toy()
     for number in range(10):
         toy.alloc(20 * MIB, frames("build", 3 + number))
-    toy.say("oom", MIB, 64 * MIB, frames=frames("forward", 99))
+    toy.say("oom", device_free, 64 * MIB, frames=frames("forward", 99))
     return toy
 
 
@@ -308,3 +308,45 @@ def test_a_record_whose_fields_are_null_is_read_as_one_that_has_none(tmp_path):
     nulls = dict.fromkeys(("processes", "command", "counterfactual", "devices", "exit_code"))
     (tmp_path / "run.record/record.json").write_text(json.dumps(nulls))
     assert verb("diagnose", path, "--json") == alone
+
+
+def test_a_program_that_limits_itself_is_judged_against_its_limit_at_every_door(tmp_path):
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(full(device_free=800 * MIB).snapshot(), 4))
+    (tmp_path / "run.record").mkdir()
+    device = {"index": 0, "total_bytes": 1000 * MIB, "fraction": 0.25, "stats": {}}
+    torch = {"version": "2.9.0+cu128", "cuda": "12.8", "hip": None}
+    record = {"processes": [{"torch": torch, "devices": [device]}], "exit_code": 1}
+    (tmp_path / "run.record/record.json").write_text(json.dumps(record))
+    for door in ("diagnose", "whatif", "leaks"):
+        code, out, err = verb(door, path, "--json")
+        assert code == 0, err
+        told = json.loads(out)
+        verdict = from_json(Verdict, told.get("verdict", told))
+        assert verdict.cause == "config-ineffective"
+        assert "250.00 MiB (set_per_process_memory_fraction 0.25)" in verdict.headline
+
+
+LIMITED = replace(
+    REFUSED,
+    allocated_bytes=GIB,
+    reserved_bytes=GIB + MIB,
+    device_free_bytes=6 * GIB,
+    allowed_bytes=2 * GIB,
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (dict(), "config-ineffective"),
+        (dict(without_limit=UNDER), "config-ineffective"),
+        (dict(without_limit=OVER), "true-capacity"),
+        (dict(growth=GREW, without_limit=OVER), "user-leak"),
+        (dict(expandable=expandable(True)), "allocator-fragmentation"),
+    ],
+)
+def test_a_limit_of_the_programs_own_stands_in_for_the_card(facts, cause):
+    verdict = program_verdict(replace(FAILED, refusal=LIMITED, fraction=0.25, **facts))
+    assert verdict.cause == cause
+    assert "2.00 GiB (set_per_process_memory_fraction 0.25)" in verdict.summary

@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 75_600,
+    "allocator": 75_640,
     "batch": 30_050,
     "commands": 12_770,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 47_000,
+    "judge": 47_390,
     "look": 53_900,
     "rehearse": 17_860,
     "settings": 11_280,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 29_220,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 366_020,
+    "TOTAL": 366_530,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

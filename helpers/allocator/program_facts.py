@@ -19,8 +19,10 @@ from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_o
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.comparison import MOST_EVENTS
 from helpers.allocator.growers import RecordedGrowth, growth_of_recording
+from helpers.allocator.memory import NO_LIMIT
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import own_line
+from helpers.allocator.starting_state import limit
 from helpers.allocator.study import Study
 from helpers.allocator.trace import Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
@@ -89,11 +91,17 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
             refusal, operation = _replayed_refusal(study)
         except ValueError:
             operation = len(study.trace)  # it cannot be replayed on that card
+    allowed_bytes = _allowed(study)
+    if refusal is not None:
+        refusal = replace(refusal, allowed_bytes=allowed_bytes)
     live = requests.live
     processes = _rows_in(record, "processes")
     repeats = record.get("counterfactual") or {}
     expandable = _repeat(repeats.get("expandable"))
     capacity_bytes = study.card.capacity_bytes if study.card.capacity_bytes < AMPLE_BYTES else 0
+    usable_bytes = max(0, capacity_bytes - study.card.held_bytes)
+    if allowed_bytes:
+        usable_bytes = min(usable_bytes, allowed_bytes)
     facts = ProgramFacts(
         source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
@@ -101,7 +109,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         recording_is_whole=not study.trace.ran_out,
         ooms=sum(row.get("ooms", 0) for row in processes),
         capacity_bytes=capacity_bytes,
-        usable_bytes=max(0, capacity_bytes - study.card.held_bytes),
+        usable_bytes=usable_bytes,
+        fraction=study.fraction if allowed_bytes else None,
         peak_allocated_bytes=int(live.max(initial=0)),
         peak_reserved_bytes=max(_reserved(study.trace)),
         allocated_at_end_bytes=int(live[-1]) if len(live) else 0,
@@ -123,6 +132,14 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     if refusal is None:
         return facts
     return replace(facts, replays=_replays(study, league))
+
+
+def _allowed(study: Study) -> int:
+    """What the program lets itself have of its card, in bytes; 0 where it sets no limit."""
+    if study.card.capacity_bytes >= AMPLE_BYTES:
+        return 0
+    allowed = limit(study.fraction, study.card, behaviour(study.torch, study.build))
+    return 0 if allowed == NO_LIMIT else max(0, allowed)
 
 
 def _settings_trouble(

@@ -19,6 +19,7 @@ class Refusal:
     ``where``: the program's own line that asked, empty where it is not known; ``callers``: its
     own lines that led there, the nearest first.
     ``fails_in_replay``: no such request was recorded; the replay on this card refuses it.
+    ``allowed_bytes``: what the program let itself have of the card; 0 where it set no limit.
     """
 
     request_bytes: int
@@ -28,11 +29,22 @@ class Refusal:
     where: str = ""
     callers: Tuple[str, ...] = ()
     fails_in_replay: bool = False
+    allowed_bytes: int = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """What the card has for this process: what it holds and what is free."""
+        return self.reserved_bytes + self.device_free_bytes
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the program's own limit is below what the card has for it."""
+        return 0 < self.allowed_bytes < self.room_bytes
 
     @property
     def usable_bytes(self) -> int:
-        """What this process can have of the card: what it holds and what is free."""
-        return self.reserved_bytes + self.device_free_bytes
+        """What this process can have of the card."""
+        return self.allowed_bytes if self.is_limited else self.room_bytes
 
     @property
     def unused_bytes(self) -> int:
@@ -147,7 +159,8 @@ class ProgramFacts:
     alone. ``exit_code``: None where no record says how the program ended. ``ooms``: how often a
     request was refused, caught ones included. ``recording_is_whole``: it does not end at a request
     that was refused when it was recorded. ``usable_bytes``: what the process can have of the
-    card; 0 where that is not known. ``most_live_before_bytes``: the most that was live at any
+    card; 0 where that is not known. ``fraction``: the share of the card that the program lets
+    itself have (set_per_process_memory_fraction). ``most_live_before_bytes``: the most that was live at any
     time before the refused request; ``steps_as_full``: in how many steps it was as much as with
     that request. ``conf_variable``: the name that this build reads the
     allocator's settings from. ``reached_first_step``: the first step had ended when a request was
@@ -161,6 +174,7 @@ class ProgramFacts:
     ooms: int = 0
     capacity_bytes: int = 0
     usable_bytes: int = 0
+    fraction: float | None = None
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     allocated_at_end_bytes: int = 0

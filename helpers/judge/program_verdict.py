@@ -65,6 +65,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return _others(facts, refusal)
     if _only_lies_in_pieces(facts, refusal):
         return _fragmentation(facts, refusal)
+    if _only_its_limit_refuses(facts, refusal):
+        return _limited(facts, refusal)
     if _is_too_much(facts, refusal):
         return _capacity(facts, refusal)
     return _undecided(facts, refusal)
@@ -130,8 +132,8 @@ def _is_large(growth: GrowthFacts | None, refusal: Refusal) -> bool:
 
 def _others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether others hold so much of the card that the request would fit without them."""
-    others_bytes = facts.capacity_bytes - refusal.usable_bytes
-    if refusal.fails_in_replay or others_bytes < ANOTHERS_BYTES:
+    others_bytes = facts.capacity_bytes - refusal.room_bytes
+    if refusal.fails_in_replay or refusal.is_limited or others_bytes < ANOTHERS_BYTES:
         return False
     return refusal.missing_bytes < others_bytes
 
@@ -187,6 +189,21 @@ def _is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
     no_setting = facts.replays is not None and facts.replays.passes_with is None
     expandable_failed = facts.expandable is not None and not facts.expandable.stopped
     return refusal.missing_bytes > 0 or no_setting or expandable_failed
+
+
+def _only_its_limit_refuses(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether the program's own limit refused what the card has room for, and all that the
+    program needs, as far as a repeat shows it.
+    """
+    return refusal.is_limited and _needed_bytes(facts, refusal) <= refusal.room_bytes
+
+
+def _needed_bytes(facts: ProgramFacts, refusal: Refusal) -> int:
+    """The most that is known to be live at once."""
+    needed = refusal.allocated_bytes + refusal.request_bytes
+    if facts.without_limit is not None:
+        needed = max(needed, facts.without_limit.peak_allocated_bytes)
+    return needed
 
 
 def _needs_more_than_it_can_have(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -303,7 +320,7 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         cause="user-leak",
         confidence="confirmed" if is_measured and not against else "likely",
         title=f"Your program {_keeps(grower, growth)}",
-        summary=f"Your program {_keeps(grower, growth)}, until the card is full.",
+        summary=f"Your program {_keeps(grower, growth)}, until {_what_is_full(facts, refusal)} full.",
         alternatives=[] if is_measured else [Alternative("true-capacity", "weak")],
         evidence=evidence,
         against=against,
@@ -372,7 +389,7 @@ def _too_much_together(facts: ProgramFacts, card: CardUse) -> Verdict:
 
 def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The rest of the card belongs to somebody else: whose it is, the recording cannot say."""
-    others_bytes = facts.capacity_bytes - refusal.usable_bytes
+    others_bytes = facts.capacity_bytes - refusal.room_bytes
     title = f"{show_bytes(others_bytes)} of the card is neither free nor this program's"
     return Verdict(
         cause="cannot-tell",
@@ -401,9 +418,10 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     passes = f"it passes with {setting or 'the default settings'}"
     if facts.expandable is None and not refusal.fails_in_replay:
         passes = f"{setting or 'the default settings'} gets past that, and what comes after was not recorded"
-    title = (
-        f"The card has room for {show_bytes(refusal.request_bytes)}, but not in one piece; {passes}"
-    )
+    room = "The card has room"
+    if refusal.is_limited:
+        room = f"There is room in {_allowed(facts, refusal)},"
+    title = f"{room} for {show_bytes(refusal.request_bytes)}, but not in one piece; {passes}"
     evidence = [
         _of_refusal(facts, refusal),
         _size("unused", refusal.unused_bytes, facts, "Held by this process and not in use"),
@@ -442,9 +460,54 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     )
 
 
+def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
+    """The program's own limit is what refused: the card has the room."""
+    least = "" if facts.without_limit is not None and facts.without_limit.finishes else "at least "
+    needed = show_bytes(_needed_bytes(facts, refusal))
+    room = show_bytes(refusal.room_bytes)
+    title = f"The program needs {least}{needed} and lets itself have {_allowed(facts, refusal)}; "
+    title += f"the card has {room}"
+    evidence = [
+        _of_refusal(facts, refusal),
+        _size("allowed", refusal.allowed_bytes, facts, "Allowed to this process by itself"),
+    ]
+    if facts.without_limit is not None:
+        evidence.append(_of_repeat(facts.without_limit, facts))
+    evidence += _of_holding(facts)
+    return Verdict(
+        cause="config-ineffective",
+        confidence="likely",
+        title=title,
+        summary=f"{title}.",
+        alternatives=[] if not least else [Alternative("true-capacity", "weak")],
+        evidence=evidence,
+        missing=[] if not least else [_repeat_decides(facts)],
+        next_step=NextStep(
+            what="Raise or drop the share in set_per_process_memory_fraction, or in the allocator's "
+            "per_process_memory_fraction",
+            check=_rehearse(facts),
+            blast_radius="other programs on the card have less",
+        ),
+    )
+
+
+def _allowed(facts: ProgramFacts, refusal: Refusal) -> str:
+    """What the process can have, and whose limit that is."""
+    usable = show_bytes(refusal.usable_bytes)
+    if not refusal.is_limited:
+        return usable
+    return f"{usable} (set_per_process_memory_fraction {facts.fraction:g})"
+
+
+def _what_is_full(facts: ProgramFacts, refusal: Refusal) -> str:
+    if not refusal.is_limited:
+        return "the card is"
+    return f"what it lets itself have, {_allowed(facts, refusal)}, is"
+
+
 def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     repeat = facts.without_limit
-    usable = show_bytes(refusal.usable_bytes)
+    usable = _allowed(facts, refusal)
     is_over = _needs_more_than_it_can_have(facts, refusal)
     needed = refusal.allocated_bytes + refusal.request_bytes
     least = "at least "
