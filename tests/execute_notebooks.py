@@ -1,6 +1,7 @@
 """Executes committed notebooks in place, as they are kept: ``python tests/execute_notebooks.py notebooks/01_*.ipynb``.
 
 The kernel starts in the checkout; times of cells are left out, and names of this machine are replaced in notebooks/cases.
+At its end, and without a notebook at once, it writes the digests of what all of them hold, by which `share` knows them.
 """
 
 from __future__ import annotations
@@ -47,8 +48,19 @@ def is_about_set_up(output: nbformat.NotebookNode) -> bool:
     return output.get("name") == "stderr" and output["text"].startswith("Compiling the allocator")
 
 
+def write_digests() -> None:
+    """The digests of every source and output of the committed notebooks, for helpers/share."""
+    from helpers.share import texts
+
+    digests = set()
+    for path in [*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("notebooks/cases/*.ipynb")]:
+        digests |= {text.digest[: texts.DIGITS] for text in texts.all_of(nbformat.read(path, 4))}
+    texts.COMMITTED.write_text("\n".join(sorted(digests)) + "\n", "ascii")
+
+
 if __name__ == "__main__":
     os.environ["PYTHONPATH"] = str(ROOT)
     for name in sys.argv[1:]:
         execute(Path(name).resolve())
         print(name, flush=True)
+    write_digests()

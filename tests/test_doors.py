@@ -84,7 +84,9 @@ def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_pa
     assert said.headline in unescape(report.page(folder))
     about = subject_of(folder)
     assert answer(about.verdict) == answer(said)
-    text = issue_text("pytorch", Case(about.verdict, open_box(box), steps=about.steps))
+    text = issue_text(
+        "pytorch", Case(about.verdict, evidence_from_bundle(open_box(box)), steps=about.steps)
+    )
     assert f"**Seen:** {headline(said)} (" in text
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from helpers.share import page_of, subject_of
-from helpers.share import pdf as pages
+from helpers.tell import pdf as pages
 
 
 @pytest.fixture

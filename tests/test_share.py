@@ -133,7 +133,7 @@ def test_no_text_of_a_notebook_leaves_and_its_number_does(tmp_path):
 @pytest.mark.parametrize("tracker", share.TRACKERS)
 def test_no_text_of_a_notebook_leaves_in_a_report(tmp_path, tracker):
     about = share.subject_of(loud_notebook(tmp_path / "own.ipynb"))
-    text = share.issue_text(tracker, share.Case(about.verdict, None, about.steps))
+    text = share.issue_text(tracker, share.Case(about.verdict, steps=about.steps))
     assert leaked(text) == []
     assert "7.00 GiB" in text
 
@@ -297,7 +297,7 @@ def test_the_cover_of_no_known_box_and_no_verdict_asks_its_reader(tmp_path):
     assert TABLE["causes"]["none"]["ask"] in text
     assert "Answer whoever sent you" in text
     assert "recorded example" not in text
-    assert "1 cell of the notebook" in text
+    assert "1 source of a cell" in text
 
 
 def test_a_cause_outside_the_list_is_not_offered_as_what_it_may_also_be():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,20 +15,24 @@ from helpers.ground.places import OUTPUTS
 if TYPE_CHECKING:
     from helpers.share.subject import Subject
 
+CHANGED = "{} of the choices are of no text here: it has changed, or is of something else. Ask again: --review"
+
 
 def share(arguments: argparse.Namespace) -> int:
-    """One page of a batch, a run or a notebook for others: typed results alone, no text.
+    """One page of a batch, a run, a notebook or a bundle for others: typed results, and the texts you ticked.
 
-    [target]: a batch, a run's folder or an .ipynb (default: the newest batch)
+    [target]: a batch, a run's folder, an .ipynb or a bundle (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
+    --review: no page for others, but one for you, on which you tick what else may leave
+    --include FILE: the choices that the page of --review saved
     --pdf: a PDF beside it, through a Chromium of this machine
     --issue TRACKER: a report beside it: rocm, rocm-systems, pytorch, linux-amdgpu
     --force: replace files that are there
     Example: share outputs/20260301T210000Z-quick --issue rocm
     """
     from helpers.look.files import write_atomic
-    from helpers.share import TRACKERS, page_of, subject_of
-    from helpers.share.pdf import write_pdf
+    from helpers.share import TRACKERS, page_of, read_choices, review_of, subject_of
+    from helpers.tell.pdf import write_pdf
 
     tracker = arguments.issue
     if tracker and tracker not in TRACKERS:
@@ -38,7 +43,15 @@ def share(arguments: argparse.Namespace) -> int:
         raise WrongUse(f"--out {out}: {expected}")
     target = Path(arguments.target) if arguments.target else named_batch("")
     about = subject_of(target)
-    shared = page_of(about)
+    if arguments.review:
+        return _review(about, arguments)
+    choices: frozenset[str] = frozenset()
+    if arguments.include:
+        choices = read_choices(Path(arguments.include))
+        unknown = review_of(about, about.evidence().bundle).unknown(choices)
+        if unknown:
+            print(CHANGED.format(unknown), file=sys.stderr)
+    shared = page_of(about, choices)
     if not arguments.out:
         out = _place(shared.name)
     pdf = out.with_suffix(".pdf")
@@ -71,6 +84,29 @@ def share(arguments: argparse.Namespace) -> int:
     for name in ("pdf", "issue"):
         if name in answer:
             print(f"{name}: {answer[name]}")
+    return 0
+
+
+def _review(about: Subject, arguments: argparse.Namespace) -> int:
+    """Writes the page of a review, for its owner alone."""
+    from helpers.look.files import write_atomic
+    from helpers.share import review_of
+
+    out = _place(f"{about.name}.review")
+    if arguments.out:
+        out = Path(arguments.out)
+        _refuse_to_overwrite([out], force=arguments.force)
+    review = review_of(about, about.evidence().bundle)
+    before = os.umask(0o077)
+    try:
+        write_atomic(out, review.html())
+    finally:
+        os.umask(before)
+    if arguments.json:
+        print_json({"review": str(out), "texts": len(review.rows)})
+        return 0
+    print(f"Open: {out}")
+    print(f"Then: python3 -m helpers share {about.name} --include CHOICES")
     return 0
 
 

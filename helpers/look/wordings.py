@@ -196,6 +196,13 @@ def meaning(row_id: str) -> str:
     return str(_columns().get(row_id, {}).get("says", ""))
 
 
+def form_of(row_id: str) -> list[Node]:
+    """The first form of a row, as its program prints it; empty for a row that has none."""
+    forms = _columns().get(row_id, {}).get("form", "")
+    first = forms if isinstance(forms, str) else forms[0]
+    return parsed(first, FIELDS)
+
+
 def remedy_of_row(row_id: str) -> str:
     """The remedy (helpers/judge/failures.json) that the program of a row asks for; empty where
     the failure's own will do.

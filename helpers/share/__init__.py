@@ -1,4 +1,6 @@
-"""What may leave the box: a page and a report for a tracker, made of typed results alone."""
+"""What may leave the box: a page and a report for a tracker, made of typed results and of the texts
+that a person ticked.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,9 @@ _HOMES = {
     "subject_of": "subject",
     "SharedPage": "page",
     "page_of": "page",
+    "Review": "review",
+    "review_of": "review",
+    "read_choices": "review",
     "Case": "tracker",
     "TRACKERS": "tracker",
     "issue_text": "tracker",

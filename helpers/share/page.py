@@ -1,7 +1,8 @@
 """A page that may leave the box: typed facts of a batch, a run or a notebook, and nothing else.
 
 It begins with a cover for somebody who was not there. What a program printed, what a notebook
-shows, and what a person wrote is not on it; the page says in a sentence how much that was.
+shows, and what a person wrote is not on it unless somebody ticked it in a review; the page says in
+a sentence how much was left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from helpers.tell.resources import words
 
 from . import verdict_facts
 from .box_facts import filled_readings, machine_line
+from .review import NOTHING_TICKED, Choices, review_of
 from .subject import Subject
+from .texts import counted
 from .views import table_of, views
 
 TITLE = "Why this computer runs out of graphics memory"
@@ -33,25 +36,30 @@ class SharedPage:
     html: str = field(repr=False)
 
 
-def page_of(about: Subject) -> SharedPage:
-    """The page of a subject. Raises BundleError where its bundle can no longer be read."""
-    bundle = about.evidence()
-    left_out = left_out_words(about.left_out, bundle)
+def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
+    """The page of a subject with the texts that somebody ticked.
+
+    Raises BundleError where its bundle can no longer be read.
+    """
+    evidence = about.evidence()
+    reviewed = review_of(about, evidence.bundle)
+    ticked = reviewed.ticked(choices)
+    kept = counted(row.text for row in reviewed.rows if row not in ticked) + about.unread
+    left_out = left_out_words(kept)
     html = render(
         "shared.html.j2",
-        **_cover(about, bundle),
-        tables=[table_of(view) for view in views(about, bundle)],
+        **_cover(about, evidence.bundle),
+        tables=[table_of(view) for view in views(about, evidence)],
+        ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
 
 
-def left_out_words(left_out: Counter[str], bundle: Bundle | None) -> str:
+def left_out_words(left_out: Counter[str]) -> str:
     """One sentence: how many texts stayed at home, by kind."""
     counts = +left_out
-    if bundle is not None:
-        counts["item of the evidence bundle"] = len(bundle.items)
     if not counts:
         return "Nothing was left out."
     kinds = ", ".join(_counted(count, kind) for kind, count in sorted(counts.items()))
@@ -62,8 +70,7 @@ def _counted(count: int, kind: str) -> str:
     if count == 1:
         return f"1 {kind}"
     noun, of, rest = kind.partition(" of ")
-    noun, beside, place = noun.partition(" beside ")
-    return f"{count} {noun}s{beside}{place}{of}{rest}"
+    return f"{count} {noun}s{of}{rest}"
 
 
 def _cover(about: Subject, bundle: Bundle | None) -> dict[str, Any]:

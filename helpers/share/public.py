@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 import signal
-from functools import cache
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from helpers.ground.child import CHECKOUT
-from helpers.ground.shapes import Reading
+from helpers.ground.shapes import NOT_AVAILABLE, Reading
 from helpers.look.boxes import recorded_names
-from helpers.settings.table import OPTIONS, PARAMETERS
+from helpers.settings.table import CONF_NAMES, OPTIONS, PARAMETERS, VARIABLES
+from helpers.tell.tables import NOBODY
 
 LARGEST = 1 << 60
 MOST_SOURCES = 4
@@ -32,6 +36,7 @@ DISTRIBUTION = re.compile(
 VERSION = re.compile(
     r"\d+(?:\.\d+)+(?:-\d+)?(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:rocm|cu)\d+(?:\.\d+)*|\+cpu)?"
 )
+FILE_LINE = re.compile(r"(.+):(\d{1,7})")
 PARAMETER_NAMES = frozenset(f"{row.module}.{row.name}" for row in PARAMETERS)
 IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})
 SWITCHES = frozenset({"True", "False", "native", "cudaMallocAsync"})
@@ -46,8 +51,19 @@ KERNEL_FILE = re.compile(
 MODULE_FILE = re.compile(r"/sys/module/([a-z_]+)/parameters/([a-z0-9_]+)")
 TOOLS = ("rocminfo", "rocm-smi", "amd-smi", "amd-ttm", "nvidia-smi", "torch")
 OUR_SOURCES = ("error text", "the numbers of the error text", "the layers' totals", "snapshot")
-SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+NATIVE = re.compile(r"-?\d{1,20}(?:\.\d{1,9})?(?: (?:pages|bytes|MiB|GiB|of the total))?")
+HEX = re.compile(r"0x[0-9a-fA-F]{1,16}")
+FORMS = {
+    "pci": "host|" + PCI_ADDRESS.pattern,
+    "driver": "amdgpu|nvidia|nouveau|radeon|i915|xe",
+    "state": "[RSDZTtXI]",
+    "index": r"(?:card|renderD)?\d{1,9}|gfx[0-9a-f]{3,4}",
+    "native": NATIVE.pattern,
+}
+"""The form of each class of cell that has one."""
+NOT_SHOWN = "it is not shown on this page"
+SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
 
 
@@ -121,14 +137,108 @@ def _one_source(text: str) -> str:
     return ""
 
 
+def is_number(value: object) -> bool:
+    """Whether it is a number that a box can have."""
+    is_plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_plain and abs(value) < LARGEST  # type: ignore[arg-type]
+
+
 def number(reading: Reading) -> str:
     """A reading that is a number, with its unit; empty where it is a text or was not read."""
-    value = reading.value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if is_number(reading.value):
+        return reading.show()
+    return ""
+
+
+def reading(of_box: Reading) -> Reading:
+    """A reading with its number and the public part of its source; what it says is left out."""
+    where = source(of_box.source)
+    if is_number(of_box.value):
+        return replace(of_box, source=where, item="")
+    status = of_box.status
+    if of_box.ok:
+        status = NOT_AVAILABLE
+    return Reading(None, of_box.unit, status, NOT_SHOWN, where, "")
+
+
+class Names:
+    """What stands for the names of a page: ``process-1``, ``your file 1``, each its own number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[object, int]] = {}
+        self._given = {NOBODY}
+
+    def of(self, kind: str, name: object, between: str = "-") -> str:
+        """The number of a name among those of its kind; nothing for no name."""
+        if name is None or name == "":
+            return ""
+        if name in self._given:
+            return str(name)
+        numbers = self._numbers.setdefault(kind, {})
+        given = f"{kind}{between}{numbers.setdefault(name, len(numbers) + 1)}"
+        self._given.add(given)
+        return given
+
+    def line(self, place: str) -> str:
+        """A line of a program: ``your file 1, line 82``."""
+        match = FILE_LINE.fullmatch(place)
+        if match is None:
+            return ""
+        return f"{self.of('your file', match[1], ' ')}, line {match[2]}"
+
+
+def rules(names: Names) -> Mapping[str, Callable[[Any], Any]]:
+    """What each class of column lets through; ``word`` is for words of the code alone."""
+    return {
+        **{name: partial(fitting, form) for name, form in FORMS.items()},
+        "word": str,
+        "holder": str,
+        "number": _number_cell,
+        "chip": partial(_text_cell, chip),
+        "version": partial(_text_cell, version),
+        "source": partial(_text_cell, source),
+        "setting": setting,
+        "value": setting_value,
+        "process": partial(names.of, "process"),
+        "line": names.line,
+    }
+
+
+def fitting(form: str, value: object) -> str:
+    """A text that has a form from its beginning to its end."""
+    text = str(value)
+    if re.fullmatch(form, text) is None:
         return ""
-    if abs(value) >= LARGEST:
-        return ""
-    return reading.show()
+    return text
+
+
+def _number_cell(value: Any) -> Any:
+    if isinstance(value, Reading):
+        return reading(value)
+    if is_number(value):
+        return value
+    return ""
+
+
+def _text_cell(rule: Callable[[str], str], cell: Any) -> str:
+    """What a rule lets through of a cell, which may be a reading."""
+    if isinstance(cell, Reading):
+        cell = cell.value
+    return rule(str(cell or ""))
+
+
+def setting(name: str) -> str:
+    """The name of a setting that the tables know."""
+    if name in VARIABLES or name in CONF_NAMES or name in PARAMETER_NAMES:
+        return name
+    return ""
+
+
+def setting_value(value: str) -> str:
+    """The value of a setting: a number, a switch, or the allocator's text."""
+    if NATIVE.fullmatch(value) or value in SWITCHES:
+        return value
+    return allocator_settings(value)
 
 
 @cache

@@ -23,13 +23,17 @@ from helpers.batch.record import is_batch, read_batch
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import plain
-from helpers.look.bundle import Bundle, open_bundle
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
+from helpers.look.archive import BundleError
+from helpers.look.bundle import open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
-from .verdict_facts import texts_left_out
+from .texts import Text, of_notebook, of_run, of_verdict
 
 MOST_STEPS = 3
+ARCHIVES = (".tar.gz", ".tgz")
 OWNERS_NOTEBOOK = "a notebook of its owner"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 
@@ -43,8 +47,9 @@ class Subject:
     """What is to be shared.
 
     ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why
-    there is none. ``when`` is the moment of the ``verdict`` as its record has it. ``left_out``
-    counts, by kind, the texts that stay at home.
+    there is none. ``when`` is the moment of the ``verdict`` as its record has it. ``texts`` are
+    those that stay at home until somebody ticks them, ``unread`` counts what is not looked into.
+    ``notebook`` is the one that is shared, where it is one.
     """
 
     name: str
@@ -54,17 +59,19 @@ class Subject:
     no_bundle: str = ""
     steps: tuple[str, ...] = ()
     when: str = ""
-    left_out: Counter[str] = field(default_factory=Counter)
+    texts: tuple[Text, ...] = ()
+    unread: Counter[str] = field(default_factory=Counter)
+    notebook: Any = None
 
-    def evidence(self) -> Bundle | None:
-        """The bundle, opened. Raises BundleError where it can no longer be read."""
+    def evidence(self) -> CaseEvidence:
+        """What the bundle holds. Raises BundleError where it can no longer be read."""
         if self.bundle is None:
-            return None
-        return open_bundle(self.bundle)
+            return CaseEvidence()
+        return evidence_from_bundle(open_bundle(self.bundle))
 
 
 def subject_of(target: Path) -> Subject:
-    """What to share of a batch's folder, a run's folder or a notebook.
+    """What to share of a batch's folder, a run's folder, a notebook or an evidence bundle.
 
     Raises ShareError where it is none of them.
     """
@@ -72,6 +79,8 @@ def subject_of(target: Path) -> Subject:
     is_notebook_of_run = target.name == "notebook.ipynb" and target.with_name("run.json").is_file()
     if is_notebook_of_run:
         target = target.parent
+    if (target / "manifest.json").is_file() or target.name.endswith(ARCHIVES):
+        return _of_bundle(target)
     if target.is_file():
         return _of_notebook(target)
     if (target / "run.json").is_file():
@@ -102,11 +111,19 @@ def _of_batch(folder: Path, only: str = "") -> Subject:
     name = public.batch_name(folder.name)
     if only:
         name += f"-run-{view.runs.index(runs[0]) + 1}"
-    left_out: Counter[str] = Counter()
-    for run in runs:
-        left_out += _texts_of(run)
-    if not only:
-        left_out["unreadable record"] += len(view.unreadable)
+    texts: list[Text] = []
+    unread: Counter[str] = Counter()
+    notebook = None
+    for number, run in enumerate(runs, 1):
+        texts += of_run(run, f"run {number}")
+        unread["executed notebook"] += int(bool(run.cells))
+    if only:
+        with suppress(NotebookError):
+            notebook = read_notebook(folder / only / "notebook.ipynb")
+            texts += of_notebook(notebook)
+            unread.clear()
+    else:
+        unread["unreadable record"] += len(view.unreadable)
     return Subject(
         name=name,
         runs=runs,
@@ -115,7 +132,9 @@ def _of_batch(folder: Path, only: str = "") -> Subject:
         no_bundle=no_bundle,
         steps=tuple(step(run) for run in leads[:MOST_STEPS]),
         when=leads[0].started_at if leads else "",
-        left_out=left_out,
+        texts=tuple(texts),
+        unread=unread,
+        notebook=notebook,
     )
 
 
@@ -141,17 +160,19 @@ def _parameter_names(notebook: Path) -> frozenset[str]:
     return frozenset(parameters_of(open_notebook(notebook)))
 
 
-def _texts_of(run: Run) -> Counter[str]:
-    """How many texts of a run stay at home, by kind."""
-    texts = [run.cause, run.last_words, run.gate, run.quarantined, run.node, *run.notes]
-    left_out: Counter[str] = Counter()
-    left_out["executed notebook"] = int(bool(run.cells))
-    left_out["text of a record"] = sum(1 for text in texts if text)
-    left_out["parameter"] = len(run.parameters) - len(parameters(run))
-    left_out["file beside a record"] = len(run.files)
-    if run.verdict:
-        left_out["text of a verdict"] = texts_left_out(run.verdict)
-    return left_out
+def _of_bundle(path: Path) -> Subject:
+    try:
+        bundle = open_bundle(path)
+    except BundleError as error:
+        raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
+    verdict = diagnose(evidence_from_bundle(bundle))
+    return Subject(
+        name=public.box(bundle.box) or "box",
+        verdict=verdict,
+        bundle=path,
+        when=bundle.captured_at,
+        texts=tuple(of_verdict(verdict, "verdict")),
+    )
 
 
 def _of_notebook(path: Path) -> Subject:
@@ -161,10 +182,9 @@ def _of_notebook(path: Path) -> Subject:
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
     bundle, no_bundle = bundle_of(_boxes_of(notebook)[-1:], None)
     verdict = _verdict(notebook)
-    left_out: Counter[str] = Counter()
-    left_out["cell of the notebook"] = len(notebook.cells)
+    texts = list(of_notebook(notebook))
     if verdict:
-        left_out["text of a verdict"] = texts_left_out(verdict)
+        texts += of_verdict(verdict, "verdict")
     name = public.notebook(path.name)
     steps = (f"{name}.ipynb",)
     if not name:
@@ -177,7 +197,8 @@ def _of_notebook(path: Path) -> Subject:
         no_bundle=no_bundle,
         steps=steps,
         when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
-        left_out=left_out,
+        texts=tuple(texts),
+        notebook=notebook,
     )
 
 

@@ -10,19 +10,20 @@ import re
 from dataclasses import dataclass
 
 from helpers.ground.shapes import Verdict
+from helpers.judge.evidence import CaseEvidence
 from helpers.look import rocm
 from helpers.look.bundle import Bundle
+from helpers.tell import tables
+from helpers.tell.message import printed_anew
 from helpers.tell.shown import Shown
 from helpers.tell.verdict import code, label
 
 from . import public, verdict_facts
 from .box_facts import (
     NOT_READ,
-    events_view,
+    PublicBox,
     filled_readings,
     gpu_names,
-    holders_view,
-    pools_view,
     versions,
 )
 from .verdict_facts import TABLE
@@ -43,8 +44,13 @@ class Case:
     """What a report is about: a verdict, the box's bundle, and where the verdict was seen."""
 
     verdict: Verdict | None
-    bundle: Bundle | None
+    evidence: CaseEvidence = CaseEvidence()
     steps: tuple[str, ...] = ()
+
+    @property
+    def bundle(self) -> Bundle | None:
+        """The evidence bundle of the box, where there is one."""
+        return self.evidence.bundle
 
 
 def issue_text(tracker: str, case: Case) -> str:
@@ -55,7 +61,7 @@ def issue_text(tracker: str, case: Case) -> str:
     title = UNTOLD
     if case.verdict:
         title = verdict_facts.headline(case.verdict)
-    fields = {**_verdict_fields(case), **_box_fields(case.bundle), "error": _error(tracker, case)}
+    fields = {**_verdict_fields(case), **_box_fields(case.evidence), "error": _error(tracker, case)}
     body = TABLE["forms"][row["form"]].format_map(fields)
     head = f"<!-- For {row['where']}. Title: {title}\nRead it before you send it. -->"
     return re.sub(r"\s*\n\s*\n", "\n\n", f"{head}\n\n{body}")
@@ -68,7 +74,11 @@ def _error(tracker: str, case: Case) -> str:
         names = "; ".join(map(code, gpu_names(case.bundle))) or "the bundle shows none"
     else:
         names = NO_BUNDLE
-    parts = [f"**Error:** {PASTE}", f"**GPU:** {names}"]
+    error = f"**Error:** {PASTE}"
+    if case.evidence.messages:
+        lines = [printed_anew(message) for message in case.evidence.messages[:MOST_STEPS]]
+        error += f"\n\nIts numbers, printed anew:\n{_fence(lines)}"
+    parts = [error, f"**GPU:** {names}"]
     if tracker not in cause["to"]:
         parts.append(f"**Not a fault of this tracker's project:** ask {cause['instead']}.")
     if case.bundle and case.bundle.kind != "live":
@@ -116,8 +126,9 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
     return lines or ["- no number"]
 
 
-def _box_fields(bundle: Bundle | None) -> dict[str, str]:
+def _box_fields(evidence: CaseEvidence) -> dict[str, str]:
     """The fields that a bundle fills; without one each says so."""
+    bundle = evidence.bundle
     if bundle is None:
         missing = "gpus gpu_items os cpu ram kernel cmdline rocm rocminfo driver versions no_log"
         fields = dict.fromkeys(missing.split(), NO_BUNDLE)
@@ -138,11 +149,15 @@ def _box_fields(bundle: Bundle | None) -> dict[str, str]:
     driver = about["amdgpu"]
     if driver == NOT_READ:
         driver = "N/A (in-tree driver)"
-    log_view = events_view(bundle)
+    numbered = public.Names()
+    rules = public.rules(numbered)
+    box = PublicBox(evidence, bundle, numbered)
+    log_view = box.events().passing(rules)
     log = {"log": "", "no_log": "not available because no such line was captured"}
     if log_view.cells:
         log = {"log": _fenced(log_view), "no_log": ""}
-    memory = [_fenced(pools_view(bundle)), _fenced(holders_view(bundle))]
+    views = [tables.pools_table(box.pools), tables.holders_table(box.cards)]
+    memory = [_fenced(view.passing(rules).without("source")) for view in views]
     release_lines = [f"{name}: {about[field]}" for name, field in TABLE["versions"].items()]
     release_lines.append(f"GPU models and configuration: {'; '.join(names)}")
     return {

@@ -110,13 +110,3 @@ def numbers(verdict: Verdict, bundle: Bundle | None) -> list[Number]:
             )
             listed.append(number)
     return listed
-
-
-def texts_left_out(verdict: Verdict) -> int:
-    """How many texts of a verdict stay at home: title, summary, sentences, readings, next step."""
-    evidence = [*verdict.evidence, *verdict.against]
-    texts = [verdict.title, verdict.summary, *(row.says for row in evidence)]
-    texts += ["text" for row in evidence if not public.number(row.reading)]
-    texts += [verdict.next_step.what, verdict.next_step.command]
-    texts += [row.reading for row in verdict.missing]
-    return sum(1 for text in texts if text)

@@ -1,32 +1,47 @@
-"""The tables of a shared page: what the answer rests on, the box, and each run."""
+"""The tables and figures of a shared page: the answer's numbers, the box, and each run."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterable
 from typing import Any
 
+from helpers.batch.leading_verdict import leading
 from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
+from helpers.judge.evidence import CaseEvidence
 from helpers.look.bundle import Bundle
+from helpers.tell.message import anew_table
+from helpers.tell.page_output import PageOutput
 from helpers.tell.shown import Shown
+from helpers.tell.svg import clean_svg
 from helpers.tell.values import Column, cell
 from helpers.tell.verdict import label
 
 from . import public, verdict_facts
-from .box_facts import events_view, holders_view, pools_view
+from .box_facts import PublicBox
+from .public import Names
 from .subject import OWNERS_NOTEBOOK, Subject, parameters
 
 MOST_RUNS = 100
 
 
-def views(about: Subject, bundle: Bundle | None) -> list[Shown]:
-    """The tables of the page of a subject, in their order."""
+def views(about: Subject, evidence: CaseEvidence) -> list[Shown]:
+    """The views of the page of a subject, in their order, as their rules let them through."""
+    names = Names()
+    rules = public.rules(names)
     listed = []
+    if len(box_names(about.runs)) > 1:
+        listed.append(boxes_view(about.runs, names))
+    if evidence.messages:
+        listed.append(anew_table(evidence).passing(rules))
     if about.verdict:
-        listed.append(numbers_view(about.verdict, bundle))
-    if bundle:
-        listed += [pools_view(bundle), holders_view(bundle), events_view(bundle)]
+        listed.append(numbers_view(about.verdict, evidence.bundle))
+    if evidence.bundle:
+        box = PublicBox(evidence, evidence.bundle, names)
+        listed += [view.passing(rules) for view in box.views()]
     if about.runs:
-        listed.append(runs_view(about.runs))
+        listed.append(runs_view(about.runs, names))
     return listed
 
 
@@ -44,17 +59,34 @@ def numbers_view(verdict: Verdict, bundle: Bundle | None) -> Shown:
     return Shown("What the answer rests on", columns, rows, none="It rests on no number.")
 
 
-def runs_view(runs: tuple[Run, ...]) -> Shown:
+def box_names(runs: Iterable[Run]) -> list[str]:
+    """The boxes that runs are about, each once."""
+    return list(dict.fromkeys(run.box for run in runs if run.box))
+
+
+def boxes_view(runs: tuple[Run, ...], names: Names) -> Shown:
+    """Each box with the verdict that leads its runs."""
+    rows = []
+    for box in box_names(runs):
+        on_it = [run for run in runs if run.box == box]
+        verdict = leading(run.verdict for run in on_it)
+        sure = label(verdict) if verdict else ""
+        rows.append([_box_name(box, names), verdict_facts.headline(verdict), sure, len(on_it)])
+    return Shown(
+        "The boxes and what was found on each", ["box", "answer", "how sure", "runs"], rows
+    )
+
+
+def runs_view(runs: tuple[Run, ...], names: Names) -> Shown:
     """Each run with its state and its answer, in the order in which the batch lists them."""
     columns = ["run", "notebook", "box", "state", "answer", "given", Column("time", "s")]
-    boxes: dict[str, str] = {}
     rows = []
     for number, run in enumerate(runs[:MOST_RUNS], 1):
         notebook = public.notebook(run.notebook)
         if not notebook:
             notebook = OWNERS_NOTEBOOK
         given = ", ".join(parameters(run))
-        box = _box_name(run.box, boxes)
+        box = _box_name(run.box, names)
         rows.append([number, notebook, box, _state(run), _answer(run), given, run.seconds])
     title = "Runs"
     if len(runs) > MOST_RUNS:
@@ -62,12 +94,9 @@ def runs_view(runs: tuple[Run, ...]) -> Shown:
     return Shown(title, columns, rows)
 
 
-def _box_name(box: str, numbered: dict[str, str]) -> str:
-    """A box by its public name, else by its place among the others, which ``numbered`` keeps."""
-    name = public.box(box)
-    if name or not box:
-        return name
-    return numbered.setdefault(box, f"box-{len(numbered) + 1}")
+def _box_name(box: str, names: Names) -> str:
+    """A box by its public name, else by its place among the others."""
+    return public.box(box) or names.of("box", box)
 
 
 def _state(run: Run) -> str:
@@ -82,13 +111,34 @@ def _answer(run: Run) -> str:
 
 
 def table_of(view: Shown) -> dict[str, Any]:
-    """A view for the template: its heads, marked where the column holds numbers, and its cells."""
+    """A view for the template: its heads, marked where the column holds numbers, its cells, and
+    its figure where it has one.
+    """
     rows = []
-    for row in view.cells:
+    for row in view.cells[: view.most]:
         units = [column.unit for column in view.columns]
         rows.append([cell(value, unit) for value, unit in zip(row, units, strict=True)])
     heads = []
     for place, column in enumerate(view.columns):
         holds_numbers = any(row[place].number for row in rows)
         heads.append(f"#{column.name}" if holds_numbers else column.name)
-    return {"title": view.title, "heads": heads, "rows": rows, "none": view.none}
+    return {
+        "title": view.title,
+        "heads": heads,
+        "rows": rows,
+        "none": view.nothing,
+        "figure": _figure(view),
+    }
+
+
+def _figure(view: Shown) -> PageOutput | None:
+    """The figure of a view, drawn anew; None where it has none."""
+    if view.draw is None:
+        return None
+    drawing = clean_svg(view.draw().svg())
+    if drawing is None:
+        return None
+    svg, width, height = drawing
+    encoded = base64.b64encode(svg.encode()).decode()
+    data = f"image/svg+xml;base64,{encoded}"
+    return PageOutput("picture", picture=data, alt=view.alt, width=width, height=height)

@@ -22,6 +22,7 @@ from helpers.settings.kernel_parameters import audit_kernel
 from helpers.settings.presets import findings, load
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
+from helpers.tell.values import columns
 
 NO_LEDGER = "Nothing says how much memory of a GPU is in use."
 ELSEWHERE = "NOT THIS MACHINE"
@@ -90,7 +91,7 @@ def stack_table(bundle: Bundle) -> Shown:
     rows.append(("kernel", box.kernel))
     cells = [[name, reading, reading.source] for name, reading in rows]
     says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
-    head = ["layer", "release", "source"]
+    head = columns("layer:word, release:version, source:source")
     return Shown("Builds between a program and the card", head, cells, result=says)
 
 
@@ -99,13 +100,13 @@ def settings_table(bundle: Bundle) -> Shown:
     this build and chip.
     """
     listed = audit_box(bundle) + audit_kernel(bundle)
-    columns = ["variable", "value", "verdict", "why"]
+    head = columns("variable:setting, value:value, verdict:word, why", widest=110)
     rows = [[f.name, f.value, f.verdict.replace("_", " "), f.says] for f in listed]
     none = "No memory setting is made, neither in the captured environment nor as a kernel option."
     counts = Counter(row[2] for row in rows)
     says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     title = "Memory settings and what they do here"
-    return Shown(title, columns, rows, widest=110, none=none, result=says)
+    return Shown(title, head, rows, none=none, result=says)
 
 
 def preset_table(name: str) -> Shown:
@@ -219,6 +220,8 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
         rows.append([where, who, "in use", total, book.used, book.used.source])
         below += [f"{where}, {who}: contradiction: {plain(words)}" for words in book.contradictions]
         below += [f"{where}, {who}: {plain(words)}" for words in book.notes]
-    columns = ["GPU", "account", "kind", "held by", "bytes", "source"]
+    head = columns(
+        "GPU:pci, account:word, kind:word, held by:holder, bytes:number, source:source", widest=72
+    )
     title = "The ledger of each source"
-    return Shown(title, columns, rows, below, none=NO_LEDGER, widest=72)
+    return Shown(title, head, rows, below, none=NO_LEDGER)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
+from helpers.ground.grammar import Field, Gap, Node
 from helpers.ground.shapes import Verdict
-from helpers.ground.units import Quantity
+from helpers.ground.units import GIB, KIB, MIB, Quantity
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box
 from helpers.look.message import Message
 from helpers.look.messages import NOTHING_KNOWN
+from helpers.look.wordings import form_of, meaning
 from helpers.tell.shown import Shown
+from helpers.tell.values import columns
 
 if TYPE_CHECKING:
     from helpers.judge.ledger import GpuLedger
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 OF_A_TRACE = ("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity")
 OF_THE_CEILINGS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap")
 """Causes that notebook 02, and that notebook 03 looks further into."""
+_UNITS = {"KiB": KIB, "KB": KIB, "kB": KIB, "MiB": MIB, "MB": MIB, "GiB": GIB, "GB": GIB}
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
 
@@ -80,6 +85,70 @@ def _named_sizes(message: Message) -> list[tuple[str, Quantity]]:
         if isinstance(value, Quantity):
             sizes.append((field.name.replace("_", " "), value))
     return sizes + [("another process", size) for size in message.others]
+
+
+def printed_anew(message: Message) -> str:
+    """A message as its program prints it, from the fields that were read alone.
+
+    What the table of messages does not know of it, such as a name, is an ellipsis.
+    """
+    form = form_of(message.row)
+    if not form:
+        return f"{message.program}: {meaning(message.row)}"
+    line = re.sub(r"(?:\s*…)+", " …", "".join(_printed(node, message) for node in form))
+    return line.strip(" …")
+
+
+def _printed(node: Node, message: Message) -> str:
+    if isinstance(node, str):
+        return node
+    if isinstance(node, Gap):
+        return " … "
+    if isinstance(node, Field):
+        value = _read(node, message)
+        if isinstance(value, Quantity):
+            return _in_unit(value, node.unit)
+        return str(value)
+    if node.optional and not any(_is_read(inner, message) for inner in node.branches[0]):
+        return ""
+    spoken = [branch for branch in node.branches if branch == [message.backend.upper()]]
+    return "".join(_printed(inner, message) for inner in (spoken or node.branches)[0])
+
+
+def _in_unit(size: Quantity, unit: str) -> str:
+    """A size in the unit that a form puts behind it, else as it was printed."""
+    if not unit:
+        return size.text
+    return f"{size.bytes / _UNITS.get(unit, 1):.2f}".removesuffix(".00")
+
+
+def _read(field: Field, message: Message) -> object:
+    """What a message gives for a field of its form; an ellipsis for a name, and for none."""
+    if field.name == "name":
+        return "…"
+    value = getattr(message, field.name, None)
+    if value is None:
+        return "…"
+    return value
+
+
+def _is_read(node: Node, message: Message) -> bool:
+    return isinstance(node, Field) and _read(node, message) != "…"
+
+
+def anew_table(evidence: CaseEvidence) -> Shown:
+    """Each message printed anew, and every size that it names."""
+    head = columns("message:number, printed anew:word, of it:word, size:number:bytes", widest=None)
+    rows: list[list[object]] = []
+    for number, message in enumerate(evidence.messages, 1):
+        line = printed_anew(message)
+        sizes = _named_sizes(message)
+        rows.append([number, line, *(sizes[0] if sizes else ("", None))])
+        rows += [[number, "", name, size] for name, size in sizes[1:]]
+    for row in rows:
+        if isinstance(row[3], Quantity):
+            row[3] = row[3].bytes
+    return Shown("The error message", head, rows)
 
 
 def not_used(evidence: CaseEvidence, verdict: Verdict) -> str:

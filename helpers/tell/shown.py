@@ -15,7 +15,7 @@ import base64
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,6 +97,18 @@ class Shown:
         place = self._heads().index(column)
         cells = [row for row in self.cells if row[place]]
         return replace(self, cells=cells, draw=None, before=(), notes=(), none=none)
+
+    def passing(self, rules: Mapping[str, Callable[[Any], Any]]) -> Shown:
+        """The view for others: the columns that name a rule, each cell as its rule lets it through.
+
+        A column without a rule is left out, as are the lines above and below the table.
+        """
+        places = [place for place, column in enumerate(self.columns) if column.passes]
+        columns = [self.columns[place] for place in places]
+        cells = []
+        for row in self.cells:
+            cells.append([rules[self.columns[place].passes](row[place]) for place in places])
+        return replace(self, columns=columns, cells=cells, before=(), notes=(), none="", result="")
 
     def __repr__(self) -> str:
         return self.text()

@@ -17,9 +17,10 @@ from helpers.ground.shapes import Reading
 from helpers.ground.units import plain
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
-from helpers.tell.values import duration, size_or_zero
+from helpers.tell.values import Column, columns, duration, size_or_zero
 
 MOST_EVENTS = 40
+NOBODY = "no visible process"
 NO_POOL = "No memory pool was found."
 NO_GPU = "No GPU was found: no driver, and no listing of the PCI bus, shows one."
 
@@ -77,7 +78,8 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     for gpu in listed:
         numbers = [gpu.indices.get(space, "") for space in spaces]
         rows.append([gpu.pci, gpu.name, gpu.vendor, gpu.driver, _kind(gpu), *numbers])
-    head = ["GPU", "name", "vendor", "driver", "kind", *map(plain, spaces)]
+    head = columns("GPU:pci, name:chip, vendor:word, driver:driver, kind:word")
+    head += [Column(plain(space), passes="index") for space in spaces]
     says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
     return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says)
 
@@ -95,7 +97,7 @@ def pools_table(items: Iterable[Gpu | Pool]) -> Shown:
         for pool in pools:
             readings = [pool.total, pool.used, pool.free]
             rows.append([pci or "host", pool.layer, *readings, one_source(readings)])
-    head = ["GPU", "layer", "total", "used", "free", "source"]
+    head = columns("GPU:pci, layer:word, total:number, used:number, free:number, source:source")
     return Shown("Memory pools, each layer's account", head, rows, none=NO_POOL)
 
 
@@ -111,9 +113,11 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
             for h in gpu.holders
         ]
         last = [gpu.unattributed, None, one_source([gpu.unattributed])]
-        rows.append([gpu.pci, None, "no visible process", None, None, *last])
+        rows.append([gpu.pci, None, NOBODY, None, None, *last])
         blind += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
-    head = ["GPU", "pid", "process", "uid", "state", "memory", "note", "source"]
+    head = columns(
+        "GPU:pci, pid, process:process, uid, state:state, memory:number, note, source:word"
+    )
     return Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=_most_held(rows))
 
 

@@ -22,7 +22,7 @@ from helpers.look.bundle import Bundle
 from helpers.tell.prose import SCREEN, typed, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column, cell
+from helpers.tell.values import Column, cell, columns
 
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
 STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "binds"]
@@ -50,11 +50,11 @@ def as_text(answer: Ttm) -> str:
     binds = "none was found"
     if binding:
         binds = f"{names[binding]}, {show_bytes(answer.binding_bytes)}"
-    columns = ["layer", Column("limit", "bytes"), Column("pending", "bytes"), "source"]
+    heads = ["layer", Column("limit", "bytes"), Column("pending", "bytes"), "source"]
     out = [
         f"{answer.box}: every ceiling between the RAM and torch",
         "",
-        Shown("The ceilings", columns, rows).text(0),
+        Shown("The ceilings", heads, rows).text(0),
         "",
         f"The one that binds: {binds}",
         "",
@@ -141,7 +141,9 @@ def ceilings_table(stack: Stack) -> Shown:
         source = row.value.source or None
         rows.append([row.name, row.value, native, row.pending_bytes, mark, source])
     sentences = [f"{row.name}: {row.note}" for row in stack.rows if row.note and not row.layer]
-    head = ["layer", "value", "as written", Column("pending", "bytes"), "state", "source"]
+    head = columns(
+        "layer:word, value:number, as written:native, pending:number:bytes, state:word, source:source"
+    )
     says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
     return Shown("The ceilings", head, rows, sentences, result=says or stack.decision.says)
 
@@ -210,7 +212,8 @@ def ceilings_bars(stack: Stack) -> Shown:
         for row in rows
     ]
     draw = partial(_draw_ceilings, stack, rows, top, title)
-    return Shown(title, ["layer", "value", Column("would be", "bytes"), ""], cells, draw=draw)
+    head = columns("layer:word, value:number, would be:number:bytes, :word")
+    return Shown(title, head, cells, draw=draw)
 
 
 def _is_drawn(row: Ceiling) -> bool:

@@ -72,13 +72,26 @@ UNITS: dict[str, Callable[[Any], str]] = {
 
 
 class Column(NamedTuple):
-    """A column: its heading, the unit of its plain numbers (a key of UNITS, or none), and how
-    wide a cell of words may be (None: any width).
+    """A column: its heading, the unit of its plain numbers (a key of UNITS, or none), how wide a
+    cell of words may be (None: any width), and the rule by which its cells may leave this machine
+    (a key of helpers/share/public.py, RULES; empty: they stay).
     """
 
     name: str
     unit: str = ""
     widest: int | None = WIDEST
+    passes: str = ""
+
+
+def columns(heads: str, widest: int | None = WIDEST) -> list[Column]:
+    """Columns from their headings in a line: ``GPU:pci, total:number, pending:number:bytes``, each
+    with the rule by which it may leave this machine and its unit, where it has them.
+    """
+    listed = []
+    for head in heads.split(", "):
+        name, passes, unit = [*head.split(":"), "", ""][:3]
+        listed.append(Column(name, unit, widest, passes))
+    return listed
 
 
 class Cell(NamedTuple):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground import child
-from helpers.share.pdf import browser as chromium
+from helpers.tell.pdf import browser as chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = dict(Enter=13, Tab=9, ArrowRight=39, ArrowLeft=37, ArrowDown=40, Space=32, a=65, Delete=46)

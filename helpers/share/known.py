@@ -1,0 +1,156 @@
+"""What is known of this box and must not stand in a text that a person ticked, and what looks
+like a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import pwd
+import re
+import socket
+from collections.abc import Iterator
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from helpers.look.bundle import Bundle
+from helpers.look.environment import looks_secret, sounds_secret
+
+from . import public
+
+SHORTEST = 3
+PEOPLE_FROM = 1000
+"""The first number of a user that is a person, by /etc/login.defs of every distribution."""
+SERIALS = """
+/etc/machine-id /sys/class/dmi/id/*serial /sys/class/dmi/id/*uuid /sys/class/dmi/id/*asset_tag
+/sys/class/net/*/address /sys/class/drm/card*/device/unique_id
+"""
+LOGIN = "USER LOGNAME SUDO_USER HOME"
+AS_A_FILE = "text.yaml"
+"""detect-secrets looks for values without quotation marks in files of this kind."""
+LONG_WORD = re.compile(r"[\w./+=-]{8,}")
+ASSIGNED = re.compile(r"([\w-]{3,60})['\"]?\s*[:=]\s*\S")
+FORMS = {
+    "mail": r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}",
+    "uuid": r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
+    "mac": r"(?<![0-9a-fA-F:])(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}(?![0-9a-fA-F:])",
+    "address": r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<![\w:])[0-9a-fA-F:]{2,39}:[0-9a-fA-F]{1,4}(?![\w:.])",
+    "home": r"/(?:home|Users)/[^/\s'\"]{1,64}",
+}
+"""What has a form of its own, wherever it stands."""
+_FORMS = re.compile("|".join(f"(?P<{name}>{form})" for name, form in FORMS.items()))
+
+
+class Known:
+    """Replaces what is known of this box, and of the box of a bundle, each value by a name."""
+
+    def __init__(self, bundle: Bundle | None = None) -> None:
+        self._names: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        for kind, value in (*_of_this_box(), *_of_bundle(bundle)):
+            if len(value) >= SHORTEST:
+                self._name(kind, value)
+
+    def _name(self, kind: str, value: str) -> str:
+        if value not in self._names:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._names[value] = f"{kind}-{self._counts[kind]}"
+        return self._names[value]
+
+    @cached_property
+    def _values(self) -> re.Pattern[str]:
+        longest_first = sorted(self._names, key=len, reverse=True)
+        words = "|".join(map(re.escape, longest_first))
+        return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
+
+    def replaced(self, text: str) -> str:
+        """The text without these values."""
+        lower = {value.lower(): name for value, name in self._names.items()}
+        text = self._values.sub(lambda match: lower[match[0].lower()], text)
+        return _FORMS.sub(self._of_form, text)
+
+    def _of_form(self, match: re.Match[str]) -> str:
+        kind = str(match.lastgroup)
+        if kind == "address" and not _is_address(match[0]):
+            return match[0]
+        return (
+            self._name(kind, match[0])
+            if kind != "home"
+            else f"/home/{self._name('user', match[0])}"
+        )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _of_this_box() -> Iterator[tuple[str, str]]:
+    name = socket.gethostname()
+    yield "host", name
+    yield "host", name.partition(".")[0]
+    for entry in pwd.getpwall():
+        if entry.pw_uid >= PEOPLE_FROM or entry.pw_uid == os.getuid() != 0:
+            yield "user", entry.pw_name
+            yield "user", entry.pw_gecos.partition(",")[0]
+            yield "home", entry.pw_dir
+    for variable, value in os.environ.items():
+        if variable in LOGIN.split() and value not in ("root", "/root"):
+            yield "user", value
+        if sounds_secret(variable):
+            yield "secret", value
+    for place in SERIALS.split():
+        for file in Path("/").glob(place[1:]):
+            yield "serial", _read(file)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _of_bundle(bundle: Bundle | None) -> Iterator[tuple[str, str]]:
+    """The names that the bundle's own box has: its own, its people's, its boot's."""
+    if bundle is None or public.box(bundle.box):
+        return
+    yield "host", bundle.box
+    for row in bundle.table("host"):
+        yield "serial", row.text("boot_id")
+    for row in bundle.table("identity"):
+        for group in row.many("groups"):
+            if (group.number("gid") or 0) >= PEOPLE_FROM:
+                yield "user", group.text("name")
+
+
+@cache
+def _detectors() -> tuple[Any, ...]:
+    # It takes a third of a second, and a page without ticks needs none of it.
+    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
+
+    classes: list[Any] = list(get_mapping_from_secret_type_to_class().values())
+    return tuple(detector() for detector in classes)
+
+
+def is_secret(text: str) -> bool:
+    """Whether detect-secrets, or the shapes of tokens that the look knows, find a secret in it."""
+    if any(map(looks_secret, LONG_WORD.findall(text))):
+        return True
+    if any(map(sounds_secret, ASSIGNED.findall(text))):
+        return True
+    return any(map(_is_found, text.splitlines()))
+
+
+def _is_found(line: str) -> bool:
+    """Whether a detector finds a secret in a line, with each long word of it in quotes."""
+    words = " ".join(f'"{word}"' for word in LONG_WORD.findall(line))
+    return any(
+        detector.analyze_line(AS_A_FILE, looked_at)
+        for detector in _detectors()
+        for looked_at in (line, words)
+    )

@@ -1,0 +1,104 @@
+"""What a person reads before it leaves: each text that was left out, and what they ticked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from helpers.look.bundle import Bundle
+from helpers.look.files import whole
+from helpers.tell.render import render
+
+from .known import Known, is_secret
+from .subject import ShareError, Subject
+from .texts import Text, of_bundle
+
+Choices = frozenset[str]
+"""Digests of the texts that a person ticked."""
+NOTHING_TICKED: Choices = frozenset()
+EXPECTED = "expected the file that the review page saved"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A text of the review; ``known`` replaces what is known of the box in it."""
+
+    text: Text
+    known: Known
+
+    @property
+    def digest(self) -> str:
+        return self.text.digest
+
+    @cached_property
+    def shown(self) -> str:
+        """The text as it would stand on the page."""
+        return self.known.replaced(self.text.text)
+
+    @cached_property
+    def is_secret(self) -> bool:
+        """Whether it holds what looks like a secret, so that it cannot be ticked."""
+        return is_secret(self.text.text)
+
+
+@dataclass(frozen=True)
+class Review:
+    """Every text of a subject that stays at home unless it is ticked."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    def ticked(self, choices: Choices) -> list[Row]:
+        """The rows that were ticked and hold no secret. A digest of no row picks nothing."""
+        return [row for row in self.rows if row.digest in choices and not row.is_secret]
+
+    def unknown(self, choices: Choices) -> int:
+        """How many ticks are of no text here: it has changed since, or is of another subject."""
+        return len(choices - {row.digest for row in self.rows})
+
+    def groups(self) -> Mapping[str, list[Row]]:
+        """The rows by their place, in order."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.text.where, []).append(row)
+        return groups
+
+    def html(self, choices: Choices = NOTHING_TICKED) -> str:
+        """The page on which a person ticks what may leave: one file, which sends nothing.
+
+        What was ticked before, by ``choices``, is ticked.
+        """
+        page = render(
+            "review.html.j2",
+            subject=self.name,
+            groups=self.groups(),
+            rows=self.rows,
+            choices=choices,
+        )
+        return str(page)
+
+
+def review_of(about: Subject, bundle: Bundle | None) -> Review:
+    """The review of a subject; a text that stands in several places is asked for once."""
+    texts = list(about.texts)
+    if bundle is not None:
+        texts += of_bundle(bundle)
+    once = {text.digest: text for text in reversed(texts)}
+    known = Known(bundle)
+    return Review(about.name, tuple(Row(text, known) for text in reversed(once.values())))
+
+
+def read_choices(path: Path) -> Choices:
+    """The choices that the review page saved. Raises ShareError in one line for another file."""
+    try:
+        saved = json.loads(whole(path))
+    except OSError as error:
+        raise ShareError(f"{path}: {error.strerror}; {EXPECTED}") from error
+    except (ValueError, RecursionError) as error:
+        raise ShareError(f"{path}: no JSON; {EXPECTED}") from error
+    if not isinstance(saved, dict) or not isinstance(saved.get("include"), list):
+        raise ShareError(f"{path}: no list 'include'; {EXPECTED}")
+    return frozenset(map(str, saved["include"]))

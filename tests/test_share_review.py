@@ -1,0 +1,256 @@
+"""What a person ticks leaves, and nothing else: the review page, its choices, and what is replaced."""
+
+import json
+import os
+import re
+import socket
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import nbformat
+import pytest
+from tell_boxes import code, printed
+
+from helpers import cli, share
+from helpers.look.boxes import open_box
+from helpers.share import public, texts
+from helpers.share.known import Known, is_secret
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column, columns
+
+COMMON_WORDS = Path("/work/shared/fresh/share-common-words.ipynb")
+NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+SOURCE = "team = 'harbour lights'\nprint(team)"
+OUTPUT = "harbour lights on kestrel: 12 layers\n"
+TOKEN = "deploy with glpat-" + "Zq4x" * 5
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook of its owner: a source, what it printed, and a token."""
+    cells = [code(SOURCE, printed(OUTPUT)), code("show()", printed(TOKEN))]
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+@pytest.fixture
+def run(capsys):
+    """The command: its exit code, what it printed and what it said on stderr."""
+    parser, verbs = cli.parsers("share")
+
+    def call(*words):
+        arguments = parser.parse_args(["share", *map(str, words)])
+        return verbs["share"](arguments), *capsys.readouterr()
+
+    return call
+
+
+def review_of(path):
+    about = share.subject_of(path)
+    return about, share.review_of(about, about.evidence().bundle)
+
+
+# What is left out by default
+
+
+def test_a_column_without_a_rule_is_left_out():
+    view = Shown("", ["plain", Column("size", "bytes", passes="number")], [["kestrel", 1 << 30]])
+    passing = view.passing(public.rules(public.Names()))
+    assert [column.name for column in passing.columns] == ["size"]
+    assert "kestrel" not in passing.text()
+
+
+def test_a_new_column_has_no_rule():
+    assert Column("anything").passes == ""
+    assert [column.passes for column in columns("a, b:number, c:number:bytes")] == [
+        "",
+        "number",
+        "number",
+    ]
+
+
+def test_every_rule_that_a_column_names_is_there():
+    rules = public.rules(public.Names())
+    folder = Path(share.__file__).parents[1]
+    named = set()
+    for file in folder.rglob("*.py"):
+        source = file.read_text()
+        named |= set(re.findall(r'passes="(\w+)"', source))
+        for heads in re.findall(r'columns\(\s*((?:"[^"]*"\s*)+)', source):
+            named |= {head.split(":")[1] for head in heads.split(", ") if ":" in head}
+    assert named
+    assert {name.strip('" \n') for name in named} <= set(rules)
+
+
+def test_names_have_numbers_and_lines_of_programs_keep_theirs():
+    names = public.Names()
+    rules = public.rules(names)
+    assert [rules["process"](name) for name in ("kestrel", "osprey", "kestrel")] == [
+        "process-1",
+        "process-2",
+        "process-1",
+    ]
+    assert rules["process"]("process-2") == "process-2"
+    assert rules["line"]("/data/kestrel/train.py:82") == "your file 1, line 82"
+    assert rules["line"]("/data/kestrel/train.py") == ""
+
+
+@pytest.mark.skipif(not COMMON_WORDS.is_file(), reason="that notebook lies on another machine")
+def test_no_word_of_a_notebook_of_common_words_is_on_its_page_without_a_tick():
+    about = share.subject_of(COMMON_WORDS)
+    page = share.page_of(about).html
+    written = " ".join(text.text for text in about.texts)
+    own = share.page_of(share.subject_of(NOTEBOOKS / "01_hardware_probe.ipynb")).html
+    words = set(re.findall(r"[A-Za-z]{4,}", written)) - set(re.findall(r"[A-Za-z]{4,}", own))
+    assert "ruminant" in words
+    assert [word for word in words if re.search(rf"\b{word}\b", page)] == []
+
+
+# What is ticked
+
+
+def test_a_ticked_text_is_on_the_page_and_the_others_are_counted(notebook):
+    about, review = review_of(notebook)
+    before = share.page_of(about)
+    assert "harbour" not in before.html
+    assert "2 outputs of a cell, 2 sources of a cell" in before.left_out
+    ticked = next(row.digest for row in review.rows if row.text.text == OUTPUT)
+    page = share.page_of(about, frozenset({ticked}))
+    assert "harbour lights on kestrel: 12 layers" in page.html
+    assert "team" not in page.html
+    assert "1 output of a cell, 2 sources of a cell" in page.left_out
+
+
+def test_what_looks_like_a_secret_cannot_be_ticked(notebook):
+    about, review = review_of(notebook)
+    page = share.page_of(about, frozenset(row.digest for row in review.rows))
+    assert "harbour" in page.html
+    assert "glpat" not in page.html
+    html = review.html()
+    assert re.findall(r"<input[^>]*disabled", html) != []
+    assert "looks like a secret" in html
+
+
+def test_a_choice_of_no_text_passes_nothing_and_a_changed_text_is_asked_again(notebook):
+    about, review = review_of(notebook)
+    choices = frozenset(row.digest for row in review.rows) | {"0" * 64, "harbour"}
+    assert review.unknown(choices) == 2
+    changed = nbformat.read(notebook, 4)
+    changed.cells[0].source += "  # osprey"
+    nbformat.write(changed, notebook)
+    about, review = review_of(notebook)
+    assert review.unknown(choices) == 3
+    assert "osprey" not in share.page_of(about, choices).html
+
+
+def test_the_command_writes_a_review_for_its_owner_alone_and_includes_what_was_ticked(
+    notebook, tmp_path, run
+):
+    out = tmp_path / "own.review.html"
+    status, said, _ = run(notebook, "--review", "--out", out)
+    assert status == 0
+    assert f"Open: {out}" in said
+    assert stat.S_IMODE(os.stat(out).st_mode) == 0o600
+    digest = re.search(r'value="([0-9a-f]{64})"', out.read_text())[1]
+    choices = tmp_path / "choices.json"
+    choices.write_text(json.dumps({"include": [digest, "0" * 64]}))
+    page = tmp_path / "page.html"
+    _, _, told = run(notebook, "--include", choices, "--out", page)
+    assert "1 of the choices are of no text here" in told
+    assert "harbour lights" in page.read_text()
+
+
+@pytest.mark.parametrize("written", ["", "[1]", '{"include": 3}', "\0", "[" * 9000])
+def test_a_file_that_is_no_choice_is_refused_in_one_line(tmp_path, written):
+    file = tmp_path / "choices.json"
+    file.write_text(written)
+    with pytest.raises(share.ShareError, match="expected the file that the review page saved"):
+        share.read_choices(file)
+
+
+def test_the_review_page_reaches_nowhere(notebook):
+    html = review_of(notebook)[1].html()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert not re.search(r"https?://|\bfetch\(|XMLHttpRequest|sendBeacon", html)
+    assert not re.search(r"<[^>]+ on\w+=", html)
+
+
+def test_a_hostile_text_cannot_act_on_the_review_page(tmp_path):
+    evil = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
+    path = tmp_path / "evil.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("1", printed(evil))]), path)
+    html = review_of(path)[1].html()
+    assert evil not in html
+    assert "&lt;script&gt;alert(1)" in html
+
+
+# What is known of this box
+
+
+def test_what_is_known_of_this_box_is_replaced(monkeypatch):
+    monkeypatch.setenv("KESTREL_API_TOKEN", "osprey-osprey-1")
+    monkeypatch.setenv("USER", "ottoline")
+    monkeypatch.setattr(socket, "gethostname", lambda: "quokka17.example")
+    text = Known().replaced(
+        "ottoline@quokka17.example quokka17 QUOKKA17 /home/wren/x osprey-osprey-1 10.1.2.3 fe80::1ff "
+        "aa:bb:cc:dd:ee:ff 123e4567-e89b-12d3-a456-426614174000 torch 2.9.1 0000:c5:00.0 12:30:05"
+    )
+    for value in (
+        "ottoline",
+        "quokka",
+        "QUOKKA",
+        "wren",
+        "osprey",
+        "10.1",
+        "fe80",
+        "aa:bb",
+        "123e",
+    ):
+        assert value not in text, value
+    assert "torch 2.9.1 0000:c5:00.0 12:30:05" in text
+
+
+def test_a_value_has_the_same_name_wherever_it_stands():
+    replaced = Known().replaced("10.1.2.3 and 10.9.9.9 and 10.1.2.3")
+    assert replaced == "address-1 and address-2 and address-1"
+
+
+def test_the_names_of_a_foreign_box_are_replaced():
+    bundle = replace(open_box("strix-halo-1-found"), box="kestrel-bench")
+    text = Known(bundle).replaced("kestrel-bench of trainer")
+    assert re.fullmatch(r"host-\d of user-\d", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("password: hunter22", True),
+        ("export WANDB_API_KEY=0123abc", True),
+        (
+            "Authorization: Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
+            True,
+        ),
+        ("https://wren:feather9@host.example/x", True),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", True),
+        ("hf_" + "aB3d" * 9, True),
+        ("HIP out of memory. Tried to allocate 2.00 GiB", False),
+        ("tokens = 4096, max_tokens: 12", False),
+        ("/sys/class/drm/card1/device/mem_info_vram_used 16393924 pages", False),
+        ("torch 2.10.0a0+rocm7.10.0a20251015", False),
+    ],
+)
+def test_what_looks_like_a_secret(text, secret):
+    assert is_secret(text) is secret
+
+
+# The workbook's own notebooks
+
+
+@pytest.mark.parametrize("path", sorted(NOTEBOOKS.rglob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_text_of_a_committed_notebook_is_known(path):
+    unknown = [text.where for text in texts.of_notebook(nbformat.read(path, 4))]
+    assert unknown == [], "write its digests: .venv/bin/python tests/execute_notebooks.py"
