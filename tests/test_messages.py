@@ -314,7 +314,7 @@ EVENTS = frozenset(
     "no-access no-node wrong-index unknown-option setting-refused option-refused option-broken duplicate-gpu "
     "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed "
     "reset-refused missing-link hang gpu-lost init-failed cma-refused bar1-refused arguments-above-limit "
-    "no-room-for-scratch refused-by-estimate sizes note footer".split()
+    "no-room-for-scratch refused-by-estimate setting-unread sizes note footer".split()
 )
 ALL = wordings.table()
 FOOTERS = [row for row in ALL if row["event"] == "footer"]

@@ -33,7 +33,7 @@ MARGIN = 0.2
 """A cause that weighs less than LEAST is none, one that is not MARGIN above the next leaves it
 open; one within NEAR is still likely.
 """
-APART = ("assert", "fault", "wrong-index", "option-refused")
+APART = ("assert", "fault", "wrong-index", "option-refused", "setting-unread")
 NO_EVIDENCE = CaseEvidence()
 
 

@@ -28,6 +28,8 @@ OBSERVATION_OF = {
 """The observation that a verdict of the settings' audit is; of those that do what they say, only
 what hides every GPU carries a cause.
 """
+CALLS = re.compile(r"((?:gradient|activation)_checkpointing_enable|\.eval|\.train|\.backward)\(")
+"""What a program's text says of checkpointing: on, and while the model trains."""
 EXPANDABLE = "expandable-segments-unsupported"
 
 
@@ -47,6 +49,9 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     if evidence.bundle is not None or evidence.variables or code:
         for finding in _of_environment(evidence, code):
             yield from _of_finding(finding, origin)
+    for _, source, text in evidence.texts:
+        if _goes_backward_in_evaluation(text):
+            yield make_observation("checkpointing-in-eval", "model.eval()", source, "message")
     posted = [text for _, text in evidence.tools if form("kernel parameter").search(text)]
     if evidence.bundle is not None or posted:
         yield from _of_kernel_parameters(evidence, posted)
@@ -55,6 +60,22 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
             yield make_observation("expandable-on", f"{name}={value}", "variables", origin)
         if name == "HSA_OVERRIDE_GFX_VERSION":
             yield make_observation("gfx-override", value, name, origin)
+
+
+def _goes_backward_in_evaluation(code: str) -> bool:
+    """Whether a program's text turns checkpointing on, and goes backward in evaluation mode, where
+    transformers' layers do not checkpoint (modeling_layers.py).
+    """
+    is_on = False
+    trains = True
+    for call in CALLS.findall(code):
+        if call == ".backward" and is_on and not trains:
+            return True
+        if call.endswith("_enable"):
+            is_on = True
+        elif call in (".eval", ".train"):
+            trains = call == ".train"
+    return False
 
 
 def _of_allocator_text(
