@@ -8,12 +8,14 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_allocator import MIB, SAMPLES, Toy, layout_of
 
+from helpers.allocator import pickle_scan
 from helpers.allocator import plain_pickle as safely
 from helpers.allocator.call_sites import site_of
 from helpers.allocator.snapshot import load, parse
@@ -246,6 +248,10 @@ class Settable:
         Path(state["marker"]).touch()
 
 
+ENGINES = pytest.mark.parametrize("from_bytes", [1, 1 << 40], ids=["compiled", "plain"])
+"""The scan of a pickle as machine code and as plain Python."""
+
+
 class WithPersistentIds(pickle.Pickler):
     def persistent_id(self, obj):
         return "id" if obj == "remote" else None
@@ -280,7 +286,11 @@ def malicious(marker):
     return out
 
 
-def test_malicious_pickles_are_refused_and_named_and_nothing_runs(tmp_path):
+@ENGINES
+def test_malicious_pickles_are_refused_and_named_and_nothing_runs(
+    tmp_path, monkeypatch, from_bytes
+):
+    monkeypatch.setattr(pickle_scan, "COMPILED_FROM_BYTES", from_bytes)
     marker = tmp_path / "marker"
     for name, (content, names) in malicious(marker).items():
         path = tmp_path / "evil.pickle"
@@ -353,8 +363,10 @@ def bombs():
     }
 
 
+@ENGINES
 @pytest.mark.parametrize("name", bombs())
-def test_bombs_are_refused_in_one_line(tmp_path, name):
+def test_bombs_are_refused_in_one_line(tmp_path, monkeypatch, name, from_bytes):
+    monkeypatch.setattr(pickle_scan, "COMPILED_FROM_BYTES", from_bytes)
     content, says = bombs()[name]
     path = tmp_path / "bomb.pickle"
     path.write_bytes(content)
@@ -375,6 +387,11 @@ def test_a_damaged_snapshot_is_read_or_refused_in_one_line(tmp_path_factory, pro
         content[place % len(content) : place % len(content) + len(bytes_)] = bytes_
     path = tmp_path_factory.mktemp("damaged") / "snapshot.pickle"
     path.write_bytes(content)
+    ends = []
+    for from_bytes in (1, 1 << 40):
+        with mock.patch.object(pickle_scan, "COMPILED_FROM_BYTES", from_bytes):
+            ends.append(pickle_scan.scan(bytes(content), safely.MAX_OPCODES))
+    assert ends[0] == ends[1]
     try:
         read_trace(path)
     except TraceError as error:

@@ -17,43 +17,20 @@ import pickletools
 from pathlib import Path
 from typing import Any, NoReturn
 
+from helpers.allocator import pickle_scan
+from helpers.allocator.pickle_scan import scan
 from helpers.allocator.trace import MAX_FILE_BYTES, TraceError
 from helpers.look import files
 
 MAX_OPCODES = 60_000_000
 """About 250 MB of a snapshot; the objects of so many take at most 5 GB."""
-MAX_DEPTH = 32
-_CODES = {code.code.encode("latin-1")[0]: code for code in pickletools.opcodes}
+_CODES = {ord(code.code): code.name for code in pickletools.opcodes}
 _REFUSED = "a memory snapshot holds plain data only, so it is refused"
-_ACTIONS = {
-    "scalar": "NONE 0 NEWTRUE 0 NEWFALSE 0 BININT 4 BININT1 1 BININT2 2 BINFLOAT 8 LONG1 -1 LONG4 -4 SHORT_BINBYTES -1 "
-    "BINBYTES -4",
-    "text": "SHORT_BINUNICODE -1 BINUNICODE -4 BINUNICODE8 -8 SHORT_BINSTRING -1",
-    "container": "EMPTY_LIST 0 EMPTY_DICT 0 EMPTY_TUPLE 0",
-    "tuple": "TUPLE1 0 TUPLE2 0 TUPLE3 0",
-    "mark": "MARK 0",
-    "marked tuple": "TUPLE 0",
-    "append": "APPEND 0",
-    "appends": "APPENDS 0",
-    "set item": "SETITEM 0",
-    "set items": "SETITEMS 0",
-    "put": "BINPUT 1 LONG_BINPUT 4",
-    "memoize": "MEMOIZE 0",
-    "get": "BINGET 1 LONG_BINGET 4",
-    "skip": "PROTO 1 FRAME 8",
-    "stop": "STOP 0",
+_NO_WHOLE_PICKLE = {
+    pickle_scan.ENDS_EARLY: "it ends before its last opcode",
+    pickle_scan.EMPTY_STACK: "an opcode takes a value that is not there",
+    pickle_scan.UNKNOWN_MEMO: "it takes a value again that it did not number",
 }
-"""What an opcode does, and the bytes of its argument; below 0: those of the length before a
-counted argument.
-"""
-_PLAIN = {
-    name: (action, max(int(width), 0), max(-int(width), 0))
-    for action, words in _ACTIONS.items()
-    for name, width in zip(words.split()[::2], words.split()[1::2], strict=True)
-}
-_TABLE = [_PLAIN.get(_CODES[byte].name) if byte in _CODES else None for byte in range(256)]
-
-
 _WRONG = (LookupError, ValueError, TypeError, AttributeError, OverflowError)
 _BROKEN = (pickle.UnpicklingError, EOFError, MemoryError, *_WRONG)
 
@@ -90,82 +67,27 @@ class _Plain(pickle.Unpickler):
 
 def _scan(name: str, data: bytes) -> None:
     """Passes where every opcode is one of plain data and within the limits."""
-    at = 0
-    end = len(data)
-    # Of the values on the stack: 0 a text, 1 a number, else 1 + the deepest value in it.
-    depths = bytearray()
-    marks: list[int] = []
-    memo = bytearray()
-    for _ in range(MAX_OPCODES):
-        if at >= end:
-            raise EOFError("it ends before its last opcode")
-        rule = _TABLE[data[at]]
-        if rule is None:
-            raise _refused(name, data, at)
-        action, width, counted = rule
-        at += 1
-        if counted:
-            width = counted + int.from_bytes(data[at : at + counted], "little")
-        if at + width > end:
-            claim = f"{name} claims a value of {width:,} bytes at byte {at:,}"
-            raise TraceError(f"{claim} and {end - at:,} follow: cut or forged")
-        if action == "get":
-            depths.append(memo[int.from_bytes(data[at : at + width], "little")])
-            at += width
-            continue
-        if action == "text" or action == "scalar":
-            depths.append(action == "scalar")
-            at += width
-            continue
-        if action == "memoize":
-            memo.append(depths[-1])
-        elif action == "put":
-            if (index := int.from_bytes(data[at : at + width], "little")) > len(memo):
-                value = f"numbers value {len(memo):,} as {index:,} at byte {at:,}"
-                raise TraceError(f"{name} {value}: forged to fill the memory")
-            memo[index : index + 1] = depths[-1:]
-        elif action == "container":
-            depths.append(1)
-        elif action == "mark":
-            marks.append(len(depths))
-        elif action in ("appends", "set items", "marked tuple"):
-            first = marks.pop()
-            inner = depths[first:]
-            del depths[first:]
-            if action == "marked tuple":
-                depths.append(1)
-            elif action == "set items" and any(inner[::2]):
-                raise _key(name, at)
-            depths[-1] = max(depths[-1], 1 + max(inner, default=0))
-        elif action == "tuple":
-            size = data[at - 1] - 0x84
-            inner = depths[-size:]
-            del depths[-size:]
-            depths.append(1 + max(inner))
-        elif action in ("append", "set item"):
-            deepest = depths.pop()
-            if action == "set item" and depths.pop():
-                raise _key(name, at)
-            depths[-1] = max(depths[-1], 1 + deepest)
-        elif action == "stop":
-            return
-        if len(marks) > MAX_DEPTH or depths and depths[-1] > MAX_DEPTH + 1:
-            deep = f"nested deeper than {MAX_DEPTH} at byte {at:,}"
-            raise TraceError(f"{name} is {deep}: no memory snapshot is")
-        at += width
-    fewer = "record fewer entries (max_entries=100000)"
-    raise TraceError(f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}")
-
-
-def _key(name: str, at: int) -> TraceError:
-    key = f"{name} has a key at byte {at:,} that is no text"
-    return TraceError(f"{key}: no memory snapshot has one, and it can be made to take for ever")
-
-
-def _refused(name: str, data: bytes, at: int) -> TraceError:
-    code = _CODES.get(data[at])
-    opcode = code.name if code else f"0x{data[at]:02x}"
-    return TraceError(
-        f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and nothing of it was run; do not open this file "
-        "with pickle.load"
-    )
+    what, at, number = scan(data, MAX_OPCODES)
+    if what in _NO_WHOLE_PICKLE:
+        raise EOFError(_NO_WHOLE_PICKLE[what])
+    if what == pickle_scan.REFUSED:
+        opcode = _CODES.get(data[at], f"0x{data[at]:02x}")
+        raise TraceError(
+            f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and nothing of it was run; do not open this file "
+            "with pickle.load"
+        )
+    if what == pickle_scan.CLAIMS_MORE:
+        claim = f"{name} claims a value of {number:,} bytes at byte {at:,}"
+        raise TraceError(f"{claim} and {len(data) - at:,} follow: cut or forged")
+    if what == pickle_scan.FAR_MEMO:
+        value = f"numbers a value as {number:,} at byte {at:,}, far above those before it"
+        raise TraceError(f"{name} {value}: forged to fill the memory")
+    if what == pickle_scan.KEY_NO_TEXT:
+        key = f"{name} has a key at byte {at:,} that is no text"
+        raise TraceError(f"{key}: no memory snapshot has one, and it can be made to take for ever")
+    if what == pickle_scan.TOO_DEEP:
+        deep = f"nested deeper than {pickle_scan.MAX_DEPTH} at byte {at:,}"
+        raise TraceError(f"{name} is {deep}: no memory snapshot is")
+    if what == pickle_scan.TOO_MANY:
+        fewer = "record fewer entries (max_entries=100000)"
+        raise TraceError(f"{name} has more than {MAX_OPCODES:,} pickle opcodes; {fewer}")
