@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -136,6 +136,7 @@ def site_of(stack: tuple[str, ...]) -> CallSite:
     return CallSite(frame, bool(own), parts["file"], int(parts["line"]), parts["function"])
 
 
+@lru_cache(2)  # what grows, what is live and what a card must have are asked of the same trace
 def requests_of(trace: Trace) -> Requests:
     """The requests of a trace with their call sites.
 

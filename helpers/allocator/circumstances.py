@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def with_record(trace: Trace, path: Path) -> Trace:
     return replace(trace, header=header, notes=tuple(notes))
 
 
+@lru_cache(2)  # a trace without a release is replayed under several to infer it
 def circumstances(trace: Trace) -> Circumstances:
     """What the header says, completed by what the recording shows."""
     header = trace.header

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from helpers.allocator.call_sites import Requests, requests_of, site_of
-from helpers.allocator.capacity import Runs
+from helpers.allocator.capacity import Runs, lower_bound
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.edits.comparison import MOST_EVENTS
 from helpers.allocator.growers import RecordedGrowth, growth_of_recording
 from helpers.allocator.memory import NO_LIMIT
+from helpers.allocator.replay import choose
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.starting_state import limit
@@ -353,7 +354,11 @@ def _replays(study: Study, league: WhatIf | None) -> Replays | None:
         tried += grid(behaviour(study.torch, study.build))
     try:
         stream, _, _ = prepared(study.trace, study.card)
-        runs = Runs(stream, study.card, study.torch, study.build, study.fraction)
+        least_bytes, _ = lower_bound(stream, study.card)
+        if least_bytes > study.card.capacity_bytes:
+            return Replays(None)
+        engine = choose("auto", len(stream) * len(tried))
+        runs = Runs(stream, study.card, study.torch, study.build, study.fraction, engine)
         for conf in dict.fromkeys(tried):
             if runs.passes(conf, study.card.capacity_bytes):
                 replays = [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -229,6 +230,7 @@ def _occurrences(
             yield int(number[0]), group
 
 
+@lru_cache(2)  # the loops and how many steps begin are asked of the same requests
 def _scored(requests: Requests) -> list[_Candidate]:
     """The candidates with what happens between two of their beginnings."""
     stacks = [_Outline(frames) for frames in requests.trace.frames]

@@ -4,8 +4,10 @@ plain or .xz), or the project's own Parquet file.
 
 from __future__ import annotations
 
+import gc
 import lzma
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +38,8 @@ def read_trace(
         more = f"the limit is {max_bytes:,}; allow more with max_bytes={size}"
         raise TraceError(f"{path.name} has {size:,} bytes and {more}")
     if kind == "pickle":
-        return rewind(load(path, device, max_bytes))
+        with _without_collection():
+            return rewind(load(path, device, max_bytes))
     if kind == "parquet":
         return from_parquet(path)
     with lzma.open(path) if kind == "xz" else opened(path) as file:
@@ -45,6 +48,18 @@ def read_trace(
         except (lzma.LZMAError, EOFError) as error:
             damaged = f"{path.name} is a damaged .xz file ({error}); copy it again"
             raise TraceError(damaged) from None
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Without looking for garbage, which takes longer than reading does and finds none."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _kind(name: str, head: bytes) -> str:
