@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 75_640,
+    "allocator": 76_340,
     "batch": 30_050,
     "commands": 12_960,
     "face": 5_300,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_240,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 371_650,
+    "TOTAL": 372_340,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
