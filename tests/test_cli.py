@@ -125,7 +125,7 @@ def test_diagnose_prints_a_verdict_as_text_and_as_json(casebook):
     data = casebook("diagnose", "rx7900xt-container", "--json")
     assert text.code == data.code == 0
     assert from_json(Verdict, data.out).cause == "external-holder"
-    for words in ("(likely: ", "19.98 GiB", "no visible process"):
+    for words in ("(likely, ", "19.98 GiB", "no visible process"):
         assert words in text.out
 
 

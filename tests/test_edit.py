@@ -190,7 +190,7 @@ def test_a_trace_too_long_to_rank_says_so(tmp_path, monkeypatch):
     to_parquet(trace(step(1, first=4, second=60), step(11, first=4, second=60)), path)
     monkeypatch.setattr("helpers.allocator.edits.comparison.MOST_EVENTS", 3)
     text = run("whatif", path, "--capacity", "120MiB").out
-    assert "its lines are not ranked" in text and "saves the run" not in text
+    assert "its lines are not ranked" in text and "is enough" not in text
     assert "not ranked" not in run("whatif", path, "--capacity", "1GiB").out
 
 
@@ -202,7 +202,9 @@ def test_the_line_that_saves_the_run_is_named_with_how_much_of_it(tmp_path):
     path = tmp_path / "big.parquet"
     to_parquet(big, path)
     code, text, _ = run("whatif", path, "--capacity", "120MiB")
-    assert code == 0 and "train.py:12 / 2 saves the run" in text
+    assert (
+        code == 0 and "is enough for the run to pass" in text and '--edit "train.py:12 / 2"' in text
+    )
     code, text, _ = run("whatif", path, "--capacity", "120MiB", "--edit", found[0].edit, "--json")
     answer = json.loads(text)
     assert code == 0 and answer["before"]["needs_bytes"] > 0 == answer["after"]["needs_bytes"]

@@ -58,7 +58,7 @@ def test_the_collection_that_reaches_what_grows_keeps_it(leaking):
     assert grower.line == "train.py:41 epoch"
     _, out, _ = run("leaks", path, "--json")
     where = json.loads(out)["growers"][0]["where"]
-    assert where == "train.py:41 epoch keeps it in losses; made at train.py:13 train"
+    assert where == "losses keeps it (train.py:41 epoch); it is allocated at train.py:13 train"
 
 
 def test_what_is_reached_from_no_name_is_kept_by_a_graph(leaking):
@@ -154,7 +154,7 @@ def test_what_is_kept_until_its_loop_ends_is_no_leak_where_the_program_goes_on(t
     _, out, _ = run("leaks", path, "--json")
     assert json.loads(out)["grows"] is False
     _, out, _ = run("leaks", path)
-    assert "a step keeps 3.00 MiB, most at train.py:13 train" in out
+    assert "each step keeps 3.00 MiB, most at train.py:13 train" in out
 
 
 def test_next_to_nothing_is_no_leak(tmp_path):

@@ -201,10 +201,11 @@ def test_leaks_says_what_grows_and_whatif_gives_no_all_clear(tmp_path):
     path.write_bytes(pickle.dumps(loop(8, leak).snapshot()))
     code, out, _ = run("leaks", path, "--gpu", "4090")
     assert code == 0 and "keeps 3.00 MiB more each step" in out
-    assert "grows by 3.00 MiB a step, most at train.py:13 train" in out
-    assert "on 23.64 GiB it runs out in step 6,040 (replayed step by step)" in out
+    assert "grows by 3.00 MiB each step, most at train.py:13 train" in out
+    assert "on a card of 23.64 GiB it runs out in step 6,040 (replayed step by step)" in out
     code, out, _ = run("whatif", path, "--only", "--capacity", "1GiB")
-    assert "grows by 3.00 MiB a step" in out and "later steps run out" in out
+    out = " ".join(out.split())
+    assert "grows by 3.00 MiB each step" in out and "later steps run out" in out
     assert "keeps 3.00 MiB more each step" in verdict_of_file(path).headline  # as record says
     code, _, err = run("leaks", "env/traces/cpu-training-step.parquet")
     assert code == 2 and "none of the 39 call sites of the trace is a line of Python" in err

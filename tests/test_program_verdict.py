@@ -205,7 +205,7 @@ def test_without_a_repeat_a_misspelt_setting_is_likely_where_the_requests_would_
 def test_a_card_that_others_hold_is_not_called_too_small():
     held = replace(FAILED, capacity_bytes=3 * CARD, without_limit=None)
     verdict = program_verdict(held)
-    assert verdict.cause == "cannot-tell" and "neither free nor this program's" in verdict.headline
+    assert verdict.cause == "cannot-tell" and "but not by this program" in verdict.headline
 
 
 def test_a_made_trace_proves_nothing_about_a_card():

@@ -284,8 +284,11 @@ def test_two_ends_of_what_hangs_on_values_are_one_line():
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (SIZE, "NOT TO BE TRUSTED from train.py:3 step on: the size of what nonzero gives"),
-        (read("_local", where="", times=4), "allocated: the backward pass (local, 4 times)"),
+        (SIZE, "NOT TO BE TRUSTED from train.py:3 step on: the size of the result of nonzero"),
+        (
+            read("_local", where="", times=4),
+            "what it allocates: the backward pass (local, 4 times)",
+        ),
         (read("_local", inside="grad_scaler.py"), "assumed: the loss scaler read no overflow"),
         ({"missing": ["ncclCommShrink"]}, "not rehearsed: NCCL"),
         ({"missing": ["cusolverDnCreate"]}, "cuSOLVER's workspaces are not known and taken as 0"),
@@ -337,7 +340,7 @@ def test_the_answer_names_card_torch_failure_and_trust():
     lines = "\n".join(view.in_lines(ran(fits=False, oom=out, trust=("trust me",))))
     assert "rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1: does not fit" in lines
     assert "train.py:3 step" in lines and "trust me" in lines
-    assert "as far as that can be told" in view.in_lines(ran(exact=False))[0]
+    assert "as far as the rehearsal can tell" in view.in_lines(ran(exact=False))[0]
 
 
 # The set-up, and the environment.

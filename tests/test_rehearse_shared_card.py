@@ -99,7 +99,7 @@ def test_two_processes_that_fit_one_by_one_and_not_together_do_not_fit():
     assert not both.fits and not both.failed_otherwise and both.outcome == "runs out"
     headline, shared, beside, *_ = view.in_lines(both)
     assert "does not fit" in headline
-    need = "2 processes need 6.00 GiB of card 0 together (3.00 GiB and 3.00 GiB at their peaks)"
+    need = "2 processes together need 6.00 GiB on card 0 (their peaks: 3.00 GiB and 3.00 GiB)"
     assert shared == f"{need}; it has 5.00 GiB"
     assert beside == "card 0 needs 6.00 GiB, card 1 holds nothing"
     assert replace(both, device=replace(card, total_bytes=7 * GIB)).fits

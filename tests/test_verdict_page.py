@@ -50,9 +50,9 @@ def test_a_headline_is_the_title_the_cause_or_the_first_clause_of_what_was_said(
         (BARE, f"({words.UNDECIDED})"),
         (
             replace(BARE, state="healthy"),
-            "(nothing failed, and what was read is as it should be)",
+            "(nothing failed, and every reading looks right)",
         ),
-        (replace(BARE, cause="other"), "(weak: a hint, no more)"),
+        (replace(BARE, cause="other"), "(weak: only a hint)"),
     ],
 )
 def test_below_it_stand_the_label_and_how_sure_it_is(verdict, line):
@@ -77,12 +77,12 @@ def test_the_text_holds_all_of_the_verdict():
         "TTM allows the GPU this much of the RAM in all.",
         "124.90 GiB   from /proc/meminfo",
         "422.00 MiB   from /sys/class/drm/card1/device/mem_info_gtt_used",
-        "Before it: No other job runs here; a reboot follows.",
+        "First make sure: No other job runs here; a reboot follows.",
     ):
         assert said in lines
-    assert "\n(likely: " in text and "carve-out is in use (weak)" in text
+    assert "\n(likely, " in text and "carve-out is in use (weak)" in text
     assert "ttm-gtt-cap" not in text
-    assert "What it may harm: A limit above" in text
+    assert "Side effects: A limit above" in text
     assert max(map(len, lines)) <= WIDE
 
 
@@ -94,7 +94,7 @@ def test_the_same_verdict_gives_the_same_words():
 
 def test_a_verdict_with_nothing_in_it_says_so_in_every_section():
     text = words.as_text(BARE)
-    assert f"Evidence\n  None.\n\nAgainst\n  {words.NOTHING_AGAINST}\n" in text
+    assert f"Evidence\n  None.\n\nEvidence against it\n  {words.NOTHING_AGAINST}\n" in text
     assert f"Missing\n  {words.NOTHING_MISSING}\n" in text
     assert f"**Missing**\n\n{words.NOTHING_MISSING}\n" in words.as_markdown(BARE)
     assert str(words.against(BARE)) == words.NOTHING_AGAINST
@@ -104,7 +104,7 @@ def test_what_speaks_against_it_can_be_shown_alone():
     (row,) = words.against(VERDICT).rows
     assert row["against"] == "Memory that no process accounts for is small: not a leak."
     assert row["value"].show() == "422.00 MiB" and row["source"].endswith("mem_info_gtt_used")
-    open_cause = "Still open: Only the firmware's VRAM carve-out is in use (weak)"
+    open_cause = "Still possible: Only the firmware's VRAM carve-out is in use (weak)"
     assert words.against(VERDICT).notes == [open_cause]
 
 
@@ -137,9 +137,9 @@ def test_the_next_step_is_shown_alone_as_a_list_with_what_is_typed_to_copy(capsy
     step = NextStep("Raise *it*.", "sudo a\nb", "No job runs.", "a reboot", True, "cat c", "sudo d")
     html = words.steps_html(replace(BARE, next_step=step))
     assert html.count("<li>") == 4 and ">sudo a\nb</pre>" in html and "*it*" in html
-    assert ">Before it: No job runs.<" in html
+    assert ">First make sure: No job runs.<" in html
     words.next_step(replace(BARE, next_step=step))
-    assert "  1. Do: Raise *it*.\n     sudo a\n     b\n  2. Reboot" in capsys.readouterr().out
+    assert "  1. Raise *it*.\n     sudo a\n     b\n  2. Reboot" in capsys.readouterr().out
     said = words.steps_html(EVIL)
     assert set(re.findall(r"</?([a-z0-9]+)", said)) <= {"div", "ol", "li", "b", "pre", "span", "p"}
     assert "&lt;script&gt;" in said
@@ -153,9 +153,14 @@ def test_outside_a_notebook_the_text_is_printed(capsys):
 def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_undone():
     step = NextStep("Raise it.", "sudo a", reboot=True, check="cat b", undo="sudo c")
     listed = words.steps(replace(BARE, next_step=step))
-    assert [title for title, _, _ in listed] == ["Do", "Reboot", "Check", "Undo"]
+    assert [title for title, _, _ in listed] == [
+        "",
+        "Reboot",
+        "Check that it worked",
+        "Undo it if it did not help",
+    ]
     assert [typed for _, _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
-    assert words.steps(BARE) == [("Do", "Run make diagnose as root.", "")]
+    assert words.steps(BARE) == [("", "Run make diagnose as root.", "")]
 
 
 def test_why_is_at_most_three_pieces_of_evidence_and_no_size_stands_there_twice():

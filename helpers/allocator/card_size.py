@@ -8,7 +8,7 @@ from helpers.allocator.snapshot import MIB, Event
 from helpers.allocator.trace import StartSegment, start_bytes
 
 INFERRED = (
-    "the capacity for this process is inferred: bytes reserved plus bytes free at the out-of-memory"
+    "the capacity is inferred: bytes reserved plus bytes free when the program ran out of memory"
 )
 
 

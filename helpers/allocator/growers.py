@@ -70,9 +70,11 @@ class KeptGrower:
             return self.grower.site.name
         graph = " with its graph" if self.keeper.with_graph else ""
         place = ", ".join(self.keeper.lines) or self.keeper.where
-        kept = f"{place} keeps it in {self.keeper.name}{graph}"
-        made_at = self.grower.site.name
-        return kept if made_at in self.keeper.lines else f"{kept}; made at {made_at}"
+        kept = f"{self.keeper.name} keeps it{graph} ({place})"
+        allocated_at = self.grower.site.name
+        if allocated_at in self.keeper.lines:
+            return kept
+        return f"{kept}; it is allocated at {allocated_at}"
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def growth_words(trace: Trace) -> str:
     if recorded.growth is None or not recorded.is_leak:
         return ""
     size = show_bytes(round(recorded.growth.bytes_per_step))
-    return f"live memory grows by {size} a step, most of it asked for at {recorded.growers[0].line}"
+    return f"memory grows by {size} each step, most of it at {recorded.growers[0].line}"
 
 
 def _longer(path: Path | None) -> Requests | None:

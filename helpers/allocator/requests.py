@@ -51,11 +51,13 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
     trace, origin, refused = asked_again(trace)
     notes = []
     if refused:
-        again = "asked again and, if served, freed at once"
-        notes.append(f"requests that ran out of memory when it was recorded, {again}: {refused}")
+        requests = "1 request" if refused == 1 else f"{refused} requests"
+        notes.append(
+            f"{requests} failed in the recording; the replay asks again and frees at once what it gets"
+        )
     if (trace.op == Op.SET_CONF).any():
         notes.append(
-            "the program sets allocator settings itself while it runs; those are kept on top of each setting tried"
+            "the program changes allocator settings while it runs; the replay adds those to each setting it tries"
         )
     if not trace.start:
         return trace, origin, notes
@@ -63,7 +65,7 @@ def prepared(trace: Trace, card: Card, anew: bool = False) -> tuple[Trace, np.nd
     room = card.capacity_bytes - card.held_bytes
     before = f"{reserved:,} bytes were reserved before the first operation"
     if reserved <= room and not anew:
-        notes.append(f"{before}; they lie as recorded under every setting")
+        notes.append(f"{before}; every replay begins with them as recorded")
         return trace, origin, notes
     need = sum(block.size for _, block in trace.live_at_start)
     before += f", {need:,} of them live; "

@@ -26,11 +26,11 @@ from helpers.settings.releases import Behaviour, behaviour
 from helpers.settings.table import OPTIONS
 
 BY_ADDRESS = (
-    "on this release some settings pass or fail by the addresses that the driver returns; only those that "
-    "pass under every rule tried count as passing"
+    "on this release it depends on the addresses that the driver returns whether some settings pass; "
+    "a setting counts as passing if it passes under every rule tried"
 )
-NOTHING_SAVED = "no other saves a retry or a slow call in a hundred operations"
-NO_NUMBA = "replayed by plain Python on one core: numba, which compiles it, is not there"
+NOTHING_SAVED = "no other setting is clearly better"
+NO_NUMBA = "replayed by plain Python on one core, because numba is not installed"
 TOP = 10
 
 
@@ -68,8 +68,8 @@ def whatif(
     warnings += [*remarks, *more]
     if apart:
         warnings.append(
-            f"under {len(apart)} settings with max_split_size_mb the start cannot lie as recorded, with larger "
-            "segments split: there its live blocks are allocated anew, in the order of their addresses"
+            f"{len(apart)} settings with max_split_size_mb cannot begin with the recorded segments, some of which "
+            "are larger and split; there the blocks that were live at the start are allocated anew"
         )
     origins = {conf: other_origin if conf in apart else origin for conf in confs}
     runs = Runs(
@@ -91,10 +91,12 @@ def whatif(
     if use is None:
         missing = _missing(runs, rows, tried, origins)
         under = missing.settings or "the default settings"
-        why = f"it needs {show_bytes(missing.bytes)} more ({missing.bytes:,} bytes), with {under}"
+        why = f"{show_bytes(missing.bytes)} ({missing.bytes:,} bytes) are missing with {under}"
+        if missing.settings:
+            why += ", the best of them"
         if floor > card.capacity_bytes:
             why += (
-                f"; arithmetic alone shows it: {show_bytes(floor)} are live or held at operation {int(origin[floor_at])}, "
+                f"; at operation {int(origin[floor_at])} tensors and other holders alone need {show_bytes(floor)}, "
                 f"{show_bytes(floor - card.capacity_bytes)} more than the card has"
             )
     for row in rows:
@@ -259,12 +261,13 @@ def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
     default = next((row for row in passing if not row.settings), None)
     if default is None:
         fails = any(not row.settings for row in rows)
-        return best.settings, "it passes" + (", the default settings do not" if fails else "")
+        why = "the default settings run out of memory" if fails else "no request fails with it"
+        return best.settings, why
     saved = default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
     if best.retries < default.retries or saved > max(10, default.events // 100):
         costs = f"{default.retries} retries and {default.slow_calls} slow calls"
-        less = f"this has {best.retries} and {best.slow_calls}"
-        return best.settings, f"the default settings pass too, with {costs}; {less}"
+        less = f"this setting has {best.retries} and {best.slow_calls}"
+        return best.settings, f"the default settings pass too, but with {costs}; {less}"
     return "", f"the default settings pass, and {NOTHING_SAVED}"
 
 

@@ -18,14 +18,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 from helpers.commands.use import PROGRAM, WrongUse
 from helpers.ground.places import OUTPUTS
+from helpers.tell.prose import within
+from helpers.tell.verdict import brief
 
 if TYPE_CHECKING:
     from helpers.allocator.record import Recording
+    from helpers.ground.shapes import Verdict
     from helpers.look.cards import GpuCard
     from helpers.rehearse.counterfactual import Counterfactual
     from helpers.rehearse.rehearsal import Rehearsal
     from helpers.rehearse.torches import Torch
 
+NOTE_COLUMNS = 100
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
 --force: in place of an earlier recording of that name
@@ -51,9 +55,18 @@ def _out(arguments: argparse.Namespace, kind: str) -> Path:
 
 
 def _print_lines(lines: Iterable[str], file: IO[str]) -> None:
+    """Notes beside a program's own output, each marked and wrapped."""
     for line in lines:
         if line:
-            print(f"{PROGRAM}: {line}", file=file)
+            print(within(f"{PROGRAM}: {line}", NOTE_COLUMNS), file=file)
+
+
+def _print_answer(verdict: Verdict | None, trace: Path | None, file: IO[str]) -> None:
+    """The verdict on what was just recorded, below the program's own output."""
+    if verdict is None:
+        return
+    wide = f"To see all evidence:\n    {PROGRAM} diagnose {shlex.quote(str(trace))} --wide"
+    print(f"\n{PROGRAM}:\n{brief(verdict, wide)}\n", file=file)
 
 
 def record(arguments: argparse.Namespace) -> int:
@@ -79,7 +92,8 @@ def record(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
     ask = _deciding_rehearsal(recording, command, arguments.torch_python)
-    _print_lines([*recording.notes, *_end_of_recording(recording, ask)], sys.stderr)
+    _print_lines(recording.notes, sys.stderr)
+    _print_end_of_recording(recording, ask)
     return recording.exit_code
 
 
@@ -111,21 +125,21 @@ def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -
     return shlex.join(words)
 
 
-def _end_of_recording(recording: Recording, ask: str) -> list[str]:
-    """Why the recorded program failed, or that it did not, where its trace is, and the command
-    that comes next, which is ``ask`` unless that is empty.
+def _print_end_of_recording(recording: Recording, ask: str) -> None:
+    """Why the recorded program failed, or that it did not, where its recording is, and ``ask``,
+    the command that would decide, unless that is empty.
     """
     from helpers.allocator.views.trace_verdict import verdict_of_file
 
     trace = recording.trace
     if not trace:
-        return [f"no trace: {recording.why_no_trace}"]
-    verdict = verdict_of_file(trace)
-    headline = f"{verdict.headline}." if verdict else ""
-    if not ask and verdict and verdict.missing:
-        ask = verdict.missing[0].how
-    ask = ask or f"{PROGRAM} diagnose {trace}"
-    return [headline, f"gpu snapshot: {trace}; next: {ask}"]
+        _print_lines([f"nothing was recorded: {recording.why_no_trace}"], sys.stderr)
+        return
+    _print_answer(verdict_of_file(trace), trace, sys.stderr)
+    _print_lines([f"recording: {trace}"], sys.stderr)
+    if ask:
+        _print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
+        print(f"    {ask}", file=sys.stderr)
 
 
 def rehearse(arguments: argparse.Namespace) -> int:
@@ -313,8 +327,8 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         shape = shapes if len(shapes) > 1 else shapes[0]
         print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
-        answer = f"{verdict.headline}." if verdict else ""
-        _print_lines([answer, *between(both), *in_lines(rehearsal)], sys.stderr)
+        _print_answer(verdict, Path(rehearsal.trace or ""), sys.stderr)
+        _print_lines([*between(both), *in_lines(rehearsal)], sys.stderr)
         if rehearsal.ooms and not arguments.no_counterfactual:
             _print_lines(counterfactual.in_lines(), sys.stderr)
     if rehearsal.too_much:

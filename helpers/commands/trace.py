@@ -140,7 +140,8 @@ def whatif(arguments: argparse.Namespace) -> int:
     tried_all = not (arguments.conf or arguments.only)
     verdict = trace_verdict.verdict(studies[0], answers[0] if tried_all else None)
     answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
-    texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer)]
+    path = arguments.trace
+    texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer, path=path)]
     if lines:
         texts += ["", edits.lines(lines, subject.study.trace.ran_out)]
     return say(arguments, as_dict(answer), *texts, subject.remarks)

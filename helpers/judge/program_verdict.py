@@ -239,33 +239,33 @@ def _setting(facts: ProgramFacts) -> Verdict:
 
 def _nothing_refused(facts: ProgramFacts) -> Verdict:
     """A program that ended well, or a recording in which nothing failed."""
-    sizes = f"{show_bytes(facts.peak_allocated_bytes)} allocated at its peak"
+    peak = show_bytes(facts.peak_allocated_bytes)
     evidence = [_size("peak", facts.peak_allocated_bytes, facts, "Allocated at the peak")]
     if facts.peak_reserved_bytes:
         reserved = facts.peak_reserved_bytes
-        evidence.append(_size("reserved", reserved, facts, "Reserved of the card at the most"))
+        evidence.append(_size("reserved", reserved, facts, "Reserved on the card at the peak"))
     at_end = facts.allocated_at_end_bytes
     evidence.append(_size("at-end", at_end, facts, "Allocated at the end of the recording"))
     evidence += _of_holding(facts)
     ended_well = facts.exit_code == 0
     growth = facts.growth
     grower = growth.growers[0] if growth is not None and growth.growers else None
-    title = f"No request was refused in this recording: {sizes}"
+    title = f"Nothing failed in this recording; at its peak {peak} was allocated"
     if not facts.recording_is_whole:
-        title = f"What was recorded fits on this card, with {sizes}; the recording ends where "
+        title = f"The recorded part fits on this card (peak {peak}), but the recording ends where "
         title += "the program ran out of memory"
     if growth is not None and grower is not None and facts.recording_is_whole:
-        title = f"No request was refused in this recording; it {_keeps(grower, growth)}"
+        title = f"Nothing failed in this recording; the program {_keeps(grower, growth)}"
     if ended_well and facts.usable_bytes:
-        title = f"The program ran to its end: {sizes}, of {show_bytes(facts.usable_bytes)}"
+        title = f"The program finished: its peak was {peak} of {show_bytes(facts.usable_bytes)}"
     elif ended_well:
-        title = f"The program ran to its end: {sizes}"
+        title = f"The program finished: its peak was {peak}"
     summary = f"{title}."
     if growth is not None and grower is not None:
-        summary += f" It {_keeps(grower, growth)}; that is a leak only if nobody wants it."
+        summary += f" It {_keeps(grower, growth)}. This is a leak only if you do not need it later."
         evidence.append(_of_growth(facts, growth))
     elif growth is not None:
-        summary += f" Nothing grows over its {growth.steps} steps."
+        summary += f" Memory does not grow over its {growth.steps} steps."
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
@@ -280,10 +280,10 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
 
 def _step_where_nothing_failed(facts: ProgramFacts, ended_well: bool) -> NextStep:
     if ended_well:
-        return NextStep("Nothing: the run ended well")
+        return NextStep("Nothing to do: the run ended well")
     return NextStep(
-        what="Record the run that fails; of this one, whatif tells what another card or setting "
-        "does, and leaks what grows",
+        what="Record the run that fails. For this recording, whatif shows what another card or "
+        "setting would do, and leaks shows what grows",
         command="python3 -m helpers record --out failing.pickle -- python train.py\n"
         f"python3 -m helpers whatif {facts.trace} --capacity 16GiB\n"
         f"python3 -m helpers leaks {facts.trace}",
@@ -293,15 +293,15 @@ def _step_where_nothing_failed(facts: ProgramFacts, ended_well: bool) -> NextSte
 def _went_on(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """A program that caught its out-of-memory and ended well."""
     times = "once" if facts.ooms == 1 else f"{facts.ooms} times"
-    title = f"The program ran out of memory {times}, caught it, and ran to its end"
+    title = f"The program ran out of memory {times}, caught the error and finished"
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         state="healthy",
         title=title,
-        summary=f"{title}: it looks for what fits, or can do without.",
+        summary=f"{title}. It searches for what fits, or it can work without that memory.",
         evidence=[_of_refusal(facts, refusal)],
-        next_step=NextStep(what="Nothing, unless it was meant to have that memory"),
+        next_step=NextStep(what="Nothing to do, unless the program needs the memory it asked for"),
     )
 
 
@@ -315,20 +315,22 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         repeat = _of_repeat(facts.expandable, facts)
         (against if facts.expandable.finishes else evidence).append(repeat)
     is_measured = facts.without_limit is not None
-    keeper = grower.keeper or "what is kept there"
+    where = f"at {grower.line} from one step to the next"
+    if grower.keeper:
+        where = f"in {grower.keeper} ({grower.line})"
     return Verdict(
         cause="user-leak",
         confidence="confirmed" if is_measured and not against else "likely",
         title=f"Your program {_keeps(grower, growth)}",
-        summary=f"Your program {_keeps(grower, growth)}, until {_what_is_full(facts, refusal)} full.",
+        summary=f"Your program {_keeps(grower, growth)}, until {_end_of_room(facts, refusal)}.",
         alternatives=[] if is_measured else [Alternative("true-capacity", "weak")],
         evidence=evidence,
         against=against,
         missing=[] if is_measured else [_repeat_decides(facts)],
         next_step=NextStep(
-            what=f"At {grower.line}, keep numbers or tensors of the host instead of {keeper}: "
-            ".item(), or .detach().cpu(); or drop it when the step ends",
-            blast_radius="what is moved to the host fills RAM",
+            what=f"Do not keep GPU tensors {where}: store .item() or .detach().cpu() instead, or "
+            "delete them when the step ends",
+            blast_radius="tensors that you move to the host use RAM",
             check=_rehearse(facts),
         ),
     )
@@ -339,12 +341,12 @@ def _uneven(facts: ProgramFacts) -> Verdict:
     fullest = max(facts.cards, key=lambda card: card.bytes)
     others = [card for card in facts.cards if card is not fullest]
     most = max(card.bytes for card in others)
-    title = f"Card {fullest.index} holds {show_bytes(fullest.bytes)} and is full; "
-    title += f"the other {len(others)} hold at most {show_bytes(most)} each"
+    the_others = f"the other {len(others)} cards hold at most {show_bytes(most)} each"
     if len(others) == 1:
-        title = title.replace("the other 1 hold at most", "the other holds").replace(" each", "")
+        the_others = f"the other card holds {show_bytes(most)}"
+    title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
     evidence = [
-        _size(f"card-{card.index}", card.bytes, facts, f"Needed of card {card.index}")
+        _size(f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}")
         for card in facts.cards
     ]
     if facts.refusal is not None:
@@ -354,11 +356,11 @@ def _uneven(facts: ProgramFacts) -> Verdict:
         cause="multi-gpu-imbalance",
         confidence="likely",
         title=title,
-        summary=f"{title}; an even share would fit.",
+        summary=f"{title}. An even share would fit on each card.",
         evidence=evidence,
         next_step=NextStep(
-            what="Spread it: map_location and set_device to each rank's own card, "
-            "DistributedDataParallel in place of DataParallel, outputs gathered on the host",
+            what="Spread the memory over the cards: map_location and set_device to each rank's own "
+            "card, DistributedDataParallel instead of DataParallel, outputs gathered on the host",
             check=_rehearse(facts),
         ),
     )
@@ -367,15 +369,21 @@ def _uneven(facts: ProgramFacts) -> Verdict:
 def _too_much_together(facts: ProgramFacts, card: CardUse) -> Verdict:
     """Several processes share a card that does not hold them together."""
     usable = show_bytes(facts.usable_bytes)
-    title = f"{card.processes} processes need {show_bytes(card.bytes)} of card {card.index} together; it has {usable}"
-    evidence = [_size("together", card.bytes, facts, f"Needed of card {card.index} together")]
+    needed = show_bytes(card.bytes)
+    title = f"{card.processes} processes together need {needed} on card {card.index}, which has {usable}"
+    says = f"Needed on card {card.index} by all processes together"
+    evidence = [_size("together", card.bytes, facts, says)]
     cause = "true-capacity"
     what = "Give each process a card of its own, or less to do"
     if card.bytes - card.unused_bytes <= facts.usable_bytes:
         cause = "allocator-cache-not-returned"
         unused = show_bytes(card.unused_bytes)
-        title += f", and {unused} of it is cached and not in use"
-        evidence.append(_size("cached", card.unused_bytes, facts, "Cached and not in use"))
+        title += f"; {unused} of that is cache that no tensor uses"
+        evidence.append(
+            _size(
+                "cached", card.unused_bytes, facts, "Cached by PyTorch and not used by any tensor"
+            )
+        )
         what = "Call torch.cuda.empty_cache() in the process that waits, before the other starts"
     return Verdict(
         cause=cause,
@@ -390,18 +398,16 @@ def _too_much_together(facts: ProgramFacts, card: CardUse) -> Verdict:
 def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The rest of the card belongs to somebody else: whose it is, the recording cannot say."""
     others_bytes = facts.capacity_bytes - refusal.room_bytes
-    title = f"{show_bytes(others_bytes)} of the card is neither free nor this program's"
+    title = f"{show_bytes(others_bytes)} of the card is in use, but not by this program"
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         title=title,
-        summary=f"{title}; without it the request would have been met.",
+        summary=f"{title}. Without that, the request would have succeeded.",
         alternatives=[Alternative("external-holder", "weak")],
         evidence=[
             _of_refusal(facts, refusal),
-            _size(
-                "others", others_bytes, facts, "Of the card, and neither free nor this process's"
-            ),
+            _size("others", others_bytes, facts, "In use on the card, but not by this process"),
         ],
         missing=[Missing("who holds the card", "python3 -m helpers diagnose live --wide")],
         next_step=NextStep(
@@ -415,21 +421,27 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     setting = EXPANDABLE
     if facts.expandable is None and facts.replays is not None:
         setting = facts.replays.passes_with or ""
-    passes = f"it passes with {setting or 'the default settings'}"
+    named_setting = setting or "the default settings"
+    request = show_bytes(refusal.request_bytes)
+    limit = f" in {_allowed(facts, refusal)}" if refusal.is_limited else ""
+    title = f"Fragmentation: no free piece{limit} is large enough for {request}; "
     if facts.expandable is None and not refusal.fails_in_replay:
-        passes = f"{setting or 'the default settings'} gets past that, and what comes after was not recorded"
-    room = "The card has room"
-    if refusal.is_limited:
-        room = f"There is room in {_allowed(facts, refusal)},"
-    title = f"{room} for {show_bytes(refusal.request_bytes)}, but not in one piece; {passes}"
+        title += _gets_past(named_setting)
+    else:
+        title += f"the program runs with {named_setting}"
     evidence = [
         _of_refusal(facts, refusal),
-        _size("unused", refusal.unused_bytes, facts, "Held by this process and not in use"),
+        _size(
+            "unused",
+            refusal.unused_bytes,
+            facts,
+            "Cached by PyTorch in pieces, not used by tensors",
+        ),
     ]
     if facts.expandable is not None:
         evidence.insert(0, _of_repeat(facts.expandable, facts))
     elif facts.most_live_before_bytes:
-        says = "Live at once earlier in the same run, on the same card"
+        says = "Allocated at once earlier in the same run, on the same card"
         evidence.append(_size("live-before", facts.most_live_before_bytes, facts, says))
     command = f"export {facts.conf_variable}={setting}"
     if not setting:
@@ -438,14 +450,16 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     growth = facts.growth
     alternatives = []
     if growth is not None and _is_large(growth, refusal):
-        summary += f" It also {_keeps(growth.growers[0], growth)}: a longer run ends by that."
+        summary += (
+            f" It also {_keeps(growth.growers[0], growth)}; a longer run will fail because of that."
+        )
         evidence.append(_of_growth(facts, growth))
         alternatives.append(Alternative("user-leak", "weak"))
     is_whole = refusal.fails_in_replay and facts.recording_is_whole
     whole_program_passed = facts.expandable is not None or is_whole
     replays = facts.replays
     if facts.expandable is None and replays is not None and replays.peak_bytes:
-        says = f"Reserved at the most in the replay under {setting or 'the default settings'}"
+        says = f"Peak reserved when the recording is replayed with {named_setting}"
         evidence.append(_size("replayed", replays.peak_bytes, facts, says))
     is_certain = not alternatives and whole_program_passed
     return Verdict(
@@ -456,7 +470,10 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         alternatives=alternatives,
         evidence=evidence,
         missing=[] if is_certain else [_repeat_decides(facts)],
-        next_step=_start_anew(what="Set it before the program starts", command=command),
+        next_step=_start_anew(
+            what="Set this before you start the program; a running program does not see it",
+            command=command,
+        ),
     )
 
 
@@ -465,11 +482,13 @@ def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     least = "" if facts.without_limit is not None and facts.without_limit.finishes else "at least "
     needed = show_bytes(_needed_bytes(facts, refusal))
     room = show_bytes(refusal.room_bytes)
-    title = f"The program needs {least}{needed} and lets itself have {_allowed(facts, refusal)}; "
+    title = f"The program needs {least}{needed} but limits itself to {_allowed(facts, refusal)}; "
     title += f"the card has {room}"
     evidence = [
         _of_refusal(facts, refusal),
-        _size("allowed", refusal.allowed_bytes, facts, "Allowed to this process by itself"),
+        _size(
+            "allowed", refusal.allowed_bytes, facts, "The limit that this process sets for itself"
+        ),
     ]
     if facts.without_limit is not None:
         evidence.append(_of_repeat(facts.without_limit, facts))
@@ -486,7 +505,7 @@ def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             what="Raise or drop the share in set_per_process_memory_fraction, or in the allocator's "
             "per_process_memory_fraction",
             check=_rehearse(facts),
-            blast_radius="other programs on the card have less",
+            blast_radius="other programs on the card get less memory",
         ),
     )
 
@@ -499,10 +518,10 @@ def _allowed(facts: ProgramFacts, refusal: Refusal) -> str:
     return f"{usable} (set_per_process_memory_fraction {facts.fraction:g})"
 
 
-def _what_is_full(facts: ProgramFacts, refusal: Refusal) -> str:
+def _end_of_room(facts: ProgramFacts, refusal: Refusal) -> str:
     if not refusal.is_limited:
-        return "the card is"
-    return f"what it lets itself have, {_allowed(facts, refusal)}, is"
+        return "the card is full"
+    return f"it reaches its own limit of {_allowed(facts, refusal)}"
 
 
 def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
@@ -518,10 +537,13 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         needed = facts.peak_allocated_bytes
         least = ""
         is_over = True
-    title = f"The program needs {least}{show_bytes(needed)} at once; it can have {usable}"
+    place = _largest_place(facts, refusal)
+    title = f"The program needs {least}{show_bytes(needed)} at once; it can use {usable}{place}"
     if needed <= refusal.usable_bytes:
         request = show_bytes(refusal.request_bytes)
-        title = f"No setting finds a piece of {request} in the {usable} that the program can have"
+        title = (
+            f"No setting finds a free piece of {request} in the {usable} that the program can use"
+        )
     evidence = [_of_refusal(facts, refusal)]
     if repeat is not None:
         evidence.insert(0, _of_repeat(repeat, facts))
@@ -529,20 +551,14 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence.append(_of_repeat(facts.expandable, facts))
     elif facts.replays is not None and facts.replays.needs_bytes:
         more = facts.replays.needs_bytes
-        evidence.append(_size("needs", more, facts, "Missing under the best setting"))
+        evidence.append(_size("needs", more, facts, "Still missing with the best setting"))
     evidence += _of_holding(facts)
     is_certain = is_over
     summary = f"{title}."
     if not facts.reached_first_step:
-        summary += " It did not get through its first step."
-    what = "Ask for less at once: a smaller batch, shorter inputs, checkpointing or offload"
-    largest = facts.holding[0].bytes if facts.holding else 0
-    if refusal.where and refusal.request_bytes > largest:
-        what += f"; one request at {refusal.where} asks for {show_bytes(refusal.request_bytes)}"
-        if refusal.callers:
-            what += f", called from {', '.join(refusal.callers)}"
-    elif facts.holding:
-        what += f"; most is held by {facts.holding[0].line}"
+        summary += " It failed before its first step ended."
+    what = "Use less memory at once: a smaller batch, shorter inputs, checkpointing or offload"
+    what += place
     return Verdict(
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",
@@ -554,7 +570,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         next_step=NextStep(
             what=what,
             check=_rehearse(facts),
-            blast_radius="slower, or other results with another batch",
+            blast_radius="slower; another batch size changes the results",
         ),
     )
 
@@ -571,13 +587,13 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence.append(_of_growth(facts, facts.growth))
     evidence += _of_holding(facts)
     summary = (
-        "The refused request would fit in what is free and unused together, and in no piece of "
-        "it; the recording ends there, so it does not show whether the program needs still more."
+        "All free memory together is large enough for the request, but no single piece is. The "
+        "recording ends there, so it does not show whether the program needs even more."
     )
-    title = f"{show_bytes(refusal.request_bytes)} found no piece that holds it"
+    title = f"No free piece was large enough for {show_bytes(refusal.request_bytes)}"
     replays = facts.replays
     if replays is not None and replays.passes_with:
-        title += f"; {replays.passes_with} gets past that, and what comes after was not recorded"
+        title += f"; {_gets_past(replays.passes_with)}"
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
@@ -587,7 +603,7 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence=evidence,
         missing=[_repeat_decides(facts)],
         next_step=NextStep(
-            what="Rehearse the program: the repeats without a limit decide",
+            what="Rehearse the program: its repeat without a memory limit will decide",
             command=_rehearse(facts),
         ),
     )
@@ -596,13 +612,28 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 # The words.
 
 
+def _gets_past(setting: str) -> str:
+    return f"{setting} gets past the failure, what comes after was not recorded"
+
+
+def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
+    """Where the most of what the program needs is asked for, to go on with; empty where no line
+    is known.
+    """
+    largest = facts.holding[0].bytes if facts.holding else 0
+    if refusal.where and refusal.request_bytes > largest:
+        return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
+    if facts.holding:
+        return f"; {facts.holding[0].line} holds the most"
+    return ""
+
+
 def _start_anew(what: str, command: str) -> NextStep:
     """A step that changes a variable of the program's environment."""
     return NextStep(
         what=what,
         command=command,
-        precondition="the program is started anew; a running one keeps what it has",
-        blast_radius="programs started from this shell",
+        blast_radius="every program that you start from this shell uses the setting",
     )
 
 
@@ -616,13 +647,13 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     grower = growth.growers[0]
     where = grower.line
     if grower.asked_at and grower.asked_at != grower.line:
-        where += f", asked for at {grower.asked_at}"
+        where += f", allocated at {grower.asked_at}"
     others = len(growth.growers) - 1
     if others:
         where += f", and at {others} more line" + ("s" if others > 1 else "")
     says = f"Kept at {where} over {growth.steps} steps"
     if growth.in_repeat:
-        says += ", rehearsed without a limit"
+        says += " of the repeat without a memory limit"
     return _size("grows", growth.kept_bytes, facts, says)
 
 
@@ -630,9 +661,12 @@ def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
     where = f" at {refusal.where}" if refusal.where else ""
     if refusal.callers:
         where += f", called from {', '.join(refusal.callers)}"
-    verb = "Refused in the replay" if refusal.fails_in_replay else "Refused"
-    live = show_bytes(refusal.allocated_bytes)
-    says = f"{verb}{where}, with {live} live and {show_bytes(refusal.device_free_bytes)} free"
+    request = (
+        "Request that fails in the replay" if refusal.fails_in_replay else "Request that failed"
+    )
+    allocated = show_bytes(refusal.allocated_bytes)
+    free = show_bytes(refusal.device_free_bytes)
+    says = f"{request}{where}; {allocated} was allocated, {free} was free"
     return _size("refused", refusal.request_bytes, facts, says)
 
 
@@ -640,19 +674,19 @@ def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     card = show_bytes(repeat.capacity_bytes)
     settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
     source = "repeat with expandable segments" if settings else "repeat without a limit"
-    rehearsed = settings or " without a limit"
-    says = f"Live at the peak of the same program rehearsed{rehearsed}, where it finishes"
+    how = settings or " without a memory limit"
+    says = f"Peak of the same program{how}; it finished"
     if repeat.stopped:
-        says = f"Live at the most when the same program, rehearsed{rehearsed}, was ended"
+        says = f"Peak of the same program{how}, until the rehearsal was ended"
     elif not repeat.fits:
-        says = f"Live at the most when the same program, rehearsed{rehearsed}, ran out on {card}"
+        says = f"Peak of the same program{how}; it ran out of {card}"
     name = "expandable" if settings else "without-limit"
     return _size(name, repeat.peak_allocated_bytes, facts, says, source)
 
 
 def _of_holding(facts: ProgramFacts) -> list[Evidence]:
     return [
-        _size(f"holds-{number}", holding.bytes, facts, f"Live at the peak, from {holding.line}")
+        _size(f"holds-{number}", holding.bytes, facts, f"Allocated at the peak by {holding.line}")
         for number, holding in enumerate(facts.holding, 1)
     ]
 
@@ -673,7 +707,8 @@ def _rehearse(facts: ProgramFacts) -> str:
 
 def _repeat_decides(facts: ProgramFacts) -> Missing:
     return Missing(
-        "the same program without a limit, which only a rehearsal can run", _rehearse(facts)
+        "a run of the same program without a memory limit; only a rehearsal can do that",
+        _rehearse(facts),
     )
 
 

@@ -44,8 +44,8 @@ UPLOADS_OFF = {
 }
 """What keeps the trackers that programs report to from sending anything (their documentations)."""
 MAY_WRITE = (
-    "the repeats ran in a copy of this folder, with uploads to trackers off; what the program "
-    "writes by absolute paths or beside this folder, or sends elsewhere, it wrote and sent again"
+    "the repeats ran in a copy of this folder, with uploads to trackers off; if the program writes "
+    "to absolute paths, outside this folder or to other servers, it did so again"
 )
 EXPANDABLE = "expandable_segments:True"
 
@@ -84,11 +84,11 @@ class Counterfactual:
     def in_lines(self) -> list[str]:
         """What came of each repeat, and what the repeats may have written."""
         repeats = {
-            "without a limit": self.without_limit,
+            "without a memory limit": self.without_limit,
             "with expandable segments": self.expandable,
         }
-        lines = [f"{name} it {_in_words(run)}" for name, run in repeats.items() if run]
-        began = "" if self.says else "not run again: "
+        lines = [f"repeat {name}: it {_in_words(run)}" for name, run in repeats.items() if run]
+        began = "" if self.says else "no repeat: "
         if self.why_not:
             lines.append(began + self.why_not)
         return [*lines, self.says]
@@ -99,7 +99,7 @@ def why_no_repeats(first: Rehearsal, folder: Path) -> str:
     if not first.ooms:
         return "it did not run out of memory"
     if not first.exit_code:
-        return "it caught its out-of-memory and ended well"
+        return "it caught its out-of-memory error and ended well"
     if first.exit_code in ENDED_FROM_OUTSIDE:
         return "it was ended from outside"
     if 2 * first.seconds > BUDGET_S:
@@ -124,12 +124,15 @@ class Repeats:
 
     def announcement(self) -> str:
         """What is about to run, for whoever waits."""
-        runs = "once more without a limit"
+        runs = "it now runs once more without a memory limit"
         if not self.first.expandable:
             runs += " and once more with expandable segments"
-        how = "in a copy of this folder, with uploads off; --no-counterfactual leaves that out"
+        how = "in a copy of this folder, with uploads off"
         most_s = BUDGET_S - self.first.seconds
-        return f"it ran out of memory, so it runs {runs}, {how} (at most {most_s:.0f} s)"
+        return (
+            f"the program ran out of memory; to find out why, {runs}, {how} "
+            f"(at most {most_s:.0f} s; --no-counterfactual skips this)"
+        )
 
     def both(self) -> Counterfactual:
         """Both repeats. A signal ends them, and takes away what they kept."""
@@ -150,19 +153,19 @@ class Repeats:
         try:
             without_limit = self._once("without-limit", ample, self.conf, share_s)
         except NoRepeat as why:
-            return Counterfactual(why_not=f"without a limit {why}", says=MAY_WRITE)
+            return Counterfactual(why_not=f"repeat without a memory limit: {why}", says=MAY_WRITE)
         expandable = None
         why_not = ""
         try:
             expandable = self._expandable(ends_at - time.monotonic())
         except NoRepeat as why:
-            why_not = f"with expandable segments {why}"
+            why_not = f"repeat with expandable segments: {why}"
         return Counterfactual(without_limit, expandable, why_not, MAY_WRITE)
 
     def _expandable(self, left_s: float) -> Rehearsal:
         """The repeat with expandable segments. Raises NoRepeat."""
         if self.first.expandable:
-            raise NoRepeat("it ran at first")
+            raise NoRepeat("not needed, the first run had them")
         confs = [self.conf]
         if self.conf is None:
             confs = [os.environ[name] for name in CONF_NAMES if os.environ.get(name)]
@@ -227,11 +230,11 @@ def _in_words(run: Rehearsal) -> str:
     peaks = f"peak allocated {show_bytes(run.peak_allocated_bytes)}"
     peaks += f", reserved {show_bytes(run.peak_reserved_bytes)}"
     if run.ooms:
-        end = f"runs out of memory at {show_bytes(run.device.total_bytes)}"
+        end = f"ran out of memory on {show_bytes(run.device.total_bytes)}"
     elif run.stopped:
         end = f"was still running after {run.seconds:.0f} s"
     else:
-        end = "finishes"
+        end = "finished"
     return f"{end} ({peaks})"
 
 

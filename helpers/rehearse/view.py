@@ -39,9 +39,13 @@ def _headline(rehearsal: Rehearsal) -> str:
     reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
     return (
         f"{rehearsal.label}: {_outcome(rehearsal)}; peak allocated {allocated}, "
-        f"reserved {reserved}, {retries} retries, {rehearsal.ooms} times out of memory, "
+        f"reserved {reserved}, {retries} retries, out of memory {_times(rehearsal.ooms)}, "
         f"{rehearsal.seconds:.1f} s"
     )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _outcome(rehearsal: Rehearsal) -> str:
@@ -50,14 +54,14 @@ def _outcome(rehearsal: Rehearsal) -> str:
     elif rehearsal.ooms or not rehearsal.exit_code:
         words = "does not fit"
     else:
-        words = f"ended with {rehearsal.exit_code}, not for want of memory"
+        words = f"ended with exit code {rehearsal.exit_code}, but not for lack of memory"
     if rehearsal.between:
         more = show_bytes(rehearsal.more_bytes)
-        words += f": {more} more are needed where workspaces take the most"
+        words += f": {more} more are needed if workspaces take the most they can"
     if rehearsal.stopped:
         words += f": ended by {rehearsal.stopped} after {rehearsal.steps} steps"
     if not rehearsal.exact:
-        words += ", as far as that can be told: see what is not to be trusted"
+        words += ", as far as the rehearsal can tell: see the lines marked NOT TO BE TRUSTED"
     return words
 
 
@@ -67,10 +71,10 @@ def _cards(rehearsal: Rehearsal) -> list[str]:
     for use in rehearsal.devices:
         peaks = use.peak_bytes.values()
         if use.sum_bytes > max(peaks, default=0):
-            need = f"need {show_bytes(use.sum_bytes)} of card {use.index} together"
+            need = f"together need {show_bytes(use.sum_bytes)} on card {use.index}"
             each = " and ".join(map(show_bytes, peaks))
             has = f"it has {show_bytes(rehearsal.device.total_bytes)}"
-            lines.append(f"{len(peaks)} processes {need} ({each} at their peaks); {has}")
+            lines.append(f"{len(peaks)} processes {need} (their peaks: {each}); {has}")
     sums = [use.sum_bytes for use in rehearsal.devices]
     if max(sums, default=0) > UNEVEN * min(sums, default=0):
         lines.append(_beside_each_other(sums))
@@ -99,12 +103,12 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
         lines.append(f"whose fault: {rehearsal.whose}")
     oom = rehearsal.oom
     if oom:
-        sizes = f"{show_bytes(oom.requested_bytes)} asked of the card, {show_bytes(oom.free_bytes)} free"
-        lines.append(f"first out of memory: {sizes}; {place_in_words(oom.frames)}")
+        sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free on the card"
+        lines.append(f"the first request that failed: {sizes}; at {place_in_words(oom.frames)}")
     elif rehearsal.error:
-        how = "it ended by"
+        how = "the program ended with"
         if not rehearsal.exit_code:
-            how = "it ended well, but one of its processes ended by"
+            how = "the program ended well, but one of its processes ended with"
         lines.append(f"{how} {rehearsal.error}")
     return lines
 
@@ -112,8 +116,8 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
 def _trace_line(rehearsal: Rehearsal) -> str:
     trace = rehearsal.trace
     if not trace:
-        return f"no trace: {rehearsal.why_no_trace}"
-    return f"trace: {trace}; next: python3 -m helpers diagnose {trace}"
+        return f"nothing was recorded: {rehearsal.why_no_trace}"
+    return f"recording: {trace}"
 
 
 def _notes(rehearsal: Rehearsal) -> list[str]:
@@ -129,8 +133,8 @@ def between(both: Sequence[Rehearsal]) -> list[str]:
         return []
     ends = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in both]
     peaks = " and ".join(ends)
-    line = f"what hangs on values: peak reserved between {peaks}"
-    return [f"{line}; the run below has the most"]
+    line = f"peak reserved, depending on values that are not computed: between {peaks}"
+    return [f"{line}; the run below is the larger one"]
 
 
 def cards_table() -> Shown:

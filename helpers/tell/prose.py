@@ -11,6 +11,7 @@ import textwrap
 from helpers.ground.units import columns_of, cut, plain
 
 WIDE = 88
+COMMAND = "python3 -m helpers "
 SCREEN = 80
 """Columns of prose, so that it also fits the column of a page, and of a terminal."""
 LONGEST_LINE = 140
@@ -43,14 +44,16 @@ def one_line(words: str) -> str:
 def within(text: str, columns: int = 0) -> str:
     """Text in lines of so many columns (0: the terminal's); a wrapped line goes on indented.
 
-    A label with a path is never wrapped, as a path may hold blanks.
+    A label with a path is never wrapped, as a path may hold blanks, nor is a command of ours, which
+    can be pasted.
     """
     most = columns or shutil.get_terminal_size().columns
     output = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         is_label = line.count(" ", len(indent)) < 2 or ": /" in line[:20]
-        if is_label or columns_of(line) <= most:
+        is_command = line.startswith(COMMAND, len(indent))
+        if is_label or is_command or columns_of(line) <= most:
             output.append(line)
         else:
             output += wrapped(line.strip(), indent, indent + "  ", most)

@@ -15,6 +15,8 @@ own.
 """
 SHORT = 28
 """Letters of a cell that may begin with a number and still stand in a column of numbers."""
+_PARTS = re.compile(r"\s+|[^\s/,]+[/,]*|[/,]+")
+"""Where a long cell may be broken: at blanks, behind a slash, between settings."""
 _NUMBER = re.compile(r"-?[\d.,]+( |$)")
 
 
@@ -27,7 +29,10 @@ def aligned(heads: list[str], rows: list[list[Cell]], columns: int | None) -> li
     texts = [heads, *([cell.words for cell in row] for row in rows)]
     widths = [max(map(columns_of, column)) for column in zip(*texts)]
     if columns:
-        fitting = _fitting_widths(widths, right, columns)
+        whole_words = _least_widths(heads, texts[1:], right)
+        broken_words = [width if number else LEAST for number, width in zip(right, widths)]
+        fitting = _fitting_widths(widths, whole_words, columns)
+        fitting = fitting or _fitting_widths(widths, broken_words, columns)
         if fitting is None:
             return _line_for_each_cell(heads, texts[1:], columns)
         widths = fitting
@@ -41,16 +46,30 @@ def aligned(heads: list[str], rows: list[list[Cell]], columns: int | None) -> li
     return lines
 
 
-def _fitting_widths(widths: list[int], right: list[bool], columns: int) -> list[int] | None:
-    """The widths with the widest columns of words made narrower; None where that is not enough."""
+def _least_widths(heads: list[str], rows: list[list[str]], right: list[bool]) -> list[int]:
+    """The least width of each column: no number, and no part of words or settings, is broken."""
+    least = []
+    for head, cells, is_number in zip(heads, zip(*rows), right):
+        width = max(map(columns_of, _PARTS.findall(head)), default=0)
+        if is_number:
+            width = max(width, *map(columns_of, cells))
+        else:
+            parts = [columns_of(part) for cell in cells for part in _PARTS.findall(cell)]
+            width = max(width, min(LEAST, *map(columns_of, cells)), *parts)
+        least.append(width)
+    return least
+
+
+def _fitting_widths(widths: list[int], least: list[int], columns: int) -> list[int] | None:
+    """The widths with the widest columns made narrower; None where that is not enough."""
     widths = list(widths)
     gaps = 2 * (len(widths) - 1)
     while sum(widths) + gaps > columns:
-        words_only = [0 if number else width for number, width in zip(right, widths)]
-        widest = max(words_only)
-        if widest <= LEAST:
+        spare = [width if width > floor else 0 for width, floor in zip(widths, least)]
+        widest = max(spare)
+        if not widest:
             return None
-        widths[words_only.index(widest)] -= 1
+        widths[spare.index(widest)] -= 1
     return widths
 
 
@@ -68,7 +87,7 @@ def filled(text: str, columns: int) -> list[str]:
     if columns_of(text) <= columns:
         return [text]
     lines = [""]
-    for word in re.findall(r"\s+|[^\s/]+/*|/+", text):
+    for word in _PARTS.findall(text):
         for part in [word] if columns_of(word) <= columns else word:
             if columns_of(lines[-1] + part) > columns:
                 lines.append("")

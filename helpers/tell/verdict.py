@@ -24,12 +24,14 @@ from .tables import one_source
 
 CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
-FINE = "nothing failed, and what was read is as it should be"
-UNDECIDED = "the reading that decides is named below"
+FINE = "nothing failed, and every reading looks right"
+UNDECIDED = "not enough evidence: the next step gets what is missing"
+NOTHING = "none"
+"""What a step says that needs nothing first, or harms nothing."""
 SUM = "sum-"
-SUMS = "The sums of the message"
-NOTHING_AGAINST = "Nothing that was read speaks against it."
-NOTHING_MISSING = "No reading is missing that would change it."
+SUMS = "What the numbers of the message add up to"
+NOTHING_AGAINST = "No reading speaks against it."
+NOTHING_MISSING = "No missing reading would change it."
 
 MOST_WHY = 3
 LINES = 25
@@ -85,17 +87,24 @@ class Step(NamedTuple):
     says: str
     command: str
 
+    @property
+    def words(self) -> str:
+        """The title and what it is, in one line."""
+        if self.title and self.says:
+            return f"{self.title}: {self.says}"
+        return self.says or f"{self.title}:"
+
 
 def steps(verdict: Verdict) -> list[Step]:
     """The next step as what a person does one after the other."""
     step = verdict.next_step
-    listed = [Step("Do", _flat(step.what), step.command)]
+    listed = [Step("", _flat(step.what), step.command)]
     if step.reboot:
-        listed.append(Step("Reboot", "it takes effect at the next boot", ""))
+        listed.append(Step("Reboot", "the change takes effect at the next boot", ""))
     if step.check:
-        listed.append(Step("Check", "", step.check))
+        listed.append(Step("Check that it worked", "", step.check))
     if step.undo:
-        listed.append(Step("Undo", "if it did not help", step.undo))
+        listed.append(Step("Undo it if it did not help", "", step.undo))
     return listed
 
 
@@ -121,16 +130,17 @@ def _apart(texts: set[str]) -> int:
     return sum(1 for text in texts if not any(text in other for other in texts - {text}))
 
 
-def brief(verdict: Verdict) -> str:
+def brief(verdict: Verdict, more: str = "") -> str:
     """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the
     next step.
 
-    Commands are never cut. Where they take too much room, how to check and undo, then reasons,
+    ``more``: how to see the rest, where that is not ``--wide``. Commands are never cut. Where they
+    take too much room, how to check and undo, then reasons,
     are left to ``as_text``.
     """
     reasons = why(verdict)
     listed = steps(verdict)
-    lines = _screen(verdict, reasons, listed)
+    lines = _screen(verdict, reasons, listed, more)
     while len(lines) > LINES:
         if len(listed) > 1:
             listed.pop()
@@ -138,11 +148,11 @@ def brief(verdict: Verdict) -> str:
             reasons.pop()
         else:
             break
-        lines = _screen(verdict, reasons, listed)
+        lines = _screen(verdict, reasons, listed, more)
     return "\n".join(lines)
 
 
-def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step]) -> list[str]:
+def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more: str) -> list[str]:
     """The lines of ``brief`` with these reasons and these steps."""
     lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
@@ -154,21 +164,26 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step]) -> li
     for row in reasons:
         lines += _reason(row)
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
+    if more:
+        return [*lines, *more.splitlines()]
     return lines + wrapped(_more(verdict, len(listed) < len(steps(verdict))), columns=SCREEN)
 
 
 def _more(verdict: Verdict, some_steps_are_left_out: bool) -> str:
     """What ``--wide`` shows beyond one screen."""
-    against_it = observations(verdict.against) or "none"
-    counts = [f"{observations(verdict.evidence)} for it", f"{against_it} against"]
+    counts = [
+        f"{observations(verdict.evidence)} for it",
+        f"{observations(verdict.against) or 'none'} against it",
+    ]
     if verdict.missing:
         counts.append(f"{len(verdict.missing)} missing")
     if verdict.alternatives:
-        counts.append(f"{len(verdict.alternatives)} still open")
-    more = f"All evidence ({', '.join(counts)}), tables"
+        causes = "cause" if len(verdict.alternatives) == 1 else "causes"
+        counts.append(f"{len(verdict.alternatives)} other {causes} still possible")
+    shows = "all evidence and the tables"
     if some_steps_are_left_out:
-        more += ", check, undo"
-    return f"{more}: --wide"
+        shows = "how to check and undo it, all evidence and the tables"
+    return f"Evidence: {', '.join(counts)}. Add --wide to see {shows}."
 
 
 def _reason(row: Evidence) -> list[str]:
@@ -184,26 +199,32 @@ def _reason(row: Evidence) -> list[str]:
 
 
 def _typed(verdict: Verdict, listed: list[Step]) -> list[str]:
-    """Steps by number, each with its commands as they are typed, then what they need first and
-    may harm.
+    """Steps, by number where there are several, each with its commands as they are typed; then
+    what they need first and may harm.
     """
     lines = []
     for number, step in enumerate(listed, 1):
-        words = f"{number}. {step.title}: {step.says}".rstrip()
-        lines += wrapped(words, "  ", "     ", SCREEN)
+        words = step.words
+        indent = "  "
+        if len(listed) > 1:
+            words = f"{number}. {words}"
+            indent = "     "
+        lines += wrapped(words, "  ", indent, SCREEN)
         lines += typed(step.command, "     ")
-    for text in _limits(verdict):
+    for text in limits(verdict):
         lines += wrapped(text, "  ", "    ", SCREEN)
     return lines
 
 
-def _limits(verdict: Verdict) -> list[str]:
+def limits(verdict: Verdict) -> list[str]:
     """What the next step needs first, and what it may harm."""
     step = verdict.next_step
-    limits = []
-    if step.precondition:
-        limits.append(_flat(f"Before it: {step.precondition}"))
-    return [*limits, _flat(f"What it may harm: {step.blast_radius}")]
+    lines = []
+    if step.precondition not in ("", NOTHING):
+        lines.append(_flat(f"First make sure: {step.precondition}"))
+    if step.blast_radius != NOTHING:
+        lines.append(_flat(f"Side effects: {step.blast_radius}"))
+    return lines
 
 
 def as_text(verdict: Verdict) -> str:
@@ -216,13 +237,13 @@ def as_text(verdict: Verdict) -> str:
         lines += ["", SUMS]
         for row in sums(verdict):
             lines += _prose(row.says)
-    lines += ["", "Against", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
+    lines += ["", "Evidence against it", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
     for missing in verdict.missing:
         lines += _prose(f"{missing.reading}: {missing.how}")
     if not verdict.missing:
         lines.append(f"  {NOTHING_MISSING}")
     if verdict.alternatives:
-        lines += ["", "Still open"]
+        lines += ["", "Other causes that are still possible"]
         lines += [f"  {line}" for line in alternatives(verdict)]
     return "\n".join([*lines, "", "Next step", *_typed(verdict, steps(verdict))])
 
@@ -249,14 +270,14 @@ def steps_html(verdict: Verdict) -> str:
     needs and may harm.
     """
     listed = "".join(_step_html(step) for step in steps(verdict))
-    limits = "".join(f"<p>{escape(line)}</p>" for line in _limits(verdict))
-    return f"<div class=casebook><ol>{listed}</ol>{limits}</div>"
+    below = "".join(f"<p>{escape(line)}</p>" for line in limits(verdict))
+    return f"<div class=casebook><ol>{listed}</ol>{below}</div>"
 
 
 def _step_html(step: Step) -> str:
     html = f"<b>{step.title}</b>"
     if step.says:
-        html += escape(f": {step.says}")
+        html = escape(step.words)
     if step.command:
         html += text_html(step.command)
     return f"<li>{html}</li>"
@@ -269,7 +290,7 @@ def against(verdict: Verdict, sources: bool = True) -> Shown:
     if sources:
         head.append("source")
         cells = [[row.says, row.reading, row.reading.source] for row in verdict.against]
-    still_open = [f"Still open: {line}" for line in alternatives(verdict)]
+    still_open = [f"Still possible: {line}" for line in alternatives(verdict)]
     return Shown(
         "What speaks against it", head, cells, still_open, none=NOTHING_AGAINST, widest=None
     )

@@ -9,11 +9,11 @@ CHUNKS = "/"
 CHECKPOINT = "checkpoint"
 DROP = "drop"
 ASSUMED = {
-    CHUNKS: "in {n} chunks, one at a time: what is computed from it with as many values and its "
-    "gradients are as small; a smaller result is there as a whole; rehearse it to be exact",
-    CHECKPOINT: "what it keeps for the backward pass is freed and made again there, its output "
-    "stays; rehearse it to be exact",
-    DROP: "never asked for",
+    CHUNKS: "the line works on one of {n} chunks at a time, and what is computed from it and its "
+    "gradients shrink with it; to be exact, change the line and rehearse the program",
+    CHECKPOINT: "what the line keeps for the backward pass is freed and computed again there; its "
+    "output stays; to be exact, change the line and rehearse the program",
+    DROP: "the line is never run",
 }
 """What each kind of edit takes for granted."""
 MOST_CHUNKS = 4096
@@ -38,6 +38,13 @@ class Edit:
         """The edit as ``parse`` reads it."""
         words = f"{self.file}:{self.line} {self.kind}"
         return f"{words} {self.chunks}" if self.kind == CHUNKS else words
+
+    @property
+    def change(self) -> str:
+        """What it does to its line, for people."""
+        if self.kind == CHUNKS:
+            return f"in {self.chunks} chunks"
+        return "with checkpointing" if self.kind == CHECKPOINT else "dropped"
 
     @property
     def assumes(self) -> str:

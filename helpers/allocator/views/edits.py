@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from helpers.allocator.edits.comparison import Comparison
+from helpers.allocator.edits.edit import parse
 from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
-AS_FAR = "as far as the recording goes: what the program would ask for after it failed is not in it"
+AS_FAR = "the recording ends at the failure: what the program needs after it is not counted"
 
 
 def table(comparison: Comparison) -> Shown:
@@ -22,14 +23,14 @@ def table(comparison: Comparison) -> Shown:
     missing = comparison.after.needs_bytes
     end = f"use: {comparison.after.use or 'the default settings'}"
     if missing:
-        end = f"no setting helps: {show_bytes(missing)} are missing"
+        end = f"no setting helps, {show_bytes(missing)} are missing"
     words = ", ".join(edit.words for edit in comparison.edits) or "no line changed"
     notes = []
     for edit, result in zip(comparison.edits, comparison.edited, strict=True):
         size = show_bytes(result.changed_bytes)
-        note = f"{edit.words}: {result.changed} requests of {size}, {edit.assumes}"
+        note = f"{edit.words}: {result.changed} requests of {size} change; assumed: {edit.assumes}"
         if result.added_bytes:
-            note += f"; it adds {show_bytes(result.added_bytes)} asked for again"
+            note += f"; {show_bytes(result.added_bytes)} are requested again"
         notes.append(note)
     peaks = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
     columns = ["program", "settings", "runs out at", *peaks]
@@ -59,23 +60,28 @@ def lines(
 
     ``why_none``: why none is ranked, where the trace is too long for that.
     """
-    rows = [
-        [row.line, row.live_bytes, row.edit or "it alone does not", row.conf or "default"]
-        for row in ranking
-    ]
+    rows = [[row.line, row.live_bytes, _change(row.edit), row.conf or "default"] for row in ranking]
     saving = [row for row in ranking if row.edit]
     if saving:
-        saves = "gets past the failure" if recording_fails else "saves the run"
-        title = f"{saving[0].edit} {saves}"
+        saves = "gets past the failure" if recording_fails else "is enough for the run to pass"
+        title = f"changing {saving[0].line} alone ({_change(saving[0].edit)}) {saves}"
     elif ranking:
-        title = "no line alone saves the run"
+        title = "no change of a single line is enough"
     elif why_none:
-        title = f"no line ranked: {'; '.join(why_none)}"
+        title = f"no lines compared: {'; '.join(why_none)}"
     else:
-        title = "no line ranked: nothing runs out, or no line of a program is known"
+        title = "no lines compared: nothing runs out, or the recording has no lines of the program"
     notes = [f"assumed: {words}" for words in dict.fromkeys(row.assumes for row in saving)]
-    columns = ["line", Column("live where it fails", "bytes"), "change that saves it", "settings"]
+    if saving:
+        notes.append(f'to try another change, add to this command: --edit "{saving[0].edit}"')
+    held = Column("holds at the failure", "bytes")
+    columns = ["line", held, "change that is enough", "with settings"]
     return _shown(title, columns, rows, notes, recording_fails)
+
+
+def _change(edit: str) -> str:
+    """A change of a line for people."""
+    return parse(edit).change if edit else "not enough alone"
 
 
 def _shown(

@@ -28,7 +28,7 @@ def growing(study: Study) -> Shown:
     try:
         return growth_table(recorded, *runs_out_on(study, recorded))
     except LinesError as error:
-        return Shown("What grows from step to step", ["call site"], [], none=f"Not told: {error}.")
+        return Shown("What grows from step to step", ["call site"], [], none=f"Unknown: {error}.")
 
 
 def runs_out_on(study: Study, recorded: RecordedGrowth) -> tuple[Exhaustion | None, int]:
@@ -61,23 +61,23 @@ def growth_table(
         return Shown(says, ["call site"], [], none=says, result=says)
     steps = len(growth.steps)
     result = _result(recorded, growth)
-    counted = f"{steps} steps, counted from the first of the trace"
+    counted = f"counted over the {steps} steps of the recording"
     if recorded.is_longer:
-        counted = f"{steps} steps of the repeat without a limit"
-    counted += f"; each begins at {growth.steps.line}"
+        counted = f"counted over {steps} steps of the repeat without a memory limit"
+    counted += f"; each step begins at {growth.steps.line}"
     if growth.growers:
         first, last = growth.window
-        counted += f"; growth from step {first + 2} to step {last + 1}"
+        counted += f"; the growth is measured from step {first + 2} to step {last + 1}"
     lines = [result, counted]
     if growth.inputs_grow:
         lines.append(
-            "the steps ask for more from one to the next: what they are given becomes larger; "
-            "that is not kept, but their peak rises with it"
+            "each step allocates more than the one before, because its input grows; nothing of "
+            "that is kept, but the peak rises with it"
         )
     if capacity_bytes and (recorded.is_leak or not growth.growers):
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
     elif recorded.is_leak:
-        lines.append("at which step it runs out: name the card with --capacity or --gpu")
+        lines.append("to see in which step it runs out, name the card with --capacity or --gpu")
     rows = [
         [
             _who(row.keeper),
@@ -88,11 +88,17 @@ def growth_table(
         ]
         for row in recorded.growers
     ]
-    columns = ["kept by", "call site", Column("a step", "bytes"), "blocks a step", "how"]
+    columns = [
+        "kept by",
+        "allocated at",
+        Column("more each step", "bytes"),
+        "tensors each step",
+        "how it grows",
+    ]
     if not any(row.keeper for row in recorded.growers):
         columns = columns[1:]
         rows = [row[1:] for row in rows]
-    none = "No call site keeps more from step to step."
+    none = "No line keeps more memory from one step to the next."
     return Shown(
         result, columns, rows, _notes(growth), [*lines, ""], none, widest=80, result=result
     )
@@ -110,9 +116,9 @@ def _too_early(recorded: RecordedGrowth) -> str:
     if not recorded.ran_out:
         return recorded.why_not
     if not recorded.reached_first_step:
-        return "ran out of memory before its first step ended: no step had kept anything"
+        return "ran out of memory before its first step ended, so no step has kept anything"
     begun = recorded.steps_begun
-    return f"ran out of memory in step {begun}: growth is told from {FEWEST_STEPS} steps on"
+    return f"ran out of memory in step {begun}: growth can be seen after {FEWEST_STEPS} steps"
 
 
 def _result(recorded: RecordedGrowth, growth: Growth) -> str:
@@ -120,37 +126,37 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
         size = show_bytes(round(growth.bytes_per_step))
         first = recorded.growers[0]
         if not recorded.is_leak:
-            kept = f"a step keeps {size}, most at {first.line}, and the program went on to its end"
-            return f"{kept}: a leak only if nobody wants that"
+            kept = f"each step keeps {size}, most at {first.line}, and the program finished"
+            return f"{kept}: this is a leak only if you do not need it later"
         if first.keeper is not None:
-            return f"grows by {size} a step: {first.words}"
-        return f"grows by {size} a step, most at {first.grower.site.name}"
-    often = "in every step"
+            return f"grows by {size} each step: {first.words}"
+        return f"grows by {size} each step, most at {first.grower.site.name}"
+    often = ""
     if growth.seen_every > 1:
-        often = f"once in {growth.seen_every} steps"
-    seen = f"{show_bytes(growth.seen_bytes)} a step, or more {often}, would have been seen"
-    return f"no growth in {len(growth.steps)} steps; {seen}"
+        often = f" at least once in {growth.seen_every} steps"
+    least = f"growth of {show_bytes(growth.seen_bytes)} or more per step{often}"
+    return f"no growth in {len(growth.steps)} steps ({least} would show)"
 
 
 def _notes(growth: Growth) -> list[str]:
     steps = len(growth.live)
     live = [show_bytes(growth.live[at]) for at in sorted({0, 1, steps // 2, steps - 1})]
-    when = "at the beginning of the first, the second, a middle and the last step"
-    return [f"live {when}: {', '.join(live)}"]
+    when = "when the first, the second, a middle and the last step begin"
+    return [f"allocated {when}: {', '.join(live)}"]
 
 
 def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
     if runs_out is None:
-        passes = f"on {card} the recorded steps pass"
-        return f"{passes}; no step was found at which it does" if grows else passes
+        passes = f"on a card of {card} the recorded steps pass"
+        return f"{passes}, and no later step was found in which it runs out" if grows else passes
     if runs_out.recorded:
-        return f"on {card} it runs out in step {runs_out.step:,}, which is in the recording"
+        return f"on a card of {card} it runs out in step {runs_out.step:,} (seen in the recording)"
     if runs_out.step > NEVER_STEPS:
-        return f"on {card} it would last more than {NEVER_STEPS:,} steps: as good as never"
+        return f"on a card of {card} it lasts more than {NEVER_STEPS:,} steps: practically forever"
     how = "extrapolated from a shorter replay"
     if runs_out.replayed:
         how = "replayed step by step"
-    return f"on {card} it runs out in step {runs_out.step:,} ({how})"
+    return f"on a card of {card} it runs out in step {runs_out.step:,} ({how})"
 
 
 def growth_json(

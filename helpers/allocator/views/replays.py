@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,27 +10,30 @@ from helpers.allocator.agreement import Agreement
 from helpers.allocator.circumstances import AMPLE_BYTES
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
+from helpers.allocator.stack_frames import place_in_words
 from helpers.allocator.whatif import TOP
 from helpers.ground.replays import LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
-LEAKS = "which lines keep it, and the step at which it runs out: python3 -m helpers leaks TRACE"
 SLOW_CALLS = (
-    "Slow calls: those to the card, which wait for it. Order: the one to use, then the fewest "
-    "slow calls."
+    "Slow calls are calls to the GPU driver that wait for the GPU. The setting to use comes first, "
+    "then those with the fewest slow calls."
 )
+GROWS_OR_NEEDS_MORE = ("user-leak", "true-capacity")
+"""Causes that a setting which gets past one request does not remedy."""
+FRAGMENTED = "allocator-fragmentation"
 
 
 def replay_text(
     outcome: Outcome, row: Replay, card: Card, check: Agreement | None, notes: Sequence[str]
 ) -> Shown:
     """One replay; ``check``: how it compares with the recording, where it can be compared."""
-    end = "every request is met"
+    end = "every request succeeds"
     if row.first_oom is not None:
         size = show_bytes(row.first_oom.size_bytes)
-        at = f"the first at operation {row.first_oom.index}: {size} asked for"
+        at = f"the first at operation {row.first_oom.index}, for {size}"
         end = f"{row.ooms} requests fail, {at}"
     size = show_bytes(card.capacity_bytes)
     if card.capacity_bytes >= AMPLE_BYTES:
@@ -64,41 +68,57 @@ def _agreement_words(check: Agreement) -> str:
     return f"Against the recording, {exact}: {addresses}, reserved at the end {reserved}"
 
 
-def league(answer: WhatIf, rows: int = TOP) -> Shown:
+def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     """The settings of a what-if: the one to use, the best of the others and the default's, what
-    was live, warnings.
+    was live, warnings. ``path``: of the trace.
     """
     size = show_bytes(answer.capacity_bytes)
-    use = "no setting helps"
-    if not answer.needs_bytes:
-        use = f"use: {answer.use or 'the default settings'}"
-        if answer.ends_at_failure:
-            use += ", which gets past the failure; what comes after was not recorded"
+    answers = [_use(answer)]
     if answer.grows:
-        use = f"{answer.grows}: later steps run out whatever the setting. For these steps, {use}"
+        answers.insert(0, f"{answer.grows}, so later steps run out with any setting")
     shown = [row for place, row in enumerate(ranked(answer)) if place < rows or not row.settings]
     tried = f"torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried"
     passing = sum(row.passes for row in answer.rows)
     return Shown(
-        title=f"{use}. {passing} of {len(answer.rows)} settings pass on {size}",
+        title=f"{'; '.join(answers)}. {passing} of {len(answer.rows)} settings pass on {size}",
         columns=["settings", "runs out at", "peak reserved", "retries", "slow calls"],
         cells=[_league_row(row) for row in shown],
-        notes=_league_notes(answer, shown),
-        before=[f"card {size}, {tried}", use, answer.why, ""],
+        notes=_league_notes(answer, shown, path),
+        before=[f"card {size}, {tried}", *answers, answer.why, ""],
         widest=None,
     )
 
 
-def _league_notes(answer: WhatIf, shown: Sequence[Replay]) -> list[str]:
+def _use(answer: WhatIf) -> str:
+    """Which setting to use, or that none helps, in one sentence."""
+    verdict = answer.verdict
+    label = verdict.label if verdict is not None else ""
+    setting = answer.use or "the default settings"
+    past = "gets past the failure; what comes after was not recorded"
+    if answer.needs_bytes:
+        use = "no setting helps"
+    elif not answer.ends_at_failure:
+        use = f"use: {setting}"
+    elif label in GROWS_OR_NEEDS_MORE:
+        use = f"no setting is enough: {setting} only {past}"
+    elif verdict is not None and label == FRAGMENTED and setting not in verdict.next_step.command:
+        use = f"another setting: {setting}, which {past}"
+    else:
+        use = f"use: {setting}, which {past}"
+    return use
+
+
+def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[str]:
     notes = []
     for row in shown:
         if row.flags:
-            notes.append(f"{row.settings or 'default'}: never recommended: {row.flags[0]}")
+            notes.append(f"{row.settings or 'default'} is never recommended: {row.flags[0]}")
     if answer.groups:
-        notes += ["", "most was live, when it ran out, in"]
+        notes += ["", "When it ran out, these lines held the most:"]
         notes += map(_group_words, answer.groups)
     if answer.grows:
-        notes.append(LEAKS)
+        notes.append("To see which lines keep memory, and in which step it runs out:")
+        notes.append(f"    python3 -m helpers leaks {shlex.quote(path)}")
     notes += [f"note: {warning}" for warning in answer.warnings]
     if answer.proved == "oracle":
         notes.append(f"proof: {answer.proved_on}")
@@ -110,8 +130,8 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay]) -> list[str]:
 
 
 def _group_words(group: LiveBytes) -> str:
-    size = show_bytes(group.size_bytes)
-    return f"  {size} in {group.count} allocations: {_where(group.frames)}"
+    count = "1 allocation" if group.count == 1 else f"{group.count} allocations"
+    return f"  {show_bytes(group.size_bytes)} in {count}: {_where(group.frames)}"
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
@@ -132,7 +152,7 @@ def _league_row(row: Replay) -> list[Any]:
 
 
 def _where(frames: tuple[str, ...]) -> str:
-    return " < ".join(frames[:3]) or "no stack recorded"
+    return place_in_words(frames) if frames else "no stack recorded"
 
 
 def sweep_table(answers: Sequence[WhatIf]) -> Shown:
@@ -142,7 +162,7 @@ def sweep_table(answers: Sequence[WhatIf]) -> Shown:
         use = answer.use or "the default"
         if answer.needs_bytes:
             settings = answer.needs_settings or "the default"
-            use = f"needs {show_bytes(answer.needs_bytes)} more, then {settings}"
+            use = f"none, {show_bytes(answer.needs_bytes)} are missing with {settings}"
         end = _default_end(answer)
         rows.append([answer.torch, answer.build, answer.capacity_bytes, end, use])
     columns = ["torch", "build", Column("card", "bytes"), "default settings", "use"]
