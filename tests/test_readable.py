@@ -11,21 +11,21 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 76_340,
+    "allocator": 76_550,
     "batch": 30_050,
-    "commands": 12_960,
+    "commands": 13_050,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 47_500,
+    "judge": 47_560,
     "look": 53_950,
-    "rehearse": 17_860,
+    "rehearse": 17_890,
     "settings": 11_280,
     "share": 10_170,
-    "tell": 30_240,
+    "tell": 30_550,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 372_340,
+    "TOTAL": 373_040,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
