@@ -19,7 +19,9 @@ from helpers.tell.resources import words
 
 from . import verdict_facts
 from .box_facts import filled_readings, machine_line
+from .public import Names
 from .review import NOTHING_TICKED, Choices, review_of
+from .sentences import Speaker
 from .subject import Subject
 from .texts import counted
 from .views import table_of, views
@@ -42,14 +44,18 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     Raises BundleError where its bundle can no longer be read.
     """
     evidence = about.evidence()
-    reviewed = review_of(about, evidence.bundle)
+    names = Names()
+    speaker = Speaker(evidence, names)
+    judged = speaker.judged(about.verdict)
+    reviewed = review_of(about, evidence.bundle, speaker.said)
     ticked = reviewed.ticked(choices)
     kept = counted(row.text for row in reviewed.rows if row not in ticked) + about.unread
     left_out = left_out_words(kept)
     html = render(
         "shared.html.j2",
         **_cover(about, evidence.bundle),
-        tables=[table_of(view) for view in views(about, evidence)],
+        judged=judged,
+        tables=[table_of(view) for view in views(about, evidence, names)],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),

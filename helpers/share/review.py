@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -81,9 +81,12 @@ class Review:
         return str(page)
 
 
-def review_of(about: Subject, bundle: Bundle | None) -> Review:
-    """The review of a subject; a text that stands in several places is asked for once."""
-    texts = list(about.texts)
+def review_of(about: Subject, bundle: Bundle | None, said: Container[str] = frozenset()) -> Review:
+    """The review of a subject; a text that stands in several places is asked for once.
+
+    ``said`` are sentences that its page has already.
+    """
+    texts = [text for text in about.texts if text.text not in said]
     if bundle is not None:
         texts += of_bundle(bundle)
     once = {text.digest: text for text in reversed(texts)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import plain
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
+from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.archive import BundleError
 from helpers.look.bundle import open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
@@ -33,6 +33,8 @@ from . import public
 from .texts import Text, of_notebook, of_run, of_verdict
 
 MOST_STEPS = 3
+PRINTED = ("output of a cell", "parameter")
+"""Kinds of text in which a failure is looked for."""
 ARCHIVES = (".tar.gz", ".tgz")
 OWNERS_NOTEBOOK = "a notebook of its owner"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
@@ -64,10 +66,20 @@ class Subject:
     notebook: Any = None
 
     def evidence(self) -> CaseEvidence:
-        """What the bundle holds. Raises BundleError where it can no longer be read."""
+        """What the bundle holds, and the failures that the texts name.
+
+        Raises BundleError where the bundle can no longer be read.
+        """
+        printed = [text.text for text in self.texts if text.kind in PRINTED]
+        said = CaseEvidence()
+        if printed:
+            said = evidence_from_message("\n".join(printed))
         if self.bundle is None:
-            return CaseEvidence()
-        return evidence_from_bundle(open_bundle(self.bundle))
+            return said
+        evidence = evidence_from_bundle(open_bundle(self.bundle))
+        if said.messages:
+            return replace(said, bundle=evidence.bundle)
+        return evidence
 
 
 def subject_of(target: Path) -> Subject:

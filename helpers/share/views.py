@@ -26,9 +26,8 @@ from .subject import OWNERS_NOTEBOOK, Subject, parameters
 MOST_RUNS = 100
 
 
-def views(about: Subject, evidence: CaseEvidence) -> list[Shown]:
+def views(about: Subject, evidence: CaseEvidence, names: Names) -> list[Shown]:
     """The views of the page of a subject, in their order, as their rules let them through."""
-    names = Names()
     rules = public.rules(names)
     listed = []
     if len(box_names(about.runs)) > 1:
