@@ -77,14 +77,15 @@ def _tables(evidence: CaseEvidence) -> list[object]:
         shown += [message.message_table(evidence), message.sums(evidence)]
     if evidence.bundle is not None:
         cards = gpus(evidence.bundle)
-        books = message.books(evidence)
         shown += [
             words.box_line(evidence.bundle),
             tables.gpus_table(cards),
             tables.pools_table([*cards, *host_pools(evidence.bundle)]),
             tables.holders_table(cards),
-            *([words.ledger_table(books)] if books else []),
         ]
+    books = message.books(evidence)
+    if books:
+        shown.append(words.ledger_table(books))
     return shown or ["No table to show: no box, and no message with numbers."]
 
 

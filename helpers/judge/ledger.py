@@ -1,9 +1,9 @@
 """Who has what of a GPU's memory: every byte in use stands in one row, and what nobody accounts
 for is a row too.
 
-One ledger a source: the driver's (sysfs, nvidia-smi) as the box was captured, and the
-out-of-memory message's at the moment of the failure. They are not mixed, for they are two
-moments; where they disagree, ``notes`` says so.
+One ledger a source: the driver's (sysfs, nvidia-smi) as the box was captured, the out-of-memory
+message's at the moment of the failure, and that of a tool whose output was posted. They are not
+mixed, for they are several moments; where two disagree, ``notes`` says so.
 
 The tolerance comes from the sources: a message prints two decimals, nvidia-smi whole MiB,
 fdinfo KiB, and KFD counts in blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABLITY_ALIGN).
@@ -11,7 +11,7 @@ fdinfo KiB, and KFD counts in blocks of 2 MiB (amdgpu_amdkfd_gpuvm.c, VRAM_AVAIL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.ground.shapes import Reading, not_available, seen
@@ -22,7 +22,9 @@ from helpers.judge.failing_card import card_of, is_total_of_slice
 from helpers.judge.holders import is_itself
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import MessageSums, sums_of
+from helpers.judge.posted_processes import listed_beside
 from helpers.look.bundle import Bundle
+from helpers.look.figures import Figure, beside
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, holding, in_sight, numbered_by_host, one_each
 from helpers.look.message import Message
@@ -30,6 +32,7 @@ from helpers.look.nvidia import MigSlice
 
 DRIVER = "driver"
 MESSAGE = "message"
+TOOL = "tool"
 SAID = "the error message"
 COMPUTE = ("KFD bank", "HSA pool", "torch")
 SECOND_PLACE = {
@@ -74,7 +77,7 @@ class GpuLedger:
     """One source's account of one GPU; ``pci`` is empty where a message does not tell which GPU
     it means.
 
-    ``account`` is driver or message, ``left`` what total less used is. The rows that have a
+    ``account`` is driver, message or tool, ``left`` what total less used is. The rows that have a
     value add up to ``used`` within ``tolerance_bytes``. Where ``used`` is not known there is no
     unattributed row.
     """
@@ -146,7 +149,43 @@ def _ledgers(evidence: CaseEvidence) -> tuple[GpuLedger, ...]:
         if account.message.event == "refused" and account.message.side == "device":
             _add_message(books, account, cards)
             break
-    return tuple(book for pair in books.values() for book in pair)
+    of_box = [book for pair in books.values() for book in pair]
+    return (*of_box, *_of_tools(evidence))
+
+
+def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
+    """The ledger of each card of which a posted tool lists processes and what is in use."""
+    for used, listed in listed_beside(evidence):
+        reading = _printed(used)
+        totals = [_printed(figure) for figure in beside(used, evidence.figures, "total")]
+        rows = [
+            LedgerRow(
+                kind="other_process",
+                words=f"{figure.name or 'process'} ({figure.pid})",
+                bytes=_printed(figure),
+                source=figure.source,
+                pid=figure.pid or 0,
+            )
+            for figure in listed
+        ]
+        book = GpuLedger(
+            pci="",
+            account=TOOL,
+            total=totals[0] if totals else not_available("not printed", "bytes", used.source),
+            used=reading,
+            rows=tuple(rows),
+            tolerance_bytes=sum(figure.precision_bytes for figure in (used, *listed)),
+            contradictions=(),
+            part=f"GPU {used.device}",
+        )
+        yield with_rest(book, "held by none of the processes that the tool lists")
+
+
+def _printed(figure: Figure) -> Reading:
+    """A figure of a posted tool; one that it did not measure has no value."""
+    if figure.bytes is None:
+        return not_available("the tool did not measure it", "bytes", figure.source)
+    return seen(figure.bytes, "bytes", figure.source)
 
 
 def _add_message(

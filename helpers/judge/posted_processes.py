@@ -8,17 +8,19 @@ text or its source must have).
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from helpers.ground.units import GIB, MIB
+from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
-from helpers.judge.holders import is_unexplained
+from helpers.judge.holders import NAMED_SHARE, expected_range, is_unexplained, is_within
 from helpers.judge.observation import Observation, make_observation
+from helpers.look.figures import Figure
 from helpers.look.printed import printed_lines, without
 
+MOST_NAMED = 4
 STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed": ("orphan",)}
 
 
@@ -48,6 +50,7 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     yield from _of_holders(holders)
     yield from _of_states(rows)
     yield from _of_rests(evidence)
+    yield from _of_outside(evidence, holders)
 
 
 def _rows(source: str, text: str) -> Iterator[PostedProcess]:
@@ -118,16 +121,38 @@ def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
         yield make_observation("device-open", pids, opened[0].source, "tool")
 
 
-def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
-    """What a tool shows in use of a card, less what the processes that it lists beside it hold."""
-    held: Counter[object] = Counter()
+def listed_beside(evidence: CaseEvidence) -> Iterator[tuple[Figure, list[Figure]]]:
+    """What a tool shows in use of a card, and each process that it lists there beside it."""
+    listed: dict[object, list[Figure]] = defaultdict(list)
     for figure in evidence.figures:
         if figure.pool == "process":
-            held[figure.source, figure.when, figure.device] += figure.bytes or 0
+            listed[figure.source, figure.when, figure.device].append(figure)
     for used in evidence.figures:
-        listed = held[used.source, used.when, used.device]
-        rest = (used.bytes or 0) - listed
-        is_of_card = (used.what, used.pool) == ("used", "vram")
-        if is_of_card and listed and is_unexplained(rest, listed + rest):
+        processes_there = listed[used.source, used.when, used.device]
+        if (used.what, used.pool) == ("used", "vram") and processes_there:
+            yield used, processes_there
+
+
+def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
+    """What a tool shows in use of a card, less what the processes that it lists beside it hold."""
+    for used, listed in listed_beside(evidence):
+        held = sum(figure.bytes or 0 for figure in listed)
+        rest = (used.bytes or 0) - held
+        if held and is_unexplained(rest, held + rest):
             says = "In use on the card, and held by none of the processes that the tool lists"
             yield make_observation("unattributed", rest, used.source, used.origin, says)
+
+
+def _of_outside(evidence: CaseEvidence, holders: list[PostedProcess]) -> Iterator[Observation]:
+    """That the processes which a tool lists beside a message hold what is outside the program."""
+    for account in evidence.accounts:
+        own = expected_range(account.own, account.held)
+        if own is None or account.outside is None:
+            continue
+        others = [row for row in holders if row.bytes and not is_within(row.bytes, [own])]
+        held = sum(row.bytes or 0 for row in others)
+        if held >= NAMED_SHARE * account.outside.bytes > 0:
+            names = ", ".join(f"{row.name} ({row.pid})" for row in others[:MOST_NAMED])
+            says = f"Held by processes that are listed, of {show_bytes(account.outside.bytes)} "
+            says += f"outside the program: {names}"
+            yield make_observation("outside-named", held, others[0].source, "tool", says)

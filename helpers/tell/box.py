@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
-from helpers.judge.ledger import MESSAGE, GpuLedger
+from helpers.judge.ledger import GpuLedger
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
 from helpers.look.access import access, identity
@@ -210,7 +210,7 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
     below = []
     for book in ledgers:
         where = book.place or "not told"
-        who = "message" if book.account == MESSAGE else "driver"
+        who = book.account
         rows += [
             [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]
             for row in book.rows

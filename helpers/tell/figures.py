@@ -234,7 +234,7 @@ def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
     for bar in bars:
         book = bar.book
         used = size(book.used)
-        source = "error message" if book.account == MESSAGE else "driver"
+        source = "error message" if book.account == MESSAGE else book.account
         page.heading(f"In use, says the {source}", book.place)
         page.y += 0.16
         page.lines(_in_use(book))
