@@ -101,6 +101,18 @@ def test_a_variable_that_hides_every_gpu_is_named_with_its_unset(display, name, 
     assert [(o.cause, o.fix) for o in found] == ([("variable", f"unset {name}")] if hides else [])
 
 
+@pytest.mark.parametrize(
+    ("below", "value", "hides"),
+    [("1", "1", True), ("1", "0", False), ("0,1", "1", False), ("", "1", False)],
+)
+def test_hip_counts_the_gpus_that_rocr_leaves(below, value, hides):
+    cards = [AMD, {**AMD, "pci": "0000:0a:00.0"}]
+    kept = {"ROCR_VISIBLE_DEVICES": below, "HIP_VISIBLE_DEVICES": value}
+    rows = [{"name": name, "value": value} for name, value in kept.items() if value]
+    found = obstacles(bundle(access=BOTH, pci_devices=cards, identity=[ME], environment=rows))
+    assert [o.path for o in found] == (["HIP_VISIBLE_DEVICES"] if hides else [])
+
+
 def test_a_refused_screen_node_is_no_obstacle_to_computing():
     card = refused({**KFD, "path": "/dev/dri/card0"})
     assert obstacles(bundle(access=[KFD, RENDER, card], pci_devices=[AMD], identity=[ME])) == ()

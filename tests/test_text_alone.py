@@ -142,14 +142,15 @@ def test_what_a_sleeping_engine_keeps_is_the_engines_and_nobody_is_killed():
     assert stranger.cause == "external-holder"
 
 
-def nvidia_box(posted, *holders, used=None, state="S", all_seen=True, unlisted=()):
+def nvidia_box(posted, *holders, used=None, state="S", all_seen=True, unlisted=(), inside=()):
     """The verdict on a card of 24 GiB with (pid, type, name, MiB) a holder, each in a state;
-    ``unlisted`` have it open, as (pid, name).
+    ``unlisted`` have it open, as (pid, name); ``inside`` is what a container changes.
     """
     used = used or sum(mib for *_, mib in holders)
     sizes = {"name": "X", "total": 24_564, "reserved": 440, "used": used, "free": 24_124 - used}
     (who,) = open_box("cuda-24gb-tuning").table("identity")
     who.update(container="none", init_pid_ns=True, uid=0)
+    who.update(inside)
     opened = [{"pid": 9, "status": "not_allowed"}]
     if all_seen:
         pids = [pid for pid, *_ in (*holders, *unlisted)]
@@ -190,6 +191,15 @@ def test_a_stopped_process_is_continued_and_a_zombies_parent_looked_up_for_neith
     running = nvidia_box(POSTED, holder, OURS)
     assert running.cause == "external-holder"
     assert "kill -TERM 8123" in running.next_step.command
+
+
+def test_inside_a_container_a_number_of_the_host_is_looked_up_there_and_never_ended_here():
+    container = {"container": "docker", "init_pid_ns": False}
+    verdict = nvidia_box(POSTED, (8123, "C", "[Not Found]", 22_690), OURS, inside=container)
+    assert verdict.cause == "external-holder"
+    assert "pid 8123 of the host" in verdict.title
+    assert "-p 8123  # on the host" in verdict.next_step.command
+    assert "kill" not in verdict.next_step.command
 
 
 @pytest.mark.parametrize("holder", [XORG, (77, "C", "blender", 9000)])

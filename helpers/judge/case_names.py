@@ -117,25 +117,50 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     rows = [(row.bytes or 0, row.pid, row.name, row.state) for row in listed]
     for account in evidence.accounts:
         rows += [(size.bytes, pid, "", "") for pid, size in account.others if pid]
+    seen_here: set[int] = set()
     if evidence.bundle is not None:
         # Only a captured box needs every layer's reader.
         from helpers.judge.failing_card import holders_beside
         from helpers.look.gpus import gpus
+        from helpers.look.holders import HOST_PID
 
         cards = gpus(evidence.bundle)
         for card in cards:
-            holders = holders_beside(card, cards, evidence)
-            rows += [(h.memory.bytes, h.pid, h.name, h.state) for h in holders if h.memory.ok]
+            for holder in holders_beside(card, cards, evidence):
+                if holder.memory.ok:
+                    rows.append((holder.memory.bytes, holder.pid, holder.name, holder.state))
+                if HOST_PID not in holder.note:
+                    seen_here.add(holder.pid)
     states = {pid: state for _, pid, _, state in rows if state}
     rows = [row for row in rows if _covers(row[0], row[2], evidence)]
-    if rows:
-        size, pid, name, _ = max(rows)
-        name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
-        yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
-        yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
-        program = re.split(r"[/\\]", name)[-1] or "A process"
-        yield "owner", f"{program} (pid {pid})"
-        yield "holds", show_bytes(size)
+    if not rows:
+        return
+    size, pid, name, _ = max(rows)
+    yield "holds", show_bytes(size)
+    if _is_of_the_host(pid, seen_here, evidence):
+        yield "hostpid", str(pid)
+        yield (
+            "holder",
+            f"process {pid} of the host, outside this container, with {show_bytes(size)}",
+        )
+        yield "owner", f"A process outside this container (pid {pid} of the host)"
+        return
+    name = "".join(sign for sign in name if sign.isprintable())  # no escapes for a terminal
+    yield "holder", f"process {pid} {name} with {show_bytes(size)}".replace("  ", " ")
+    yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
+    program = re.split(r"[/\\]", name)[-1] or "A process"
+    yield "owner", f"{program} (pid {pid})"
+
+
+def _is_of_the_host(pid: int | None, seen_here: set[int], evidence: CaseEvidence) -> bool:
+    """Whether a number is the host's, and names another process or none here: no source that
+    counts as this box does lists it.
+    """
+    if evidence.bundle is None or pid in seen_here:
+        return False
+    from helpers.look.holders import is_outside
+
+    return is_outside(evidence.bundle)
 
 
 def _covers(size: int, name: str, evidence: CaseEvidence) -> bool:

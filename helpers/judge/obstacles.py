@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers.judge import table
-from helpers.judge.visible_gpus import gpus_there, visible_count
+from helpers.judge.visible_gpus import gpus_there, left_by_rocr, visible_count
 from helpers.look import framework
 from helpers.look.access import Identity, Node, access, identity
 from helpers.look.bundle import Bundle
@@ -107,12 +107,21 @@ class _Obstacles:
                 continue
             if variable.value.strip() in hiding:
                 return "variable"
+            if not variable.value or variable.name == "NVIDIA_VISIBLE_DEVICES":
+                continue
             there = gpus_there(self.bundle, name)
-            if there and variable.value and variable.name != "NVIDIA_VISIBLE_DEVICES":
-                mig = mig_uuids(self.bundle)
-                if visible_count(variable.value, there, name == "NVIDIA", mig) == 0:
-                    return "variable_names_none"
+            if there and self.leaves_none(variable, name, there):
+                return "variable_names_none"
+            if name == "AMD" and variable.name != "ROCR_VISIBLE_DEVICES":
+                left = left_by_rocr(self.bundle, there)
+                if left and self.leaves_none(variable, name, left):
+                    return "variable_names_none_left"
         return ""
+
+    def leaves_none(self, variable: Variable, vendor: str, there: tuple[str, ...]) -> bool:
+        """Whether the variable names none of the GPUs that are there."""
+        mig = mig_uuids(self.bundle)
+        return visible_count(variable.value, there, vendor == "NVIDIA", mig) == 0
 
     def vendors_that_count(self, vendor: str) -> tuple[str, ...]:
         """The vendors whose obstacles count."""

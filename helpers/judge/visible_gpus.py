@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from helpers.look.bundle import Bundle
+from helpers.look.environment import variables
 from helpers.look.gpus import gpus
 from helpers.look.nvidia import XML
 
@@ -21,6 +22,17 @@ def gpus_there(bundle: Bundle, vendor: str) -> tuple[str, ...]:
     if vendor == "NVIDIA" and len(uuids) == len(counted):
         return tuple(uuids)
     return ("",) * len(counted or cards)
+
+
+def left_by_rocr(bundle: Bundle, there: Sequence[str]) -> tuple[str, ...]:
+    """What ROCR_VISIBLE_DEVICES leaves of AMD's GPUs; HIP counts these from 0, without UUIDs.
+
+    Source: ROCm documentation, GPU isolation techniques.
+    """
+    kept = {variable.name: variable.value for variable in variables(bundle)}
+    value = kept.get("ROCR_VISIBLE_DEVICES", "")
+    left = visible_count(value, there, repeats_hide_all=False) if value else None
+    return tuple(there) if left is None else ("",) * left
 
 
 def visible_count(
