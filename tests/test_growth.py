@@ -98,6 +98,19 @@ def saw_tooth(period):
     return keep
 
 
+def draining(fills):
+    """Puts two in and takes one out, until its source ends; then only takes out."""
+    held = []
+
+    def keep(step, alloc, toy):
+        if step < fills:
+            held.extend(alloc("keep", MIB) for _ in range(2))
+        if held:
+            toy.free(held.pop(0))
+
+    return keep
+
+
 def some(step, alloc, toy):
     """An evaluation every third step that keeps what it makes, and one every fourth that does not."""
     if step % 3 == 2:
@@ -134,6 +147,21 @@ def test_what_comes_to_rest_or_is_replaced_is_no_growth(keep, length):
     grown = of(loop(30, keep, length))
     assert (len(grown.steps), grown.growers) == (30, ())
     assert (grown.seen_bytes, grown.seen_every) == (512, 6)
+
+
+@pytest.mark.parametrize("keep", [draining(20), saw_tooth(15)], ids=["drains", "cleared"])
+def test_what_is_given_up_after_the_peak_grew_until_then(keep):
+    requests = found(loop(45, keep))
+    assert growth_of(requests).growers == ()
+    (grower,) = growth_of(requests, until_given_up=True).growers
+    assert grower.site.name == "train.py:13 train"
+    assert grower.bytes_per_step in (MIB, 2 * MIB)
+
+
+@pytest.mark.parametrize("keep", [queue(9), queue(3), nothing], ids=["full", "small", "steady"])
+def test_what_stays_at_its_bound_did_not_grow_until_it_is_given_up(keep):
+    requests = found(loop(30, keep))
+    assert growth_of(requests, until_given_up=True).growers == ()
 
 
 def test_a_buffer_that_each_step_replaces_by_a_larger_one_grows():

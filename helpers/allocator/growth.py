@@ -7,7 +7,7 @@ the last steps, so that caches, optimizer states and bounded queues are none onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ KEPT = "kept"
 LARGER = "larger each step"
 MOST_OF_IT = 0.8
 """Loops lie in each other: of those that kept so much of the most that one kept, the main one."""
+AS_FULL = 0.99
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,38 @@ class Growth:
         return sum(grower.held_bytes for grower in self.growers)
 
 
-def growth_of(requests: Requests) -> Growth:
+def growth_of(requests: Requests, *, until_given_up: bool = False) -> Growth:
     """What grows over the steps of a trace: in its main loop, unless more of what is there when
     the program runs out of memory was kept by the passes of another one.
 
-    Raises LinesError where it has too few steps.
+    ``until_given_up``: what the steps kept counts although they give it up later, as a queue
+    that drains or a list that is cleared each epoch. Raises LinesError where it has too few steps.
     """
-    growths = [_Search(requests, loop).growth() for loop in loops_of(requests)]
+    loops = loops_of(requests)
+    if until_given_up:
+        loops = [_rise_to_the_peak(requests, loop) for loop in loops]
+    growths = [_Search(requests, loop).growth() for loop in loops]
     most = max(growth.held_bytes for growth in growths)
     return next(growth for growth in growths if growth.held_bytes >= MOST_OF_IT * most)
+
+
+def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
+    """The steps since half of what they kept was last given up in one of them, up to the last one
+    that was as full as the fullest, where half of that is given up later.
+    """
+    live = np.concatenate(([0], requests.live))[steps.begins]
+    live = live - live[1:].min()  # without weights, and what an optimizer makes in the first step
+    half = live.max() / 2
+    falls = np.flatnonzero(np.diff(live) < -half) + 1
+    fullest = int(np.searchsorted(steps.begins, requests.fullest, "right")) - 1
+    first = int(falls[falls <= fullest].max(initial=0))
+    end = int(falls[falls > fullest].min(initial=len(steps)))
+    rise = live[first:end]
+    if end < len(steps) or rise[-1] < half:
+        end = first + int(np.flatnonzero(rise >= AS_FULL * rise.max())[-1]) + 1
+    if end - first < FEWEST_STEPS:
+        return steps
+    return replace(steps, begins=steps.begins[first:end])
 
 
 class _Search:
@@ -105,11 +129,12 @@ class _Search:
         held = self.requests.by_site(stays & self.alive)
         if not self.steps.trains:
             held[self._graphs(stays)] = 0
-        keeping = self._keeping_sites(stays, held)
+        later = self._bytes_by_site(stays, self.asked_in + 2, self.freed_in)
+        keeping = self._keeping_sites(later, held)
         larger, inputs_grow = self._replaced_by_larger(keeping)
         kept = self._kept_by(keeping)
         window = self._window(kept)
-        growers = self._keepers(keeping, kept, window, held) + larger
+        growers = self._keepers(keeping, kept, window, later, held) + larger
         growers.sort(key=lambda grower: (not grower.site.own, -grower.bytes_per_step))
         live = np.concatenate(([0], self.requests.live))[self.steps.begins]
         return Growth(
@@ -130,11 +155,10 @@ class _Search:
         in_steps = (self.asked_in >= 0) & (self.asked_in < self.last)
         return self.requests.trace.ran_out or bool(np.isin(sites[-1], sites[in_steps]))
 
-    def _keeping_sites(self, stays: np.ndarray, held: np.ndarray) -> list[int]:
+    def _keeping_sites(self, later: np.ndarray, held: np.ndarray) -> list[int]:
         """The call sites of which more and more is there two steps later, and some of it when
         the program runs out of memory.
         """
-        later = self._bytes_by_site(stays, self.asked_in + 2, self.freed_in)
         held_sites = np.flatnonzero(held).tolist()
         return [site for site in held_sites if _goes_on(later[site, self.first :])]
 
@@ -182,15 +206,21 @@ class _Search:
         return self.first - 1, self.last - 1
 
     def _keepers(
-        self, sites: list[int], kept: np.ndarray, window: tuple[int, int], held: np.ndarray
+        self,
+        sites: list[int],
+        kept: np.ndarray,
+        window: tuple[int, int],
+        later: np.ndarray,
+        held: np.ndarray,
     ) -> list[Grower]:
-        """The call sites that keep something, with how much of it a step."""
+        """The call sites that keep something, with how much more of it a step."""
         begin, end = window
         counted = kept & (self.asked_in > begin) & (self.asked_in <= end)
         growers = []
         for site in sites:
             mask = counted & (self.requests.site == site)
-            size = float(self.requests.size[mask].sum()) / (end - begin)
+            more = later[site, min(end + 2, self.last)] - later[site, begin + 2]
+            size = float(more) / (end - begin)
             count = float(mask.sum()) / (end - begin)
             grower = Grower(self.requests.sites[site], size, count, KEPT, int(held[site]))
             growers.append(grower)
