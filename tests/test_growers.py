@@ -181,3 +181,38 @@ def test_a_program_that_its_record_says_ended_well_has_no_leak(leaking):
     file = path.with_suffix(".record") / "record.json"
     file.write_text(json.dumps({"exit_code": 0, "processes": []}))
     assert not growth_of_recording(trace, path).is_leak
+
+
+def pieces(count, parts, last_ends=True):
+    """Steps that run in parts, whose activations one backward pass at the end of each frees."""
+    toy = Toy()
+    ends = [True] * (count - 1) + [last_ends]
+    for step_ends in ends:
+        graph = []
+        for _ in range(parts):
+            batch = toy.alloc(MIB, frames(50, "epoch", inside=""))
+            graph.append(toy.alloc(4 * MIB, module(51, *frames(51, "epoch", inside=""))))
+            toy.free(batch)
+        backward = f"{HOME}/torch/autograd/__init__.py"
+        for block in graph if step_ends else ():
+            gradient = toy.alloc(MIB, frames(53, "epoch", inside=backward))
+            toy.free(block)
+            toy.free(gradient)
+    return toy
+
+
+@pytest.mark.parametrize(
+    ("state_bytes", "names_it"), [(None, True), (9 * MIB, False)], ids=["sum", "carried state"]
+)
+def test_a_sum_of_losses_keeps_the_graphs_of_its_parts_unless_a_state_joins_them(
+    tmp_path, state_bytes, names_it
+):
+    path = tmp_path / "run.pickle"
+    rows = [keeper([5], "", graphs=1) | {"name": "total", "length": 0}]
+    if state_bytes:
+        rows.append(rows[0] | {"name": "state", "bytes": state_bytes})
+    record_of(path, rows)
+    recording(pieces(2, 20), path.with_suffix(".record") / "without-limit.pickle")
+    recorded = growth_of_recording(recording(refused(pieces(1, 15, last_ends=False)), path), path)
+    names = [row.keeper.name for row in recorded.growers]
+    assert names == (["total"] if names_it else [])

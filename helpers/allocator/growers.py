@@ -21,6 +21,7 @@ from helpers.allocator.steps import steps_begun
 from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.units import show_bytes
+from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 WITHOUT_LIMIT = "without-limit.pickle"
 MOST_STEPS = 100_000
@@ -133,7 +134,8 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
 
     ``path``: of the trace's file, beside which its record lies (run.pickle,
     run.record/record.json); without one no keeper is known. Where the record holds the same
-    program without a limit, the steps are taken from that. Raises nothing: what is missing or
+    program without a limit, the steps are taken from that, unless they sum up losses whose
+    graphs a later backward pass frees there. Raises nothing: what is missing or
     cannot be read is not used, and ``why_not`` says why no steps are seen.
     """
     requests = requests_of(trace)
@@ -142,17 +144,18 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     record = record_of(path)
     rows = keepers_of(record)
     ended_well = record.get("exit_code") == 0 and not record.get("stopped")
+    shown = []
     why_not = ""
     for seen in filter(None, (longer, requests)):
         try:
-            growth = growth_of(seen)
+            growth = growth_of(seen, until_given_up=seen is longer)
         except LinesError as error:
             why_not = str(error)
             continue
         if seen is longer:
             begun = int(np.searchsorted(growth.steps.begins, requests.fullest, "right"))
         growers = tuple(_kept(grower, requests, rows) for grower in growth.growers)
-        return RecordedGrowth(
+        recorded = RecordedGrowth(
             requests=seen,
             steps_begun=begun,
             ran_out=trace.ran_out,
@@ -161,6 +164,12 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             is_longer=seen is longer,
             ended_well=ended_well,
         )
+        shown.append(recorded)
+        if growers or not _sums_losses(rows):
+            break
+    growing = [recorded for recorded in shown if recorded.growers]
+    if shown:
+        return [*growing, *shown][0]
     return RecordedGrowth(requests, begun, trace.ran_out, why_not=why_not)
 
 
@@ -214,12 +223,29 @@ def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | N
     if most >= LEAST_SHARE * sum(blocks.values()) > 0:
         best = [row for row, size in zip(rows, reached, strict=True) if size == most]
     elif sum(reached) <= sum(blocks.values()) / 2:
-        outside = [row for row in rows if not row["where"].endswith(" forward")]
-        best = [row for row in outside if row["graphs"] and row.get("lines")]
+        best = _joining_graphs(rows)
     else:
         best = []
     longest = max(best, key=lambda row: (row["graphs"], row["length"], -row["bytes"]), default=None)
     return None if longest is None else _shown(longest)
+
+
+def _joining_graphs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The keepers that join the graphs of several passes: none of a forward, whose graph is that
+    of the running step.
+    """
+    outside = [row for row in rows if not row["where"].endswith(" forward")]
+    return [row for row in outside if row["graphs"] and row.get("lines")]
+
+
+def _sums_losses(rows: list[dict[str, Any]]) -> bool:
+    """Whether nothing but losses joins the graphs of several passes, and no state that each pass
+    makes of the one before: each could have gone backward by itself.
+    """
+    joining = _joining_graphs(rows)
+    return bool(joining) and all(
+        row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining
+    )
 
 
 def _shown(row: dict[str, Any]) -> Keeper:
