@@ -149,6 +149,22 @@ def test_a_tensor_that_carries_a_graph_says_so():
     assert keeper_of("outputs[...]")["graphs"] == len(outputs)
 
 
+@pytest.mark.parametrize("most", [None, 16])
+def test_what_a_cache_of_functools_keeps_is_named_by_the_function_and_its_line(most):
+    @functools.lru_cache(maxsize=most)
+    def features(image):
+        return {"map": tensor()}
+
+    for image in range(6):
+        features(image)
+    answer = keepers.keepers_of(torch, "cpu")
+    rows = [row for row in answer["keepers"] if row["collection"] == "the lru_cache of features"]
+    (row,) = rows
+    assert (row["tensors"], row["length"]) == (6, 6)
+    line = features.__wrapped__.__code__.co_firstlineno
+    assert row["lines"] == [f"test_keepers.py:{line} features"]
+
+
 def test_a_partial_function_is_followed():
     calls = [functools.partial(print, tensor())]
     assert keeper_of("calls[...].args[...]")["tensors"] == len(calls)
@@ -201,6 +217,7 @@ def test_a_circle_and_a_deep_structure_end():
         ("losses.append(loss)", "losses"),
         ("self.history[step] = out", "trainer.history"),
         ("self.cache.setdefault(key, value)", "model.bias.cache['k']"),
+        ("out, state = cell(out, state)", "state"),
         ("history += [loss]", "history"),
         ("self.maps[name].append(out)", "extractor.maps['pool0']"),
         ("optimizer.add_param_group(group)", "optimizer.param_groups"),

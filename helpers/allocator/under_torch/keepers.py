@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import inspect
 import linecache
 import os
 import sys
@@ -42,7 +43,7 @@ class Keeper:
     """One name of the program and the tensors that are reached through it.
 
     ``name``: as the program would write it, "history[...]['logits']". ``kind``: variable, global,
-    exception, generator, function (its closure or defaults). ``where``: the frame, function or
+    exception, generator, function (its closure or defaults), cache (of functools.lru_cache). ``where``: the frame, function or
     module that has the name. ``collection``, ``container`` and ``length``: the longest collection
     on the way, as the program would write it, of which type, of how many entries. ``graphs``: how
     many of the tensors carry a graph of autograd. ``addresses``: of their storages on the device.
@@ -252,6 +253,8 @@ def _inside(step: Step) -> Iterator[Step]:
             yield _further(step, entry, step.name + ANY, container=inside)
     elif isinstance(inside, types.FunctionType):
         yield from _of_function(step, inside)
+    elif isinstance(inside, functools._lru_cache_wrapper):
+        yield from _of_lru_cache(step, inside)
     elif isinstance(inside, types.MethodType):
         yield _further(step, inside.__self__, f"{step.name}.__self__")
     elif isinstance(inside, functools.partial):
@@ -284,6 +287,19 @@ def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
         yield replace(step, object=value, name=name, kind="function", where=where)
     for value in function.__defaults__ or ():
         yield replace(step, object=value, name="a default", kind="function", where=where)
+
+
+def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
+    """What functools.lru_cache keeps for a function of the program: results and arguments."""
+    code = getattr(inspect.unwrap(cache), "__code__", None)
+    if code is None or not _is_own(code.co_filename):
+        return
+    name = f"the lru_cache of {code.co_name}"
+    where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
+    held = [kept for kept in gc.get_referents(cache) if kept is not vars(cache)]
+    by_arguments = [kept for kept in held if type(kept) is dict][-1]  # results come before it
+    for kept in held:
+        yield Step(kept, name, "cache", where, collection=name, container=by_arguments)
 
 
 def _attributes(step: Step, inside: Any) -> Iterator[Step]:
@@ -347,6 +363,9 @@ def _find_lines(keepers: list[Keeper]) -> None:
     """The lines that keep, in the file that has the name, else in another of the program's."""
     sources = {path: "".join(linecache.getlines(path)) for path in sorted(_files_own())}
     for keeper in keepers:
+        if keeper.kind == "cache":
+            keeper.lines = [keeper.where]
+            continue
         if not (keeper.collection or keeper.graphs):
             continue
         for path in sorted(sources, key=lambda path: not _is_in(keeper.where, path)):

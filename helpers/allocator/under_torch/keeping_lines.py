@@ -28,7 +28,7 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     name = last_name(collection)
     if not name:
         return ()
-    if name in OF_OPTIMIZERS:
+    if name in OF_OPTIMIZERS and "." in collection:
         name = last_name(collection.rpartition(".")[0])
     if not re.search(rf"\b{re.escape(name)}\b", source):
         return ()
@@ -69,13 +69,20 @@ def _adds_to(node: ast.AST, name: str) -> TypeGuard[ast.expr | ast.stmt]:
 
 
 def _is_made_of(node: ast.Assign, name: str) -> bool:
-    """Whether a name is bound to something made of what it was: total = total + loss."""
-    bound = any(_is_named(target, name) for target in node.targets)
+    """Whether a name is bound to something made of what it was: total = total + loss, or
+    output, state = cell(output, state).
+    """
+    targets = [part for target in node.targets for part in _parts(target)]
+    bound = any(_is_named(target, name) for target in targets)
     if not bound:
         return False
     return any(
         isinstance(part, ast.expr) and _is_named(part, name) for part in ast.walk(node.value)
     )
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def _is_entry(target: ast.expr, name: str) -> bool:
