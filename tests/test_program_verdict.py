@@ -90,6 +90,15 @@ UNDER = repeat(6 * GIB)
             "allocator-fragmentation",
             "likely",
         ),
+        (
+            dict(
+                growth=replace(GREW, growers=(replace(GREW.growers[0], kept_bytes=5 * GIB),)),
+                without_limit=UNDER,
+                expandable=replace(expandable(True), peak_allocated_bytes=CARD - 99 * MIB),
+            ),
+            "user-leak",
+            "likely",
+        ),
         (dict(replays=Replays("expandable_segments:True")), "cannot-tell", "weak"),
         (
             dict(replays=Replays("expandable_segments:True"), most_live_before_bytes=7 * GIB),

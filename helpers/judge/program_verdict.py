@@ -27,6 +27,8 @@ LEAST_KEPT = 25
 """What grows counts as a reason from a 25th of what the process can have."""
 STEADY_STEPS = 3
 """A program that was as full in so many steps needs no more from step to step."""
+NEARLY_FULL = 0.9
+"""So much of the card live at once leaves little that could lie in pieces."""
 ANOTHERS_BYTES = GIB
 """More than this of the card, neither free nor this process's, is more than a context takes
 (300 to 700 MiB, by chip and release)."""
@@ -120,7 +122,18 @@ def _growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Re
     """
     if not _is_large(growth, refusal) or growth.kept_bytes < refusal.missing_bytes:
         return False
-    return facts.without_limit is None or _needs_more_than_it_can_have(facts, refusal)
+    if facts.without_limit is None or _needs_more_than_it_can_have(facts, refusal):
+        return True
+    return _ends_nearly_full(facts, growth, refusal)
+
+
+def _ends_nearly_full(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
+    """Whether the card is nearly full of what grew even where the whole program passes with
+    another setting: the pieces of a full card are not why it failed.
+    """
+    if facts.expandable is None or 2 * growth.kept_bytes < refusal.usable_bytes:
+        return False
+    return facts.expandable.peak_allocated_bytes >= NEARLY_FULL * refusal.usable_bytes
 
 
 def _is_large(growth: GrowthFacts | None, refusal: Refusal) -> bool:
@@ -142,6 +155,9 @@ def _passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
     """Whether the whole program passes with another setting alone: in a repeat, or in the replay
     of a recording that goes on behind the request.
     """
+    growth = facts.growth
+    if growth is not None and _ends_nearly_full(facts, growth, refusal):
+        return False
     if facts.expandable is not None:
         return facts.expandable.finishes
     if facts.without_limit is not None or not _requests_pass(facts):
@@ -315,6 +331,9 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         repeat = _of_repeat(facts.expandable, facts)
         (against if facts.expandable.finishes else evidence).append(repeat)
     is_measured = facts.without_limit is not None
+    alternatives = [] if is_measured else [Alternative("true-capacity", "weak")]
+    if against:
+        alternatives.append(Alternative("allocator-fragmentation", "weak"))
     where = f"at {grower.line} from one step to the next"
     if grower.keeper:
         where = f"in {grower.keeper} ({grower.line})"
@@ -323,7 +342,7 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         confidence="confirmed" if is_measured and not against else "likely",
         title=f"Your program {_keeps(grower, growth)}",
         summary=f"Your program {_keeps(grower, growth)}, until {_end_of_room(facts, refusal)}.",
-        alternatives=[] if is_measured else [Alternative("true-capacity", "weak")],
+        alternatives=alternatives,
         evidence=evidence,
         against=against,
         missing=[] if is_measured else [_repeat_decides(facts)],
