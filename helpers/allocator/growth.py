@@ -7,6 +7,7 @@ the last steps, so that caches, optimizer states and bounded queues are none onc
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -94,9 +95,11 @@ def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
     live = live - live[1:].min()  # without weights, and what an optimizer makes in the first step
     half = live.max() / 2
     falls = np.flatnonzero(np.diff(live) < -half) + 1
+    bounds = [0, *falls.tolist(), len(steps)]
     fullest = int(np.searchsorted(steps.begins, requests.fullest, "right")) - 1
-    first = int(falls[falls <= fullest].max(initial=0))
-    end = int(falls[falls > fullest].min(initial=len(steps)))
+    rising = bisect_right(bounds, fullest)
+    first = bounds[rising - 1]
+    end = bounds[rising]
     rise = live[first:end]
     if end < len(steps) or rise[-1] < half:
         end = first + int(np.flatnonzero(rise >= AS_FULL * rise.max())[-1]) + 1
