@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 76_550,
+    "allocator": 77_180,
     "batch": 30_050,
     "commands": 13_050,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 48_310,
+    "judge": 48_410,
     "look": 53_950,
     "rehearse": 17_890,
     "settings": 11_280,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_550,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 374_670,
+    "TOTAL": 375_400,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
