@@ -10,6 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from page_audit import check, in_order
 from tell_boxes import code, printed
 
 from helpers import cli, share
@@ -254,3 +255,32 @@ def test_what_looks_like_a_secret(text, secret):
 def test_every_text_of_a_committed_notebook_is_known(path):
     unknown = [text.where for text in texts.of_notebook(nbformat.read(path, 4))]
     assert unknown == [], "write its digests: .venv/bin/python tests/execute_notebooks.py"
+
+
+def test_a_told_case_begins_with_its_story_and_figures_and_ends_with_the_words():
+    page = share.page_of(share.subject_of(NOTEBOOKS / "cases" / "002-half-the-ram.ipynb")).html
+    audit = check(page)
+    assert audit.headings[0][1] == "128 GB of RAM, and torch sees 62.54 GiB: which limit is it?"
+    assert in_order(audit.text, "Second reading", "Conclusion", "The answer in full", "GPU:")
+    assert page.count('alt="') >= 3
+    assert "Nothing is asked of you" not in audit.text
+
+
+def test_what_somebody_wrote_into_a_told_case_is_left_out(tmp_path):
+    case = nbformat.read(NOTEBOOKS / "cases" / "002-half-the-ram.ipynb", 4)
+    case.cells[5].source += " kestrel"
+    case.cells[6].outputs[0].data["text/html"] = "<b>osprey</b>"
+    drawn = next(
+        cell
+        for cell in case.cells
+        for row in cell.get("outputs", [])
+        if "image/png" in row.get("data", {})
+    )
+    drawn.outputs[0].data["image/svg+xml"] = "<svg><text>gannet</text></svg>"
+    path = tmp_path / "002-half-the-ram.ipynb"
+    nbformat.write(case, path)
+    page = share.page_of(share.subject_of(path))
+    assert "1 source of a cell" in page.left_out
+    assert "2 outputs of a cell" in page.left_out
+    for word in ("kestrel", "osprey", "gannet"):
+        assert word not in page.html

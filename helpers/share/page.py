@@ -14,18 +14,21 @@ from datetime import datetime
 from typing import Any
 
 from helpers.look.bundle import Bundle
+from helpers.tell.page_cells import ProseCell, cells
+from helpers.tell.page_room import Room
 from helpers.tell.render import render
 from helpers.tell.resources import words
 
-from . import verdict_facts
+from . import public, verdict_facts
 from .box_facts import filled_readings, machine_line
 from .public import Names
 from .review import NOTHING_TICKED, Choices, review_of
 from .sentences import Speaker
 from .subject import Subject
-from .texts import counted
+from .texts import counted, own_part
 from .views import table_of, views
 
+STORY_BYTES = 2_500_000
 TITLE = "Why this computer runs out of graphics memory"
 
 
@@ -51,16 +54,32 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     ticked = reviewed.ticked(choices)
     kept = counted(row.text for row in reviewed.rows if row not in ticked) + about.unread
     left_out = left_out_words(kept)
+    cover = _cover(about, evidence.bundle)
+    story = _story(about)
+    if story:
+        cover["title"] = story[0].heading
     html = render(
         "shared.html.j2",
-        **_cover(about, evidence.bundle),
+        **cover,
         judged=judged,
+        story=story,
         tables=[table_of(view) for view in views(about, evidence, names)],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
+
+
+def _story(about: Subject) -> list[Any]:
+    """A told case of the workbook, its words and figures as they were committed; else nothing."""
+    place = public.notebooks().get(about.name)
+    if about.notebook is None or place is None or place.parent.name != "cases":
+        return []
+    pieces = cells(own_part(about.notebook), Room(STORY_BYTES))
+    if pieces and isinstance(pieces[0], ProseCell):
+        return pieces
+    return []
 
 
 def left_out_words(left_out: Counter[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import Counter
@@ -20,6 +21,8 @@ from . import public
 COMMITTED = Path(__file__).with_name("committed.txt")
 """Digests of what the workbook's own notebooks hold, which anybody can read already."""
 DIGITS = 16
+IN_WORDS = ("text/markdown", "text/plain", "text/html")
+"""Kinds of data of which a person can judge what they say, the best first."""
 RECORD_TEXTS = "cause last_words gate quarantined node box notebook preset".split()
 
 
@@ -30,11 +33,14 @@ class Text:
     kind: str
     where: str
     text: str
+    whole: str = ""
+    """All that stands at home, where the text is a part of it."""
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the text as it stands at home."""
-        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+        """The sha256 of what stands at home."""
+        whole = self.whole or self.text
+        return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @cache
@@ -45,7 +51,7 @@ def committed() -> frozenset[str]:
 
 def is_committed(text: Text) -> bool:
     """Whether it stands in a notebook of the workbook, character by character."""
-    return not text.text.strip() or text.digest[:DIGITS] in committed()
+    return not (text.whole or text.text).strip() or text.digest[:DIGITS] in committed()
 
 
 def counted(texts: Iterable[Text]) -> Counter[str]:
@@ -64,21 +70,36 @@ def all_of(notebook: Any) -> Iterator[Text]:
         where = f"cell {number}"
         yield Text("source of a cell", where, cell.source)
         for output in cell.get("outputs", []):
-            yield Text("output of a cell", where, output_text(output))
+            yield of_output(output, where)
 
 
-def output_text(output: Any) -> str:
-    """An output as one text: what it printed, its traceback, or the words of its data."""
+def of_output(output: Any, where: str = "") -> Text:
+    """An output as a text: what it printed, its traceback, or the words of its data."""
+    whole = json.dumps({**output, "execution_count": None}, sort_keys=True)
+    kind = "output of a cell"
     if output.output_type == "stream":
-        return str(output.text)
+        return Text(kind, where, str(output.text), whole)
     if output.output_type == "error":
         lines = output.traceback or [f"{output.ename}: {output.evalue}"]
-        return "\n".join(lines)
+        return Text(kind, where, "\n".join(lines), whole)
     data = output.get("data", {})
-    for kind in ("text/markdown", "text/plain", "text/html"):
-        if kind in data:
-            return "".join(data[kind])
-    return json.dumps(data)
+    words = next((data[name] for name in IN_WORDS if name in data), "(a picture without words)")
+    return Text(kind, where, "".join(words), whole)
+
+
+def own_part(notebook: Any) -> Any:
+    """A copy of a notebook with the workbook's own cells and outputs alone."""
+    part = copy.copy(notebook)
+    part.cells = []
+    for cell in notebook.cells:
+        if not is_committed(Text("", "", cell.source)):
+            continue
+        kept = type(cell)(cell)
+        if cell.cell_type == "code":
+            kept.outputs = [row for row in cell.outputs if is_committed(of_output(row))]
+        kept.metadata = {}
+        part.cells.append(kept)
+    return part
 
 
 def of_run(run: Run, place: str) -> Iterator[Text]:
