@@ -73,3 +73,45 @@ def test_checkpointing_in_evaluation_mode_is_found_in_the_programs_text(code):
 )
 def test_a_program_that_trains_in_training_mode_is_not_blamed(code):
     assert answer(code + FULL).cause == "true-capacity"
+
+
+IN_PIECES = oom(
+    "1.75 GiB",
+    "15.70 GiB",
+    "0.60 GiB",
+    "9.00 GiB",
+    "5.20 GiB",
+    " Including non-PyTorch memory, this process has 14.90 GiB memory in use.",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ export PYTORCH_CUDA_ALLOC_CONFIG=expandable_segments:True\n",
+        "me@host:~$ PYTORCH_CUDA_ALOC_CONF=expandable_segments:True python fit.py\n",
+        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CFG'] = 'expandable_segments:True'\nimport torch\n",
+    ],
+)
+def test_a_misspelt_setting_that_would_join_the_pieces_is_the_cause(text):
+    verdict = answer(text + IN_PIECES)
+    assert (verdict.cause, verdict.confidence) == ("config-ineffective", "likely")
+    assert "expandable_segments:True has no effect here" in verdict.title
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in verdict.next_step.what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n",
+        "export PYTHONPATH=/srv/code\nexport OMP_NUM_THREADS=8 MASTER_PORT=29501\n",
+        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\nimport torch\n",
+    ],
+)
+def test_names_that_are_right_or_no_concern_of_memory_change_nothing(text):
+    assert answer(text + IN_PIECES).cause == answer(IN_PIECES).cause
+
+
+def test_a_misspelt_setting_does_not_explain_a_program_that_needs_more_than_the_card():
+    text = "$ export PYTORCH_CUDA_ALLOC_CONFIG=expandable_segments:True\n"
+    assert answer(text + FULL).cause == "true-capacity"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from helpers.judge import form
@@ -28,6 +29,8 @@ OBSERVATION_OF = {
 """The observation that a verdict of the settings' audit is; of those that do what they say, only
 what hides every GPU carries a cause.
 """
+NOT_IN_FORCE = ("setting-misspelt", "setting-late", "setting-inert")
+EXPANDABLE_ON = re.compile(r"expandable_segments:\s?True")
 CALLS = re.compile(r"((?:gradient|activation)_checkpointing_enable|\.eval|\.train|\.backward)\(")
 """What a program's text says of checkpointing: on, and while the model trains."""
 EXPANDABLE = "expandable-segments-unsupported"
@@ -44,11 +47,20 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
 
         origin = "bundle"
         pairs = tuple((v.name, v.value) for v in variables(evidence.bundle))
-    yield from _of_allocator_text(evidence, pairs, origin)
     code = [text for _, _, text in evidence.texts if form("in code").search(text)]
+    findings: list[Finding] = []
     if evidence.bundle is not None or evidence.variables or code:
-        for finding in _of_environment(evidence, code):
-            yield from _of_finding(finding, origin)
+        findings += _of_environment(evidence, code)
+    misspelt = [(f.name, f.value) for f in findings if f.verdict == "misspelt"]
+    yield from _of_allocator_text(evidence, [*pairs, *misspelt], origin)
+    not_in_force: set[str] = set()
+    for finding in findings:
+        for observation in _of_finding(finding, origin):
+            yield observation
+            if observation.name in NOT_IN_FORCE:
+                not_in_force.add(finding.name)
+                if EXPANDABLE_ON.search(finding.value):
+                    yield replace(observation, name="expandable-not-in-force")
     for _, source, text in evidence.texts:
         if _goes_backward_in_evaluation(text):
             yield make_observation("checkpointing-in-eval", "model.eval()", source, "message")
@@ -56,7 +68,8 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     if evidence.bundle is not None or posted:
         yield from _of_kernel_parameters(evidence, posted)
     for name, value in pairs:
-        if "ALLOC_CONF" in name and re.search(r"expandable_segments:\s?True", value):
+        is_of_allocator = "ALLOC_CONF" in name and name not in not_in_force
+        if is_of_allocator and EXPANDABLE_ON.search(value):
             yield make_observation("expandable-on", f"{name}={value}", "variables", origin)
         if name == "HSA_OVERRIDE_GFX_VERSION":
             yield make_observation("gfx-override", value, name, origin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from helpers.settings.allocator_text import parts
+from helpers.settings.audit import unknown_name
 from helpers.settings.table import (
     CODE_FORMS,
     CONF_NAMES,
@@ -54,6 +55,11 @@ class _Program:
             name, value = [group for group in match.groups() if group is not None]
             if name in VARIABLES:
                 self._assign(number, VARIABLES[name], value)
+            else:
+                self.findings += unknown_name(name, value)
+        for name, value in re.findall(CODE_FORMS["export line"], line):
+            if name not in VARIABLES:
+                self.findings += unknown_name(name, value)
         module = re.match(CODE_FORMS["import line"], line)
         if module:
             self.imported.add(module[1])

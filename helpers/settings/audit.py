@@ -83,7 +83,7 @@ def audit(environ: Mapping[str, str], torch: str, build: str, gfx: str = "") -> 
 def _variable(name: str, value: str, facts: Facts) -> list[Finding]:
     row = VARIABLES.get(re.sub(r"(?<=HSA_OVERRIDE_GFX_VERSION)_[0-9]+$", "", name))
     if row is None:
-        return _stranger(name, value)
+        return unknown_name(name, value)
     other_build = _other_build(row, facts)
     if other_build:
         return [finding(other_build, name, value, source=row.source)]
@@ -127,7 +127,7 @@ def _other_build(row: Variable, facts: Facts) -> str:
     return ""
 
 
-def _stranger(name: str, value: str) -> list[Finding]:
+def unknown_name(name: str, value: str) -> list[Finding]:
     """What to say of a name that is not in the table: it may be misspelt."""
     spelling = name.upper().replace("-", "_")
     passed_over = name in table.OTHER_NAMES or len(name) > LONGEST
