@@ -16,7 +16,6 @@ import numpy as np
 from helpers.allocator.call_sites import Requests, requests_of, site_of
 from helpers.allocator.capacity import Runs, lower_bound
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
-from helpers.allocator.driver import Card
 from helpers.allocator.edits.comparison import MOST_EVENTS
 from helpers.allocator.growers import RecordedGrowth, growth_of_recording
 from helpers.allocator.memory import NO_LIMIT
@@ -24,7 +23,7 @@ from helpers.allocator.replay import choose
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.starting_state import limit
-from helpers.allocator.study import Study
+from helpers.allocator.study import Study, study_of
 from helpers.allocator.trace import Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
@@ -62,19 +61,8 @@ def evidence_from_trace(path: str | Path) -> CaseEvidence:
 
 def facts_of_file(path: str | Path) -> ProgramFacts:
     """The facts of a trace file on the card that it was recorded on. Raises TraceError."""
-    trace = with_record(read_trace(path), Path(path))
-    recorded = circumstances(trace)
-    study = Study(
-        trace=trace,
-        card=Card(recorded.capacity_bytes or AMPLE_BYTES, recorded.held_bytes, recorded.policy),
-        torch=recorded.torch,
-        build=recorded.build,
-        conf=recorded.conf,
-        fraction=recorded.fraction,
-        recorded=trace.recorded_by_gpu,
-        path=Path(path),
-    )
-    return facts_of(study)
+    path = Path(path)
+    return facts_of(study_of(with_record(read_trace(path), path), path))
 
 
 def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.allocator.capacity import Progress, Runs, smallest
-from helpers.allocator.circumstances import circumstances, with_record
+from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.patterns import PATTERNS, generate
@@ -30,9 +30,9 @@ BUNDLED = CHECKOUT / "env" / "traces"
 class Study:
     """One trace with the card, release, build and settings it is studied under.
 
-    ``fraction``: of ``set_per_process_memory_fraction``. ``recorded``: by a GPU, not made up;
-    ``own``: a file that was given, no pattern or example of the workbook's. ``path``: of the
-    file, beside which a record of the program may lie.
+    ``fraction``: of ``set_per_process_memory_fraction``. ``own``: a file that was given, no
+    pattern or example of the workbook's. ``path``: of the file, beside which a record of the
+    program may lie.
     """
 
     trace: Trace
@@ -42,7 +42,6 @@ class Study:
     build: str = "cuda"
     conf: str = ""
     fraction: float | None = None
-    recorded: bool = False
     notes: tuple[str, ...] = ()
     own: bool = False
     path: Path | None = None
@@ -103,6 +102,48 @@ class Study:
         return f"{self.name}: {len(self.trace)} operations ({label}) on {card}, {under}"
 
 
+def study_of(
+    trace: Trace,
+    path: Path | None = None,
+    *,
+    capacity_bytes: int = 0,
+    held_bytes: int | None = None,
+    policy: str = "",
+    conf: str | None = None,
+    torch: str = "",
+    build: str = "",
+) -> Study:
+    """The study of a trace on the card and under the release and settings of its recording, in
+    place of each of which another may be named.
+
+    An ample card where nobody says how large it was. Under the settings of the recording its own
+    addresses hold. ``path``: of a file that was given.
+    """
+    recorded = circumstances(trace)
+    if not policy:
+        policy = recorded.policy if conf is None else "firstfit"
+    card = Card(
+        capacity_bytes=capacity_bytes or recorded.capacity_bytes or AMPLE_BYTES,
+        held_bytes=recorded.held_bytes if held_bytes is None else held_bytes,
+        policy=policy,
+    )
+    notes = trace.notes
+    if not torch:
+        notes += recorded.notes  # how the release was inferred
+    return Study(
+        trace=trace,
+        card=card,
+        name=path.stem if path else "trace",
+        torch=torch or recorded.torch,
+        build=build or recorded.build,
+        conf=recorded.conf if conf is None else conf,
+        fraction=recorded.fraction,
+        notes=notes,
+        own=path is not None,
+        path=path,
+    )
+
+
 def open_study(
     source: str,
     *,
@@ -118,30 +159,26 @@ def open_study(
     (TraceError) in one line.
     """
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.parquet"))}
+    path = None
     if source in PATTERNS:
         trace = generate(source, seed=seed)
     elif source in bundled:
         trace = read_trace(bundled[source])
     elif Path(source).is_file():
-        trace = with_record(read_trace(source), Path(source))
+        path = Path(source)
+        trace = with_record(read_trace(path), path)
     else:
         names = f"a pattern ({', '.join(PATTERNS)}) or a bundled trace ({', '.join(bundled)})"
         raise ValueError(f"trace {source!r}: expected a file, {names}")
-    recorded = circumstances(trace)
-    size = parse_size(capacity) if capacity else recorded.capacity_bytes
-    if size <= 0:
+    study = study_of(
+        trace,
+        path,
+        capacity_bytes=parse_size(capacity) if capacity else 0,
+        conf=conf or None,
+        torch=torch,
+        build=build,
+    )
+    if study.card.capacity_bytes >= AMPLE_BYTES:
         expected = "it does not say how large the card was; give capacity, such as 20GiB"
         raise ValueError(f"trace {Path(source).name}: {expected}")
-    return Study(
-        trace=trace,
-        card=Card(size, recorded.held_bytes),
-        name=Path(source).stem,
-        torch=torch or recorded.torch,
-        build=build or recorded.build,
-        conf=conf or recorded.conf,
-        fraction=recorded.fraction,
-        recorded=trace.recorded_by_gpu,
-        notes=(*trace.notes, *recorded.notes),
-        own=source not in PATTERNS and source not in bundled,
-        path=None if source in PATTERNS or source in bundled else Path(source),
-    )
+    return dataclasses.replace(study, name=Path(source).stem)

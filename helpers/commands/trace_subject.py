@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, with_record
-from helpers.allocator.driver import Card
-from helpers.allocator.study import Study
+from helpers.allocator.circumstances import AMPLE_BYTES, with_record
+from helpers.allocator.study import Study, study_of
 from helpers.allocator.trace import MAX_FILE_BYTES, Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.commands.use import WrongUse
@@ -44,30 +44,21 @@ class Subject:
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        trace = _trace(arguments)
-        recorded = circumstances(trace)
-        self.notes = list(trace.notes)
-        if not arguments.torch:
-            self.notes += recorded.notes  # how the release was inferred
-        conf = getattr(arguments, "conf", None)  # whatif tries several
+        conf = getattr(arguments, "conf", None)
+        several = not isinstance(conf, str)  # whatif tries several beside those of the recording
         self.same_settings = conf is None
-        policy = getattr(arguments, "policy", "")
-        if not policy:
-            policy = recorded.policy if self.same_settings else "firstfit"
-        held_bytes = recorded.held_bytes
-        if arguments.held:
-            held_bytes = size_of(arguments.held, "held")
-        capacity = _capacity(arguments, recorded.capacity_bytes, start_bytes(trace.start))
-        self.study = Study(
-            trace=trace,
-            card=Card(capacity, held_bytes, policy),
-            torch=release_of(arguments.torch, recorded.torch),
-            build=arguments.build or recorded.build,
-            conf=conf if isinstance(conf, str) else recorded.conf,
-            fraction=_fraction(arguments, recorded.fraction),
-            own=True,
-            path=Path(arguments.trace),
+        study = study_of(
+            _trace(arguments),
+            Path(arguments.trace),
+            held_bytes=size_of(arguments.held, "held") if arguments.held else None,
+            policy=getattr(arguments, "policy", ""),
+            conf=None if several else conf,
+            torch=release_of(arguments.torch, ""),
+            build=arguments.build,
         )
+        self.notes = list(study.notes)
+        card = replace(study.card, capacity_bytes=_capacity(arguments, study))
+        self.study = replace(study, card=card, fraction=_fraction(arguments, study.fraction))
 
     @property
     def remarks(self) -> str:
@@ -90,20 +81,22 @@ def _fraction(arguments: argparse.Namespace, recorded: float | None) -> float | 
     return fraction
 
 
-def _capacity(arguments: argparse.Namespace, recorded: int, start_bytes: int) -> int:
+def _capacity(arguments: argparse.Namespace, study: Study) -> int:
     """The card's bytes: as named, else as recorded, else ample where the verb needs no card."""
     needs_card = arguments.verb not in ("replay", "leaks")
-    capacity = recorded
+    capacity = study.card.capacity_bytes
     if arguments.gpu:
         capacity = find_card(arguments.gpu).total_bytes
     if arguments.capacity:
         capacity = size_of(arguments.capacity, "capacity")
-    if capacity <= 0 and needs_card:
+    named = arguments.gpu or arguments.capacity
+    if needs_card and (capacity <= 0 or (capacity >= AMPLE_BYTES and not named)):
         why = "the trace does not say how large the card was"
         raise WrongUse(f"--capacity: {why}; give it, such as --capacity 20GiB")
     if capacity <= 0:
         capacity = AMPLE_BYTES
-    if start_bytes > capacity and not needs_card:
-        seen = f"{start_bytes} bytes are reserved when the trace begins"
+    reserved_bytes = start_bytes(study.trace.start)
+    if reserved_bytes > capacity and not needs_card:
+        seen = f"{reserved_bytes} bytes are reserved when the trace begins"
         raise WrongUse(f"--capacity {capacity} bytes: {seen}; expected at least as many")
     return capacity
