@@ -12,6 +12,7 @@ from typing import Any
 from helpers.allocator.agreement import Agreement, agreement
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import ReplayError
+from helpers.allocator.recorded_processes import process_of_trace
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
 from helpers.look.files import whole
@@ -59,10 +60,10 @@ def with_record(trace: Trace, path: Path) -> Trace:
     """
     report = record_of(path)
     try:
-        process = next(process for process in report["processes"] if process.get("devices"))
+        process = process_of_trace(report["processes"])
         torch = process["torch"]
         device = process["devices"][int(trace.header.get("device") or 0)]
-    except (ValueError, LookupError, TypeError, StopIteration):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return trace  # no such record, or none of a GPU: the trace alone speaks
     recorded = {
         "torch": torch.get("version"),

@@ -95,8 +95,17 @@ def scan(data: bytes, most_opcodes: int) -> Scan:
     rules = _rules()
     compiled = _compiled() if len(data) >= COMPILED_FROM_BYTES else None
     if compiled is None:
-        room = bytearray(len(data)), bytearray(len(data)), [0] * MAX_DEPTH
-        return Scan(*follow(data, *rules.T.tolist(), *room, most_opcodes))
+        end = follow(
+            data=data,
+            actions=rules[:, 0].tolist(),
+            widths=rules[:, 1].tolist(),
+            counts=rules[:, 2].tolist(),
+            depths=bytearray(len(data)),
+            memo=bytearray(len(data)),
+            marks=[0] * MAX_DEPTH,
+            most_opcodes=most_opcodes,
+        )
+        return Scan(*end)
     text = np.frombuffer(data, np.uint8)
     depths = np.zeros(len(data), np.uint8)
     memo = np.zeros(len(data), np.uint8)

@@ -19,6 +19,7 @@ from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_o
 from helpers.allocator.edits.comparison import MOST_EVENTS
 from helpers.allocator.growers import RecordedGrowth, growth_of_recording
 from helpers.allocator.memory import NO_LIMIT
+from helpers.allocator.recorded_processes import card_options, process_of_trace
 from helpers.allocator.replay import choose
 from helpers.allocator.requests import prepared
 from helpers.allocator.stack_frames import own_line
@@ -116,7 +117,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         trace=shlex.quote(str(path)) if path else "TRACE",
         command=shlex.join(_rows_in(record, "command")),
-        capacity_option=f"--capacity {capacity_bytes >> 20}MiB" if capacity_bytes else "",
+        card_options=shlex.join(card_options(processes, capacity_bytes)) if capacity_bytes else "",
     )
     if refusal is None:
         return facts
@@ -134,16 +135,16 @@ def _allowed(study: Study) -> int:
 def _settings_trouble(
     trace: Trace, processes: Sequence[Mapping[str, Any]]
 ) -> SettingsTrouble | None:
-    """What is wrong with the allocator's settings of the first process that used a GPU."""
+    """What is wrong with the allocator's settings of the process whose trace it is."""
     conf = trace.header.get("conf")
     in_force = {} if conf is None else {CONF_NAMES[0]: conf}
-    for process in processes:
-        variables = process.get("allocator_variables")
-        if variables and process.get("devices"):
-            trouble = settings_trouble(variables, in_force, process.get("torch") or {})
-            ran = trouble is not None and trouble.fatal and len(trace) > 0
-            return None if ran else trouble
-    return None
+    process = process_of_trace(processes)
+    variables = process.get("allocator_variables")
+    if not variables:
+        return None
+    trouble = settings_trouble(variables, in_force, process.get("torch") or {})
+    ran = trouble is not None and trouble.fatal and len(trace) > 0
+    return None if ran else trouble
 
 
 def _recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:

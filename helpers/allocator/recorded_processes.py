@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import process_of
+from helpers.look.cards import cards
 from helpers.look.environment import looks_secret, sounds_secret
 
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
@@ -109,6 +110,32 @@ def choose(processes: Sequence[Mapping[str, Any]]) -> str:
         return ORDER.index(snapshot["reason"]), first
 
     return str(min(snapshots, key=rank)["file"]) if snapshots else ""
+
+
+def process_of_trace(processes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The process whose snapshot is the trace; else the first that used a GPU. Empty where none
+    did.
+    """
+    users = [row for row in processes if row.get("devices")]
+    chosen = choose([row for row in users if row.get("snapshots")])
+    for row in users:
+        if chosen and chosen in [snapshot.get("file") for snapshot in row.get("snapshots", ())]:
+            return row
+    return users[0] if users else {}
+
+
+def card_options(processes: Sequence[Mapping[str, Any]], capacity_bytes: int) -> list[str]:
+    """The options of `rehearse` for cards like those of a recorded program, of that size."""
+    devices = [device for row in processes for device in row.get("devices") or ()]
+    used = {device.get("name") for device in devices}
+    names = [key for key, card in cards().items() if card.name in used]
+    count = 1 + max((device.get("index", 0) for device in devices), default=0)
+    words = ["--capacity", f"{capacity_bytes >> 20}MiB"]
+    if names:
+        words += ["--gpu", names[0]]
+    if count > 1:
+        words += ["--gpus", str(count)]
+    return words
 
 
 def redacted(words: Sequence[str]) -> list[str]:

@@ -103,20 +103,15 @@ def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -
 
     A program on a real card is never repeated there.
     """
-    from helpers.allocator.recorded_processes import redacted
-    from helpers.look.cards import cards
+    from helpers.allocator.recorded_processes import card_options, redacted
 
     rows = [row for row in recording.processes if row["ooms"] and row["devices"]]
     if not rows or not recording.exit_code:
         return ""
     devices = rows[0]["devices"]
     fullest = max(devices, key=lambda device: device["stats"].get("num_ooms", 0))
-    words = [*PROGRAM.split(), "rehearse", "--capacity", f"{fullest['total_bytes'] >> 20}MiB"]
-    names = [key for key, card in cards().items() if card.name == fullest["name"]]
-    if names:
-        words += ["--gpu", names[0]]
-    if len(devices) > 1:
-        words += ["--gpus", str(len(devices))]
+    options = card_options(recording.processes, fullest["total_bytes"])
+    words = [*PROGRAM.split(), "rehearse", *options]
     if python:
         words += ["--torch-python", python]
     words.append("--")

@@ -193,4 +193,4 @@ class ProgramFacts:
     conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     trace: str = "TRACE"
     command: str = ""
-    capacity_option: str = ""
+    card_options: str = ""

@@ -720,7 +720,7 @@ def _said(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
 
 def _rehearse(facts: ProgramFacts) -> str:
     """The command that would decide, for the program that was recorded."""
-    card = facts.capacity_option or "--gpu 4090"
+    card = facts.card_options or "--gpu 4090"
     return f"python3 -m helpers rehearse {card} -- {facts.command or 'python train.py'}"
 
 
