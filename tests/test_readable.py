@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 77_180,
+    "allocator": 77_540,
     "batch": 30_050,
     "commands": 13_050,
     "face": 5_300,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_550,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 375_880,
+    "TOTAL": 376_170,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
