@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from helpers.ground.units import GIB, printed_size, show_bytes
+from helpers.ground.units import GIB, Quantity, printed_size, quantity, show_bytes
 from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence, is_described
 from helpers.judge.hardware import device_names, is_hip
@@ -19,6 +19,8 @@ from helpers.look.parts import APU, CARD, UNIFIED, card_sizes
 from helpers.look.relations import Relation, relations
 
 ROOM_SHARE = 4
+FULL_PERCENT = 90
+LEAST_RISES = 3
 RAM_SHARE = 20
 OBSERVATION_OF_KIND = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
 
@@ -48,6 +50,7 @@ def size_observations(
         is_refused = any(map(of_device, evidence.messages))
         room = [*_room(figures)] if is_refused else []
         yield from room or _in_use(figures, kind)
+        yield from _of_shares(evidence, is_refused)
     yield from _of_host(figures)
     yield from _of_windows(figures)
     # Where RAM is shared, a total may be a limit.
@@ -77,6 +80,23 @@ def _in_use(figures: list[Figure], kind: str) -> Iterator[Observation]:
         yield make_observation(
             "card-in-use", most.bytes, most.source, most.origin, hard=not most.hearsay
         )
+
+
+def _of_shares(evidence: CaseEvidence, is_refused: bool) -> Iterator[Observation]:
+    """Whether the fullest card of rocm-smi's short table, which prints shares, is full or has
+    room.
+    """
+    for source, text in evidence.tools:
+        shares = form("share in use").findall(text) if "VRAM%" in text else []
+        most = max(map(int, shares), default=None)
+        if most is None:
+            continue
+        if most >= FULL_PERCENT:
+            yield make_observation("card-in-use", f"{most} %", source, "tool")
+        elif is_refused and most <= 100 - 100 // ROOM_SHARE:
+            yield make_observation(
+                "room-beside-refusal", f"{100 - most} % of the card", source, "tool"
+            )
 
 
 def _room(figures: list[Figure]) -> Iterator[Observation]:
@@ -186,6 +206,7 @@ def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
         if names_a_tool and form("figure").search(text) and not is_described(text):
             yield make_observation("tool-figure", text[:80], source, "tool")
         yield from _series(source, text)
+    yield from _of_steps(evidence.error_text)
     torch = {figure.what: figure for figure in evidence.figures if figure.pool == "torch"}
     if "reserved" in torch and "used" in torch:
         yield from _of_statistics(torch["used"], torch["reserved"])
@@ -199,6 +220,25 @@ def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]
         name = "reserved-and-nothing-live"
     words = f"allocated {allocated.text}, reserved {reserved.text}"
     yield make_observation(name, words, "torch's statistics", "tool")
+
+
+def _of_steps(text: str) -> Iterator[Observation]:
+    """What a loop printed of its memory at each step, where it rises to the end as fast as at
+    the start: a warm-up, whose rise ends, is none.
+    """
+    held: list[Quantity] = []
+    for line in text.splitlines():
+        found = form("held at a step").search(line) if form("step").search(line) else None
+        size = quantity(found[1]) if found else None
+        if size:
+            held.append(size)
+    rises = [later.bytes - earlier.bytes for earlier, later in zip(held, held[1:])]
+    if len(rises) < LEAST_RISES or min(rises) <= 0:
+        return
+    half = len(rises) // 2
+    if sum(rises[-half:]) >= sum(rises[:half]) / 2:
+        words = ", ".join(size.text for size in held[:8])
+        yield make_observation("series-grows", words, "error text", "message")
 
 
 def _series(source: str, text: str) -> Iterator[Observation]:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from helpers.ground.units import GIB, MIB, show_bytes
+from helpers.ground.units import GIB, quantity, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import LONGEST_TEXT, CaseEvidence
 from helpers.judge.holders import NAMED_SHARE, expected_range, is_unexplained, is_within
@@ -78,12 +78,12 @@ def _of_match(match: re.Match[str], state: str, source: str) -> Iterator[PostedP
     pids = [groups.get("pid", "")]
     if "pids" in groups:
         pids = re.findall(r"\d{2,9}", groups["pids"])
-    mib = groups.get("mib", "")
+    size = quantity(groups.get("size") or groups.get("mib", ""), "MiB")
     for pid in pids:
         yield PostedProcess(
             pid=int(pid) if pid else None,
             name=groups.get("name", "").strip(),
-            bytes=int(mib) * MIB if mib else None,
+            bytes=size.bytes if size else None,
             state=state or groups.get("state", "")[:1],
             source=source,
         )
