@@ -17,6 +17,10 @@ NEAR_END = 0.9
 """A process that holds this share of the card is what fills it; the rest is context and
 granules (fragmentation.NEAR_FULL).
 """
+OTHER_LIBRARY = 4
+"""More than this part of the card, and more than torch holds, is no context: another library of
+the same process has it.
+"""
 OWN_SHARE = 3
 """A process that holds over three times what others do is the first to ask for less; below
 that, ask who they are.
@@ -120,6 +124,10 @@ def _of_shares(
             yield "unexplained-full", total.bytes - free.bytes, says
         return
     outside = plus(account.outside).bytes
+    if account.context and account.held:
+        if account.context.bytes > max(account.held.bytes, total.bytes // OTHER_LIBRARY):
+            says = f"In this process beside torch's allocator, which has {account.held.text}"
+            yield "beside-torch", account.context.bytes, says
     # Where the message does not give this process, what is left with its context is its own.
     process = max(plus(account.held).bytes, total.bytes - free.bytes - outside)
     if account.own:

@@ -13,7 +13,7 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.fragmentation import expandable_may_help
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import plus
-from helpers.judge.observation import Observation
+from helpers.judge.observation import SILENT, Observation
 from helpers.judge.posted_processes import processes
 
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
@@ -30,7 +30,8 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     """
     observations = tuple(observations)
     rows: list[tuple[str, str]] = []
-    for account in evidence.accounts:
+    by_event = sorted(evidence.accounts, key=lambda account: account.message.event in SILENT)
+    for account in by_event:
         rows += _of_account(account)
     rows += _of_holders(evidence)
     for observation in observations:
@@ -69,7 +70,7 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         yield "capacity", message.capacity.text.replace(" ", "")
     if message.free:
         yield "free", f"{message.free.text} were free"
-    if requested:
+    if requested and message.event not in SILENT:
         yield "refused", show_bytes(requested.bytes)
     if message.share and message.free and message.capacity and requested:
         share = int(100 * message.free.bytes / message.capacity.bytes - 0.1) / 100

@@ -19,7 +19,7 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import headline, open_headline
 from helpers.judge.message_observations import SOURCE
 from helpers.judge.next_step import next_step, step_of_a_refusal
-from helpers.judge.observation import Observation
+from helpers.judge.observation import SILENT, Observation
 from helpers.judge.observations import observe
 from helpers.judge.posted_processes import processes
 from helpers.judge.program_verdict import program_verdict
@@ -198,7 +198,11 @@ def _open(
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
     missing = _missing((row.failure.decides for row in near), evidence)
     nothing_decides = not missing
-    if not (evidence.messages or form("printed").search(evidence.error_text)):
+    if any(observation.name == "own-error" for observation in observations):
+        missing.insert(0, _reading("own-error"))
+    named = [message for message in evidence.messages if message.event not in SILENT]
+    text = evidence.error_text
+    if not named and not (form("printed").search(text) and form("complaint").search(text)):
         missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
         missing.append(_reading("look", evidence))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.observation import SILENT
-from helpers.look.message import Message
+from helpers.look.message import Message, of_device
 from helpers.look.squeezed import prefix
 
 KERNEL = "kernel"
@@ -72,3 +72,29 @@ def of_another(message: Message, evidence: CaseEvidence) -> bool:
     if failing is None or failing.pids & set(message.pids):
         return False
     return not failing.has_name(message.name)
+
+
+def went_on(message: Message, evidence: CaseEvidence) -> bool:
+    """Whether the program survived a refusal of device memory: it counts steps behind it, and
+    something else ended it later. Of several ranks one may go on while another has died.
+    """
+    text = evidence.error_text
+    line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
+    if not of_device(message) or form("rank").search(line):
+        return False
+    progress = form("progress").search(text, message.start + len(message.words))
+    if progress is None:
+        return False
+    later = [other for other in evidence.messages if other.start > progress.start()]
+    if any(map(of_device, later)):
+        return False
+    if any(other.event not in SILENT for other in later):
+        return True
+    error = last_error(text)
+    return error is not None and error.start() > progress.start()
+
+
+def last_error(text: str) -> re.Match[str] | None:
+    """The exception of the last traceback; None where there is none."""
+    start = text.rfind("Traceback (most recent call last)")
+    return form("exception").search(text, start) if start >= 0 else None

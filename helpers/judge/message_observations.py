@@ -8,7 +8,7 @@ from dataclasses import replace
 from helpers.judge import form
 from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
-from helpers.judge.failing_program import of_another
+from helpers.judge.failing_program import last_error, of_another, went_on
 from helpers.judge.holders import CONTEXT_BYTES, is_left_by
 from helpers.judge.message_account import Account, account_of
 from helpers.judge.message_sums import above
@@ -39,6 +39,9 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         stated = _of_message(account, "message", SOURCE, evidence.error_text)
         observations += [replace(observation, remedy=remedy) for observation in stated]
     observations += _of_one_job(accounts, evidence.error_text)
+    error = last_error(evidence.error_text)
+    if error and not observations and form("error of its own").match(error[0]):
+        observations.append(make_observation("own-error", error[0], SOURCE, "message"))
     events = {account.message.event for account in accounts} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
         first = next(a.message for a in accounts if a.message.event in BROKEN)
@@ -51,8 +54,8 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
 
 
 def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
-    """The accounts of the messages, without the kernel's lines about other processes and without
-    the Xids after the first.
+    """The accounts of the messages, without the kernel's lines about other processes, without
+    the Xids after the first and without refusals that the program caught.
     """
     is_first_xid = True
     for account in evidence.accounts:
@@ -61,7 +64,7 @@ def _of_the_failing_program(evidence: CaseEvidence) -> Iterator[Account]:
             if not is_first_xid:
                 continue
             is_first_xid = False
-        if not of_another(message, evidence):
+        if not of_another(message, evidence) and not went_on(message, evidence):
             yield account
 
 
@@ -154,8 +157,10 @@ def _of_size(message: Message, words: str, source: str, origin: str) -> Iterator
         yield make_observation("request-above-any-card", requested.bytes, source, origin, says)
     if message.event != "no-room-at-start" or not (message.free and message.capacity):
         return
-    if requested.bytes - message.free.bytes <= requested.bytes // 10:
-        yield make_observation("share-just-above-free", words, source, origin)
+    missing = requested.bytes - message.free.bytes
+    if missing <= requested.bytes // 10:
+        says = f"Missing of {requested.text}, the share that was asked for: less than a tenth"
+        yield make_observation("share-just-above-free", missing, source, origin, says)
     in_use = message.capacity.bytes - message.free.bytes
     if in_use > CONTEXT_BYTES:
         yield make_observation("others-at-start", in_use, source, origin)

@@ -33,6 +33,8 @@ NOT_IN_FORCE = ("setting-misspelt", "setting-late", "setting-inert")
 EXPANDABLE_ON = re.compile(r"expandable_segments:\s?True")
 CALLS = re.compile(r"((?:gradient|activation)_checkpointing_enable|\.eval|\.train|\.backward)\(")
 """What a program's text says of checkpointing: on, and while the model trains."""
+LONGEST_SENTENCE = 300
+COMPLAINTS = ("setting-refused", "number-refused")
 EXPANDABLE = "expandable-segments-unsupported"
 
 
@@ -98,7 +100,8 @@ def _of_allocator_text(
     sets counts where torch complains of it.
     """
     environ = {name: value for name, value in pairs if "(" not in value}
-    if any(message.event == "setting-refused" for message in evidence.messages):
+    is_refused = any(message.event in COMPLAINTS for message in evidence.messages)
+    if is_refused:
         for _, _, text in evidence.texts:
             environ.update(form("allocator text").findall(text))
     if not environ:
@@ -109,6 +112,10 @@ def _of_allocator_text(
     if trouble is not None and trouble.instead:
         name = "setting-inert" if trouble.kind == "ineffective" else "setting-misspelt"
         yield make_observation(name, trouble.instead, "variables", origin, f"Meant: {trouble.says}")
+    elif trouble is not None and trouble.fatal and is_refused:
+        words = f"{trouble.variable}={trouble.value}"
+        says = f"torch stops at it: it {trouble.why}"[:LONGEST_SENTENCE]
+        yield make_observation("setting-malformed", words, "variables", origin, says)
 
 
 def _torch(evidence: CaseEvidence) -> dict[str, object]:

@@ -45,12 +45,13 @@ def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
 
 
 def remedy_for(name: str, evidence: CaseEvidence, speaking: Iterable[Observation]) -> Remedy:
-    """What to do: what a program that speaks asks for, else what is done in its world, else the
-    remedy of that name.
+    """What to do: what a program that speaks asks for, else the remedy of that name, as it is
+    done in the world of the failure.
     """
     asked_for = [observation.remedy for observation in speaking]
-    in_its_world = [row["remedies"].get(name) for row in worlds_of(evidence)]
-    return remedy(next(filter(None, [*asked_for, *in_its_world, name])))
+    wanted = next(filter(None, [*asked_for, name]))
+    in_its_world = [row["remedies"].get(wanted) for row in worlds_of(evidence)]
+    return remedy(next(filter(None, [*in_its_world, wanted])))
 
 
 def reading_for(deciding: Deciding, evidence: CaseEvidence) -> Deciding:

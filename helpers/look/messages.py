@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +44,7 @@ QUOTED_BESIDE = 200
 LONGEST_ALONE = 2048
 """Characters of a line that stands alone which are looked at."""
 NOTHING_KNOWN = "nothing in it names a failure known here"
+PARTS_WITHOUT_ROOM = ("no-room-for-model", "no-room-for-cache", "no-room-for-scratch")
 _STRETCH = 1 << 16
 """Characters of a long text that are read at once."""
 _READ_ON = 8192
@@ -106,8 +108,9 @@ class _Reader:
             )
             if not repeats_without_number:
                 messages.append(message)
+        messages.sort(key=lambda message: message.start)
         return MessageReading(
-            messages=tuple(sorted(messages, key=lambda message: message.start)),
+            messages=tuple(_with_buffers(messages)),
             unused=self.unused(len(messages)),
         )
 
@@ -208,6 +211,21 @@ class _Reader:
             number = min(event.line, len(starts) - 1)
             end = min(starts[number] - 1, len(text))
             yield _Placed(base + starts[number - 1], base + end, _of_event(event, row))
+
+
+def _with_buffers(messages: list[Message]) -> Iterator[Message]:
+    """The messages, those of a part that found no room with the buffer that its program was
+    refused in a line above.
+    """
+    refusals: dict[str, Message] = {}
+    for message in messages:
+        refusal = refusals.get(message.program)
+        if message.event == "refused":
+            refusals[message.program] = message
+        elif refusal and message.event in PARTS_WITHOUT_ROOM and not message.numbers:
+            device = message.device if refusal.device is None else refusal.device
+            message = replace(message, buffer=refusal.requested, device=device)
+        yield message
 
 
 def _may_hold_a_message(text: str) -> bool:
