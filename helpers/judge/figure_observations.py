@@ -228,8 +228,8 @@ def _of_steps(text: str) -> Iterator[Observation]:
     """
     held: list[Quantity] = []
     for line in text.splitlines():
-        found = form("held at a step").search(line) if form("step").search(line) else None
-        size = quantity(found[1]) if found else None
+        match = form("held at a step").search(line) if form("step").search(line) else None
+        size = quantity(match[1]) if match else None
         if size:
             held.append(size)
     rises = [later.bytes - earlier.bytes for earlier, later in zip(held, held[1:])]
