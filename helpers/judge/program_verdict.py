@@ -442,7 +442,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         setting = facts.replays.passes_with or ""
     named_setting = setting or "the default settings"
     request = show_bytes(refusal.request_bytes)
-    limit = f" in {_allowed(facts, refusal)}" if refusal.is_limited else ""
+    limit = f" in {show_bytes(refusal.usable_bytes)}" if refusal.is_limited else ""
     title = f"Fragmentation: no free piece{limit} is large enough for {request}; "
     if facts.expandable is None and not refusal.fails_in_replay:
         title += _gets_past(named_setting)
@@ -466,6 +466,8 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if not setting:
         command = f"unset {facts.conf_variable}"
     summary = f"{title}."
+    if refusal.is_limited:
+        summary += f" The program limits itself to {_allowed(facts, refusal)}."
     growth = facts.growth
     alternatives = []
     if growth is not None and _is_large(growth, refusal):
