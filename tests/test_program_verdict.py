@@ -13,8 +13,8 @@ from toy_allocator import MIB, Toy
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import Verdict
 from helpers.judge.program_facts import (
-    CardUse,
-    Grower,
+    CardFacts,
+    GrowerFacts,
     GrowthFacts,
     Holding,
     ProgramFacts,
@@ -39,9 +39,9 @@ FAILED = ProgramFacts(
     holding=(Holding("train.py:31 forward", 3 * GIB),),
 )
 GREW = GrowthFacts(
-    (Grower("eval.py:7 main", "eval.py:5 main", 50 * MIB, 2 * GIB, "`outputs`"),), 40
+    (GrowerFacts("eval.py:7 main", "eval.py:5 main", 50 * MIB, 2 * GIB, "`outputs`"),), 40
 )
-CREPT = GrowthFacts((Grower("eval.py:9 main", "eval.py:9 main", 1024, 40 * 1024),), 40)
+CREPT = GrowthFacts((GrowerFacts("eval.py:9 main", "eval.py:9 main", 1024, 40 * 1024),), 40)
 STEADY = GrowthFacts((), 40)
 
 
@@ -115,19 +115,27 @@ UNDER = repeat(6 * GIB)
             "cannot-tell",
             "weak",
         ),
-        (dict(cards=(CardUse(0, 1, 7 * GIB), CardUse(1, 1, GIB))), "multi-gpu-imbalance", "likely"),
         (
-            dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB, 3 * GIB),)),
-            "allocator-cache-not-returned",
-            "likely",
-        ),
-        (
-            dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB), CardUse(1, 1, 7 * GIB))),
+            dict(cards=(CardFacts(0, 1, 7 * GIB), CardFacts(1, 1, GIB))),
             "multi-gpu-imbalance",
             "likely",
         ),
         (
-            dict(refusal=None, exit_code=0, cards=(CardUse(0, 2, 9 * GIB), CardUse(1, 1, GIB))),
+            dict(refusal=None, exit_code=0, cards=(CardFacts(0, 2, 9 * GIB, 3 * GIB),)),
+            "allocator-cache-not-returned",
+            "likely",
+        ),
+        (
+            dict(
+                refusal=None,
+                exit_code=0,
+                cards=(CardFacts(0, 2, 9 * GIB), CardFacts(1, 1, 7 * GIB)),
+            ),
+            "multi-gpu-imbalance",
+            "likely",
+        ),
+        (
+            dict(refusal=None, exit_code=0, cards=(CardFacts(0, 2, 9 * GIB), CardFacts(1, 1, GIB))),
             "multi-gpu-imbalance",
             "likely",
         ),
@@ -163,7 +171,7 @@ def test_growth_that_is_less_than_what_is_missing_is_not_why_the_card_is_full():
 
 
 def test_a_second_card_that_nobody_uses_changes_nothing():
-    idle = (CardUse(0, 1, 7 * GIB), CardUse(1, 0, 0))
+    idle = (CardFacts(0, 1, 7 * GIB), CardFacts(1, 0, 0))
     leak = replace(FAILED, cards=idle, growth=GREW, without_limit=OVER)
     assert program_verdict(leak).cause == "user-leak"
 

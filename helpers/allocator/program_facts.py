@@ -30,8 +30,8 @@ from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.program_facts import (
-    CardUse,
-    Grower,
+    CardFacts,
+    GrowerFacts,
     GrowthFacts,
     Holding,
     ProgramFacts,
@@ -240,7 +240,7 @@ def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
         return None
     first, last = growth.window
     growers = [
-        Grower(
+        GrowerFacts(
             line=row.line,
             asked_at=row.grower.site.name,
             bytes_per_step=round(row.grower.bytes_per_step),
@@ -267,7 +267,7 @@ def _steps_as_full(
     return sum(peak >= needed for peak in peaks)
 
 
-def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
+def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
     """What the processes of a program need of each card: in a rehearsal as they met there, else
     each card's highest peak of any process.
     """
@@ -291,7 +291,7 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardUse, ...]:
             users = len(use["peak_bytes"])
         if use and use.get("in_step"):
             unused = 0  # what a rank keeps cached at its end was not unused at the peaks
-        cards.append(CardUse(index, users, needed, unused))
+        cards.append(CardFacts(index, users, needed, unused))
     return tuple(cards)
 
 

@@ -58,7 +58,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Grower:
+class GrowerFacts:
     """What the program keeps more of with each step.
 
     ``line``: where it is kept, else where it is asked for; ``asked_at``: the line that asks for
@@ -80,7 +80,7 @@ class GrowthFacts:
     they are those of the repeat without a limit.
     """
 
-    growers: Tuple[Grower, ...]
+    growers: Tuple[GrowerFacts, ...]
     steps: int
     begins: str = ""
     in_repeat: bool = False
@@ -130,7 +130,7 @@ class Replays:
 
 
 @dataclass(frozen=True)
-class CardUse:
+class CardFacts:
     """What the processes of a program need of one card together.
 
     ``unused_bytes``: what those of them kept cached at their end without using it.
@@ -188,7 +188,7 @@ class ProgramFacts:
     without_limit: Repeat | None = None
     expandable: Repeat | None = None
     holding: Tuple[Holding, ...] = ()
-    cards: Tuple[CardUse, ...] = ()
+    cards: Tuple[CardFacts, ...] = ()
     settings: SettingsTrouble | None = None
     conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     trace: str = "TRACE"

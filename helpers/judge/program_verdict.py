@@ -14,8 +14,8 @@ from dataclasses import replace
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge.program_facts import (
-    CardUse,
-    Grower,
+    CardFacts,
+    GrowerFacts,
     GrowthFacts,
     ProgramFacts,
     Refusal,
@@ -108,7 +108,7 @@ def _even_shares_fit(facts: ProgramFacts) -> bool:
     return len(needed) > 1 and total <= len(needed) * facts.usable_bytes
 
 
-def _overfull_together(facts: ProgramFacts) -> CardUse | None:
+def _overfull_together(facts: ProgramFacts) -> CardFacts | None:
     """The first card that does not hold what several processes need of it together."""
     for card in facts.cards:
         if card.processes > 1 and card.bytes > facts.usable_bytes > 0:
@@ -385,7 +385,7 @@ def _uneven(facts: ProgramFacts) -> Verdict:
     )
 
 
-def _too_much_together(facts: ProgramFacts, card: CardUse) -> Verdict:
+def _too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
     """Several processes share a card that does not hold them together."""
     usable = show_bytes(facts.usable_bytes)
     needed = show_bytes(card.bytes)
@@ -658,7 +658,7 @@ def _start_anew(what: str, command: str) -> NextStep:
     )
 
 
-def _keeps(grower: Grower, growth: GrowthFacts) -> str:
+def _keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
     size = show_bytes(growth.bytes_per_step)
     keeper = f" in {grower.keeper}" if grower.keeper else ""
     return f"keeps {size} more each step{keeper} ({grower.line})"
