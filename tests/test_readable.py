@@ -21,11 +21,11 @@ MOST_TOKENS = {
     "look": 54_080,
     "rehearse": 17_890,
     "settings": 11_330,
-    "share": 11_370,
-    "tell": 30_550,
+    "share": 11_660,
+    "tell": 30_890,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 377_080,
+    "TOTAL": 377_690,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

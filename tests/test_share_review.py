@@ -14,9 +14,12 @@ from page_audit import check, in_order
 from tell_boxes import code, printed
 
 from helpers import cli, share
-from helpers.look.boxes import open_box
+from helpers.ground.shapes import seen
+from helpers.judge.evidence import evidence_from_bundle
+from helpers.look.boxes import RECORDED, open_box
 from helpers.share import public, texts
 from helpers.share.known import Known, is_secret
+from helpers.share.sentences import Speaker
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
 
@@ -261,7 +264,9 @@ def test_a_told_case_begins_with_its_story_and_figures_and_ends_with_the_words()
     page = share.page_of(share.subject_of(NOTEBOOKS / "cases" / "002-half-the-ram.ipynb")).html
     audit = check(page)
     assert audit.headings[0][1] == "128 GB of RAM, and torch sees 62.54 GiB: which limit is it?"
-    assert in_order(audit.text, "Second reading", "Conclusion", "The answer in full", "GPU:")
+    assert in_order(
+        audit.text, "Second reading", "Conclusion", "The answer in full", "Words", "What was left"
+    )
     assert page.count('alt="') >= 3
     assert "Nothing is asked of you" not in audit.text
 
@@ -284,3 +289,63 @@ def test_what_somebody_wrote_into_a_told_case_is_left_out(tmp_path):
     assert "2 outputs of a cell" in page.left_out
     for word in ("kestrel", "osprey", "gannet"):
         assert word not in page.html
+
+
+def typed_output(view):
+    data, about = view._repr_mimebundle_()
+    return nbformat.v4.new_output("display_data", data, metadata=json.loads(json.dumps(about)))
+
+
+def test_the_typed_results_of_ones_own_notebook_are_on_its_page_and_its_words_are_not(tmp_path):
+    head = columns("settings:value, verdict:word, peak:number:bytes, kestrel:number, note")
+    rows = [
+        ["expandable_segments:True", "effective", 3 << 30, 77123, "osprey"],
+        ["gannet:1", "gannet bay", 1 << 30, 77124, "osprey"],
+    ]
+    path = tmp_path / "own.ipynb"
+    cells = [code("measure()", typed_output(Shown("heron", head, rows)))]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    page = check(share.page_of(share.subject_of(path)).html).text.replace("\u200b", "")
+    for words in ("Result of cell 1", "3.00 GiB", "expandable_segments:True", "effective"):
+        assert words in page
+    for words in ("kestrel", "osprey", "gannet", "heron", "77123"):
+        assert words not in page
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        3,
+        [],
+        {},
+        {"columns": 1, "cells": 2},
+        {"columns": [["a"]], "cells": [[1]]},
+        {"columns": [], "cells": [[1]]},
+    ],
+)
+def test_what_is_no_view_is_passed_over(tmp_path, data):
+    output = printed("x")
+    shown = nbformat.v4.new_output(
+        "display_data", {"text/plain": "x"}, metadata={"casebook": {"view": data}}
+    )
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("1", output, shown)]), path)
+    assert "Result of cell" not in share.page_of(share.subject_of(path)).html
+
+
+def test_the_view_that_a_notebook_holds_is_the_one_that_was_shown():
+    head = columns("layer:word, total:number, at:number:s")
+    view = Shown("", head, [["RAM", seen(5 << 30, "bytes", "/proc/meminfo"), 2.5]])
+    again = Shown.of_data(json.loads(json.dumps(view.data())), "")
+    assert again.text() == view.text()
+
+
+def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
+    page = share.page_of(share.subject_of(RECORDED / "rx7900xt-container"))
+    assert "The answer in full" in page.html
+    speaker = Speaker(evidence_from_bundle(open_box("cuda-24gb-tuning")), public.Names())
+    assert speaker.sentence("kestrel holds 3.00 GiB") == ""
+    for words in ("the card is full: 3.00 GiB", "ttm.pages_limit binds at 62.54 GiB"):
+        assert speaker.sentence(words) == words
+    for value in ("10.1.2.3", "a3f9c2d1", "S4K1B2X3", "aa:bb:cc:dd:ee:ff", "wren@host.example"):
+        assert speaker.sentence(f"the card of {value}") == "", value

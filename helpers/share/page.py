@@ -63,7 +63,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         **cover,
         judged=judged,
         story=story,
-        tables=[table_of(view) for view in views(about, evidence, names)],
+        tables=[table_of(view) for view in views(about, evidence, names, speaker)],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),

@@ -60,6 +60,8 @@ FORMS = {
     "state": "[RSDZTtXI]",
     "index": r"(?:card|renderD)?\d{1,9}|gfx[0-9a-f]{3,4}",
     "native": NATIVE.pattern,
+    "ends": r"passes|operation [\d,]{1,20}",
+    "size": r"\d{1,9}(?:\.\d{1,2})? [KMGT]?i?B(?: to \d{1,9}(?:\.\d{1,2})? [KMGT]?i?B)?",
 }
 """The form of each class of cell that has one."""
 NOT_SHOWN = "it is not shown on this page"
@@ -236,7 +238,7 @@ def setting(name: str) -> str:
 
 def setting_value(value: str) -> str:
     """The value of a setting: a number, a switch, or the allocator's text."""
-    if NATIVE.fullmatch(value) or value in SWITCHES:
+    if NATIVE.fullmatch(value) or value in SWITCHES or value == "default":
         return value
     return allocator_settings(value)
 

@@ -1,7 +1,7 @@
 """Sentences of the judge as others may read them.
 
 A sentence passes if it was made here and now, from facts, and if each word of it stands in the
-judge's own code and tables; the name of a holder has a number first. So a name that a sentence
+workbook's own code and tables; the name of a holder has a number first. So a name that a sentence
 quotes keeps it at home.
 """
 
@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
+from helpers.ground.places import CHECKOUT
 from helpers.ground.shapes import Evidence, Verdict, seen
 from helpers.judge import diagnosis
 from helpers.judge.evidence import CaseEvidence
@@ -22,19 +22,23 @@ from helpers.look.wordings import table
 from . import public
 from .public import Names
 
-SPOKEN = ("judge/*.py", "judge/*.json", "settings/*.json", "ground/*.json", "ground/units.py")
-"""Where the words of the judge's sentences stand, below helpers/."""
+SPOKEN = """
+helpers/judge/*.py helpers/judge/*.json helpers/settings/*.json helpers/ground/*.json
+helpers/ground/units.py helpers/tell/tables.py helpers/tell/box.py helpers/tell/ttm.py
+helpers/allocator/views/replays.py helpers/trials/view.py helpers/trials/training_view.py
+env/remedies.yaml
+"""
+"""Where the words of the workbook's sentences and tables stand."""
 WORD = re.compile(r"\d+(?:\.\d+)+\w*|[^\s=:/.,;()\[\]{}|'\"`+*<>~^$\\!?#&%@-]+")
 NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9}){0,2}(?:[KMGT]i?B)?")
 
 
 @cache
 def vocabulary() -> frozenset[str]:
-    """The words of the judge's code and tables."""
-    here = Path(__file__).parents[1]
+    """The words of the workbook's own code and tables."""
     words: set[str] = set()
-    for place in SPOKEN:
-        for file in here.glob(place):
+    for place in SPOKEN.split():
+        for file in CHECKOUT.glob(place):
             words.update(WORD.findall(file.read_text("utf-8").replace("\\n", " ")))
     for row in table():
         words.update(WORD.findall(row["says"]))

@@ -34,7 +34,8 @@ from .texts import Text, of_notebook, of_run, of_verdict
 
 MOST_STEPS = 3
 PRINTED = ("output of a cell", "parameter")
-"""Kinds of text in which a failure is looked for."""
+"""Kinds of text in which a failure is looked for, and how many of its last characters."""
+LAST_WORDS = 2000
 ARCHIVES = (".tar.gz", ".tgz")
 OWNERS_NOTEBOOK = "a notebook of its owner"
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
@@ -70,7 +71,7 @@ class Subject:
 
         Raises BundleError where the bundle can no longer be read.
         """
-        printed = [text.text for text in self.texts if text.kind in PRINTED]
+        printed = [text.text[-LAST_WORDS:] for text in self.texts if text.kind in PRINTED]
         said = CaseEvidence()
         if printed:
             said = evidence_from_message("\n".join(printed))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from helpers.batch.leading_verdict import leading
@@ -13,20 +15,23 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.look.bundle import Bundle
 from helpers.tell.message import anew_table
 from helpers.tell.page_output import PageOutput
-from helpers.tell.shown import Shown
+from helpers.tell.shown import ABOUT, Shown
 from helpers.tell.svg import clean_svg
-from helpers.tell.values import Column, cell
+from helpers.tell.values import UNITS, Column, cell
 from helpers.tell.verdict import label
 
 from . import public, verdict_facts
 from .box_facts import PublicBox
 from .public import Names
+from .sentences import Speaker
 from .subject import OWNERS_NOTEBOOK, Subject, parameters
 
 MOST_RUNS = 100
+SPOKEN = ("word", "holder")
+"""Classes of words of our own code: where a file holds them, each word has to be known."""
 
 
-def views(about: Subject, evidence: CaseEvidence, names: Names) -> list[Shown]:
+def views(about: Subject, evidence: CaseEvidence, names: Names, speaker: Speaker) -> list[Shown]:
     """The views of the page of a subject, in their order, as their rules let them through."""
     rules = public.rules(names)
     listed = []
@@ -39,9 +44,36 @@ def views(about: Subject, evidence: CaseEvidence, names: Names) -> list[Shown]:
     if evidence.bundle:
         box = PublicBox(evidence, evidence.bundle, names)
         listed += [view.passing(rules) for view in box.views()]
+    if about.notebook is not None:
+        listed += typed_views(about.notebook, {**rules, **dict.fromkeys(SPOKEN, speaker.sentence)})
     if about.runs:
         listed.append(runs_view(about.runs, names))
     return listed
+
+
+def typed_views(notebook: Any, rules: Mapping[str, Callable[[Any], Any]]) -> list[Shown]:
+    """The views that a notebook's outputs hold as data, whoever wrote them."""
+    listed = []
+    for number, notebook_cell in enumerate(notebook.cells, 1):
+        for output in notebook_cell.get("outputs", []):
+            about = output.get("metadata", {}).get(ABOUT)
+            if not isinstance(about, dict) or "view" not in about:
+                continue
+            with suppress(ValueError):
+                view = Shown.of_data(about["view"], f"Result of cell {number}")
+                listed.append(_with_known_heads(view, rules).passing(rules))
+    return listed
+
+
+def _with_known_heads(view: Shown, rules: Mapping[str, Callable[[Any], Any]]) -> Shown:
+    """The view whose columns have a heading, a unit and a rule of the workbook."""
+    columns = []
+    for column in view.columns:
+        is_known = column.passes in rules and (column.unit in UNITS or not column.unit)
+        if not is_known or not rules["word"](column.name):
+            column = Column("")
+        columns.append(column)
+    return replace(view, columns=columns)
 
 
 def numbers_view(verdict: Verdict, bundle: Bundle | None) -> Shown:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from helpers.ground.contract import as_dict, from_json
+from helpers.ground.shapes import Reading
 from helpers.ground.units import columns_of, cut, plain
 from helpers.tell.html_table import (
     lines_html,
@@ -97,6 +99,23 @@ class Shown:
         place = self._heads().index(column)
         cells = [row for row in self.cells if row[place]]
         return replace(self, cells=cells, draw=None, before=(), notes=(), none=none)
+
+    def data(self) -> dict[str, Any]:
+        """The view as JSON: the columns that name a rule, and their cells, a reading as an object."""
+        view = self.passing(BARE)
+        cells = [list(map(_as_json, row)) for row in view.cells]
+        return {"columns": [list(column) for column in view.columns], "cells": cells}
+
+    @staticmethod
+    def of_data(data: Any, title: str) -> Shown:
+        """The view that ``data`` gave. Raises ValueError where it is none."""
+        try:
+            heads = data["columns"]
+            columns = [Column(str(row[0]), str(row[1]), None, str(row[3])) for row in heads]
+            cells = [[_of_json(value) for value in row] for row in data["cells"]]
+            return Shown(title, columns, cells)
+        except (TypeError, KeyError, IndexError) as error:
+            raise ValueError(f"no view as JSON: {type(error).__name__}") from error
 
     def passing(self, rules: Mapping[str, Callable[[Any], Any]]) -> Shown:
         """The view for others: the columns that name a rule, each cell as its rule lets it through.
@@ -179,6 +198,8 @@ class Shown:
         that nobody has trusted yet.
         """
         about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
+        if any(column.passes for column in self.columns):
+            about[ABOUT]["view"] = self.data()
         if self.draw is None:
             html = self._repr_html_() or ""
             return {"text/html": html, "text/plain": str(self)}, about
@@ -273,6 +294,34 @@ class Shown:
             elif not separator:
                 separator = " "
         return words
+
+
+class _Bare(dict[str, Callable[[Any], Any]]):
+    """Rules that let everything through, under any name."""
+
+    def __missing__(self, name: str) -> Callable[[Any], Any]:
+        return _unchanged
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+BARE = _Bare()
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Reading):
+        return as_dict(value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return from_json(Reading, value, "not a reading")
+    return value
 
 
 def _letters(number: int) -> str:

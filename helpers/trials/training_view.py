@@ -12,7 +12,7 @@ from typing import Any
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
+from helpers.tell.values import columns
 from helpers.trials.training import PATHS, WAYS, PathResult
 
 SOURCE = "measured here"
@@ -30,7 +30,9 @@ def same_table(results: Sequence[PathResult]) -> Shown:
     same on every run.
     """
     rows = [[path.name, path.state.replace("_", " "), path.equal_to_single] for path in results]
-    return Shown("Training paths", ["path", "state", "equal to single device"], rows)
+    return Shown(
+        "Training paths", columns("path:word, state:word, equal to single device:word"), rows
+    )
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
@@ -50,8 +52,8 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     if ran:
         least, name = min(ran)
         title = f"{name} takes least memory: {show_bytes(least)} above its start"
-    head = ["path", Column("time", "0.1 s"), Column("memory above start", "bytes"), "says"]
-    return Shown(title, head, rows, draw=partial(_draw_paths, results, title), widest=90)
+    head = columns("path:word, time:number:0.1 s, memory above start:number:bytes, says", widest=90)
+    return Shown(title, head, rows, draw=partial(_draw_paths, results, title))
 
 
 def _draw_paths(results: Sequence[PathResult], title: str) -> Any:

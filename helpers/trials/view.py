@@ -14,7 +14,7 @@ from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
 from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, Bar, Look, Sheet
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column, percent
+from helpers.tell.values import Column, columns, percent
 from helpers.trials.box_study import FixStudy
 from helpers.trials.catalogue import remedies
 from helpers.trials.effect import FEWEST_PAIRS, Effect
@@ -75,9 +75,8 @@ def fixes_table(study: FixStudy) -> Shown:
         [row.says, row.effect, row.saved, row.by, _reasons(row), " ".join(row.claims) or None]
         for row in ranked(study)
     ]
-    saved = Column("memory saved", "%")
-    why = Column("why", "", None)
-    columns = ["remedy", "on this box", saved, "by", why, "claims"]
+    head = columns("remedy:word, on this box:word, memory saved:number:%, by:word", widest=60)
+    head += [Column("why", "", None), Column("claims", "", 60)]
     notes = []
     if study.elsewhere:
         named = ", ".join(f"{count} for {other}" for other, count in study.elsewhere.items())
@@ -85,7 +84,7 @@ def fixes_table(study: FixStudy) -> Shown:
     if any(row.by == "rehearsal" for row in study.rows):
         notes.append(BY_REHEARSAL)
     title = "Remedies for this box, most memory saved first"
-    return Shown(title, columns, rows, notes, widest=60, result=counted(study))
+    return Shown(title, head, rows, notes, result=counted(study))
 
 
 def _reasons(row: FixRow) -> str:
@@ -109,8 +108,8 @@ def saved_bars(study: FixStudy) -> Shown:
         best = max(rows, key=lambda row: row.saved or 0)
         title = f"{best.says}: {best.saved:.0%} less memory, by {best.by}"
     cells = [[row.says, row.effect, row.saved, row.by] for row in rows]
-    columns = ["remedy", "on this box", Column("memory saved", "%"), "by"]
-    return Shown(title, columns, cells, draw=partial(_draw_saved, rows, title), none=title)
+    head = columns("remedy:word, on this box:word, memory saved:number:%, by:word")
+    return Shown(title, head, cells, draw=partial(_draw_saved, rows, title), none=title)
 
 
 def _draw_saved(rows: list[FixRow], title: str) -> Figure:

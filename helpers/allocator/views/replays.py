@@ -15,7 +15,7 @@ from helpers.allocator.whatif import TOP
 from helpers.ground.replays import LiveBytes, Replay, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
+from helpers.tell.values import Column, columns
 
 SLOW_CALLS = (
     "Slow calls are calls to the GPU driver that wait for the GPU. The setting to use comes first, "
@@ -24,6 +24,7 @@ SLOW_CALLS = (
 GROWS_OR_NEEDS_MORE = ("user-leak", "true-capacity")
 """Causes that a setting which gets past one request does not remedy."""
 FRAGMENTED = "allocator-fragmentation"
+LEAGUE = "settings:value, runs out at:ends, peak reserved:size, retries:number, slow calls:number"
 
 
 def replay_text(
@@ -81,7 +82,7 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     passing = sum(row.passes for row in answer.rows)
     return Shown(
         title=f"{'; '.join(answers)}. {passing} of {len(answer.rows)} settings pass on {size}",
-        columns=["settings", "runs out at", "peak reserved", "retries", "slow calls"],
+        columns=columns(LEAGUE, widest=None),
         cells=[_league_row(row) for row in shown],
         notes=_league_notes(answer, shown, path),
         before=[f"card {size}, {tried}", *answers, answer.why, ""],
