@@ -102,9 +102,11 @@ class Shown:
 
     def data(self) -> dict[str, Any]:
         """The view as JSON: the columns that name a rule, and their cells, a reading as an object."""
-        view = self.passing(BARE)
-        cells = [list(map(_as_json, row)) for row in view.cells]
-        return {"columns": [list(column) for column in view.columns], "cells": cells}
+        places = [place for place, column in enumerate(self.columns) if column.passes]
+        return {
+            "columns": [list(self.columns[place]) for place in places],
+            "cells": [[_as_json(row[place]) for place in places] for row in self.cells],
+        }
 
     @staticmethod
     def of_data(data: Any, title: str) -> Shown:
@@ -294,20 +296,6 @@ class Shown:
             elif not separator:
                 separator = " "
         return words
-
-
-class _Bare(dict[str, Callable[[Any], Any]]):
-    """Rules that let everything through, under any name."""
-
-    def __missing__(self, name: str) -> Callable[[Any], Any]:
-        return _unchanged
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-BARE = _Bare()
 
 
 def _as_json(value: Any) -> Any:
