@@ -22,7 +22,6 @@ from helpers.judge.next_step import next_step, step_of_a_refusal
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.observations import observe
 from helpers.judge.posted_processes import processes
-from helpers.judge.program_verdict import program_verdict
 from helpers.judge.worlds import reading_for
 from helpers.look.message import Message
 from helpers.look.wordings import lines
@@ -50,6 +49,8 @@ def diagnose(evidence: CaseEvidence) -> Verdict:
 def _diagnose(evidence: CaseEvidence) -> Verdict:
     verdict = verdict_of(observe(evidence), evidence)
     if evidence.program is not None:
+        from helpers.judge.program_verdict import program_verdict  # only a recording has facts
+
         of_program = program_verdict(evidence.program)
         is_open = of_program.label == "cannot-tell"
         if not is_open or verdict.label == "cannot-tell":

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Callable, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Tuple
 
 from helpers.ground.units import Quantity
 from helpers.judge import form, table
 from helpers.judge.message_account import Account, account_of
-from helpers.judge.program_facts import ProgramFacts
 from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure, figures_of
 from helpers.look.files import whole
@@ -20,6 +19,9 @@ from helpers.look.message import Message, of_device
 from helpers.look.messages import read_message, without_footers
 from helpers.look.printed import split_printed
 from helpers.look.text_file import encoding, ends
+
+if TYPE_CHECKING:
+    from helpers.judge.program_facts import ProgramFacts
 
 LONGEST_TEXT = 60_000
 """Characters of one text that are looked at: its beginning, its end, and what stands around

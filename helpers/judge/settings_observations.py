@@ -11,7 +11,6 @@ from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip
 from helpers.judge.observation import Observation, make_observation
-from helpers.look.framework import framework
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding
@@ -123,6 +122,8 @@ def _torch(evidence: CaseEvidence) -> dict[str, object]:
     version = evidence.fact("torch")
     is_rocm = is_hip(evidence)
     if evidence.bundle is not None:
+        from helpers.look.framework import framework  # only a captured box has builds
+
         build = framework(evidence.bundle)
         version = str(build.version.value or "")
         is_rocm = build.build == "rocm"
