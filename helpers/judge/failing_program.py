@@ -76,7 +76,8 @@ def of_another(message: Message, evidence: CaseEvidence) -> bool:
 
 def went_on(message: Message, evidence: CaseEvidence) -> bool:
     """Whether the program survived a refusal of device memory: it counts steps behind it, and
-    something else ended it later. Of several ranks one may go on while another has died.
+    something else ended it later, or no traceback ended it. Of several ranks one may go on while
+    another has died.
     """
     text = evidence.error_text
     line = text[text.rfind("\n", 0, message.start) + 1 : message.start]
@@ -91,7 +92,9 @@ def went_on(message: Message, evidence: CaseEvidence) -> bool:
     if any(other.event not in SILENT for other in later):
         return True
     error = last_error(text)
-    return error is not None and error.start() > progress.start()
+    if error is None:
+        return form("progress").search(text, progress.end()) is not None
+    return error.start() > progress.start()
 
 
 def last_error(text: str) -> re.Match[str] | None:

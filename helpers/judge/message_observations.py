@@ -42,6 +42,9 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
     error = last_error(evidence.error_text)
     if error and not observations and form("error of its own").match(error[0]):
         observations.append(make_observation("own-error", error[0], SOURCE, "message"))
+    caught = [message for message in evidence.messages if went_on(message, evidence)]
+    if caught and not observations:
+        observations.append(make_observation("went-on", caught[0].words, SOURCE, "message"))
     events = {account.message.event for account in accounts} - set(SILENT)
     if len(events) > 1 and events & set(BROKEN):
         first = next(a.message for a in accounts if a.message.event in BROKEN)
