@@ -97,6 +97,8 @@ def _rise_to_the_peak(requests: Requests, steps: Steps) -> Steps:
     falls = np.flatnonzero(np.diff(live) < -half) + 1
     bounds = [0, *falls.tolist(), len(steps)]
     fullest = int(np.searchsorted(steps.begins, requests.fullest, "right")) - 1
+    if fullest < 0:
+        return steps
     rising = bisect_right(bounds, fullest)
     first = bounds[rising - 1]
     end = bounds[rising]
