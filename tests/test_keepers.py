@@ -218,6 +218,7 @@ def test_a_circle_and_a_deep_structure_end():
         ("self.history[step] = out", "trainer.history"),
         ("self.cache.setdefault(key, value)", "model.bias.cache['k']"),
         ("out, state = cell(out, state)", "state"),
+        ("layer.register_forward_hook(store)", "model.layer._forward_hooks"),
         ("history += [loss]", "history"),
         ("self.maps[name].append(out)", "extractor.maps['pool0']"),
         ("optimizer.add_param_group(group)", "optimizer.param_groups"),

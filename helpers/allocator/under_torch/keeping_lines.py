@@ -14,6 +14,14 @@ ADDING = frozenset(
 )
 """Methods that put something into a collection of Python's, a queue, or an optimizer's groups."""
 
+HOOKS = {
+    "_forward_hooks": ("register_forward_hook",),
+    "_forward_pre_hooks": ("register_forward_pre_hook",),
+    "_backward_hooks": ("register_full_backward_hook", "register_backward_hook", "register_hook"),
+    "_backward_pre_hooks": ("register_full_backward_pre_hook",),
+}
+"""Collections of a module or a tensor, and the methods of torch that put a hook into them."""
+
 OF_OPTIMIZERS = ("state", "param_groups")
 """Collections of an optimizer: what is added to them is added to the optimizer."""
 
@@ -30,7 +38,8 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
         return ()
     if name in OF_OPTIMIZERS and "." in collection:
         name = last_name(collection.rpartition(".")[0])
-    if not re.search(rf"\b{re.escape(name)}\b", source):
+    words = HOOKS.get(name, (name,))
+    if not any(re.search(rf"\b{re.escape(word)}\b", source) for word in words):
         return ()
     try:
         tree = ast.parse(source)
@@ -59,6 +68,8 @@ def last_name(collection: str) -> str:
 def _adds_to(node: ast.AST, name: str) -> TypeGuard[ast.expr | ast.stmt]:
     """Whether a statement or call puts something into what has this name."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if name in HOOKS:
+            return node.func.attr in HOOKS[name]
         return node.func.attr in ADDING and _is_named(node.func.value, name)
     if isinstance(node, ast.Assign):
         joined = _is_made_of(node, name)
