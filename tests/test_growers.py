@@ -216,3 +216,14 @@ def test_a_sum_of_losses_keeps_the_graphs_of_its_parts_unless_a_state_joins_them
     recorded = growth_of_recording(recording(refused(pieces(1, 15, last_ends=False)), path), path)
     names = [row.keeper.name for row in recorded.growers]
     assert names == (["total"] if names_it else [])
+
+
+@pytest.mark.parametrize(("ends", "may_be"), [(False, True), (True, False)])
+def test_passes_that_hand_on_a_state_may_be_one_step_until_a_backward_pass_is_seen(
+    tmp_path, ends, may_be
+):
+    path = tmp_path / "run.pickle"
+    state = keeper([5], "", graphs=1) | {"name": "state", "length": 0, "bytes": 9 * MIB}
+    record_of(path, [state])
+    toy = pieces(1, 15, last_ends=ends)
+    assert growth_of_recording(recording(refused(toy), path), path).may_be_one_step is may_be

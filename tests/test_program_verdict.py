@@ -63,6 +63,7 @@ UNDER = repeat(6 * GIB)
         (dict(without_limit=OVER, expandable=expandable(False)), "true-capacity", "confirmed"),
         (dict(without_limit=OVER, growth=GREW), "user-leak", "confirmed"),
         (dict(growth=GREW), "user-leak", "likely"),
+        (dict(growth=replace(GREW, may_be_one_step=True)), "cannot-tell", "weak"),
         (
             dict(growth=GREW, replays=Replays("expandable_segments:True", peak_bytes=CARD - MIB)),
             "user-leak",

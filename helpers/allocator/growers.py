@@ -86,7 +86,8 @@ class RecordedGrowth:
     (``is_longer``), whose ``requests`` are these; None where neither shows enough steps:
     ``why_not``. ``growers``: those of growth, each with its keeper. ``steps_begun``: in the
     trace itself, before it ran out of memory; ``ran_out``: whether it did;
-    ``ended_well``: its record says that it came to its end by itself.
+    ``ended_well``: its record says that it came to its end by itself. ``may_be_one_step``: no
+    backward pass was recorded, and a state that joins the passes carries a graph.
     """
 
     requests: Requests
@@ -97,6 +98,7 @@ class RecordedGrowth:
     is_longer: bool = False
     why_not: str = ""
     ended_well: bool = False
+    may_be_one_step: bool = False
 
     @property
     def held_bytes(self) -> int:
@@ -163,6 +165,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             growers=growers,
             is_longer=seen is longer,
             ended_well=ended_well,
+            may_be_one_step=_carries_state(rows) and not seen.backward.any(),
         )
         shown.append(recorded)
         if growers or not _sums_losses(rows):
@@ -245,6 +248,13 @@ def _sums_losses(rows: list[dict[str, Any]]) -> bool:
     joining = _joining_graphs(rows)
     return bool(joining) and all(
         row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining
+    )
+
+
+def _carries_state(rows: list[dict[str, Any]]) -> bool:
+    """Whether a variable larger than a loss is made anew of what it was, with its graph."""
+    return any(
+        row["bytes"] > MIN_BLOCK_BYTES and not row["collection"] for row in _joining_graphs(rows)
     )
 
 

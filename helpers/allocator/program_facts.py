@@ -249,7 +249,13 @@ def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
         )
         for row in recorded.growers
     ]
-    return GrowthFacts(tuple(growers), last - first, growth.steps.line, recorded.is_longer)
+    return GrowthFacts(
+        growers=tuple(growers),
+        steps=last - first,
+        begins=growth.steps.line,
+        in_repeat=recorded.is_longer,
+        may_be_one_step=recorded.may_be_one_step,
+    )
 
 
 def _steps_as_full(

@@ -77,13 +77,16 @@ class GrowthFacts:
     """What grows over the steps of the program, the most telling first.
 
     ``steps``: how many were counted. ``begins``: the line at which each begins. ``in_repeat``:
-    they are those of the repeat without a limit.
+    they are those of the repeat without a limit. ``may_be_one_step``: no backward pass was
+    recorded, and a state that each of them makes of the one before carries a graph: they may be
+    parts of one step.
     """
 
     growers: Tuple[GrowerFacts, ...]
     steps: int
     begins: str = ""
     in_repeat: bool = False
+    may_be_one_step: bool = False
 
     @property
     def bytes_per_step(self) -> int:

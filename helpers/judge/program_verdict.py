@@ -60,6 +60,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
     if _passes_with_another_setting(facts, refusal):
         return _fragmentation(facts, refusal)
     if facts.growth is not None and _growth_fills_the_card(facts, facts.growth, refusal):
+        if facts.growth.may_be_one_step and facts.without_limit is None:
+            return _leak_or_one_long_step(facts, facts.growth, refusal)
         return _leak(facts, facts.growth, refusal)
     if _one_card_is_overfull(facts):
         return _uneven(facts)
@@ -350,6 +352,25 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
             what=f"Do not keep GPU tensors {where}: store .item() or .detach().cpu() instead, or "
             "delete them when the step ends",
             blast_radius="tensors that you move to the host use RAM",
+            check=_rehearse(facts),
+        ),
+    )
+
+
+def _leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
+    """Passes of a loop keep more and more, and nothing shows whether a backward pass frees it."""
+    title = f"Your program {_keeps(growth.growers[0], growth)}"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=title,
+        summary=f"{title}; no backward pass was recorded that could free it.",
+        alternatives=[Alternative("true-capacity", "weak"), Alternative("user-leak", "weak")],
+        evidence=[_of_growth(facts, growth), _of_refusal(facts, refusal)],
+        missing=[_repeat_decides(facts)],
+        next_step=NextStep(
+            what="Shorten the loop if one backward pass follows all of it; else detach what each "
+            "pass hands to the next",
             check=_rehearse(facts),
         ),
     )
