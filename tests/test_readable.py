@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 77_540,
+    "allocator": 77_700,
     "batch": 30_050,
     "commands": 13_050,
     "face": 5_300,
     "fits": 17_200,
     "ground": 10_650,
-    "judge": 49_390,
+    "judge": 49_520,
     "look": 54_080,
     "rehearse": 17_890,
     "settings": 11_330,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_890,
     "trials": 31_800,
     "vpoc": 16_000,
-    "TOTAL": 377_720,
+    "TOTAL": 378_010,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
