@@ -73,6 +73,39 @@ def test_a_run_whose_notebook_was_saved_whole_before_its_record_is_answered(tmp_
     assert not whole or (run.verdict.summary == "measured" and "saved whole" in run.notes[0])
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_notebook_that_was_saved_whole_before_a_reboot_is_an_answer(tmp_path, whole):
+    path, batch, run_id = begun(tmp_path)
+    change(batch, run_id, boot_id="another")
+    notebook = executed("measured")
+    notebook["cells"][0]["metadata"]["papermill"]["status"] = "completed" if whole else "running"
+    (batch / run_id / "notebook.ipynb").write_text(json.dumps(notebook))
+    again = StandIn()
+    run = go(path, again, resume=batch).runs[1]
+    assert again.ran == ["002", "003"] and run.state == ("answered" if whole else "rebooted")
+    assert run.strikes == (not whole) and ("saved whole" in str(run.notes)) is whole
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_run_whose_runner_was_killed_behind_its_whole_notebook_is_answered(tmp_path, whole):
+    planned = run_stand_in.planned(tmp_path)
+    folder = tmp_path / planned.run_id
+    notebook = executed("measured")
+    notebook["cells"][0]["metadata"]["papermill"]["status"] = "completed" if whole else "running"
+    (folder / "notebook.ipynb").write_text(json.dumps(notebook))
+    killed = subprocess.Popen(["sleep", "60"])
+    killed.kill()
+    killed.wait()
+    seen = SimpleNamespace(
+        job={"mark": "none"}, record=None, process=killed, verdict=("", "", ""), began=0.0
+    )
+    started = move(planned, "started", pid=killed.pid)
+    record.write_run(folder, started)
+    run = one_run._completed(folder, started, seen)
+    assert run.state == ("answered" if whole else "died") and run.strikes == (not whole)
+    assert (run.verdict is not None) and (run.signal == "") is whole
+
+
 def test_a_run_whose_batch_ended_twice_is_not_tried_a_third_time(tmp_path):
     path, batch, run_id = begun(tmp_path)
     change(batch, run_id, strikes=1, attempt=2)

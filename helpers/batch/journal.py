@@ -17,7 +17,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from helpers import __version__
 from helpers.look.boxes import recorded_names
@@ -37,12 +36,11 @@ from .record import (
     last_words_before,
     move,
     node,
-    now,
     read_run,
     write_run,
 )
 from .resumption import attempt_on_resume
-from .runner import salvaged
+from .runner import closed
 from .shapes import Run
 from .step import ITS_LIMIT, Step
 from .watched import KILL_S
@@ -150,10 +148,7 @@ class Journal:
                 missing.append(run)
                 continue
             try:
-                record = self.runs[number] = read_run(folder / "run.json")
-                if record.run_id != run.run_id:
-                    why = f"is the record of {record.run_id}; its run counts as unknown"
-                    raise RecordUnreadable(f"{folder / 'run.json'}: {why}")
+                self.runs[number] = read_run(folder / "run.json")
             except RecordUnreadable as error:
                 why = f"{error}; not started again"
                 self.runs[number] = move(run, "skipped", stopped_by="record", cause=why)
@@ -261,7 +256,7 @@ def _ended_since(folder: Path, run: Run) -> Run:
         notes = run.notes
         if state == "rebooted":
             notes = [*notes, *last_words_before(run)]
-        return move(run, state, cause=cause, notes=notes, ended_at=now(), **salvaged(folder)[0])
+        return closed(folder, run, state, cause, notes=notes)
     _wait_for_end(folder, run, LAST_RUNNER_S)
     if run.pid is not None and _is_its_runner(folder, run):
         with suppress(ProcessLookupError, PermissionError):
@@ -279,15 +274,10 @@ def _ended_since(folder: Path, run: Run) -> Run:
     before = run.ooms_before
     if ooms is not None and before is not None and ooms > before:
         cause += f"; OOM kills counted since its start: {ooms - before}"
-    answer, why_not = salvaged(folder)
-    changes: dict[str, Any] = {"ended_at": now(), "left_behind": ended, **answer}
     if deaf or _is_its_runner(folder, run):
         cause += f"; SIGKILL does not end {', '.join(deaf) or 'its runner'}"
-        return move(run, "stuck", cause=cause, **changes)
-    if not why_not:
-        note = "its batch ended before its record was written; its notebook was saved whole"
-        return move(run, "answered", **{**changes, "notes": [*run.notes, note]})
-    return move(run, "died", cause=cause, stopped_by="batch_end", **changes)
+        return closed(folder, run, "stuck", cause, left_behind=ended)
+    return closed(folder, run, "died", cause, left_behind=ended, stopped_by="batch_end")
 
 
 def _wait_for_end(folder: Path, run: Run, limit_s: float) -> None:

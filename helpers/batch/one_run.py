@@ -23,7 +23,7 @@ from .record import (
     read_run,
     write_run,
 )
-from .runner import LAST_WORDS, salvaged
+from .runner import LAST_WORDS, closed
 from .shapes import Run
 from .stop import Stop
 from .watched import Job, Tick, Watched
@@ -117,18 +117,16 @@ def _completed(folder: Path, run: Run, watched: Watched) -> Run:
         how, name = kernel_process.how_it_ended(code, run.ooms_before, ooms, words)
         state = "died"
         cause = f"its runner {'was ' if name else ''}{how}"
-    answer, _ = salvaged(folder)
-    return move(
+    return closed(
+        folder,
         run,
         state,
-        cause=cause,
+        cause,
         signal=name,
         left_behind=ended,
         last_words=words[-LAST_WORDS:],
-        ended_at=now(),
         stopped_by="interrupt" if state == "failed" else "",
         seconds=round(time.monotonic() - watched.began, 2),
-        **answer,
     )
 
 

@@ -76,13 +76,13 @@ def write_run(folder: Path, run: Run) -> None:
 
 
 def read_run(path: Path) -> Run:
-    """Read one run.json. Raises RecordUnreadable."""
+    """Read one run.json. Raises RecordUnreadable, also where it is not that of its folder."""
     try:
         raw = whole(path)
         if raw.count(b",") > MOST_VALUES:
             many = f"more than {MOST_VALUES:,} values; expected a record; its run counts as unknown"
             raise RecordUnreadable(f"{path}: {many}")
-        return Run.model_validate_json(raw)
+        run = Run.model_validate_json(raw)
     except OSError as error:
         raise RecordUnreadable(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
@@ -90,6 +90,13 @@ def read_run(path: Path) -> Run:
             raise RecordUnreadable(one_line(error, str(path))) from error
         why = "no whole JSON; expected a record; its run counts as unknown"
         raise RecordUnreadable(f"{path}: {why}") from error
+    folder = path.absolute().parent
+    if folder.parent.name == EARLIER:
+        folder = folder.parents[1]
+    if folder.is_symlink() or run.run_id != folder.name:
+        why = f"is the record of {run.run_id}, and its folder another's or a link"
+        raise RecordUnreadable(f"{path}: {why}; its run counts as unknown")
+    return run
 
 
 @dataclass(frozen=True)

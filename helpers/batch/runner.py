@@ -25,6 +25,8 @@ from .shapes import Run
 BEAT_S = 1.0
 NOTEBOOK = "notebook.ipynb"
 LAST_WORDS = 2000
+LOST = ("died", "rebooted", "node_lost")
+"""How a run ends whose runner or machine was taken away from under it."""
 Job = dict[str, Any]
 """What a runner gets: source, parameters, cell_s, run_s, mark."""
 
@@ -133,6 +135,20 @@ def salvaged(folder: Path) -> tuple[dict[str, Any], str]:
         answer, why_not = read_back(folder)
         return {**answer, "files": files_below(folder)}, why_not
     return {}, "no notebook that can be read"
+
+
+def closed(folder: Path, run: Run, state: str, cause: str, **changes: Any) -> Run:
+    """The record of a run that wrote none itself: what it came to, seen from outside.
+
+    A notebook that was saved whole is an answer, whoever was killed behind it.
+    """
+    answer, why_not = salvaged(folder)
+    changes = {"ended_at": now(), **answer, **changes}
+    if why_not or state not in LOST:
+        return move(run, state, cause=cause, **changes)
+    note = f"{cause}, before its record was written; its notebook was saved whole"
+    notes = [*changes.pop("notes", run.notes), note]
+    return move(run, "answered", **{**changes, "notes": notes, "signal": "", "stopped_by": ""})
 
 
 def _say_cell(cell: int, cells: int) -> None:

@@ -7,12 +7,14 @@ The JSON Schema of every shape is printed by ``python3 -m helpers schema NAME``.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Verdict
+from helpers.ground.units import plain
 
 from .look_shapes import Gates
 
@@ -35,6 +37,7 @@ StoppedBy = Literal[
     "", "interrupt", "limit", "quarantine", "stop_rule", "disk", "box", "batch_end", "record"
 ]
 MOST_ATTEMPTS = 1_000_000
+MOST_NAME_BYTES = 255  # of a file's name (NAME_MAX)
 RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes and what stopped a run
 
 
@@ -85,6 +88,18 @@ class Plan(Shape):
     runs: list[PlannedRun] = Field(min_length=1)
 
 
+def _folder_name(name: str) -> str:
+    """The name of one folder: no path leads out of it, and nothing in it steers a terminal."""
+    is_path = name in ("", ".", "..") or "/" in name
+    if is_path or plain(name) != name or len(os.fsencode(name)) > MOST_NAME_BYTES:
+        raise ValueError("no name of a folder")
+    return name
+
+
+Id = Annotated[str, AfterValidator(_folder_name)]
+"""The id of a run or a batch, which is the name of its folder."""
+
+
 def _readable(version: int) -> int:
     if version != RUN_VERSION:
         advice = f"this workbook reads {RUN_VERSION}; update the workbook"
@@ -105,8 +120,8 @@ class Run(Shape):
     """
 
     schema_version: Annotated[int, AfterValidator(_readable)] = RUN_VERSION
-    run_id: str
-    batch_id: str
+    run_id: Id
+    batch_id: Id
     box: str
     notebook: str
     parameters: dict[str, Any] = {}
