@@ -125,10 +125,10 @@ def test_a_torn_or_newer_record_is_named_and_the_others_are_read(tmp_path):
     }
     for number, content in spoiled.items():
         (tmp_path / f"{number:03d}-x" / "run.json").write_bytes(content)
-    old = {"run_id": "old", "batch_id": "b", "box": "", "notebook": "x"}
+    old = {"run_id": "005-x", "batch_id": "b", "box": "", "notebook": "x"}
     (tmp_path / "005-x" / "run.json").write_text(json.dumps(old))
     view = read_batch(tmp_path)
-    assert [run.run_id for run in view.runs] == ["000-x", "old"]
+    assert [run.run_id for run in view.runs] == ["000-x", "005-x"]
     for number, line in zip(spoiled, view.unreadable, strict=True):
         assert f"{number:03d}-x" in line and "\n" not in line
     assert "schema_version 9: this workbook reads 2" in view.unreadable[1]
