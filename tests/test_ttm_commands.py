@@ -1,5 +1,6 @@
 """The printed instructions: right for the distribution, clean to a shell checker, repeatable, undone to where they began."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,9 +13,19 @@ from data_rows import read_rows
 from ttm_boxes import DKMS, GIB, apu
 
 from helpers.ground.shapes import TtmPlan
-from helpers.judge.ttm_commands import CONF, SYSTEMS, commands, stale_settings, systems
+from helpers.judge import table
+from helpers.judge.ttm_commands import (
+    CONF,
+    NOT_KNOWN,
+    SYSTEMS,
+    commands,
+    stale_settings,
+    systems,
+)
 from helpers.judge.ttm_plan import planned_step, ttm_answer
 from helpers.look.boxes import open_box
+from helpers.tell.prose import typed
+from helpers.tell.ttm import command_text
 
 STALE = {
     "/etc/modprobe.d/amdgpu.conf": "options amdgpu gttsize=122880 vm_size=131072\n",
@@ -57,7 +68,8 @@ def test_every_block_passes_shellcheck_undo_and_verify_included(name, plan, tmp_
         path.write_text(text + "\n")
     if not paths:
         pytest.skip("this plan leaves this box alone")
-    command = [CHECKER, "--shell=sh", "--norc", *map(str, paths)]
+    # GRUB's variable is GRUB's: what is written into its file is not expanded before (SC2016).
+    command = [CHECKER, "--shell=sh", "--norc", "--exclude=SC2016", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -71,7 +83,7 @@ def test_every_block_is_a_script_that_a_shell_can_read(name, plan):
 
 def test_every_system_sets_the_limit_and_has_its_undo_and_verify():
     blocks = every("clean")
-    assert list(blocks) == list(SYSTEMS)
+    assert list(blocks) == [NOT_KNOWN, *SYSTEMS]
     for system, block in blocks.items():
         assert ("84" if system.startswith("amd-") else "22020096") in block.run, system
         assert block.undo and "pages_limit" in block.verify and "--verify" in block.verify
@@ -102,8 +114,66 @@ def test_the_boot_system_goes_by_the_distribution(release, cmdline, first):
     assert systems(apu(release=release, cmdline=cmdline))[0] == first
 
 
-def test_an_unknown_distribution_gets_every_block():
-    assert systems(BOXES["clean"]) == list(SYSTEMS)
+def test_an_unknown_distribution_gets_the_mechanism_and_a_question_before_every_block():
+    for release in (ANY, "", "ID=gentoo\n", "ID=alpine\n", "ID='void'\n", "ID=$(x)\nID_LIKE=;rm\n"):
+        box = apu(release=release)
+        assert systems(box) == [NOT_KNOWN, *SYSTEMS]
+        block = commands(box, SET, 4096)[0]
+        assert "Which of these is there?" in block.run and "proxmox-boot-tool" in block.run
+        assert "ttm.pages_limit=22020096" in block.run and "sudo" not in block.run
+        assert "$(x)" not in block.run and ";rm" not in block.run
+    assert "not known here: gentoo" in commands(apu(release="ID=gentoo\n"), SET, 4096)[0].run
+
+
+@pytest.mark.parametrize(
+    "version, first",
+    [
+        ("6.17.2-1-pve (build@proxmox)", "modprobe.d with proxmox-boot-tool"),
+        ("6.12.33-production+truenas (root@tnsbuilds01)", "TrueNAS"),
+        ("6.12.48+deb13-amd64 (debian-kernel@lists.debian.org)", "update-grub"),
+    ],
+)
+def test_a_system_that_calls_itself_debian_is_known_by_its_kernel(version, first):
+    box = apu(release="ID=debian\n", files={"/proc/version": f"Linux version {version}\n"})
+    assert systems(box)[0] == first
+
+
+DRACUT_CONF = {"/etc/dracut.conf": "hostonly=yes\n"}
+
+
+def test_the_tool_whose_configuration_lies_there_makes_the_initramfs():
+    box = apu(release="ID=arch\n", files=DRACUT_CONF)
+    assert systems(box)[0] == "modprobe.d with dracut"
+    both = apu(release="ID=arch\n", files={**DRACUT_CONF, "/etc/mkinitcpio.conf": "HOOKS=()\n"})
+    assert systems(both)[0] == "modprobe.d with mkinitcpio"
+    unknown = commands(apu(release=ANY, files=DRACUT_CONF), SET, 4096)[0]
+    assert "the configuration of dracut lies there" in unknown.run
+
+
+def test_lines_of_a_distribution_that_is_only_like_another_say_so():
+    like = commands(apu(release="ID=newcomer\nID_LIKE=arch\n"), SET, 4096)[0].run
+    assert like.startswith("# newcomer is not in our table and is like arch")
+    assert "not in our table" not in commands(apu(release="ID=arch\n"), SET, 4096)[0].run
+    odd = commands(apu(release="ID=$(reboot)\nID_LIKE=arch\n"), SET, 4096)[0].run
+    assert odd.startswith("# this system is not in our table") and "reboot" not in odd
+
+
+def test_only_the_running_kernels_initramfs_is_made_anew_and_boots_room_is_spoken_of():
+    for system, block in every("stale files").items():
+        assert not re.search(
+            r"--regenerate-all|-k all|mkinitcpio -P|add-all", block.run + block.undo
+        )
+        if system.startswith("modprobe.d") and "transactional" not in system:
+            assert "df -h /boot" in block.run and "df -h /boot" in block.undo, system
+
+
+def test_every_distribution_and_every_system_to_be_changed_by_hand_has_its_source_and_lines():
+    rows = table("ttm")["distributions"]
+    assert [row for row in rows if not row.get("source")] == []
+    for row in rows:
+        blocks = commands(apu(release=f"ID={row['ids'][0]}\n"), SET, 4096)
+        assert blocks[0].system == row["systems"][0], row
+        assert "22020096" in blocks[0].run and blocks[0].undo
 
 
 def test_a_ttm_built_into_the_kernel_gets_the_command_line_only():
@@ -157,14 +227,24 @@ def test_each_stale_setting_is_named_with_its_place_and_why():
     assert "GiB of address space" in names["amdgpu.vm_size", "/etc/modprobe.d/amdgpu.conf:1"]
 
 
+TOOLS = (
+    "update-grub kernel-install update-initramfs dracut mkinitcpio dracut-rebuild grubby kernelstub rpm-ostree "
+    "transactional-update proxmox-boot-tool amd-smi amd-ttm steamos-readonly nixos-rebuild abroot snap midclt "
+    "clr-boot-manager grub2-mkconfig"
+).split()
+
+
 def run(script, root):
     """Run a block against a folder in place of the root, with stubs for what only root's tools can do."""
     stubs = root / "stubs"
     stubs.mkdir(exist_ok=True)
-    for tool in "sudo update-grub kernel-install update-initramfs dracut mkinitcpio".split():
-        (stubs / tool).write_text('#!/bin/sh\nexec "$@"\n' if tool == "sudo" else "#!/bin/sh\n")
-        (stubs / tool).chmod(0o755)
+    (stubs / "sudo").write_text(f'#!/bin/sh\necho "$@" >>{root}/asked\nexec "$@"\n')
+    for tool in TOOLS:
+        (stubs / tool).write_text("#!/bin/sh\n")
+    for stub in stubs.iterdir():
+        stub.chmod(0o755)
     moved = re.sub(r"/etc/(?=default|modprobe|kernel)", f"{root}/etc/", script)
+    moved = moved.replace("/usr/lib/modules/", f"{root}/modules/")
     path = {"PATH": f"{stubs}:/usr/bin:/bin"}
     command = ["sh", "-eu", "-c", moved]
     subprocess.run(command, text=True, check=True, capture_output=True, env=path)
@@ -183,6 +263,7 @@ def etc(tmp_path):
     )
     line = "root=x ttm.pages_limit=999 ro\n"
     files = {**STALE, "/etc/default/grub": grub, "/etc/kernel/cmdline": line}
+    files[f"/modules/{os.uname().release}/pkgbase"] = "linux\n"
     for name, text in files.items():
         path = tmp_path / name[1:]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +271,34 @@ def etc(tmp_path):
     return tmp_path
 
 
-MODPROBE = [f"modprobe.d with {tool}" for tool in ("dracut", "update-initramfs", "mkinitcpio")]
+MODPROBE = [system for system in SYSTEMS if system.startswith("modprobe.d")]
+RELEASES = [row["ids"][0] for row in table("ttm")["distributions"]]
+
+
+def as_printed(text):
+    """The lines of a block as `ttm` and `diagnose` print them below a heading."""
+    return "\n".join(typed(text, "     "))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_every_block_can_be_pasted_as_it_is_printed(etc, release):
+    before = tree(etc)
+    shutil.rmtree(etc / "etc" / "default" / "grub.d", ignore_errors=True)
+    for block in commands(apu(release=f"ID={release}\n", files=STALE), SET, 4096):
+        run(as_printed(block.run), etc)
+        for name, text in tree(etc).items():
+            assert "sudo" not in text and "END" not in text and "    " not in text, name
+        run(as_printed(block.undo), etc)
+        assert tree(etc) == before, block.system
+
+
+def test_what_the_terminal_prints_is_what_the_blocks_hold(etc):
+    answer = ttm_answer(apu(release="ID=debian\n", files=STALE), target_bytes=84 * GIB)
+    printed = command_text(answer).split("printed here and never run\n")[1].split("\n\n")[0]
+    run(printed, etc)
+    grub = etc / "etc/default/grub.d/zz-ttm-limit.cfg"
+    subprocess.run(["sh", "-euc", f"GRUB_CMDLINE_LINUX=quiet; . {grub}"], check=True)
+    assert grub.read_text().count("\n") == 1 and "update-grub" in (etc / "asked").read_text()
 
 
 @pytest.mark.parametrize("system", ["update-grub", "systemd-boot", *MODPROBE])

@@ -4,7 +4,6 @@ what grows, what other settings would have done, and what the repeats did.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -28,6 +27,7 @@ from helpers.allocator.study import Study, study_of
 from helpers.allocator.trace import Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
+from helpers.ground.shell import line, word
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.program_facts import (
     CardFacts,
@@ -115,9 +115,9 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         expandable=expandable if _is_on(expandable, study.card.capacity_bytes) else None,
         settings=_settings_trouble(study.trace, processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
-        trace=shlex.quote(str(path)) if path else "TRACE",
-        command=shlex.join(_rows_in(record, "command")),
-        card_options=shlex.join(card_options(processes, capacity_bytes)) if capacity_bytes else "",
+        trace=word(str(path)) if path else "TRACE",
+        command=line(_rows_in(record, "command")),
+        card_options=line(card_options(processes, capacity_bytes)) if capacity_bytes else "",
     )
     if refusal is None:
         return facts

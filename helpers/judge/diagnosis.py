@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shell import word
 from helpers.ground.units import Quantity
 from helpers.judge import form, table
 from helpers.judge.case_names import fill, names_of
@@ -292,7 +293,7 @@ def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
     sizes = ", ".join(observation.reading.show() for observation in free)
     hard = [observation for observation in observations if observation.hard]
     missing = _reading("failure")
-    missing = replace(missing, how=missing.how.replace(" live ", f" {box} "))
+    missing = replace(missing, how=missing.how.replace(" live ", f" {word(box)} "))
     return Verdict(
         cause="cannot-tell",
         confidence="weak",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from helpers.ground.shell import is_account, word
 from helpers.judge import table
 from helpers.judge.visible_gpus import gpus_there, left_by_rocr, visible_count
 from helpers.look import framework
@@ -22,6 +23,12 @@ from helpers.look.nvidia import mig_uuids
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
 OVERFLOW_GID = 65534
+AMD_NODES = ("/dev/kfd", "/dev/dri/")
+KFD_RULE = 'KERNEL=="kfd", GROUP="render", MODE="0660"'
+RENDER_RULE = 'SUBSYSTEM=="drm", KERNEL=="renderD*", GROUP="render", MODE="0660"'
+"""What udev is told of AMD's nodes (70-amdgpu.rules of amdgpu-dkms; ROCm documentation, Grant GPU
+access using udev rules).
+"""
 DISPLAY_CLASSES = ("0x03", "0x12")
 """PCI classes of displays and of processing accelerators."""
 
@@ -33,7 +40,7 @@ class Obstacle:
     ``fix`` is a command for a person to run, never run here; empty where there is none.
 
     ``cause`` is one of no_gpu, no_driver, no_node, no_device, device_cgroup, group,
-    group_not_in_session, unmapped_group, selinux, refused, variable.
+    group_not_in_session, group_of_root, unmapped_group, selinux, refused, variable.
     """
 
     path: str
@@ -173,6 +180,7 @@ class _Obstacles:
             mode=node.mode,
             gid=str(node.gid),
             group=node.group or str(node.gid),
+            rule=RENDER_RULE if node.path.startswith("/dev/dri/") else KFD_RULE,
             context=self.who.selinux_context if self.who else "",
             boolean=next(name for path, name in booleans if node.path.startswith(path)),
         )
@@ -205,7 +213,7 @@ class _Obstacles:
             path=path,
             cause=row.get("cause", reason),
             says=row["says"].format_map(words),
-            fix=fix.format_map(words),
+            fix=fix.format_map({**words, "path": word(path)}),
             item=item,
         )
 
@@ -233,9 +241,18 @@ def _reason(node: Node, who: Identity | None) -> str:
         return "selinux" if enforcing else "module"
     if node.gid == OVERFLOW_GID and who.gid_map and not who.gid_map.endswith("4294967295"):
         return "unmapped_group"
+    if _is_roots(node):
+        return "group_of_root" if node.path.startswith(AMD_NODES) else "group_of_root_nvidia"
+    if node.group and not is_account(node.group):
+        return "group_without_name"
     if node.group and node.group in who.groups_in_database:
         return "group_not_in_session"
     return "group" if bits & 0o060 == 0o060 else "mode"
+
+
+def _is_roots(node: Node) -> bool:
+    """Whether whoever is in the node's group has root's rights, or may reach them."""
+    return node.gid == 0 or node.group in table("obstacles")["groups_of_root"]
 
 
 def _mode_allows(node: Node, who: Identity, bits: int) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shell import word
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge.program_facts import (
     CardFacts,
@@ -250,7 +251,7 @@ def _setting(facts: ProgramFacts) -> Verdict:
         evidence=evidence,
         next_step=_start_anew(
             what=trouble.advice[:1].upper() + trouble.advice[1:],
-            command=f"export {trouble.instead}" if trouble.instead else "",
+            command=f"export {word(trouble.instead)}" if trouble.instead else "",
         ),
     )
 
@@ -483,7 +484,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     elif facts.most_live_before_bytes:
         says = "Allocated at once earlier in the same run, on the same card"
         evidence.append(_size("live-before", facts.most_live_before_bytes, facts, says))
-    command = f"export {facts.conf_variable}={setting}"
+    command = f"export {word(f'{facts.conf_variable}={setting}')}"
     if not setting:
         command = f"unset {facts.conf_variable}"
     summary = f"{title}."

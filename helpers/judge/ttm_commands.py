@@ -15,7 +15,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import List, Tuple
+from typing import Any, List, Tuple
 
 from helpers.ground.shapes import TtmCommand, TtmPlan
 from helpers.ground.units import GIB
@@ -28,10 +28,33 @@ GRUB = "/etc/default/grub"
 GRUB_CONF = "/etc/default/grub.d/zz-ttm-limit.cfg"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
 TTM_MODULES = ("ttm", "amdttm", "amd_ttm")
-DRACUT = "sudo dracut --force --regenerate-all"
-UPDATE_INITRAMFS = "sudo update-initramfs -u -k all"
-MKINITCPIO = "sudo mkinitcpio -P"
-KERNEL_INSTALL = "sudo kernel-install add-all"
+ROOM = (
+    "# for the running kernel alone: the others keep an initramfs to fall back to; "
+    "see first that /boot has room: df -h /boot"
+)
+DRACUT = f"{ROOM}\nsudo dracut --force"
+UPDATE_INITRAMFS = f'{ROOM}\nsudo update-initramfs -u -k "$(uname -r)"'
+MKINITCPIO = f'{ROOM}\nsudo mkinitcpio -p "$(cat "/usr/lib/modules/$(uname -r)/pkgbase")"'
+DRACUT_REBUILD = (
+    "# every kernel gets a new initramfs; see first that /boot has room: df -h /boot\n"
+    "# where systemd-boot starts it: sudo reinstall-kernels\n"
+    "sudo dracut-rebuild"
+)
+KERNEL_INSTALL = (
+    f'{ROOM}\nsudo kernel-install add "$(uname -r)" "/usr/lib/modules/$(uname -r)/vmlinuz"'
+)
+TRANSACTIONAL = "sudo transactional-update initrd  # a new snapshot: the next boot takes it"
+PROXMOX = f"{UPDATE_INITRAMFS}\nsudo proxmox-boot-tool refresh"
+NOT_KNOWN = "your system's own tool"
+TOOLS = {
+    "mkinitcpio": ("/etc/mkinitcpio.conf", "/etc/mkinitcpio.conf.d/*.conf"),
+    "dracut": ("/etc/dracut.conf", "/etc/dracut.conf.d/*.conf"),
+    "update-initramfs": ("/etc/initramfs-tools/modules",),
+}
+"""Tools that make an initramfs, and the configuration that a capture finds of each."""
+TOOL_NAMES = (*TOOLS, "transactional-update", "proxmox-boot-tool", "grubby", "update-grub")
+KERNELS = {"-pve": "proxmox", "truenas": "truenas"}
+"""What stands in /proc/version of a system that os-release calls by another's name."""
 Lines = Tuple[List[str], List[str]]  # made when imported, also on Python 3.8
 """The lines of a block, and those of its undo."""
 
@@ -81,7 +104,8 @@ class Change:
 def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]:
     """The blocks for this box's boot system first, then AMD's own tools.
 
-    Empty where nothing needs doing. An unknown distribution gets every block.
+    Empty where nothing needs doing. A distribution that is not known gets the mechanism with a
+    question, and every block behind it.
     """
     change = change_of(bundle, plan, page_bytes)
     if change is None:
@@ -89,13 +113,26 @@ def commands(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> list[TtmCommand]
     names = systems(bundle)
     if is_built_in(bundle, change.module):
         names = [name for name in names if not name.startswith(("modprobe.d", "amd-"))]
+    names = names or [NOT_KNOWN, *SYSTEMS]
     check = "\n".join(_check(change))
+    remark = _remark(bundle)
     blocks = []
     for name in names:
-        run, undo = SYSTEMS[name](change)
+        run, undo = _lines(name, change, bundle)
+        if run and remark and name == names[0]:
+            run = [remark, *run]
         if run:
             blocks.append(TtmCommand(name, "\n".join(run), "\n".join(undo), check))
     return blocks
+
+
+def _lines(name: str, change: Change, bundle: Bundle) -> Lines:
+    """The lines of a block and of its undo."""
+    if name == NOT_KNOWN:
+        return _mechanism(change, bundle)
+    if name in SYSTEMS:
+        return SYSTEMS[name](change)
+    return _by_hand(change, table("ttm")["by_hand"][name])
 
 
 def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> Change | None:
@@ -161,18 +198,75 @@ def stale_settings(bundle: Bundle) -> list[StaleSetting]:
 
 
 def systems(bundle: Bundle) -> list[str]:
-    """Names of the blocks that fit the distribution, the one to prefer first, by os-release and
-    the kernel command line.
+    """Names of the blocks that fit the distribution, the one to prefer first, by os-release, the
+    kernel and its command line.
+
+    Where the configuration of one other tool lies there that makes an initramfs, that tool's.
     """
-    text = bundle.read("/etc/os-release").text
-    fields = dict(re.findall(r"(?m)^(\w{1,40})=\"?([^\"\n]{0,200})\"?$", text))
-    ids = {fields.get("ID", ""), *fields.get("ID_LIKE", "").split()}
+    row = _distribution(bundle)[0]
+    if row is None:
+        return [NOT_KNOWN, *SYSTEMS]
+    tools = initramfs_tools(bundle)
+    names = []
+    for name in row["systems"]:
+        tool = name.partition(" with ")[2]
+        is_another = tool in TOOLS and tools and tool not in tools
+        names.append(f"modprobe.d with {tools[0]}" if is_another else name)
+    return names
+
+
+def initramfs_tools(bundle: Bundle) -> list[str]:
+    """The tools that make an initramfs and whose configuration was captured."""
+    tools = []
+    for tool, patterns in TOOLS.items():
+        sources = sum(map(bundle.sources, patterns), [])
+        if any(bundle.read(source).ok for source in sources):
+            tools.append(tool)
+    return tools
+
+
+def _distribution(bundle: Bundle) -> tuple[dict[str, Any] | None, str]:
+    """The row of a distribution, and by which of its names it was found."""
+    for name in _names(bundle):
+        for row in table("ttm")["distributions"]:
+            if name in row["ids"]:
+                return row, name
+    return None, ""
+
+
+def _names(bundle: Bundle) -> list[str]:
+    """What a system is called, the most particular name first: by how it is booted, by its
+    kernel, by ID and ID_LIKE of os-release.
+    """
+    fields = _os_release(bundle)
+    names = []
     if "OSTREE_VERSION" in fields or re.search(r"(^|\s)ostree=", bundle.read("/proc/cmdline").text):
-        ids.add("ostree")
-    for row in table("ttm")["distributions"]:
-        if ids & set(row["ids"]):
-            return list(row["systems"])
-    return list(SYSTEMS)
+        names.append("ostree")
+    # Both call themselves Debian in os-release.
+    version = bundle.read("/proc/version").text
+    names += [name for mark, name in KERNELS.items() if mark in version]
+    return [*names, fields.get("ID", ""), *fields.get("ID_LIKE", "").split()]
+
+
+def _os_release(bundle: Bundle) -> dict[str, str]:
+    text = bundle.read("/etc/os-release").text
+    return dict(re.findall(r"(?m)^(\w{1,40})=[\"']?([^\"'\n]{0,200})[\"']?$", text))
+
+
+def _remark(bundle: Bundle) -> str:
+    """What a reader must know of lines that are another distribution's; empty where they are not."""
+    row, name = _distribution(bundle)
+    own = _os_release(bundle).get("ID", "")
+    if row is None or name != own and name not in _os_release(bundle).get("ID_LIKE", "").split():
+        return ""
+    if name == own or own in row["ids"]:
+        return ""
+    return f"# {_shown(own)} is not in our table and is like {name}, for which these lines are"
+
+
+def _shown(name: str) -> str:
+    """The ID of a distribution as os-release(5) allows it."""
+    return name if re.fullmatch(r"[a-z0-9._-]{1,40}", name) else "this system"
 
 
 def is_built_in(bundle: Bundle, module: str) -> bool:
@@ -210,8 +304,10 @@ def _clean_files(change: Change) -> list[str]:
 
 
 def _written(path: str, *content: str) -> list[str]:
-    """A file written by root, from lines that a shell leaves as they are."""
-    return [f"sudo tee {path} >/dev/null <<'END'", *content, "END"]
+    """A file written by root, from lines that a shell leaves as they are; it may be indented."""
+    lines = " ".join(map(shlex.quote, content))
+    command = "echo" if len(content) == 1 else r"printf '%s\n'"
+    return [f"{command} {lines} |\n    sudo tee {path} >/dev/null"]
 
 
 def _quoted(words: list[str]) -> str:
@@ -293,15 +389,35 @@ def _rpm_ostree_line(drop: list[str], add: list[str]) -> str:
     return f"sudo rpm-ostree kargs{deleted}{_options('--append-if-missing', add)}"
 
 
-def _nixos(change: Change) -> Lines:
-    run = ["# in /etc/nixos/configuration.nix:"]
+def _by_hand(change: Change, row: dict[str, Any]) -> Lines:
+    """What is to be changed where a system keeps it, and what makes it count."""
+    run = [f"# {note}" for note in row.get("notes", ())]
     if change.old or change.files:
-        run.append(f"#   take out of it, if there: {' '.join(change.drop)}")
+        run.append(f"# {row['place']}: take out of it, if there: {' '.join(change.drop)}")
     if change.arguments:
-        strings = " ".join(f'"{argument}"' for argument in change.arguments)
-        run.append(f"#   boot.kernelParams = [ {strings} ];")
-    undo = "# in /etc/nixos/configuration.nix put back what you changed"
-    return [*run, "sudo nixos-rebuild boot"], [undo, "sudo nixos-rebuild boot"]
+        added = row["add"].replace("ARGUMENTS", " ".join(change.arguments))
+        run.append(f"# {row['place']}: {added}")
+    undo = [f"# {row['place']}: put back what you changed"]
+    return [*run, *row["then"]], [*undo, *row["then"]]
+
+
+def _mechanism(change: Change, bundle: Bundle) -> Lines:
+    """What has to be done on a system that is not known, and the question that tells how."""
+    asked = " ".join(TOOL_NAMES)
+    seen = initramfs_tools(bundle)
+    run = [
+        f"# not known here: {_shown(_os_release(bundle).get('ID', ''))}. Which of these is there?"
+    ]
+    if seen:
+        run.append(f"# the configuration of {' and '.join(seen)} lies there")
+    run.append(f"for tool in {asked}; do command -v $tool; done")
+    if change.arguments:
+        run.append(f"# its boot loader passes to the kernel: {' '.join(change.arguments)}")
+        option = f"options {change.modules[0]} pages_limit={change.pages}"
+        run.append(f"# or {CONF} has: {option}; then that tool makes the initramfs anew")
+    if change.old or change.files:
+        run.append(f"# and nothing says any more: {' '.join(change.drop)}")
+    return run, ["# put back what you changed, and have that tool make the initramfs anew"]
 
 
 def _modprobe(change: Change, rebuild: str) -> Lines:
@@ -360,10 +476,12 @@ SYSTEMS: dict[str, Callable[[Change], Lines]] = {
     "systemd-boot": _systemd_boot,
     "kernelstub": _kernelstub,
     "rpm-ostree": _rpm_ostree,
-    "NixOS": _nixos,
     "modprobe.d with dracut": partial(_modprobe, rebuild=DRACUT),
+    "modprobe.d with dracut-rebuild": partial(_modprobe, rebuild=DRACUT_REBUILD),
     "modprobe.d with update-initramfs": partial(_modprobe, rebuild=UPDATE_INITRAMFS),
     "modprobe.d with mkinitcpio": partial(_modprobe, rebuild=MKINITCPIO),
+    "modprobe.d with transactional-update": partial(_modprobe, rebuild=TRANSACTIONAL),
+    "modprobe.d with proxmox-boot-tool": partial(_modprobe, rebuild=PROXMOX),
     "amd-smi": _amd_smi,
     "amd-ttm": _amd_ttm,
 }

@@ -108,7 +108,7 @@ def command_text(answer: Ttm) -> str:
     block = answer.commands[0]
     parts = (
         ("Keep what is there first", "python3 -m helpers capture --out before.tar.gz"),
-        (f"To run, as {block.system} does it; printed here and never run", block.run),
+        (f"To run, by {block.system}; printed here and never run", block.run),
         ("To undo", block.undo),
         ("To verify", block.verify),
     )
