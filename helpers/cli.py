@@ -22,7 +22,7 @@ from helpers.commands import gone
 from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
 from helpers.ground import umask
 from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
-from helpers.ground.units import plain
+from helpers.ground.units import cut, plain
 
 GROUPS = {
     "Look at a box": ("box",),
@@ -34,6 +34,8 @@ GROUPS = {
 }
 """What the verbs of each file of helpers/commands are for."""
 WRITES = "out", "save", "results", "parquet"  # options that name a place to write to
+MOST_COMPLAINT = 1000
+"""Columns of an error's line, whatever a file has for names."""
 CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 
 
@@ -149,8 +151,9 @@ def _say_no_more() -> None:
 
 
 def _refuse(line: str, code: int = 2) -> int:
+    line = plain(line[:MOST_COMPLAINT].replace("\n", " "))
     with suppress(OSError):
-        print(f"{PROGRAM}: " + plain(line.replace("\n", " ")), file=sys.stderr, flush=True)
+        print(f"{PROGRAM}: {cut(line, MOST_COMPLAINT)}", file=sys.stderr, flush=True)
     return code
 
 

@@ -226,7 +226,10 @@ def test_a_device_without_end_a_fifo_nobody_writes_to_and_standard_input_end(
     assert "--message '' is empty" in refused("--message", "")
     monkeypatch.setattr("helpers.look.text_file.SILENT_S", 0.2)
     os.mkfifo(tmp_path / "fifo")
+    assert "a pipe that nobody writes to" in refused("--message", tmp_path / "fifo")
+    silent = os.open(tmp_path / "fifo", os.O_RDWR)
     assert "nothing came for" in refused("--message", tmp_path / "fifo")
+    os.close(silent)
     for name in ("-", "/dev/stdin"):
         done = diagnose("--message", name, "--json", data=OUT_OF_MEMORY.encode())
         assert from_json(Verdict, done.stdout).evidence, name

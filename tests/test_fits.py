@@ -301,9 +301,53 @@ def test_parts_of_a_split_gguf_are_added_up_and_a_lost_one_is_said(tmp_path):
     one = decoder(tmp_path / "m-00001-of-00002.gguf")
     alone = of(one)
     assert "1 of 2 parts" in " ".join(alone["missing"])
+    assert (alone["fits"], alone["incomplete"]) == (None, "1 of 2 parts are not here")
     gguf(tmp_path / "m-00002-of-00002.gguf", {}, [("x", "F16", (1024, 1024))])
     both = of(one)
     assert row(both, "weights")["bytes"] == row(alone, "weights")["bytes"] + 2 * MIB
+    assert not both["incomplete"] and "parts" not in str(both["missing"])
+
+
+CARD = ("--gpu", "4090")
+
+
+@pytest.mark.parametrize(
+    "split, why",
+    [
+        ({"split.count": 3, "split.no": 1}, "2 of 3 parts are not here"),
+        ({"split.count": 1, "split.tensors.count": 99}, "its parts have 6 of 99 tensors"),
+    ],
+)
+def test_a_part_under_another_name_never_fits_by_itself(split, why, tmp_path):
+    path = decoder(tmp_path / "sha256-0badc0de", layers=6)
+    whole = of(path, "--context", 1024, *CARD)
+    assert whole["fits"] is True
+    layers = [(f"blk.{n}.ffn_up.weight", "Q4_K", (1024, 4096)) for n in range(6)]
+    keys = {"general.architecture": "llama", "llama.block_count": 6, "llama.embedding_length": 1024}
+    part = gguf(tmp_path / "blob", {**keys, **split}, layers)
+    answer = of(part, "--context", 1024, *CARD)
+    assert answer["fits"] is None and answer["incomplete"] == why
+    shown = verb("fits", part, "--context", 1024, *CARD).out
+    said = " ".join(shown.split())
+    assert said.startswith(f"Cannot tell whether it fits in 23.64 GiB: {why}; what is here needs")
+    assert "to spare" not in shown
+
+
+def test_a_gguf_without_tensors_and_a_folder_without_all_safetensors_never_fit(tmp_path):
+    keys = {"general.architecture": "llama", "llama.block_count": 6, "llama.embedding_length": 1024}
+    answer = of(gguf(tmp_path / "empty.gguf", keys, []), "--context", 1024, *CARD)
+    assert (answer["fits"], answer["incomplete"]) == (None, "its header names no tensors")
+    config(tmp_path)
+    safetensors(tmp_path / "model-00002-of-00003.safetensors", {"x": (1000, 1000)})
+    answer = of(tmp_path / "config.json", "--context", 1024, *CARD)
+    assert (answer["fits"], answer["incomplete"]) == (None, "2 of 3 parts are not here")
+
+
+def test_parts_that_already_need_more_than_there_is_do_not_fit(tmp_path):
+    keys = {"general.architecture": "llama", "llama.block_count": 1, "llama.embedding_length": 1024}
+    large = [("blk.0.ffn_up.weight", "F16", (1 << 20, 1 << 14))]
+    answer = of(gguf(tmp_path / "m-00001-of-00002.gguf", keys, large), "--context", 1024, *CARD)
+    assert answer["fits"] is False
 
 
 def test_tensors_of_one_and_two_bits_are_counted_by_their_blocks(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,7 +14,7 @@ from helpers.allocator.outcome import ReplayError
 from helpers.allocator.recorded_processes import process_of_trace
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
-from helpers.look.files import whole
+from helpers.look.files import json_of
 
 NEWEST_CHECKED = "2.14.1"
 CANDIDATES = {NEWEST_CHECKED: "2.13 and later", "2.11.0": "2.2 to 2.11", "2.12.1": "2.12"}
@@ -46,7 +45,7 @@ def record_of(path: Path | None) -> Mapping[str, Any]:
     if path is None:
         return {}
     try:
-        record = json.loads(whole(path.with_suffix(".record") / "record.json"))
+        record = json_of(path.with_suffix(".record") / "record.json")
     except (OSError, ValueError):
         return {}
     if not isinstance(record, dict):

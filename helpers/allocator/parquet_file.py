@@ -9,6 +9,7 @@ metadata: header, values of settings, start state, driver calls, notes.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ from helpers.allocator.trace import (
     TraceError,
     possible,
 )
+from helpers.look.files import opened
+from helpers.look.parquet_head import check_parquet
 
+_MAX_HEAD_BYTES = 64 << 20  # with the start state, which is no column
 _MAX_ROWS = 50_000_000
 _COLUMNS = ("op", "id", "size_bytes", "stream", "pool", "time_ns", "address", "frames")
 _METADATA = b"casebook.trace"
@@ -76,6 +80,9 @@ def from_parquet(path: str | Path) -> Trace:
 
     name = Path(path).name
     try:
+        size = os.path.getsize(path)
+        with opened(path) as file:
+            check_parquet(file, size, _MAX_HEAD_BYTES)
         about = pq.read_metadata(path)
         missing = sorted({*_COLUMNS} - {*about.schema.names})
         rest = (about.metadata or {}).get(_METADATA)

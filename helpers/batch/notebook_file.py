@@ -16,7 +16,7 @@ from typing import Any, cast
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import VERDICT_MIME as VERDICT
 from helpers.ground.shapes import Verdict
-from helpers.look.files import whole
+from helpers.look.files import json_of
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 NBFORMAT = 4
@@ -91,12 +91,12 @@ def open_notebook(path: Path) -> Any:
 def read_notebook(path: Path) -> Any:
     """The notebook at ``path`` as nbformat 4. Raises NotebookError where it is broken."""
     try:
-        raw = json.loads(whole(path).decode("utf-8", "replace"))
+        raw = json_of(path)
     except OSError as error:
         why = f"cannot be read: {error.strerror}; expected a notebook"
         raise NotebookError(f"{path}: {why}") from error
-    except (ValueError, RecursionError) as error:
-        why = f"no JSON ({type(error).__name__}); expected a notebook (.ipynb)"
+    except ValueError as error:
+        why = f"no JSON ({str(error)[:80]}); expected a notebook (.ipynb)"
         raise NotebookError(f"{path}: {why}") from error
     version = raw.get("nbformat") if isinstance(raw, dict) else None
     if not isinstance(version, int):

@@ -34,6 +34,7 @@ PLANNED = {
     *("estimate_s", "strikes", "plan_sha256", "tool_version"),
 }
 """What the record of another attempt keeps."""
+MOST_BYTES = 16 << 20
 MOST_VALUES = 100_000  # of one record: a report on the faults of each would not fit into memory
 
 
@@ -78,7 +79,7 @@ def write_run(folder: Path, run: Run) -> None:
 def read_run(path: Path) -> Run:
     """Read one run.json. Raises RecordUnreadable, also where it is not that of its folder."""
     try:
-        raw = whole(path)
+        raw = whole(path, MOST_BYTES)
         if raw.count(b",") > MOST_VALUES:
             many = f"more than {MOST_VALUES:,} values; expected a record; its run counts as unknown"
             raise RecordUnreadable(f"{path}: {many}")

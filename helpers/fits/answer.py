@@ -57,7 +57,8 @@ CACHE = (
 class Answer:
     """What fits: the rows (bytes as they are likely, the least and most they may be, None where
     nothing says so; source), their ceiling, yes, no or None, what each open unknown may be,
-    and what is missing to say more. Its fields are its JSON.
+    what is missing to say more, and which weights are not there (``incomplete``), so that the
+    sum is the least. Its fields are its JSON.
     """
 
     program: str
@@ -70,6 +71,7 @@ class Answer:
     missing: list[str]
     cache: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    incomplete: str = ""
 
 
 def answer(given: Given) -> Answer:
@@ -89,9 +91,13 @@ def answer(given: Given) -> Answer:
     verdict = given.fits
     if verdict is None:
         verdict = _verdict(spare, ceiling, sheets[LOW])
+    if given.incomplete and verdict:
+        verdict = None
     asked = sheets[HIGH] if verdict is None else sheet
     missing = [*given.missing, *_missing(asked, *ASKS)]
-    if verdict is None and None not in spare.values():
+    if given.incomplete:
+        missing.insert(0, given.incomplete)
+    elif verdict is None and None not in spare.values():
         missing.append("what the server measures at start: at least it fits, at most it does not")
     if not sheet.family:
         name = given.program[:40] or "(none)"
@@ -111,6 +117,7 @@ def answer(given: Given) -> Answer:
         missing=missing,
         cache={name: sheet.value(name) for name in CACHE},
         notes=[*given.notes, *_unread(inputs)],
+        incomplete=given.incomplete,
     )
 
 

@@ -19,8 +19,8 @@ _ARRAY = 9
 
 
 class Gguf:
-    """The header of a GGUF file: ``keys`` (long arrays only as their length), ``bytes`` of its
-    tensors, and those of each part.
+    """The header of a GGUF file: ``keys`` (long arrays only as their length), the number of its
+    ``tensors`` and their ``bytes``, and those of each part.
     """
 
     def __init__(self, path: Path):
@@ -34,6 +34,7 @@ class Gguf:
             most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
             raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
         self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
+        self.tensors = int(tensors)
         last = max((self._tensor() for _ in range(tensors)), default=0)
         size = path.stat().st_size
         if size < self.at + last - 4096:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground.units import MIB
+from helpers.look.files import opened
 
 MOST_READ = 32 * MIB
 """Bytes of a header that are read: a GGUF's largest part is its vocabulary, an index of 100,000
@@ -25,8 +26,8 @@ def wrong(path: Path, seen: object, expected: str) -> ValueError:
 
 
 def start_of(path: Path, size: int, at: int = 0) -> bytes:
-    """Bytes of a file, from its start or from ``at``."""
-    with path.open("rb") as file:
+    """Bytes of a regular file, from its start or from ``at``. Raises OSError."""
+    with opened(path) as file:
         file.seek(at)
         return file.read(size)
 

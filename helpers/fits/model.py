@@ -17,12 +17,15 @@ from helpers.fits.servers import table
 from helpers.fits.sheet import Given
 
 INDEX = "model.safetensors.index.json"
+PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.(?:gguf|safetensors)")
 SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
 
 
 def is_model(path: Path) -> bool:
     """Whether a path is a model's folder or file, by its name or its first bytes."""
-    return path.is_dir() or bool(SUFFIX.search(path.name)) or start_of(path, 4) == b"GGUF"
+    if path.is_dir() or SUFFIX.search(path.name):
+        return True
+    return path.is_file() and start_of(path, 4) == b"GGUF"
 
 
 def read_record(path: Path) -> Given:
@@ -76,6 +79,7 @@ def _hugging_face(
     weights = whole_number(_part(index.get("metadata")).get("total_size"))
     if not weights:
         weights = sum(safetensors_bytes(file) for file in files)
+        model.incomplete = _absent_parts(files)
     if weights:
         model.inputs["model_bytes"] = weights
     else:
@@ -135,31 +139,54 @@ def _gguf(path: Path) -> Given:
     kind = str(gguf.keys.get("general.architecture", ""))[:60]
     header = named(gguf.keys, models["gguf"], kind + ".")
     header.setdefault("n_vocab", whole_number(gguf.keys.get("tokenizer.ggml.tokens")))
-    weights, missing = _parts(gguf, path)
+    weights, incomplete = _parts(gguf)
     host = 0
     if "output" in gguf.ends:
         host = gguf.ends.get("token_embd", 0)
     inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
-        missing.append("layers and widths: its header names none")
-        return _note_architecture(Given("llama.cpp", inputs, missing=missing), kind)
+        missing = ["layers and widths: its header names none"]
+        model = Given("llama.cpp", inputs, missing=missing, incomplete=incomplete)
+        return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
         header.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in models["no_window"]:
         header.pop("n_swa", None)
     inputs = {**layer_inputs(header, kind), **inputs}
-    model = Given("llama.cpp", inputs, missing=missing)
+    model = Given("llama.cpp", inputs, incomplete=incomplete)
     return _note_architecture(model, kind)
 
 
-def _parts(gguf: Gguf, path: Path) -> tuple[int, list[str]]:
-    """Bytes of all parts of a split GGUF that lie beside it, and what is not there."""
-    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
-    if match is None:
-        return gguf.bytes, []
-    files = list(path.parent.glob(f"{escape(match[1])}-?????-of-{match[2]}.gguf"))
-    weights = sum(Gguf(file).bytes for file in files)
-    absent = int(match[2]) - len(files)
-    if absent <= 0:
-        return weights, []
-    return weights, [f"{absent} of {int(match[2])} parts"]
+def _parts(gguf: Gguf) -> tuple[int, str]:
+    """Bytes of all parts of a GGUF that lie beside it, and what is not there: by the parts and
+    tensors that its header counts, else by its name.
+    """
+    path = gguf.path
+    match = PART.fullmatch(path.name)
+    parts = [gguf]
+    if match:
+        others = path.parent.glob(f"{escape(match[1])}-?????-of-{match[2]}.gguf")
+        parts += [Gguf(file) for file in others if file.name != path.name]
+    weights = sum(part.bytes for part in parts)
+    named = int(match[2]) if match else 1
+    count = max(named, whole_number(gguf.keys.get("split.count")) or 1)
+    if count > len(parts):
+        return weights, f"{count - len(parts)} of {count} parts are not here"
+    tensors = sum(part.tensors for part in parts)
+    counted = whole_number(gguf.keys.get("split.tensors.count")) or 0
+    if not tensors:
+        return weights, "its header names no tensors"
+    if counted > tensors:
+        return weights, f"its parts have {tensors} of {counted} tensors"
+    return weights, ""
+
+
+def _absent_parts(files: Sequence[Path]) -> str:
+    """How many parts of weights in several files are not there, by their names; empty: none."""
+    counts = [
+        int(match[2]) for match in map(PART.fullmatch, (file.name for file in files)) if match
+    ]
+    count = max(counts, default=0)
+    if count <= len(counts):
+        return ""
+    return f"{count - len(counts)} of {count} parts are not here"

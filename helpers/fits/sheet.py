@@ -27,8 +27,8 @@ Figure = float | str | list[float]
 @dataclass
 class Given:
     """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is
-    ``missing`` and what to say beside it (``notes``), and of a log the ``printed`` results
-    and how it ended (``fits``).
+    ``missing``, which of its weights are not there (``incomplete``), what to say beside it
+    (``notes``), and of a log the ``printed`` results and how it ended (``fits``).
     """
 
     program: str
@@ -39,6 +39,7 @@ class Given:
     notes: list[str] = field(default_factory=list)
     printed: dict[str, Any] = field(default_factory=dict)
     fits: bool | None = None
+    incomplete: str = ""
 
 
 class Missing(Exception):

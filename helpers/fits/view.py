@@ -28,6 +28,10 @@ def headline(answer: Answer) -> str:
         within = f" in {show_bytes(answer.ceiling_bytes)}"
     if answer.fits is None:
         why = "; ".join(answer.missing[:2])
+        if answer.incomplete:
+            least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
+            known = f"{answer.incomplete}; what is here needs at least {least}"
+            return f"Cannot tell whether it fits{within}: {known}"
         if left is None:
             return f"Cannot tell whether it fits{within}: {why}"
         likely = "fits" if left >= 0 else f"does not fit, by {show_bytes(-left)}"

@@ -14,7 +14,7 @@ from helpers.judge import form, table
 from helpers.judge.message_account import Account, account_of
 from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure, figures_of
-from helpers.look.files import whole
+from helpers.look.files import json_of
 from helpers.look.message import Message, of_device
 from helpers.look.messages import read_message, without_footers
 from helpers.look.printed import split_printed
@@ -166,8 +166,8 @@ def evidence_from_case(path: str | Path) -> CaseEvidence:
     looked at.
     """
     try:
-        data = json.loads(whole(path).decode("utf-8", "replace"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = json_of(path)
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
         slip = f"{why}; expected JSON with an object 'evidence'"
         raise ValueError(f"case {path}: {slip}") from error

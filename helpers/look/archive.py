@@ -16,8 +16,10 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-MEMBER_LIMIT_BYTES = 64 << 20
-BUNDLE_LIMIT_BYTES = 256 << 20
+from .files import opened, whole
+
+MEMBER_LIMIT_BYTES = 32 << 20
+BUNDLE_LIMIT_BYTES = 128 << 20
 MEMBER_LIMIT_COUNT = 100_000
 MEMBER_LIMIT_DEPTH = 64
 HEADER_LIMIT_BYTES = 64 << 10
@@ -40,7 +42,7 @@ def read_files(path: Path) -> dict[str, bytes]:
     try:
         if path.is_dir():
             return _read_folder(path)
-        if path.is_file():
+        if path.exists():
             return _read_archive(path)
     except BundleHostile as error:
         raise BundleHostile(f"{path}: {error}; do not use this bundle") from error
@@ -135,7 +137,7 @@ def _read_folder(path: Path) -> dict[str, bytes]:
             size = 0 if folder_too else state.st_size
             limits.check(name, size, folder_too or stat.S_ISREG(state.st_mode))
             if not folder_too:
-                files[name] = full.read_bytes()
+                files[name] = whole(full, MEMBER_LIMIT_BYTES)
     return files
 
 
@@ -161,7 +163,7 @@ class _Limits:
 
 
 def _read_archive(path: Path) -> dict[str, bytes]:
-    with open(path, "rb") as raw:
+    with opened(path) as raw:
         if raw.read(2) != b"\x1f\x8b":
             raise BundleError("no .tar.gz; expected an evidence bundle")
         raw.seek(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import json
 import os
 import re
 import stat
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from helpers.ground.tables import data
 from helpers.ground.units import show_bytes
@@ -25,6 +26,8 @@ from helpers.ground.units import show_bytes
 FILE_LIMIT_BYTES = 1 << 20
 TEXT_LIMIT_BYTES = 64 << 10
 WHOLE_LIMIT_BYTES = 256 << 20  # of a record, a notebook, a case: read whole or not at all
+JSON_LIMIT_BYTES = 64 << 20
+MOST_VALUES = 1_000_000
 MATCH_LIMIT = 5000
 _WILD = re.compile(r"[*?[]")
 
@@ -197,6 +200,20 @@ def whole(path: str | Path, limit_bytes: int = WHOLE_LIMIT_BYTES) -> bytes:
     if len(content) > limit_bytes:
         raise OSError(0, f"larger than {show_bytes(limit_bytes)}", str(path))
     return content
+
+
+def json_of(path: str | Path, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
+    """What a regular file of JSON holds, of bounded size and with a bounded number of values.
+
+    Raises OSError, whose ``strerror`` says what else it is, and ValueError in one line.
+    """
+    content = whole(path, limit_bytes)
+    if content.count(b",") > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES:,} values")
+    try:
+        return json.loads(content.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("values within values without end") from None
 
 
 def _start(path: str | Path, most: int) -> bytes:

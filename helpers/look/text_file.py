@@ -1,6 +1,6 @@
 """A file that should be text, read in bounded memory and time.
 
-It may be a log of any size, a device or a FIFO that nobody writes to. Of a text that is too long
+It may be a log of any size, a device or a FIFO that somebody writes to. Of a text that is too long
 its beginning and its end are read: a failure stands at the end.
 """
 
@@ -59,6 +59,8 @@ def read_text(path: str, descriptor: int | None = None) -> TextFile:
             return _of_file(file, state.st_size)
         stream = _Stream(file)
         if descriptor is None:
+            if stat.S_ISFIFO(state.st_mode):
+                stream.begin()
             is_fed = stat.S_ISFIFO(state.st_mode) or stat.S_ISSOCK(state.st_mode) or file.isatty()
             stream.silent_s = SILENT_S if is_fed else DEVICE_S  # a device has what it has
             stream.until = time.monotonic() + MOST_S
@@ -100,6 +102,13 @@ class _Stream:
         self.first = bytearray()
         self.last = bytearray()
         self.bytes = 0
+
+    def begin(self) -> None:
+        """Read from a FIFO. Raises OSError where nobody has opened it to write (fifo(7))."""
+        block = self.file.read(1)
+        if block == b"":
+            raise OSError(0, "a pipe that nobody writes to", str(self.file.name))
+        self._keep(block or b"")
 
     def read(self) -> TextFile:
         why = ""

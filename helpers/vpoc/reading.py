@@ -9,14 +9,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute, csv, parquet
 
-from helpers.ground.units import plain, show_bytes
+from helpers.ground.units import MIB, plain, show_bytes
 from helpers.look.files import opened
+from helpers.look.parquet_head import check_parquet
 from helpers.vpoc.sessions import by_date, chicago_ns, group, with_zone
 from helpers.vpoc.ticks import (
     INT32_MOST,
@@ -31,6 +32,14 @@ from helpers.vpoc.trades import Array, Trades, TradesError
 
 FILE_LIMIT_BYTES = 16 << 30
 """Of one file of trades, which is held in memory."""
+HEAD_BYTES = 1 << 16
+MOST_COLUMNS = 500
+MOST_ROWS_A_BYTE = 20
+MOST_UNPACKED = 500
+"""Prices and volumes that move take more than a bit of each row, however well they are packed."""
+MOST_LISTED = 20
+PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
+"""How files begin that gzip, bzip2, xz, zstd and zip made."""
 COLUMNS = {
     "price": ("price", "last", "tradeprice", "lastprice", "px", "close"),
     "volume": ("volume", "size", "qty", "quantity", "vol", "lastsize", "lastvolume", "contracts"),
@@ -92,11 +101,19 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
         raise TradesError(f"{path.name}: .npz is no longer read; write CSV or Parquet instead")
     try:
         with opened(path) as file:
-            _bounded(path, os.fstat(file.fileno()).st_size)
-        if path.suffix in (".parquet", ".pq"):
+            size = os.fstat(file.fileno()).st_size
+            _bounded(path, size)
+            is_parquet = path.suffix in (".parquet", ".pq")
+            if is_parquet:
+                check_parquet(file, size)
+            else:
+                _check_head(path, file)
+        if is_parquet:
             with parquet.ParquetFile(path) as whole:
                 groups = (whole.metadata.row_group(at) for at in range(whole.num_row_groups))
-                _bounded(path, sum(group.total_byte_size for group in groups))
+                unpacked = sum(group.total_byte_size for group in groups)
+                _bounded(path, unpacked)
+                _check_packing(path, size, whole.metadata.num_rows, unpacked)
                 roles = column_names(whole.schema_arrow.names, columns, notes, path)
                 table = whole.read([*roles.values()])
         else:
@@ -115,6 +132,25 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
         expected = "expected a whole CSV or Parquet file with numbers for price and volume"
         raise TradesError(f"{path.name}: {words}: {expected}") from None
     return pa.table(arrays)
+
+
+def _check_head(path: Path, file: BinaryIO) -> None:
+    """Refuse a text whose first line names more columns than trades have. Raises TradesError."""
+    head = file.read(HEAD_BYTES)
+    if head.startswith(PACKED):
+        raise TradesError(f"{path.name}: it is packed; unpack it first")
+    columns = head.partition(b"\n")[0].count(b",") + 1
+    if columns > MOST_COLUMNS:
+        seen = f"more than {MOST_COLUMNS} columns in its first {len(head):,} bytes"
+        raise TradesError(f"{path.name}: {seen}: expected columns for time, price and volume")
+
+
+def _check_packing(path: Path, size: int, rows: int, unpacked: int) -> None:
+    """Refuse a file that holds more than trades can be packed into its size. Raises TradesError."""
+    if rows <= MOST_ROWS_A_BYTE * size and unpacked <= MOST_UNPACKED * size + MIB:
+        return
+    seen = f"{rows:,} rows and {show_bytes(unpacked)} in {show_bytes(size)}"
+    raise TradesError(f"{path.name}: {seen}: trades take more room; write it anew")
 
 
 def _options(roles: Mapping[str, str]) -> Any:
@@ -139,7 +175,9 @@ def column_names(
     Raises TradesError.
     """
     plain_names = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in reversed(names)}
-    listed = ", ".join(names)
+    listed = ", ".join(plain(name)[:40] for name in names[:MOST_LISTED])
+    if len(names) > MOST_LISTED:
+        listed += f" and {len(names) - MOST_LISTED} more"
     roles = {}
     for role, usual_names in COLUMNS.items():
         if role in columns:
