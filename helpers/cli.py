@@ -36,6 +36,8 @@ GROUPS = {
 WRITES = "out", "save", "results", "parquet"  # options that name a place to write to
 MOST_COMPLAINT = 1000
 """Columns of an error's line, whatever a file has for names."""
+OF_BATCHES = ("run", "report")
+"""Verbs that write into a batch, which holds the kernel's log."""
 CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
 
 
@@ -133,9 +135,9 @@ def _verb(argv: list[str]) -> int:
         if OUTPUTS.parent == CHECKOUT:  # a folder that the user names keeps the user's own mode
             OUTPUTS.chmod(0o700)
     below = OUTPUTS.resolve() in (out, *out.parents)
-    # What lies below outputs is its owner's alone; a program of the user's keeps the user's own
-    # umask.
-    if not below:
+    # What lies below outputs is its owner's alone, and a batch wherever it lies; a program of the
+    # user's keeps the user's own umask.
+    if not below and arguments.verb not in OF_BATCHES:
         return verbs[arguments.verb](arguments)
     umask.users_umask = os.umask(0o077)
     try:

@@ -286,6 +286,20 @@ def test_a_folder_that_the_user_names_keeps_its_mode_and_what_is_written_there_i
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
+def test_a_batch_is_its_owners_alone_wherever_it_lies(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("name: x\nruns:\n- {notebook: none.ipynb, box: cpu-only}\n")
+    source = ROOT / "tests/notebooks/needs_no_verdict.ipynb"
+    shutil.copy(source, tmp_path / "none.ipynb")
+    named = tmp_path / "named"
+    command = [sys.executable, MAIN, "run", str(plan), "--out", str(named)]
+    done = subprocess.run(command, capture_output=True, text=True, umask=0o022, check=False)
+    assert done.returncode == 0, done.stderr
+    (batch,) = named.iterdir()
+    modes = {path.stat().st_mode & 0o077 for path in [batch, *batch.rglob("*")]}
+    assert modes == {0} and (batch / "index.html").exists()
+
+
 @pytest.mark.slow
 def test_a_batch_leaves_nothing_at_home_and_what_it_leaves_is_its_owners_alone(tmp_path):
     home = tmp_path / "home"

@@ -139,6 +139,33 @@ def test_what_a_trial_leaves_running_is_ended_and_the_box_is_clean(made, tmp_pat
     assert not child.process_of(int(where.read_text())).running
 
 
+DAEMON = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with open(sys.argv[1], "w") as file:
+            file.write(str(os.getpid()))
+        for end in (0, 1, 2):
+            os.close(end)
+        time.sleep(60)
+    os._exit(0)
+os.wait()
+while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
+    time.sleep(0.01)
+"""
+
+
+def test_a_daemon_that_a_trial_leaves_is_ended_before_the_next_and_said(made, tmp_path):
+    where = tmp_path / "pid"
+    found = made([sys.executable, "-c", DAEMON, str(where)])
+    assert found.outcome == "ok" and found.clean == ""
+    assert not child.process_of(int(where.read_text())).running
+    (line,) = found.left_behind
+    assert line.startswith("left behind and ended here: python") and where.read_text() in line
+
+
 def test_py_spy_is_asked_where_it_is_there(tmp_path, monkeypatch):
     fake = tmp_path / "py-spy"
     fake.write_text('#!/bin/sh\necho "asked $*"\n')

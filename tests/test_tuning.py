@@ -11,6 +11,7 @@ import kill_study
 import pytest
 
 from helpers import cli
+from helpers.ground.child import process_of
 from helpers.trials import tuning
 from helpers.trials.tuning import Settings, command, outcome_of
 
@@ -39,6 +40,20 @@ def fails(p):
     return 1
 def dies(p):
     os._exit(3)
+def nan(p):
+    return float("nan")
+def daemon(p):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            import signal
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for end in (0, 1, 2):
+                os.close(end)
+            time.sleep(60)
+        os._exit(0)
+    os.wait()
+    return p["x"]
 def slow(p):
     time.sleep(30 if p["x"] > 0.5 else 0)
     return p["x"]
@@ -145,6 +160,23 @@ def test_a_trial_that_passes_its_time_is_stopped_and_said_and_the_others_go_on(t
     late = [row["params"]["x"] > 0.5 for row in study.results]
     assert [row["outcome"] == "timed_out" for row in study.results] == late
     assert len(late) == 4 and len(lines) == sum(late) > 0
+
+
+def test_an_objective_that_gives_nan_has_failed_as_the_study_says(tuned, storage):
+    study, _ = tuned("nan", 2)
+    assert [row["outcome"] for row in study.results] == ["error", "error"]
+    assert "the objective gave nan" in study.results[0]["message"] and study.best is None
+    assert states_in(storage) == Counter({"FAIL": 2})
+    assert outcome_of({"value": float("nan")}) == "error"
+
+
+def test_a_daemon_of_an_objective_is_ended_and_said(tuned):
+    study, lines = tuned("daemon", 2)
+    assert [row["outcome"] for row in study.results] == ["ok", "ok"]
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        assert line.startswith(f"trial {number}: left behind and ended here: python")
+        assert not process_of(int(line.rpartition("(")[2].rstrip(")"))).running
 
 
 def test_the_command_runs_a_study_and_goes_on_with_it(tmp_path, capsys):

@@ -14,9 +14,9 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from helpers.ground import child
 from helpers.ground.child import CHECKOUT, carrying, oom_kills, process_of, signal_name
 from helpers.ground.workbook_process import MARK, environment
 from helpers.look.files import opened
@@ -31,8 +31,6 @@ START = "import sys; sys.path[:] = [p for p in sys.path if p]; from helpers.batc
 ARGV = [sys.executable, "-c", START, "-f", "{connection_file}"]
 OWN_FAULTS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP")
 LAST_WORDS_BYTES = 8000
-PATIENCE_S = 0.5
-SWEEP_S = 3.0
 SOCKET_PLACES = ("/tmp", "/dev/shm", "/var/tmp")
 LONGEST_PLACE_BYTES = 70  # of the 107 bytes that a unix socket's path may have (unix(7))
 
@@ -139,21 +137,9 @@ def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:
 
     Recognised by the mark in the environment that its kernel was started with, whatever session
     it moved to, and with ``adopted`` also as a descendant of this process (``adopt_orphans``),
-    whatever its environment. What ends by itself within PATIENCE_S is not counted. What SIGKILL
-    does not end within SWEEP_S waits inside the system and is only named.
+    whatever its environment.
     """
-    began = time.monotonic()
-    while (left := _left_behind(mark, adopted)) and time.monotonic() - began < PATIENCE_S:
-        time.sleep(0.05)
-    names: dict[int, str] = {}
-    while left and time.monotonic() - began < PATIENCE_S + SWEEP_S:
-        for pid in left:
-            names.setdefault(pid, _named(pid))
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-        left = _left_behind(mark, adopted)
-    return [name for pid, name in names.items() if pid not in left], [_named(pid) for pid in left]
+    return child.sweep(lambda: _left_behind(mark, adopted))
 
 
 def _left_behind(mark: str, adopted: bool) -> list[int]:
@@ -161,10 +147,6 @@ def _left_behind(mark: str, adopted: bool) -> list[int]:
     if adopted:
         import psutil
 
-        below = [child.pid for child in psutil.Process().children(recursive=True)]
+        below = [process.pid for process in psutil.Process().children(recursive=True)]
         pids |= {pid for pid in below if process_of(pid).running}
     return sorted(pids)
-
-
-def _named(pid: int) -> str:
-    return f"{process_of(pid).name or 'gone'} ({pid})"

@@ -204,6 +204,7 @@ def run(
         records[arm.name, repeat] = record
         if record.not_kept:
             troubles.append(record.not_kept)
+        troubles += (f"{arm.name}, repeat {repeat}: {line}" for line in record.left_behind)
         on_trial(planned, record)
         if record.outcome == "stuck" or record.clean:
             where = "the CPU" if target.pci == "cpu" else f"GPU {target.pci}, which is set aside"

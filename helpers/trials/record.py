@@ -71,7 +71,8 @@ class TrialRecord(Trial):
     that after the imports, of a built-in workload; ``rss_anon_bytes`` is sampled from outside,
     over all of its processes. ``step_s`` has one entry a step, for a built-in workload without
     the time that other programs had the core. ``clean``: why the box is not clean after it, or
-    empty. ``not_kept``: why its record could not be written, or empty.
+    empty; ``left_behind``: processes that lived on, and what was done about them. ``not_kept``:
+    why its record could not be written, or empty.
     """
 
     key: str
@@ -89,6 +90,7 @@ class TrialRecord(Trial):
     step_s: list[float] = []
     stacks: str = ""
     clean: str = ""
+    left_behind: list[str] = []
     not_kept: str = ""
     started_at: str = ""
     notes: list[str] = []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground import umask
-from helpers.ground.child import Ended, Group, watch
+from helpers.ground.child import Ended, Group, Mark, watch
 from helpers.look.files import write_atomic
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
@@ -92,9 +92,11 @@ class _Trial:
         before = driver_used_bytes(self.target.pci)
         kills_before = group.kills()
         listener = Listener(self.workload, self.limits, self.target)
+        mark = Mark()
         try:
-            ended = self._watch(listener, group)
-        except BaseException:  # also an interrupt: the group must not stay
+            ended = self._watch(listener, group, mark)
+        except BaseException:  # also an interrupt: neither the group nor a daemon must stay
+            list(mark.swept())
             group.remove()
             raise
         finally:
@@ -104,6 +106,7 @@ class _Trial:
             group.remove()
             why = listener.events["refused"]["why"]
             raise TrialRefused(f"{self.workload.words}: {why}")
+        left_behind = list(mark.swept())
         clean = "it is stuck in the kernel"
         if ended.how != "stuck":
             pids = sorted(listener.sampler.pids) if listener.sampler else []
@@ -118,13 +121,14 @@ class _Trial:
             killed,
             started_at=started_at,
             clean=clean,
+            left_behind=left_behind,
             notes=list(self._notes("" if group.path else group.why)),
         )
 
-    def _watch(self, listener: Listener, group: Group) -> Ended:
+    def _watch(self, listener: Listener, group: Group, mark: Mark) -> Ended:
         """Start the process in its group, and watch it to its end."""
         own_program = not self.workload.command
-        settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1"}
+        settings = {**self.preset.environ, "PYTHONUNBUFFERED": "1", **mark.variables}
         return watch(
             argv(self.workload, self.python, self.seed, self.target),
             min(self.limits.start_s, self.limits.seconds),
@@ -144,6 +148,7 @@ class _Trial:
         *,
         started_at: str,
         clean: str,
+        left_behind: list[str],
         notes: list[str],
     ) -> TrialRecord:
         ending = ending_of(ended, listener, killed)
@@ -188,6 +193,7 @@ class _Trial:
             step_s=listener.step_s,
             stacks=stacks,
             clean=clean,
+            left_behind=left_behind,
             started_at=started_at,
             notes=notes,
         )

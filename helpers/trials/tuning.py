@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ import optuna
 from optuna.trial import Trial, TrialState
 
 from helpers.ground import umask
-from helpers.ground.child import program, transcript
+from helpers.ground.child import Mark, program, transcript
 from helpers.look.message import of_device, of_host
 from helpers.look.messages import read_message
 from helpers.trials.targets import environment
@@ -70,7 +71,7 @@ def outcome_of(result: Mapping[str, Any]) -> str:
     faulty = any(message.event in ("assert", "fault") for message in messages)
     if context == "dead" or (context != "alive" and faulty):
         return "device_assert"
-    if "value" in result:
+    if "value" in result and not math.isnan(result["value"]):
         return "ok"
     if any(map(of_device, messages)):
         return "oom"
@@ -208,13 +209,18 @@ class _Supervisor:
         """
         ending = ""
         for _ in range(TRIES):
-            answer = transcript(
-                self.command_of(trial.params),
-                self.settings.limit_s,
-                {"result": END_S},
-                env=environment(),
-                umask=umask.users_umask,  # the objective is the user's
-            )
+            mark = Mark()
+            try:
+                answer = transcript(
+                    self.command_of(trial.params),
+                    self.settings.limit_s,
+                    {"result": END_S},
+                    env=environment(more=mark.variables),
+                    umask=umask.users_umask,  # the objective is the user's
+                )
+            finally:
+                for line in mark.swept():
+                    self.say(f"trial {trial.number}: {line}")
             result = answer.last("result")
             if result:
                 return outcome_of(result), result

@@ -24,6 +24,7 @@ from helpers.ground.child.proc import (
     thread_states,
 )
 from helpers.ground.child.sampler import Sampler, stacks_of
+from helpers.ground.child.sweep import Mark, sweep
 from helpers.ground.child.terminal import run_here
 from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
 
@@ -33,6 +34,7 @@ __all__ = [
     "OUTPUTS",
     "Ended",
     "Group",
+    "Mark",
     "Process",
     "Sampler",
     "Transcript",
@@ -51,6 +53,7 @@ __all__ = [
     "signal_name",
     "start",
     "stacks_of",
+    "sweep",
     "thread_states",
     "transcript",
     "watch",

@@ -7,6 +7,7 @@ out of memory none does. It never writes the study's storage, and needs no torch
 
 from __future__ import annotations
 
+import math
 import runpy
 import sys
 import time
@@ -24,7 +25,10 @@ def trial(options: Row) -> Iterator[Row]:
     path, _, function = options["objective"].rpartition(":")
     try:
         objective = runpy.run_path(path, run_name="objective")[function]
-        row["value"] = float(objective(options["params"]))
+        value = float(objective(options["params"]))
+        if math.isnan(value):  # Optuna counts it as failed
+            raise ValueError("the objective gave nan; expected a number")
+        row["value"] = value
     except Exception as error:  # noqa: BLE001 -- whatever the user's objective raises is its result
         row["message"] = f"{type(error).__name__}: {error}"[:4000]
     row["seconds"] = round(time.monotonic() - began, 4)
