@@ -288,7 +288,7 @@ def test_a_folder_that_the_user_names_keeps_its_mode_and_what_is_written_there_i
 
 def test_a_batch_is_its_owners_alone_wherever_it_lies(tmp_path):
     plan = tmp_path / "plan.yaml"
-    plan.write_text("name: x\nruns:\n- {notebook: none.ipynb, box: cpu-only}\n")
+    plan.write_text("name: x\nruns:\n- {notebook: none.ipynb}\n")
     source = ROOT / "tests/notebooks/needs_no_verdict.ipynb"
     shutil.copy(source, tmp_path / "none.ipynb")
     named = tmp_path / "named"

@@ -11,21 +11,21 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 77_700,
+    "allocator": 77_740,
     "batch": 30_050,
     "commands": 13_050,
     "face": 5_300,
-    "fits": 17_200,
-    "ground": 10_650,
-    "judge": 49_520,
-    "look": 54_080,
+    "fits": 17_390,
+    "ground": 11_090,
+    "judge": 50_310,
+    "look": 54_330,
     "rehearse": 17_890,
     "settings": 11_330,
-    "share": 11_660,
+    "share": 11_680,
     "tell": 30_890,
-    "trials": 31_800,
-    "vpoc": 16_000,
-    "TOTAL": 378_010,
+    "trials": 31_810,
+    "vpoc": 16_130,
+    "TOTAL": 380_190,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -28,21 +28,17 @@ GRUB = "/etc/default/grub"
 GRUB_CONF = "/etc/default/grub.d/zz-ttm-limit.cfg"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
 TTM_MODULES = ("ttm", "amdttm", "amd_ttm")
-ROOM = (
-    "# for the running kernel alone: the others keep an initramfs to fall back to; "
-    "see first that /boot has room: df -h /boot"
-)
-DRACUT = f"{ROOM}\nsudo dracut --force"
-UPDATE_INITRAMFS = f'{ROOM}\nsudo update-initramfs -u -k "$(uname -r)"'
-MKINITCPIO = f'{ROOM}\nsudo mkinitcpio -p "$(cat "/usr/lib/modules/$(uname -r)/pkgbase")"'
-DRACUT_REBUILD = (
-    "# every kernel gets a new initramfs; see first that /boot has room: df -h /boot\n"
-    "# where systemd-boot starts it: sudo reinstall-kernels\n"
-    "sudo dracut-rebuild"
-)
+ROOM = "  # for the running kernel; room: df -h /boot"
+DRACUT = f"sudo dracut --force{ROOM}"
+UPDATE_INITRAMFS = f'sudo update-initramfs -u -k "$(uname -r)"{ROOM}'
+MKINITCPIO = f'sudo mkinitcpio -p "$(cat "/usr/lib/modules/$(uname -r)/pkgbase")"{ROOM}'
+DRACUT_REBUILD = "sudo dracut-rebuild  # or reinstall-kernels; room for all: df -h /boot"
 KERNEL_INSTALL = (
-    f'{ROOM}\nsudo kernel-install add "$(uname -r)" "/usr/lib/modules/$(uname -r)/vmlinuz"'
+    f'sudo kernel-install add "$(uname -r)" "/usr/lib/modules/$(uname -r)/vmlinuz"{ROOM}'
 )
+"""Only the running kernel's initramfs is made anew where the tool can do that: the others keep one
+to fall back to, and a small /boot is not filled half way.
+"""
 TRANSACTIONAL = "sudo transactional-update initrd  # a new snapshot: the next boot takes it"
 PROXMOX = f"{UPDATE_INITRAMFS}\nsudo proxmox-boot-tool refresh"
 NOT_KNOWN = "your system's own tool"

@@ -266,9 +266,15 @@ def notebook(path: str) -> str:
 
 def box(name: str) -> str:
     """The name of a box: ``live``, or one that the workbook itself carries."""
-    if name == "live" or name in recorded_names():
+    if name == "live" or name in _recorded():
         return name
     return ""
+
+
+@cache
+def _recorded() -> frozenset[str]:
+    """The recorded boxes, looked up once for all runs of a batch."""
+    return frozenset(recorded_names())
 
 
 def is_gfx(name: str) -> bool:
