@@ -127,9 +127,9 @@ def where_it_stood(stacks: Path) -> list[str]:
     wrote.
     """
     frames = last_words(stacks).rpartition("Current thread")[2].splitlines()[1:]
-    own = [line.strip() for line in frames if line.strip().startswith("File ")]
-    shell = [at for at, line in enumerate(own) if "/IPython/core/interactiveshell.py" in line]
-    return own[: min(shell, default=0)]
+    files = [line.strip() for line in frames if line.strip().startswith("File ")]
+    shell = [at for at, line in enumerate(files) if "/IPython/core/interactiveshell.py" in line]
+    return files[: min(shell, default=0)]
 
 
 def sweep(mark: str, adopted: bool = False) -> tuple[list[str], list[str]]:

@@ -64,16 +64,19 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         advice = f"make room, then: python3 -m helpers report {result.folder}"
         page = f"no page: {error.strerror}; {advice}"
-    told = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
+    state = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
     lines = (f"  {line}" for line in result.unrecorded)
-    say(arguments, told, status_text(view), *lines, f"Open: {page}")
+    say(arguments, state, status_text(view), *lines, f"Open: {page}")
     return result.exit_code
 
 
 def _plan(name: str) -> Path:
     """The plan file: as it is named from here, else one of the workbook's own under that name."""
-    own = CHECKOUT / name
-    return own if own.is_file() and not Path(name).exists() else Path(name)
+    path = Path(name)
+    ours = CHECKOUT / name
+    if ours.is_file() and not path.exists():
+        return ours
+    return path
 
 
 def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
@@ -89,11 +92,13 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
 
     plan = _plan(arguments.plan)
     text = load_plan(plan, arguments.box).text.encode()
-    same = [one for one in _batches(outputs) if text == read("", f"{one.absolute()}/plan.yaml")[0]]
-    if not same:
+    of_this_plan = [
+        batch for batch in _batches(outputs) if text == read("", f"{batch.absolute()}/plan.yaml")[0]
+    ]
+    if not of_this_plan:
         seen = f"no batch of {plan} as it stands below {outputs}"
         raise WrongUse(f"--resume: {seen}; name the batch, or run without")
-    return same[-1]
+    return of_this_plan[-1]
 
 
 def _capture_into(path: Path) -> Path:
@@ -175,12 +180,12 @@ def compare(arguments: argparse.Namespace) -> int:
 def share(text: str) -> float | None:
     """A share such as 1% or 0.01; None for no text. Raises WrongUse."""
     try:
-        found = float(text.rstrip("%")) / (100 if text.endswith("%") else 1) if text else None
+        number = float(text.rstrip("%")) / (100 if text.endswith("%") else 1) if text else None
     except ValueError:
-        found = -1.0
-    if found is not None and not 0 <= found < 1e6:
+        number = -1.0
+    if number is not None and not 0 <= number < 1e6:
         raise WrongUse(f"--allow {text}: expected a share from 0 up, such as 1%")
-    return found
+    return number
 
 
 def peaks(
@@ -198,12 +203,12 @@ def peaks(
     from helpers.allocator.trace_file import read_trace
     from helpers.allocator.views.peaks import peaks_table
 
-    one, two = (with_record(read_trace(path), path) for path in sides)
-    moved = compare_peaks(one, two, sources)
+    before, after = (with_record(read_trace(path), path) for path in sides)
+    moved = compare_peaks(before, after, sources)
     over = allowed is not None and moved.share > allowed
     if as_json:
-        found = {"schema_version": 1, "kind": "trace", **asdict(moved), "share": moved.share}
-        print_json({**found, "allow": allowed, "above": over})
+        answer = {"schema_version": 1, "kind": "trace", **asdict(moved), "share": moved.share}
+        print_json({**answer, "allow": allowed, "above": over})
     else:
         show(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))
         if allowed is not None:

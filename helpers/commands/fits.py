@@ -45,8 +45,8 @@ def fits(arguments: argparse.Namespace) -> int:
     """
     from helpers.fits.view import as_text
 
-    found = answer_for(arguments)
-    return say(arguments, vars(found), as_text(found))
+    answer = answer_for(arguments)
+    return say(arguments, vars(answer), as_text(answer))
 
 
 def answer_for(arguments: argparse.Namespace) -> Answer:

@@ -30,8 +30,8 @@ def headline(answer: Answer) -> str:
         why = "; ".join(answer.missing[:2])
         if answer.incomplete:
             least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
-            known = f"{answer.incomplete}; what is here needs at least {least}"
-            return f"Cannot tell whether it fits{within}: {known}"
+            part = f"{answer.incomplete}; what is here needs at least {least}"
+            return f"Cannot tell whether it fits{within}: {part}"
         if left is None:
             return f"Cannot tell whether it fits{within}: {why}"
         likely = "fits" if left >= 0 else f"does not fit, by {show_bytes(-left)}"

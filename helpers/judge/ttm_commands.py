@@ -252,12 +252,12 @@ def _os_release(bundle: Bundle) -> dict[str, str]:
 def _remark(bundle: Bundle) -> str:
     """What a reader must know of lines that are another distribution's; empty where they are not."""
     row, name = _distribution(bundle)
-    own = _os_release(bundle).get("ID", "")
-    if row is None or name != own and name not in _os_release(bundle).get("ID_LIKE", "").split():
+    system = _os_release(bundle).get("ID", "")
+    if row is None or name != system and name not in _os_release(bundle).get("ID_LIKE", "").split():
         return ""
-    if name == own or own in row["ids"]:
+    if name == system or system in row["ids"]:
         return ""
-    return f"# {_shown(own)} is not in our table and is like {name}, for which these lines are"
+    return f"# {_shown(system)} is not in our table and is like {name}, for which these lines are"
 
 
 def _shown(name: str) -> str:
@@ -399,14 +399,13 @@ def _by_hand(change: Change, row: dict[str, Any]) -> Lines:
 
 def _mechanism(change: Change, bundle: Bundle) -> Lines:
     """What has to be done on a system that is not known, and the question that tells how."""
-    asked = " ".join(TOOL_NAMES)
-    seen = initramfs_tools(bundle)
+    tools = initramfs_tools(bundle)
     run = [
         f"# not known here: {_shown(_os_release(bundle).get('ID', ''))}. Which of these is there?"
     ]
-    if seen:
-        run.append(f"# the configuration of {' and '.join(seen)} lies there")
-    run.append(f"for tool in {asked}; do command -v $tool; done")
+    if tools:
+        run.append(f"# the configuration of {' and '.join(tools)} lies there")
+    run.append(f"for tool in {' '.join(TOOL_NAMES)}; do command -v $tool; done")
     if change.arguments:
         run.append(f"# its boot loader passes to the kernel: {' '.join(change.arguments)}")
         option = f"options {change.modules[0]} pages_limit={change.pages}"
