@@ -57,13 +57,9 @@ def evidence_from_trace(path: str | Path) -> CaseEvidence:
 
     Raises TraceError, one line, where it is none; runs no code of it.
     """
-    return CaseEvidence(program=facts_of_file(path))
-
-
-def facts_of_file(path: str | Path) -> ProgramFacts:
-    """The facts of a trace file on the card that it was recorded on. Raises TraceError."""
     path = Path(path)
-    return facts_of(study_of(with_record(read_trace(path), path), path))
+    study = study_of(with_record(read_trace(path), path), path)
+    return CaseEvidence(program=facts_of(study))
 
 
 def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
