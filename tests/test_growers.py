@@ -61,6 +61,14 @@ def test_the_collection_that_reaches_what_grows_keeps_it(leaking):
     assert where == "losses keeps it (train.py:41 epoch); it is allocated at train.py:13 train"
 
 
+def test_what_one_line_keeps_under_many_keys_is_kept_together(leaking):
+    path, trace, addresses = leaking
+    keys = [keeper([address], f"caches[{address}]") for address in addresses]
+    record_of(path, [keeper(addresses[:2], "batch", lines=["train.py:9 main"]), *keys])
+    (grower,) = growth_of_recording(trace, path).growers
+    assert grower.line == "train.py:41 epoch"
+
+
 def test_what_is_reached_from_no_name_is_kept_by_a_graph(leaking):
     path, trace, _ = leaking
     record_of(path, [keeper([5], "batches"), keeper([7], "losses", graphs=9)])

@@ -94,6 +94,21 @@ def test_the_states_of_an_optimizer_are_named_by_their_keys():
     assert keeper_of("optimizer.state[...]['exp_avg']")["tensors"] == 1
 
 
+def test_what_lies_deep_in_a_kept_object_is_kept_where_the_object_is():
+    trials = {}
+    for rate in (1, 2):
+        trials[rate] = types.SimpleNamespace(moments=[tensor() for _ in range(5)])
+    deep = keeper_of("trials[...].moments[...]")
+    assert deep["collection"] == "trials"
+    (line,) = deep["lines"]
+    assert line.endswith("test_what_lies_deep_in_a_kept_object_is_kept_where_the_object_is")
+
+
+def test_the_entries_of_a_long_dictionary_are_one_name():
+    sessions = {f"user {number}": tensor() for number in range(40)}
+    assert keeper_of("sessions[...]")["tensors"] == len(sessions)
+
+
 def test_a_closure_is_named_by_the_variable_that_it_keeps():
     def closing_over(kept):
         return lambda: kept

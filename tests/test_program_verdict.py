@@ -157,6 +157,15 @@ def test_live_bytes_that_leave_no_room_are_confirmed_by_a_repeat_alone():
     assert program_verdict(replace(over, without_limit=OVER)).confidence == "confirmed"
 
 
+def test_a_card_that_is_nearly_all_live_is_too_small_even_where_a_setting_gets_past_the_request():
+    last = replace(REFUSED, allocated_bytes=CARD - 9 * MIB, reserved_bytes=CARD - MIB)
+    last = replace(last, device_free_bytes=MIB, request_bytes=4 * MIB)
+    past = Replays("expandable_segments:True", peak_bytes=CARD)
+    verdict = program_verdict(replace(FAILED, refusal=last, replays=past))
+    assert (verdict.cause, verdict.confidence) == ("true-capacity", "likely")
+    assert "4.00 MiB more did not fit" in verdict.headline
+
+
 def test_a_repeat_that_a_limit_ended_has_not_passed():
     ended = replace(expandable(True), stopped="--seconds")
     assert program_verdict(replace(FAILED, expandable=ended)).confidence != "confirmed"
@@ -175,6 +184,16 @@ def test_a_second_card_that_nobody_uses_changes_nothing():
     idle = (CardFacts(0, 1, 7 * GIB), CardFacts(1, 0, 0))
     leak = replace(FAILED, cards=idle, growth=GREW, without_limit=OVER)
     assert program_verdict(leak).cause == "user-leak"
+
+
+def test_processes_that_crowd_one_card_beside_an_empty_one_are_spread_unevenly():
+    crowded = CardFacts(0, 2, 9 * GIB)
+    facts = replace(FAILED, refusal=None, exit_code=0, cards=(crowded, CardFacts(1, 0, 0)))
+    verdict = program_verdict(facts)
+    assert verdict.cause == "multi-gpu-imbalance"
+    assert "1 more is empty" in verdict.headline
+    alone = replace(facts, cards=(crowded,))
+    assert program_verdict(alone).cause == "true-capacity"
 
 
 def test_a_program_that_ran_to_its_end_is_healthy_whether_it_caught_an_out_of_memory_or_none():

@@ -6,6 +6,7 @@ out of memory, from which names the tensors of that moment were reached.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -222,9 +223,18 @@ def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | N
     sum of losses; none of a forward, whose graph is that of the running step.
     """
     reached = [sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows]
-    most = max(reached, default=0)
+    together: Counter[tuple[str, ...]] = Counter()
+    for row, size in zip(rows, reached, strict=True):
+        together[_place_of(row)] += size
+    most = max(together.values(), default=0)
     if most >= LEAST_SHARE * sum(blocks.values()) > 0:
-        best = [row for row, size in zip(rows, reached, strict=True) if size == most]
+        there = [
+            (size, row)
+            for row, size in zip(rows, reached, strict=True)
+            if together[_place_of(row)] == most
+        ]
+        largest = max(size for size, _ in there)
+        best = [row for size, row in there if size == largest]
     elif sum(reached) <= sum(blocks.values()) / 2:
         best = _joining_graphs(rows)
     else:
@@ -256,6 +266,11 @@ def _carries_state(rows: list[dict[str, Any]]) -> bool:
     return any(
         row["bytes"] > MIN_BLOCK_BYTES and not row["collection"] for row in _joining_graphs(rows)
     )
+
+
+def _place_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """Where a row's tensors are kept: the lines that keep them, else the name."""
+    return tuple(row.get("lines") or ()) or (row["where"], row["collection"] or row["name"])
 
 
 def _shown(row: dict[str, Any]) -> Keeper:

@@ -278,6 +278,8 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
         for device in _rows_in(process, "devices"):
             stats.setdefault(device.get("index", 0), []).append(device.get("stats", {}))
     together = {use["index"]: use for use in _rows_in(record, "devices")}
+    for index in together:
+        stats.setdefault(index, [])
     cards = []
     for index, processes in sorted(stats.items()):
         peaks = [row.get("reserved_bytes.all.peak", 0) for row in processes]
@@ -286,7 +288,7 @@ def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:
             for row in processes
         )
         use = together.get(index)
-        needed = max(peaks)
+        needed = max(peaks, default=0)
         users = min(1, needed)
         if use:
             needed = use["sum_bytes"]

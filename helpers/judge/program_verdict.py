@@ -103,12 +103,16 @@ def _one_card_is_overfull(facts: ProgramFacts) -> bool:
 
 
 def _even_shares_fit(facts: ProgramFacts) -> bool:
-    """Whether each of several cards in use would hold an even share of all that is needed."""
+    """Whether each of several cards would hold an even share of all that is needed: of those in
+    use, and of those that the job leaves empty, for a process each.
+    """
     needed = [card.bytes for card in facts.cards if card.processes]
     total = sum(needed)
     if facts.refusal is not None:
         total += facts.refusal.request_bytes
-    return len(needed) > 1 and total <= len(needed) * facts.usable_bytes
+    processes = sum(card.processes for card in facts.cards)
+    holding = max(len(needed), min(len(facts.cards), processes))
+    return holding > 1 and total <= holding * facts.usable_bytes
 
 
 def _overfull_together(facts: ProgramFacts) -> CardFacts | None:
@@ -207,7 +211,9 @@ def _is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
         return True
     no_setting = facts.replays is not None and facts.replays.passes_with is None
     expandable_failed = facts.expandable is not None and not facts.expandable.stopped
-    return refusal.missing_bytes > 0 or no_setting or expandable_failed
+    if refusal.missing_bytes > 0 or no_setting or expandable_failed:
+        return True
+    return refusal.allocated_bytes >= NEARLY_FULL * refusal.usable_bytes
 
 
 def _only_its_limit_refuses(facts: ProgramFacts, refusal: Refusal) -> bool:
@@ -385,6 +391,8 @@ def _uneven(facts: ProgramFacts) -> Verdict:
     the_others = f"the other {len(others)} cards hold at most {show_bytes(most)} each"
     if len(others) == 1:
         the_others = f"the other card holds {show_bytes(most)}"
+    if not most:
+        the_others = f"{len(others)} more {'is' if len(others) == 1 else 'are'} empty"
     title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
     evidence = [
         _size(f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}")
@@ -587,6 +595,10 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         title = (
             f"No setting finds a free piece of {request} in the {usable} that the program can use"
         )
+        if _requests_pass(facts):
+            live = show_bytes(refusal.allocated_bytes)
+            title = f"{live} of the {usable} that the program can use is in use, and {request} "
+            title += "more did not fit"
     evidence = [_of_refusal(facts, refusal)]
     if repeat is not None:
         evidence.insert(0, _of_repeat(repeat, facts))

@@ -15,6 +15,7 @@ import gc
 import inspect
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import time
@@ -31,6 +32,8 @@ MOST_OBJECTS = 400_000
 MOST_KEEPERS = 40
 MOST_LINES = 4
 LONGEST_KEY = 40
+MOST_NAMED = 16
+"""A dictionary of more entries is one of data, and its entries are one name together."""
 ANY = "[...]"
 OPERATORS = os.path.join("torch", "_ops.py")
 OF_MODULES = ("_parameters", "_buffers", "_modules")
@@ -153,7 +156,7 @@ class _Walk:
         self._ends_at = time.monotonic() + LONGEST_S
 
     def run(self) -> None:
-        for roots in (_frames_own(), _modules_own(), _left_behind(), _frames_of_libraries()):
+        for roots in (_frames_own(), _modules_own(), _left_behind(), *_frames_of_libraries()):
             waiting = collections.deque(roots)
             while waiting and self.complete:
                 step = waiting.popleft()
@@ -185,10 +188,12 @@ def _frames_own() -> Iterator[Step]:
             yield from _variables(frame, "variable")
 
 
-def _frames_of_libraries() -> Iterator[Step]:
-    for frame in _running_frames():
-        if not _is_own(frame.f_code.co_filename):
-            yield from _variables(frame, "variable")
+def _frames_of_libraries() -> list[list[Step]]:
+    """The variables of each running function of a library, the outermost function first: what a
+    caller has outlives what it handed on.
+    """
+    frames = [frame for frame in _running_frames() if not _is_own(frame.f_code.co_filename)]
+    return [list(_variables(frame, "variable")) for frame in reversed(frames)]
 
 
 def _running_frames() -> Iterator[types.FrameType]:
@@ -268,8 +273,10 @@ def _inside(step: Step) -> Iterator[Step]:
 
 
 def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
-    for key, entry in list(dict.items(inside)):
-        yield _further(step, entry, f"{step.name}[{_key(key)}]", container=inside)
+    entries = list(dict.items(inside))
+    for key, entry in entries:
+        written = ANY if len(entries) > MOST_NAMED else f"[{_key(key)}]"
+        yield _further(step, entry, step.name + written, container=inside)
 
 
 def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
@@ -366,17 +373,35 @@ def _find_lines(keepers: list[Keeper]) -> None:
         if keeper.kind == "cache":
             keeper.lines = [keeper.where]
             continue
-        if not (keeper.collection or keeper.graphs):
-            continue
-        for path in sorted(sources, key=lambda path: not _is_in(keeper.where, path)):
-            numbers = keeping_lines(sources[path], keeper.collection or keeper.name)[:MOST_LINES]
-            if numbers:
-                functions = functions_by_line(sources[path])
-                keeper.lines = [
-                    f"{place(path, number)} {functions.get(number, '<module>')}"
-                    for number in numbers
-                ]
+        for collection in _collections(keeper):
+            keeper.lines = _lines_of(collection, keeper, sources)
+            if keeper.lines:
+                keeper.collection = keeper.collection and collection
                 break
+
+
+def _collections(keeper: Keeper) -> list[str]:
+    """What a line of the program may put into to keep this: the longest collection on the way,
+    else one of those in which it lies, from within.
+    """
+    if not keeper.collection:
+        return [keeper.name] if keeper.graphs else []
+    outer = [
+        keeper.collection[: key.start()] for key in re.finditer(r"(?<!\])\[", keeper.collection)
+    ]
+    return [keeper.collection, *reversed(outer)]
+
+
+def _lines_of(collection: str, keeper: Keeper, sources: dict[str, str]) -> list[str]:
+    """The lines that put something into a collection, of the first source that has such."""
+    for path in sorted(sources, key=lambda path: not _is_in(keeper.where, path)):
+        numbers = keeping_lines(sources[path], collection)[:MOST_LINES]
+        if numbers:
+            functions = functions_by_line(sources[path])
+            return [
+                f"{place(path, number)} {functions.get(number, '<module>')}" for number in numbers
+            ]
+    return []
 
 
 def _is_in(where: str, path: str) -> bool:
