@@ -166,7 +166,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             growers=growers,
             is_longer=seen is longer,
             ended_well=ended_well,
-            may_be_one_step=_carries_state(rows) and not seen.backward.any(),
+            may_be_one_step=not seen.backward.any() and _hand_on_a_state(growers, rows),
         )
         shown.append(recorded)
         if growers or not _sums_losses(rows):
@@ -256,15 +256,26 @@ def _sums_losses(rows: list[dict[str, Any]]) -> bool:
     makes of the one before: each could have gone backward by itself.
     """
     joining = _joining_graphs(rows)
-    return bool(joining) and all(
-        row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining
-    )
+    if not joining or _carries_state(rows):
+        return False
+    return all(row["bytes"] <= MIN_BLOCK_BYTES * max(1, row["length"]) for row in joining)
+
+
+def _hand_on_a_state(growers: tuple[KeptGrower, ...], rows: list[dict[str, Any]]) -> bool:
+    """Whether no collection keeps what grows, and a state joins the passes."""
+    collections = [row for row in growers if row.keeper is not None and row.keeper.length]
+    return not collections and _carries_state(rows)
 
 
 def _carries_state(rows: list[dict[str, Any]]) -> bool:
-    """Whether a variable larger than a loss is made anew of what it was, with its graph."""
+    """Whether a variable larger than a loss is made anew of what it was, with its graph, outside
+    of a forward; the forward that runs may have it too, under that name.
+    """
+    variables = [row for row in rows if row["graphs"] and not row["collection"]]
     return any(
-        row["bytes"] > MIN_BLOCK_BYTES and not row["collection"] for row in _joining_graphs(rows)
+        row["bytes"] > MIN_BLOCK_BYTES
+        and not all(line.endswith(" forward") for line in row.get("lines") or ())
+        for row in variables
     )
 
 

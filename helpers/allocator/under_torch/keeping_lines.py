@@ -22,6 +22,9 @@ HOOKS = {
 }
 """Collections of a module or a tensor, and the methods of torch that put a hook into them."""
 
+MOVING = frozenset("contiguous cuda double float half to".split())
+"""Methods of a tensor after which it is the same elsewhere: a name bound to that keeps nothing."""
+
 OF_OPTIMIZERS = ("state", "param_groups")
 """Collections of an optimizer: what is added to them is added to the optimizer."""
 
@@ -85,11 +88,17 @@ def _is_made_of(node: ast.Assign, name: str) -> bool:
     """
     targets = [part for target in node.targets for part in _parts(target)]
     bound = any(_is_named(target, name) for target in targets)
-    if not bound:
+    if not bound or _is_moved(node.value):
         return False
     return any(
         isinstance(part, ast.expr) and _is_named(part, name) for part in ast.walk(node.value)
     )
+
+
+def _is_moved(value: ast.expr) -> bool:
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
+        return False
+    return value.func.attr in MOVING
 
 
 def _parts(target: ast.expr) -> list[ast.expr]:
