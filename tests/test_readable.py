@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 78_050,
+    "allocator": 78_200,
     "batch": 30_050,
     "commands": 13_050,
     "face": 5_300,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_890,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 380_560,
+    "TOTAL": 380_710,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
