@@ -58,7 +58,7 @@ def test_near_capacity_with_stranded_memory_shows_both_and_names_the_rehearsal_a
 
 def test_a_box_without_a_gpu_is_told_to_look_for_one_and_not_for_its_driver():
     verdict = judged("cpu-only")
-    assert "on the bus" in verdict.title and "driver" not in verdict.next_step.what
+    assert "PCI bus" in verdict.title and "driver" not in verdict.next_step.what
     assert "dmesg" not in verdict.next_step.command
 
 
@@ -205,7 +205,7 @@ def test_a_request_that_the_cache_would_have_met_speaks_against_a_card_too_small
     step = verdict.next_step
     assert (verdict.cause, len(verdict.against)) == ("true-capacity", 1)
     assert "16.00 MiB" in against.says and against.reading.show() == "1.41 GiB"
-    assert "16.00 MiB failed beside 33.56 MiB free and 1.41 GiB cached" in step.what
+    assert "16.00 MiB failed with 33.56 MiB free and 1.41 GiB cached" in step.what
     assert step.what.endswith("first try preset cuda-expandable, which joins cached pieces")
     preset = presets.load("cuda-expandable")
     (line,) = (f"export {name}={value}" for name, value in preset.environ.items())

@@ -216,7 +216,7 @@ def test_the_next_step_of_an_entry_is_filled_in_with_nothing_at_hand():
         step = next_step(failure, {}, CaseEvidence())
         assert step.what, failure.id
         assert not PLACEHOLDER.search(step.what + step.command), failure.id
-        assert max(map(len, typed(step.command, "     ")), default=0) <= 80, failure.id
+        assert max(map(len, typed(step.command, "     ")), default=0) <= 100, failure.id
 
 
 # -- a newcomer -----------------------------------------------------------------------------------

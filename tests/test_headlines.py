@@ -51,7 +51,7 @@ def test_each_row_is_of_a_failure_and_its_gaps_are_numbers_or_what_speaks_for_it
         ("strix-halo-1-found", "Linux gives the GPU only half of the RAM: 62.54 GiB of 125.08 GiB"),
         ("strix-halo-3-gttsize", "raised the GTT to 120.00 GiB, and programs still get 62.54 GiB"),
         ("cuda-24gb-tuning", "This process holds 22.88 GiB of the card's 23.56 GiB"),
-        ("rx7900xt-container", "19.98 GiB of the GPU's memory is in use, and no process"),
+        ("rx7900xt-container", "19.98 GiB of the GPU's memory is used by something"),
     ],
 )
 def test_a_recorded_box_is_named_by_its_own_numbers(box, words):
@@ -74,7 +74,7 @@ def test_a_recorded_box_is_named_by_its_own_numbers(box, words):
         (
             "[ 8123.4] Out of memory: Killed process 5150 (ray::Trainer) total-vm:90000000kB, "
             "anon-rss:41943040kB, file-rss:0kB",
-            "The kernel killed ray::Trainer (pid 5150), which held 40.00 GiB of host memory",
+            "The kernel killed ray::Trainer (pid 5150), which used 40.00 GiB of RAM",
         ),
         (
             "ValueError: To serve at least one request with the model's max seq len (65536), "
@@ -84,11 +84,11 @@ def test_a_recorded_box_is_named_by_its_own_numbers(box, words):
         ),
         (
             "out of resource: shared memory, Required: 163840, Hardware limit: 102400.",
-            "One kernel wants 160.00 KiB of on-chip memory and may have 100.00 KiB",
+            "One GPU kernel needs 160.00 KiB of on-chip memory, but only 100.00 KiB is allowed",
         ),
         (
             "RuntimeError: CUDA error: out of memory",
-            "got no memory, not a framework's allocator; still open",
+            "got no memory, not a framework's allocator; possible causes",
         ),
     ],
 )
@@ -115,14 +115,14 @@ def test_a_title_says_what_stays_open():
     assert "one step needs too much, or each step keeps more" in title(FULL)
     in_pieces = oom("3.50 GiB", "23.50 GiB", "3.10 GiB", "18.40 GiB", "1.20 GiB")
     assert title(in_pieces).startswith(
-        "3.50 GiB was refused with 3.10 GiB free of 23.50 GiB; still open: "
+        "A request of 3.50 GiB failed with 3.10 GiB free of 23.50 GiB; possible causes: "
     )
 
 
 # -- how much speaks for it -----------------------------------------------------------------------
 def test_evidence_is_counted_by_what_was_read_and_not_by_lines_of_arithmetic():
     verdict = diagnose(evidence_from_message(FULL))
-    assert len(verdict.evidence) > 3 and "(1 for it" in brief(verdict)
+    assert len(verdict.evidence) > 3 and ": 1 for it" in brief(verdict)
     layers = diagnose(evidence_from_bundle(open_box("strix-halo-1-found")))
     sums = [row for row in layers.evidence if row.id.startswith("sum-")]
-    assert len(sums) > 1 and f"({len(layers.evidence) - len(sums) + 1} for it" in brief(layers)
+    assert len(sums) > 1 and f": {len(layers.evidence) - len(sums) + 1} for it" in brief(layers)

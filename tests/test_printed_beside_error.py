@@ -77,7 +77,7 @@ def test_what_is_in_use_less_what_is_listed_is_held_by_none_of_them():
 def test_room_on_the_card_beside_a_refusal_is_said_and_decides_nothing():
     verdict = diagnose(evidence_from_message(BARE + TABLE.format(used=2200, held=9)))
     assert verdict.cause == "cannot-tell"
-    assert "Free of 23.65 GiB" in shown(verdict)
+    assert "Free, of 23.65 GiB" in shown(verdict)
     assert "room-beside-refusal" not in names(BARE + TABLE.format(used=23000, held=9))
 
 
@@ -105,7 +105,7 @@ def test_a_count_of_failures_in_a_table_is_no_statement_of_a_failure():
 def test_a_report_that_was_made_after_the_failure_bounds_what_failed():
     verdict = diagnose(evidence_from_message(REPORT.format(free=10737418240)))
     assert verdict.cause == "cannot-tell"
-    assert "Free of 11.99 GiB" in shown(verdict) and "torch then held 2.00 GiB" in shown(verdict)
+    assert "Free, of 11.99 GiB" in shown(verdict) and "torch then held 2.00 GiB" in shown(verdict)
     assert "caching allocator" not in shown(verdict)
     assert "room-beside-refusal" not in names(REPORT.format(free=1073741824))
 

@@ -410,14 +410,14 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
         "a reading",
         "Next step",
         "Evidence",
-        "The sums of the message",
+        "What the numbers of the message add up to",
         "line 1",
         "Against",
     )
-    assert text.count("line 2") == 1 and "the log: look" in text and "Still open" not in text
+    assert text.count("line 2") == 1 and "the log: look" in text and "still possible" not in text
 
 
-@pytest.mark.parametrize("mark", ["(filled in)", "(said, not measured)"])
+@pytest.mark.parametrize("mark", ["(reconstructed)", "(stated, not measured)"])
 def test_of_long_words_the_card_may_cut_the_end_and_never_that_no_machine_printed_them(mark):
     long = Evidence(id="e", reading=seen(1, "bytes", "x"), says=f"{'word ' * 60}{mark}")
     html = verdict_html(verdict("user-leak", evidence=[long]))
@@ -577,7 +577,7 @@ def test_what_was_checked_and_is_fine_is_said_and_what_was_not_seen_is_not(box, 
     said = "\n".join(words_of_box.fine(open_box(box)))
     assert all(words in said for words in fine.split("; "))
     assert not any(words in said for words in not_said.split("; "))
-    assert "filled in)" in words_of_box.machine_line(open_box(box))
+    assert "reconstructed)" in words_of_box.machine_line(open_box(box))
 
 
 def of_boot(boot_id):

@@ -87,7 +87,7 @@ PROSE = (
 def test_prose_is_not_read_and_the_answer_asks_for_the_output_itself(place):
     verdict = diagnose(case_evidence({place: PROSE}))
     assert (verdict.cause, verdict.confidence) == ("cannot-tell", "weak")
-    assert "Paste the output itself" in verdict.summary
+    assert "Paste the program's output itself" in verdict.summary
     assert verdict.next_step.command == "python your_program.py 2>&1 | tee error.txt"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     from helpers.judge.next_step import recovery
     from helpers.tell import verdict
     from helpers.tell.message import not_used
-    from helpers.tell.prose import typed
+    from helpers.tell.prose import SCREEN, typed, wrapped
 
     with waits_for("reading and weighing what is there"):
         evidence = _evidence(arguments)
@@ -57,10 +58,12 @@ def diagnose(arguments: argparse.Namespace) -> int:
         show("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):
         if number == 1:
-            print("\nIf it comes to that, mildest first (printed, never run)")
-        show(f"  {number}. {step.what}", *typed(step.command, "     "))
+            print("\nIf nothing else helps, the mildest step first (printed here, never run)")
+        lines = wrapped(f"{number}. {step.what}", "  ", "     ", SCREEN)
+        print("\n".join([*lines, *typed(step.command, "     ")]))
         if arguments.wide:
-            print(f"     before it: {step.precondition}; it may harm: {step.blast_radius}")
+            for limit in verdict.limits(step):
+                print("\n".join(wrapped(limit, "     ", "       ", SCREEN)))
     if arguments.wide:
         print("\n" + "\n\n".join(map(str, _tables(evidence))))
     return 0
@@ -140,6 +143,8 @@ def _pasted(name: str) -> CaseEvidence:
         file = read_text(name, sys.stdin.fileno() if own else None)
         kind = not_text(file.start)
         pasted = evidence_from_message("" if kind else file.text)
+        if not own:
+            pasted = replace(pasted, log=shlex.quote(name))
         if pasted.error_text.strip():
             return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
         snapshot = "; a memory snapshot is read by: python3 -m helpers diagnose FILE"

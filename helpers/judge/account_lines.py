@@ -48,7 +48,7 @@ def request_line(message: Message) -> str:
         digits = show_bytes(size.precision_bytes)
         return (
             f"{asked}: torch rounds up to 2 MiB, so the tensor may be up to 2 MiB smaller; "
-            f"the printed digits leave {digits} open"
+            f"+- {digits} of rounding"
         )
     remainder = size.bytes % SMALL_SEGMENT_BYTES
     is_multiple = min(remainder, SMALL_SEGMENT_BYTES - remainder) <= margin
@@ -99,7 +99,7 @@ def _shares(sums: MessageSums) -> Iterator[str]:
             "use on the device"
         )
         says_by_whom = sums.own or sums.held or sums.others
-        yield in_use if says_by_whom else f"{in_use}: the message does not say by whom"
+        yield in_use if says_by_whom else f"{in_use}; the message does not say who uses it"
     if sums.held and message.allocated and sums.stranded:
         yield _torch_parts(sums)
     if message.private_pools:

@@ -46,8 +46,8 @@ def account_observations(account: Account) -> Iterator[Decided]:
     if requested is None:
         if account.stranded and account.held and message.allocated:
             says = (
-                f"torch had {account.held.text} reserved and {message.allocated.text} of it "
-                "allocated; the size that was asked for is not printed"
+                f"Cached by PyTorch: it had {account.held.text} reserved and "
+                f"{message.allocated.text} allocated; the size of the request is not printed"
             )
             yield "request-not-printed", account.stranded.bytes, says
         return
@@ -85,22 +85,22 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
     """What is reserved and unallocated, and whether it would have held the request."""
     held = account.held
     free = account.message.free
-    unused = "Reserved and unallocated after the flush, at least the"
+    unused = "Cached by PyTorch after the flush, enough for the"
     if account.fragmentation == LIKELY:
-        says = f"{unused} {requested.text} asked for, and the sum would fit"
+        says = f"{unused} {requested.text} requested if it were in one piece"
         yield "stranded-decides", stranded.bytes, says
     elif account.fragmentation == POSSIBLE:
         says = (
-            f"{unused} {requested.text} asked for: whether one piece of it was large enough "
-            "only a memory snapshot tells"
+            f"{unused} {requested.text} requested; only a memory snapshot shows whether one piece "
+            "of it was large enough"
         )
         yield "stranded-possible", stranded.bytes, says
     elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
         lacking = show_bytes(requested.bytes - free.bytes)
         over = show_bytes(free.bytes + stranded.bytes - requested.bytes)
         says = (
-            f"Cached: {lacking} are missing without joining it to the {free.text} free, and "
-            f"{over} are left over with it"
+            f"Cached by PyTorch; the {free.text} free alone is {lacking} too little, both joined "
+            f"leave {over} over"
         )
         yield "free-and-stranded", stranded.bytes, says
         if expandable_may_help(account):
@@ -136,8 +136,8 @@ def _of_shares(
     if named and named >= NAMED_SHARE * outside:
         yield "outside-named", named, ""
     says = (
-        f"Of {total.text} this process has {show_bytes(process)}, {free.text} is free, the "
-        "rest is outside it"
+        f"In use outside this process, of {total.text}; this process has {show_bytes(process)}, "
+        f"and {free.text} is free"
     )
     if outside > max(total.bytes // 2, process):
         yield "outside-most", outside, says
@@ -165,14 +165,14 @@ def _of_own_memory(
     if stranded > max(requested.bytes, process // 4):
         return
     if free.bytes + stranded < requested.bytes:
-        end = "with what is free and what it has cached the request would not have been met"
+        end = "free and cached memory together were not enough for the request"
     # Most of it is cached: whether that could have served the request is open.
     elif 2 * stranded <= process and process >= NEAR_END * total.bytes:
-        end = "the card is at its end"
+        end = "the card is full"
     else:
         return
     if account.own is None and account.held:
         rest = show_bytes(total.bytes - free.bytes - account.held.bytes)
         end = f"{end}; {rest} more is in use, by its context, a desktop or others"
         process = account.held.bytes
-    yield "ours-fills", process, f"This process holds it, of {total.text}: {end}"
+    yield "ours-fills", process, f"Used by this process, of {total.text}: {end}"

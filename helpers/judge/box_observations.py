@@ -198,7 +198,7 @@ def _of_pools(bundle: Bundle, card: Gpu) -> Iterator[Observation]:
     with_free = [pool for pool in (card.pools if card.integrated else totals) if pool.free.ok]
     largest = max(with_free, key=lambda pool: pool.total.bytes, default=None)
     if largest is not None:
-        says = f"Free on {card.pci}, of {largest.total.show()}, says {largest.layer}"
+        says = f"Free on {card.pci} of {largest.total.show()}, according to {largest.layer}"
         yield _observed("free:" + card.pci, largest.free, says)
     used = next((pool.used for pool in totals if pool.used.ok), None)
     if used is not None and card.unattributed.ok and not card.integrated:
@@ -232,18 +232,18 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What is in use and held by no process that is seen, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    says = f"In use on {card.pci}, and held by no process that is seen here"
+    says = f"In use on {card.pci} by no process that is visible here"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return
     yield _observed("unattributed", rest, says)
     for spot in card.blind_spots:
         reading = seen(spot, "text", place)
-        yield _observed("blind-spot", reading, "The holder may be hidden from here")
+        yield _observed("blind-spot", reading, "The process that uses it may be hidden from here")
     unlisted = _unlisted_openers(bundle, card)
     if unlisted:
         reading = seen(", ".join(unlisted), "text", "device_files")
-        says = "They have the device open, and no list says what they hold"
+        says = "These processes have the device open, and no list says how much they hold"
         yield _observed("device-open", reading, says)
     elif not card.blind_spots:
         reading = seen("all", "text", place)

@@ -37,6 +37,7 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     for observation in observations:
         rows += _of_observation(observation)
     rows.append(("chip", evidence.fact("gfx")))
+    rows.append(("log", evidence.log))
     for name in ("address", "pod"):
         for match in form(name).finditer(evidence.error_text):
             rows.append((name, match[0]))
@@ -69,7 +70,7 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
     if message.capacity:
         yield "capacity", message.capacity.text.replace(" ", "")
     if message.free:
-        yield "free", f"{message.free.text} were free"
+        yield "free", f"{message.free.text} was free"
     if requested and message.event not in SILENT:
         yield "refused", show_bytes(requested.bytes)
     if message.share and message.free and message.capacity and requested:
@@ -82,9 +83,9 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         if expandable_may_help(account):
             yield "preset", "cuda-expandable"
     if message.tokens and message.fits_tokens:
-        yield "context", f"{message.tokens} tokens were asked for, {message.fits_tokens} fit"
+        yield "context", f"{message.tokens} tokens were requested, {message.fits_tokens} fit"
     elif requested and message.cache:
-        yield "context", f"{requested.text} are needed, {message.cache.text} are there"
+        yield "context", f"{requested.text} is needed, {message.cache.text} is available"
 
 
 def _missing(account: Account) -> str:
@@ -101,10 +102,10 @@ def _missing(account: Account) -> str:
         need = message.allocated.bytes + requested.bytes
         lacking = max(lacking, need - account.limit.bytes)
     if lacking > 0:
-        return f"at least {show_bytes(lacking)} are missing"
+        return f"at least {show_bytes(lacking)} is missing"
     sizes = (("free", message.free), ("cached", account.stranded))
     parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
-    return f"{requested.text} failed beside {' and '.join(parts)}" if parts else ""
+    return f"{requested.text} failed with {' and '.join(parts)}" if parts else ""
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:

@@ -215,7 +215,7 @@ def _open(
     if not rows:
         rows = [_nothing_used(evidence)]
     step = NextStep(
-        what=f"Take the reading that decides: {missing[0].reading}",
+        what=f"Still needed: {missing[0].reading}",
         command=missing[0].how,
         precondition="the program is running or has just failed",
     )
@@ -240,17 +240,16 @@ def _summary_of_open(
     """What stays open, or why nothing could be made of what was handed over."""
     if near:
         causes = "; ".join(row.failure.title.rstrip(".") for row in near)
-        summary = f"The evidence leaves open: {causes}."
+        summary = f"These causes are possible: {causes}."
     elif _is_prose_alone(evidence, observations):
         summary = (
-            "No line in it is known as one that a program prints when it fails, and a "
-            "description in words "
-            "is not read. Paste the output itself, from the first error on."
+            "No line of the text is a known error message, and descriptions in words are not read. "
+            "Paste the program's output itself, from the first error on."
         )
     elif observations:
-        summary = f"What was read names no cause: {_listed(observations[:3])}."
+        summary = f"These readings show no cause: {_listed(observations[:3])}."
     else:
-        summary = "Nothing that was handed over explains a failure."
+        summary = "Nothing in what you gave explains a failure."
     if evidence.unused and not observations:
         unused = evidence.unused[:200].rstrip(".")
         summary += f" {unused[:1].upper()}{unused[1:]}."
@@ -268,7 +267,7 @@ def _nothing_used(evidence: CaseEvidence) -> Evidence:
     """How much text was read, where nothing of it could be used."""
     length = sum(len(text) for _, _, text in evidence.texts)
     reading = seen(f"{length} characters", "text", "the text handed over")
-    return Evidence("read", reading, "Read, and none of it could be used")
+    return Evidence("read", reading, "The text was read, but no line of it is a known error")
 
 
 def _reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
@@ -298,14 +297,14 @@ def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
         cause="cannot-tell",
         confidence="weak",
         state="healthy",
-        title=f"Nothing wrong was seen: {sizes} free" if sizes else "Nothing wrong was seen",
-        summary="No failure was handed over.",
+        title=f"No problem found: {sizes} of GPU memory is free" if sizes else "No problem found",
+        summary="You gave no error message.",
         evidence=_unique(_evidence([*free, *hard])),
         missing=[missing],
         next_step=NextStep(
-            what="If a program fails here, hand over its error text together with this box",
+            what="If a program fails on this machine, diagnose its error message together with it",
             command=missing.how,
-            precondition="the text from the first error on",
+            precondition="FILE holds the message from the first error on",
         ),
     )
 
@@ -353,8 +352,8 @@ def _evidence(observations: Iterable[Observation]) -> list[Evidence]:
 def _remark(observation: Observation) -> str:
     """Where a reading was not measured on this box."""
     if observation.filled:
-        return " (filled in)"
-    return "" if observation.hard else " (said, not measured)"
+        return " (reconstructed)"
+    return "" if observation.hard else " (stated, not measured)"
 
 
 def _unique(rows: list[Evidence], prefix: str = "") -> list[Evidence]:

@@ -40,7 +40,8 @@ class CaseEvidence:
     ``facts`` are the environment's words (gpu, gfx, ram_gib, ...). ``program`` has the facts of
     a recorded program (allocator.program_facts). ``tools`` are what tools printed, also into the
     error text, which is without it, as (tool, output) pairs. ``narrative`` is what a person wrote in prose:
-    it is kept to say that it was not read.
+    it is kept to say that it was not read. ``log`` is the path of the text, to be typed; LOG
+    where it has none.
     """
 
     messages: tuple[Message, ...] = ()
@@ -52,6 +53,7 @@ class CaseEvidence:
     variables: tuple[tuple[str, str], ...] = ()
     narrative: str = ""
     unused: str = ""
+    log: str = "LOG"
 
     def fact(self, name: str) -> str:
         """What is said of the environment under this name; empty where nothing is."""

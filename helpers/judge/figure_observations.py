@@ -114,7 +114,7 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
     size, card = min(rooms, key=lambda room: room[0])
     if size < max(GIB, _bytes(card) // ROOM_SHARE):
         return
-    says = f"Free of {show_bytes(card.bytes)} when this was printed"
+    says = f"Free, of {show_bytes(card.bytes)}, when this was printed"
     for figure in figures:
         if (figure.what, figure.pool) == ("reserved", "torch-later"):
             says += f", after the failure; torch then held {show_bytes(figure.bytes)}"

@@ -97,7 +97,8 @@ def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
 
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
-    """The ladder for memory that somebody or nobody holds, mildest first, with preconditions.
+    """The ladder for memory that somebody or nobody holds, mildest first, with preconditions,
+    without what the next step has already.
 
     Empty for other causes, and where a text names no process that could be stopped. The steps
     are data: ladder.json.
@@ -111,6 +112,7 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     if evidence.bundle is None and "external-holder" in causes and "pid" not in names:
         return ()
     worlds = ["", *(row["name"] for row in worlds_of(evidence))]
-    return tuple(
+    ladder = [
         _filled(remedy(row["remedy"]), names) for row in table("ladder") if row["world"] in worlds
-    )
+    ]
+    return tuple(step for step in ladder if step.command not in verdict.next_step.command)

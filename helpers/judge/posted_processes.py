@@ -95,7 +95,7 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     large = [row for row in named if row.bytes and row.bytes > GIB]
     if large:
         most = max(large, key=lambda row: row.bytes or 0)
-        says = f"A process is listed that holds this much: {most.name or most.pid}"
+        says = f"Held by a listed process: {most.name or most.pid}"
         yield make_observation("process-listed", most.bytes, most.source, "tool", says)
     for row in holders:
         if form("nameless").search(row.name):

@@ -86,16 +86,14 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
     if answer.plan.action == "leave" or not answer.commands:
         return None
     block = answer.commands[0]
-    harm = "the boot configuration, from the next boot on"
+    harm = "the boot configuration changes"
     if answer.plan.bytes:
-        harm += f"; {show_bytes(answer.plan.bytes)} can then be filled by GPU programs"
-    before = (
-        f"the lines are for {bundle.box} itself, and need root; its record keeps what was there"
-    )
+        harm += f"; after the reboot GPU programs can fill {show_bytes(answer.plan.bytes)} of RAM"
+    before = f"you are root on {bundle.box} itself; this record keeps its old settings"
     if bundle.kind == "live":
         before = (
-            "keep what is there: python3 -m helpers capture --out before.tar.gz; "
-            "the lines need root"
+            "you are root, and you keep the old settings: "
+            "python3 -m helpers capture --out before.tar.gz"
         )
     return NextStep(
         what=f"{decision.step} ({block.system})",

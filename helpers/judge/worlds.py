@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, Tuple
 
 from helpers.judge import table
+from helpers.judge.case_names import fill
 from helpers.judge.catalogue import Remedy, remedy
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.observation import Observation
@@ -59,5 +60,6 @@ def reading_for(deciding: Deciding, evidence: CaseEvidence) -> Deciding:
     name = deciding[0]
     for row in worlds_of(evidence):
         if name in row["readings"]:
-            return (name, *row["readings"][name])
+            reading, how = row["readings"][name]
+            return name, reading, fill(how, {"log": evidence.log})
     return deciding

@@ -85,7 +85,7 @@ def _error(tracker: str, case: Case) -> str:
         filled = f"{filled_readings(case.bundle)} of its {len(case.bundle.items)} readings"
         parts.append(
             f"The box is a {case.bundle.kind} one: {filled} were printed by no machine;"
-            " the evidence from them is marked (filled in)."
+            " the evidence from them is marked (reconstructed)."
         )
     return "\n\n".join(parts)
 
@@ -120,7 +120,7 @@ def _evidence(verdict: Verdict, bundle: Bundle | None) -> list[str]:
         if number.source:
             line += f" from {code(number.source)}"
         if number.filled_in:
-            line += " (filled in)"
+            line += " (reconstructed)"
         lines.append(line)
     lines += [f"- still open: {line}" for line in verdict_facts.still_open(verdict)]
     return lines or ["- no number"]

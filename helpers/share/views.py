@@ -84,7 +84,7 @@ def numbers_view(verdict: Verdict, bundle: Bundle | None) -> Shown:
         if not source:
             source = "not shown"
         if number.filled_in:
-            source += " (filled in)"
+            source += " (reconstructed)"
         rows.append([number.speaks, number.value, source])
     columns = ["speaks", "what was read", "source"]
     return Shown("What the answer rests on", columns, rows, none="It rests on no number.")

@@ -155,7 +155,7 @@ def provenance(bundle: Bundle) -> Shown:
         ["captured at", bundle.captured_at],
         ["captured by", f"VRAM Casebook {bundle.tool_version}"],
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
-        ["filled in", _filled(bundle) or "none: every reading is this machine's"],
+        ["reconstructed", _filled(bundle) or "none: every reading is this machine's"],
     ]
     noun = "check" if len(checked) == 1 else "checks"
     checks = f"{len(checked)} {noun} found nothing wrong"
@@ -167,7 +167,7 @@ def provenance(bundle: Bundle) -> Shown:
 def _filled(bundle: Bundle) -> str:
     """How much of a recorded box no machine printed; nothing where all of it was read."""
     count = sum(item.constructed for item in bundle.items)
-    return f"{count} of {len(bundle.items)} readings filled in" if count else ""
+    return f"{count} of {len(bundle.items)} readings reconstructed" if count else ""
 
 
 def fine(bundle: Bundle) -> list[str]:

@@ -12,7 +12,7 @@ from html import escape
 from typing import NamedTuple
 
 from helpers.ground.contract import as_dict
-from helpers.ground.shapes import VERDICT_MIME, Evidence, Verdict, causes
+from helpers.ground.shapes import VERDICT_MIME, Evidence, NextStep, Verdict, causes
 from helpers.ground.units import plain
 from helpers.tell.display import display
 from helpers.tell.html_table import text_html
@@ -166,11 +166,13 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
-    return lines + wrapped(_more(verdict, len(listed) < len(steps(verdict))), columns=SCREEN)
+    for text in _more(verdict, len(listed) < len(steps(verdict))):
+        lines += wrapped(text, columns=SCREEN)
+    return lines
 
 
-def _more(verdict: Verdict, some_steps_are_left_out: bool) -> str:
-    """What ``--wide`` shows beyond one screen."""
+def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
+    """What was read in numbers, and what ``--wide`` shows beyond one screen."""
     counts = [
         f"{observations(verdict.evidence)} for it",
         f"{observations(verdict.against) or 'none'} against it",
@@ -180,10 +182,10 @@ def _more(verdict: Verdict, some_steps_are_left_out: bool) -> str:
     if verdict.alternatives:
         causes = "cause" if len(verdict.alternatives) == 1 else "causes"
         counts.append(f"{len(verdict.alternatives)} other {causes} still possible")
-    shows = "all evidence and the tables"
+    shows = "All evidence and the tables"
     if some_steps_are_left_out:
-        shows = "how to check and undo it, all evidence and the tables"
-    return f"Evidence: {', '.join(counts)}. Add --wide to see {shows}."
+        shows = "How to check and undo it, all evidence and the tables"
+    return [f"Evidence: {', '.join(counts)}", f"{shows}: --wide"]
 
 
 def _reason(row: Evidence) -> list[str]:
@@ -211,14 +213,13 @@ def _typed(verdict: Verdict, listed: list[Step]) -> list[str]:
             indent = "     "
         lines += wrapped(words, "  ", indent, SCREEN)
         lines += typed(step.command, "     ")
-    for text in limits(verdict):
+    for text in limits(verdict.next_step):
         lines += wrapped(text, "  ", "    ", SCREEN)
     return lines
 
 
-def limits(verdict: Verdict) -> list[str]:
-    """What the next step needs first, and what it may harm."""
-    step = verdict.next_step
+def limits(step: NextStep) -> list[str]:
+    """What a step needs first, and what it may harm."""
     lines = []
     if step.precondition not in ("", NOTHING):
         lines.append(_flat(f"First make sure: {step.precondition}"))
@@ -229,7 +230,7 @@ def limits(verdict: Verdict) -> list[str]:
 
 def as_text(verdict: Verdict) -> str:
     """The verdict with all its evidence."""
-    lines = [verdict.headline, f"({label(verdict)})"]
+    lines = [*wrapped(verdict.headline), f"({label(verdict)})"]
     if summary(verdict):
         lines += ["", *_prose(summary(verdict), "")]
     lines += ["", "Evidence", *_items(rows(verdict), "None.")]
@@ -239,7 +240,7 @@ def as_text(verdict: Verdict) -> str:
             lines += _prose(row.says)
     lines += ["", "Evidence against it", *_items(verdict.against, NOTHING_AGAINST), "", "Missing"]
     for missing in verdict.missing:
-        lines += _prose(f"{missing.reading}: {missing.how}")
+        lines += [*_prose(f"{missing.reading}:"), *typed(missing.how, "      ")]
     if not verdict.missing:
         lines.append(f"  {NOTHING_MISSING}")
     if verdict.alternatives:
@@ -270,7 +271,7 @@ def steps_html(verdict: Verdict) -> str:
     needs and may harm.
     """
     listed = "".join(_step_html(step) for step in steps(verdict))
-    below = "".join(f"<p>{escape(line)}</p>" for line in limits(verdict))
+    below = "".join(f"<p>{escape(line)}</p>" for line in limits(verdict.next_step))
     return f"<div class=casebook><ol>{listed}</ol>{below}</div>"
 
 
