@@ -473,3 +473,17 @@ def test_the_rooms_public_names_are_loaded_when_asked_for():
         assert getattr(share, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'redact'"):
         share.redact  # noqa: B018
+
+
+def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_path):
+    batch_folder = tmp_path / "20260301T210000Z-two"
+    night(batch_folder, 4)
+    for number, path in enumerate(sorted(batch_folder.glob("*/run.json"))):
+        record = json.loads(path.read_text())
+        record["box"] = ["quokka-1", "cuda-healthy"][number % 2]
+        path.write_text(json.dumps(record))
+    text = check(shared(batch_folder).html).text
+    assert "What was found on 2 boxes" in text
+    assert in_order(text, "The boxes and what was found on each", "Runs")
+    assert "box-1" in text
+    assert "quokka" not in text

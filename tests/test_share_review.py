@@ -14,12 +14,14 @@ from page_audit import check, in_order
 from tell_boxes import code, printed
 
 from helpers import cli, share
+from helpers.face import review as panel
 from helpers.ground.shapes import seen
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
 from helpers.share import public, texts
 from helpers.share.known import Known, is_secret
 from helpers.share.sentences import Speaker
+from helpers.tell.panels.frame import Frame
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
 
@@ -349,3 +351,32 @@ def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
         assert speaker.sentence(words) == words
     for value in ("10.1.2.3", "a3f9c2d1", "S4K1B2X3", "aa:bb:cc:dd:ee:ff", "wren@host.example"):
         assert speaker.sentence(f"the card of {value}") == "", value
+
+
+def test_the_panel_ticks_searches_previews_and_saves(notebook, tmp_path, monkeypatch):
+    monkeypatch.setattr(panel, "OUTPUTS", tmp_path)
+    frame = Frame("Review")
+    parts = panel.build(frame, panel.Shared(str(notebook)))
+    texts_of_it = [part for part in parts if hasattr(part, "children")][1:]
+    boxes = [text.children[0] for text in texts_of_it]
+    assert [box.disabled for box in boxes] == [False, False, False, True]
+    controls = parts[0].children
+    controls[0].value = "kestrel"
+    assert [text.layout.display for text in texts_of_it] == ["none", "", "none", "none"]
+    for part in parts:
+        if hasattr(part, "click"):
+            part.click()
+    assert [box.value for box in boxes] == [True, True, True, False]
+    controls[1].click()
+    assert "harbour lights on kestrel" in parts[1].value
+    assert "glpat" not in parts[1].value
+    controls[2].click()
+    (file,) = (tmp_path / "shared").glob("*.choices.json")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(share.read_choices(file)) == 3
+    assert file.name in frame.line.value
+
+
+def test_the_panel_has_a_sentence_where_nobody_is_there(notebook, capsys):
+    panel.review(str(notebook))
+    assert "tick box" in capsys.readouterr().out

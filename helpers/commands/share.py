@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,7 +107,9 @@ def _review(about: Subject, arguments: argparse.Namespace) -> int:
         print_json({"review": str(out), "texts": len(review.rows)})
         return 0
     print(f"Open: {out}")
-    print(f"Then: python3 -m helpers share {about.name} --include CHOICES")
+    print(
+        f"Then: python3 -m helpers share {shlex.quote(arguments.target or about.name)} --include CHOICES"
+    )
     return 0
 
 

@@ -26,7 +26,7 @@ from .review import NOTHING_TICKED, Choices, review_of
 from .sentences import Speaker
 from .subject import Subject
 from .texts import counted, own_part
-from .views import table_of, views
+from .views import box_names, table_of, views
 
 STORY_BYTES = 2_500_000
 TITLE = "Why this computer runs out of graphics memory"
@@ -55,6 +55,9 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     kept = counted(row.text for row in reviewed.rows if row not in ticked) + about.unread
     left_out = left_out_words(kept)
     cover = _cover(about, evidence.bundle)
+    boxes = len(box_names(about.runs))
+    if boxes > 1:
+        cover["title"] = f"What was found on {boxes} boxes"
     story = _story(about)
     if story:
         cover["title"] = story[0].heading

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.shapes import NOT_AVAILABLE, Reading
 from helpers.look.boxes import recorded_names
 from helpers.settings.table import CONF_NAMES, OPTIONS, PARAMETERS, VARIABLES
 from helpers.tell.tables import NOBODY
+from helpers.tell.values import Rule
 
 LARGEST = 1 << 60
 MOST_SOURCES = 4
@@ -64,6 +64,7 @@ FORMS = {
     "size": r"\d{1,9}(?:\.\d{1,2})? [KMGT]?i?B(?: to \d{1,9}(?:\.\d{1,2})? [KMGT]?i?B)?",
 }
 """The form of each class of cell that has one."""
+NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
 SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
@@ -157,10 +158,9 @@ def reading(of_box: Reading) -> Reading:
     where = source(of_box.source)
     if is_number(of_box.value):
         return replace(of_box, source=where, item="")
-    status = of_box.status
     if of_box.ok:
-        status = NOT_AVAILABLE
-    return Reading(None, of_box.unit, status, NOT_SHOWN, where, "")
+        return Reading(None, of_box.unit, NOT_AVAILABLE, NOT_SHOWN, where, "")
+    return Reading(None, of_box.unit, of_box.status, NOT_READ, where, "")
 
 
 class Names:
@@ -189,7 +189,7 @@ class Names:
         return f"{self.of('your file', match[1], ' ')}, line {match[2]}"
 
 
-def rules(names: Names) -> Mapping[str, Callable[[Any], Any]]:
+def rules(names: Names) -> Mapping[str, Rule]:
     """What each class of column lets through; ``word`` is for words of the code alone."""
     return {
         **{name: partial(fitting, form) for name, form in FORMS.items()},
@@ -214,7 +214,7 @@ def fitting(form: str, value: object) -> str:
     return text
 
 
-def _number_cell(value: Any) -> Any:
+def _number_cell(value: object) -> object:
     if isinstance(value, Reading):
         return reading(value)
     if is_number(value):
@@ -222,7 +222,7 @@ def _number_cell(value: Any) -> Any:
     return ""
 
 
-def _text_cell(rule: Callable[[str], str], cell: Any) -> str:
+def _text_cell(rule: Callable[[str], str], cell: object) -> str:
     """What a rule lets through of a cell, which may be a reading."""
     if isinstance(cell, Reading):
         cell = cell.value

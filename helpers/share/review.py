@@ -94,6 +94,15 @@ def review_of(about: Subject, bundle: Bundle | None, said: Container[str] = froz
     return Review(about.name, tuple(Row(text, known) for text in reversed(once.values())))
 
 
+def save_choices(folder: Path, name: str, choices: Choices) -> Path:
+    """Write choices below a folder, as the review page saves them, for their owner alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"{name}.choices.json"
+    out.touch(mode=0o600)
+    out.write_text(json.dumps({"include": sorted(choices)}, indent=1), "utf-8")
+    return out
+
+
 def read_choices(path: Path) -> Choices:
     """The choices that the review page saved. Raises ShareError in one line for another file."""
     try:

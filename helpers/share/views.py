@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from helpers.tell.message import anew_table
 from helpers.tell.page_output import PageOutput
 from helpers.tell.shown import ABOUT, Shown
 from helpers.tell.svg import clean_svg
-from helpers.tell.values import UNITS, Column, cell
+from helpers.tell.values import UNITS, Column, Rule, cell
 from helpers.tell.verdict import label
 
 from . import public, verdict_facts
@@ -51,7 +51,7 @@ def views(about: Subject, evidence: CaseEvidence, names: Names, speaker: Speaker
     return listed
 
 
-def typed_views(notebook: Any, rules: Mapping[str, Callable[[Any], Any]]) -> list[Shown]:
+def typed_views(notebook: Any, rules: Mapping[str, Rule]) -> list[Shown]:
     """The views that a notebook's outputs hold as data, whoever wrote them."""
     listed = []
     for number, notebook_cell in enumerate(notebook.cells, 1):
@@ -65,7 +65,7 @@ def typed_views(notebook: Any, rules: Mapping[str, Callable[[Any], Any]]) -> lis
     return listed
 
 
-def _with_known_heads(view: Shown, rules: Mapping[str, Callable[[Any], Any]]) -> Shown:
+def _with_known_heads(view: Shown, rules: Mapping[str, Rule]) -> Shown:
     """The view whose columns have a heading, a unit and a rule of the workbook."""
     columns = []
     for column in view.columns:

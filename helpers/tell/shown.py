@@ -30,7 +30,7 @@ from helpers.tell.html_table import (
 from helpers.tell.prose import one_line, within
 from helpers.tell.resources import template
 from helpers.tell.text_table import aligned
-from helpers.tell.values import WIDEST, Cell, Column, bare_values, cell
+from helpers.tell.values import WIDEST, Cell, Column, Rule, bare_values, cell
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;
@@ -100,7 +100,7 @@ class Shown:
         cells = [row for row in self.cells if row[place]]
         return replace(self, cells=cells, draw=None, before=(), notes=(), none=none)
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, list[object]]:
         """The view as JSON: the columns that name a rule, and their cells, a reading as an object."""
         places = [place for place, column in enumerate(self.columns) if column.passes]
         return {
@@ -119,7 +119,7 @@ class Shown:
         except (TypeError, KeyError, IndexError) as error:
             raise ValueError(f"no view as JSON: {type(error).__name__}") from error
 
-    def passing(self, rules: Mapping[str, Callable[[Any], Any]]) -> Shown:
+    def passing(self, rules: Mapping[str, Rule]) -> Shown:
         """The view for others: the columns that name a rule, each cell as its rule lets it through.
 
         A column without a rule is left out, as are the lines above and below the table.
@@ -298,7 +298,7 @@ class Shown:
         return words
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     if isinstance(value, Reading):
         return as_dict(value)
     if value is None or isinstance(value, (str, int, float)):
@@ -306,7 +306,7 @@ def _as_json(value: Any) -> Any:
     return str(value)
 
 
-def _of_json(value: Any) -> Any:
+def _of_json(value: object) -> object:
     if isinstance(value, dict):
         return from_json(Reading, value, "not a reading")
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
@@ -69,6 +69,13 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "%": percent,
 }
 """How a plain number of a column with that unit is written."""
+
+
+if TYPE_CHECKING:
+    Rule = Callable[[Any], Any]
+else:  # Python 3.8 knows no types of a Callable
+    Rule = Callable
+"""What is let through of a cell."""
 
 
 class Column(NamedTuple):
