@@ -64,7 +64,7 @@ def test_a_recorded_box_is_named_by_its_own_numbers(box, words):
         (
             "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 20480.00 MiB on device 1: cudaMalloc failed: out of memory\n"
             "llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache",
-            "The cache of 20.00 GiB found no room on GPU 1",
+            "The cache of 20.00 GiB did not fit on GPU 1",
         ),
         (
             "CUDA out of memory. Tried to allocate 52.50 GiB. GPU 0 has a total capacity of 11.77 GiB "
