@@ -32,8 +32,9 @@ OBSERVING = [
     *sorted(JUDGE.glob("*observation*.py")),
     *sorted(JUDGE.glob("posted_*.py")),
     JUDGE / "marks.py",
+    JUDGE / "holders.py",
 ]
-FOR_DISPLAY = {"explained", "missing-library", "free:*"}
+FOR_DISPLAY = {"explained", "missing-library", "went-on", "free:*"}
 """What a verdict only shows as evidence, or what the healthy box's answer lists."""
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 

@@ -301,7 +301,7 @@ def test_the_verdict_of_a_servers_failure_ends_in_fits_and_a_trainings_does_not(
     path = tmp_path / "error.txt"
     path.write_text(text)
     step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
-    assert ("helpers fits LOG" in step["command"]) is fits
+    assert (f"helpers fits {path}" in step["command"]) is fits
 
 
 SERVERS = [
@@ -317,4 +317,4 @@ def test_every_failure_of_a_server_ends_in_what_would_have_fitted(one, tmp_path)
     path = tmp_path / "error.txt"
     path.write_text(one["example"])
     step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
-    assert "helpers fits LOG" in step["command"], step
+    assert f"helpers fits {path}" in step["command"], step

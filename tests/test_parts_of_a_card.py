@@ -119,7 +119,7 @@ def test_a_process_in_another_mig_device_is_not_named_as_the_holder():
 def test_without_a_failure_what_is_free_is_told_of_each_mig_device():
     verdict = diagnose(cut("", [(31, 19700, 2)]))
     assert verdict.state == "healthy"
-    assert "296.00 MiB, 164.00 MiB free" in verdict.title
+    assert "296.00 MiB, 164.00 MiB of GPU memory" in verdict.title
 
 
 def two_cards(used):

@@ -412,7 +412,7 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
         "Evidence",
         "What the numbers of the message add up to",
         "line 1",
-        "Against",
+        "Evidence against it",
     )
     assert text.count("line 2") == 1 and "the log: look" in text and "still possible" not in text
 

@@ -41,7 +41,7 @@ def test_every_recorded_box_has_its_text_table_and_figure(name):
 def test_the_text_marks_the_layer_that_binds_and_holds_run_undo_and_verify():
     text = tell.as_text(ttm_answer(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB))
     assert "TTM pages_limit  <- binds  62.54 GiB" in text and "31457280 pages of 4 KiB" in text
-    assert text.index("To run, as grubby") < text.index("To undo") < text.index("To verify")
+    assert text.index("To run, by grubby") < text.index("To undo") < text.index("To verify")
     assert "never run" in text and "131072 is 128 TiB" in text
 
 

@@ -123,7 +123,7 @@ def test_no_command_of_ours_can_write():
     words = {tool: set() for tool in ("rocm-smi", "amd-smi", "amd-ttm", "rocminfo")}
     for tool, *rest in map(str.split, sources("command", "rocm")):
         words[tool].update(rest)
-    reads = "list static metric process node"
+    reads = "list static metric process"
     assert all(word in ("all", "--json") or word[:6] == "--show" for word in words["rocm-smi"])
     assert {word for word in words["amd-smi"] if word[0] != "-"} == set(reads.split())
     assert words["amd-ttm"] == words["rocminfo"] == set(), "without arguments they only print"

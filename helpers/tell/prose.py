@@ -14,8 +14,6 @@ WIDE = 88
 COMMAND = "python3 -m helpers "
 SCREEN = 80
 """Columns of prose, so that it also fits the column of a page, and of a terminal."""
-TYPED = 100
-"""Columns of a command, which is broken as seldom as may be."""
 LONGEST_LINE = 140
 """Columns that the line of a folded view has."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
@@ -93,7 +91,7 @@ def typed(command: str, indent: str = "") -> list[str]:
 def _typed_line(line: str) -> list[str]:
     words = _SHELL_WORDS.findall(line)
     lossless = "".join("".join(words).split()) == "".join(line.split())
-    if columns_of(line) <= TYPED or not lossless:
+    if columns_of(line) <= SCREEN or not lossless:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     comment_at = len(words)
@@ -102,12 +100,12 @@ def _typed_line(line: str) -> list[str]:
             comment_at = place
             break
     comment = " ".join(words[comment_at:]).strip("# ")
-    output = wrapped(comment, indent + "# ", columns=TYPED) if comment else []
+    output = wrapped(comment, indent + "# ", columns=SCREEN) if comment else []
     begins_command = True
     for word in words[:comment_at]:
         if begins_command:
             output.append(indent + word)
-        elif columns_of(f"{output[-1]} {word}") <= TYPED - 2:
+        elif columns_of(f"{output[-1]} {word}") <= SCREEN - 2:
             output[-1] += f" {word}"
         else:
             output[-1] += " \\"
