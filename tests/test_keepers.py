@@ -4,6 +4,7 @@ import collections
 import functools
 import sys
 import types
+import weakref
 
 import pytest
 
@@ -183,6 +184,13 @@ def test_what_a_cache_of_functools_keeps_is_named_by_the_function_and_its_line(m
 def test_a_partial_function_is_followed():
     calls = [functools.partial(print, tensor())]
     assert keeper_of("calls[...].args[...]")["tensors"] == len(calls)
+
+
+def test_a_weak_proxy_whose_object_is_gone_is_passed_over():
+    gone = Model()
+    proxies = [weakref.proxy(gone), tensor()]
+    del gone
+    assert keeper_of("proxies[...]")["tensors"] == len(proxies) - 1
 
 
 def test_nothing_of_the_program_is_called():

@@ -159,7 +159,7 @@ def test_a_notebook_that_measures_comes_to_its_committed_next_step_on_little_wor
     monkeypatch.chdir(path.parent)
     given, *rest = [c for c in cells(path, "code") if "slow" not in c.metadata.get("tags", [])]
     told = carried_out([given.source, LITTLE[name], *(cell.source for cell in rest)])[2:]
-    assert told[-2].strip().split(": ")[:2] == text_of(rest[-2]).strip().split(": ")[:2]
+    assert told[-2].strip().split(": ")[0] == text_of(rest[-2]).strip().split(": ")[0]
     assert "next_step" in rest[-2].source
 
 

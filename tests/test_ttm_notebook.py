@@ -127,7 +127,7 @@ def test_the_committed_notebook_shows_the_case():
     shown = " ".join(" ".join(text_of(cell) for cell in cells(NOTEBOOK, "code")).split())
     case = (
         "this one binds",
-        "(likely: the evidence points to it",
+        "(likely, not proved)",
         "grubby",
     )
     assert [said for said in case if said not in shown] == []

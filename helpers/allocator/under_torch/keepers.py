@@ -20,6 +20,7 @@ import sys
 import sysconfig
 import time
 import types
+import weakref
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -38,7 +39,9 @@ ANY = "[...]"
 OPERATORS = os.path.join("torch", "_ops.py")
 OF_MODULES = ("_parameters", "_buffers", "_modules")
 SEQUENCES = (list, tuple, set, frozenset, collections.deque)
-NOT_WALKED = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
+NOT_WALKED = (*PLAIN, *weakref.ProxyTypes)
+"""A weak proxy keeps nothing, and one whose object is gone answers no question."""
 
 
 @dataclass
@@ -172,7 +175,7 @@ class _Walk:
 
     def _is_new(self, candidate: Any) -> bool:
         """Whether an object is walked now: once each, and within the limits."""
-        if isinstance(candidate, NOT_WALKED) or id(candidate) in self._seen:
+        if issubclass(type(candidate), NOT_WALKED) or id(candidate) in self._seen:
             return False
         self._seen.add(id(candidate))
         if len(self._seen) > MOST_OBJECTS or time.monotonic() > self._ends_at:
