@@ -86,9 +86,9 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
     if answer.plan.action == "leave" or not answer.commands:
         return None
     block = answer.commands[0]
-    harm = "the boot configuration changes"
+    harm = "new boot settings"
     if answer.plan.bytes:
-        harm += f"; after the reboot GPU programs can fill {show_bytes(answer.plan.bytes)} of RAM"
+        harm += f"; GPU programs can then fill {show_bytes(answer.plan.bytes)} of RAM"
     before = f"you are root on {bundle.box} itself; this record keeps its old settings"
     if bundle.kind == "live":
         before = (
