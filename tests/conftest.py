@@ -28,6 +28,20 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 collect_ignore = ["notebooks"]
 
 
+@pytest.fixture
+def share_command(capsys):
+    """The command share: its exit code, what it printed and what it said on stderr."""
+    from helpers import cli
+
+    parser, verbs = cli.parsers("share")
+
+    def call(*words):
+        arguments = parser.parse_args(["share", *map(str, words)])
+        return verbs["share"](arguments), *capsys.readouterr()
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def example_batch(tmp_path_factory):
     """A batch of runs in five states with a torn record, to be read or copied, never changed."""

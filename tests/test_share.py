@@ -18,7 +18,7 @@ from night_runs import night
 from page_audit import Audit, check, contrast, in_order
 from tell_boxes import VERDICT, code, data, markdown, printed
 
-from helpers import cli, share
+from helpers import share
 from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
 from helpers.ground.contract import as_dict
@@ -407,40 +407,28 @@ def test_text_has_the_contrast_that_wcag_asks_for(scheme):
 # The command
 
 
-@pytest.fixture
-def run(capsys):
-    """The command: its exit code, what it printed and what it said on stderr."""
-    parser, verbs = cli.parsers("share")
-
-    def call(*words):
-        arguments = parser.parse_args(["share", *map(str, words)])
-        return verbs["share"](arguments), *capsys.readouterr()
-
-    return call
-
-
 def test_the_command_writes_the_page_says_what_it_left_out_and_never_overwrites(
-    example_batch, tmp_path, run
+    example_batch, tmp_path, share_command
 ):
     out = tmp_path / "page.html"
-    status, said, told = run(example_batch / "01-probe", "--out", out)
+    status, said, told = share_command(example_batch / "01-probe", "--out", out)
     assert status == 0
     assert said == f"Open: {out}\n"
     assert told.startswith("Without a box: no evidence bundle of this box lies beside it\n")
     assert told.splitlines()[1].startswith("Left out, because they may hold a person's words: ")
     before = out.read_bytes()
     with pytest.raises(ValueError, match="already there; choose another --out or add --force"):
-        run(FOLDER / "raises.ipynb", "--out", out)
+        share_command(FOLDER / "raises.ipynb", "--out", out)
     assert out.read_bytes() == before
-    assert run(FOLDER / "raises.ipynb", "--out", out, "--force")[0] == 0
+    assert share_command(FOLDER / "raises.ipynb", "--out", out, "--force")[0] == 0
     assert out.read_bytes() != before
 
 
 def test_the_command_writes_a_report_beside_the_page_and_answers_as_json(
-    example_batch, tmp_path, run
+    example_batch, tmp_path, share_command
 ):
     out = tmp_path / "page.html"
-    _, said, _ = run(example_batch, "--out", out, "--issue", "rocm", "--json")
+    _, said, _ = share_command(example_batch, "--out", out, "--issue", "rocm", "--json")
     answer = json.loads(said)
     report = tmp_path / "page.rocm.md"
     assert answer["issue"] == str(report)
@@ -456,9 +444,9 @@ def test_the_command_writes_a_report_beside_the_page_and_answers_as_json(
         ([FOLDER / "raises.ipynb", "--out", "/nowhere/x.html"], "expected a file that ends in"),
     ],
 )
-def test_wrong_use_is_one_line(run, words, says):
+def test_wrong_use_is_one_line(share_command, words, says):
     with pytest.raises(ValueError, match=re.escape(says)):
-        run(*words)
+        share_command(*words)
 
 
 def test_the_command_is_imported_without_what_it_draws_with():

@@ -13,7 +13,7 @@ import pytest
 from page_audit import check, in_order
 from tell_boxes import code, printed
 
-from helpers import cli, share
+from helpers import share
 from helpers.face import review as panel
 from helpers.ground.shapes import seen
 from helpers.judge.evidence import evidence_from_bundle
@@ -25,8 +25,9 @@ from helpers.tell.panels.frame import Frame
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
 
-COMMON_WORDS = Path("/work/shared/fresh/share-common-words.ipynb")
-NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
+ROOT = Path(__file__).resolve().parents[1]
+COMMON_WORDS = ROOT.parent / "shared" / "fresh" / "share-common-words.ipynb"
+NOTEBOOKS = ROOT / "notebooks"
 SOURCE = "team = 'harbour lights'\nprint(team)"
 OUTPUT = "harbour lights on kestrel: 12 layers\n"
 TOKEN = "deploy with glpat-" + "Zq4x" * 5
@@ -39,18 +40,6 @@ def notebook(tmp_path):
     path = tmp_path / "own.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
     return path
-
-
-@pytest.fixture
-def run(capsys):
-    """The command: its exit code, what it printed and what it said on stderr."""
-    parser, verbs = cli.parsers("share")
-
-    def call(*words):
-        arguments = parser.parse_args(["share", *map(str, words)])
-        return verbs["share"](arguments), *capsys.readouterr()
-
-    return call
 
 
 def review_of(path):
@@ -152,10 +141,10 @@ def test_a_choice_of_no_text_passes_nothing_and_a_changed_text_is_asked_again(no
 
 
 def test_the_command_writes_a_review_for_its_owner_alone_and_includes_what_was_ticked(
-    notebook, tmp_path, run
+    notebook, tmp_path, share_command
 ):
     out = tmp_path / "own.review.html"
-    status, said, _ = run(notebook, "--review", "--out", out)
+    status, said, _ = share_command(notebook, "--review", "--out", out)
     assert status == 0
     assert f"Open: {out}" in said
     assert stat.S_IMODE(os.stat(out).st_mode) == 0o600
@@ -163,7 +152,7 @@ def test_the_command_writes_a_review_for_its_owner_alone_and_includes_what_was_t
     choices = tmp_path / "choices.json"
     choices.write_text(json.dumps({"include": [digest, "0" * 64]}))
     page = tmp_path / "page.html"
-    _, _, told = run(notebook, "--include", choices, "--out", page)
+    _, _, told = share_command(notebook, "--include", choices, "--out", page)
     assert "1 of the choices are of no text here" in told
     assert "harbour lights" in page.read_text()
 

@@ -86,6 +86,14 @@ def namespace() -> dict[str, Any]:
     return space
 
 
+def kept(body: Callable[..., Any], **options: Any) -> Any:
+    """Compile, and keep the code for other processes where there is a folder to write to."""
+    try:
+        return njit(body, cache=True, **options)
+    except RuntimeError:  # numba finds no such folder
+        return njit(body, **options)
+
+
 _advance = namespace()["advance"]
 
 
@@ -99,10 +107,7 @@ def _kernel(sources: int) -> Any:
         done = _advance(head[0], ops, idents, sizes, streams, pools, timeline, begin, stop)
         return done + 0 * sources
 
-    try:
-        return njit(advance, nogil=True, error_model="numpy", cache=True)
-    except RuntimeError:  # numba finds no folder to write to
-        return njit(advance, nogil=True, error_model="numpy")
+    return kept(advance, nogil=True, error_model="numpy")
 
 
 _NUMBERS = (trace, in_force)  # modules of which the others take numbers alone

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import MutableSequence, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,13 +116,10 @@ def scan(data: bytes, most_opcodes: int) -> Scan:
 def _compiled() -> Any:
     """The scan as machine code, kept where numba keeps it; None without numba."""
     try:
-        njit = import_module("numba").njit
+        from helpers.allocator.compiled import kept
     except ImportError:
         return None
-    try:
-        return njit(follow, cache=True, boundscheck=True)
-    except RuntimeError:  # numba finds no folder to write to
-        return njit(follow, boundscheck=True)
+    return kept(follow, boundscheck=True)
 
 
 def follow(

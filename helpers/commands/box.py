@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.use import WrongUse, listed, print_json, say, show, waits_for
 from helpers.ground.contract import to_json
+from helpers.ground.shell import word
 from helpers.look import files
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED, open_box, recorded_names
@@ -144,7 +144,7 @@ def _pasted(name: str) -> CaseEvidence:
         kind = not_text(file.start)
         pasted = evidence_from_message("" if kind else file.text)
         if not own:
-            pasted = replace(pasted, log=shlex.quote(name))
+            pasted = replace(pasted, log=word(name))
         if pasted.error_text.strip():
             return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
         snapshot = "; a memory snapshot is read by: python3 -m helpers diagnose FILE"

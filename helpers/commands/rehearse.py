@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from helpers.commands.use import PROGRAM, WrongUse
+from helpers.ground import shell
 from helpers.ground.places import OUTPUTS
 from helpers.tell.prose import within
 from helpers.tell.verdict import brief
@@ -65,7 +65,7 @@ def _print_answer(verdict: Verdict | None, trace: Path | None, file: IO[str]) ->
     """The verdict on what was just recorded, below the program's own output."""
     if verdict is None:
         return
-    wide = f"To see all evidence:\n    {PROGRAM} diagnose {shlex.quote(str(trace))} --wide"
+    wide = f"To see all evidence:\n    {PROGRAM} diagnose {shell.word(str(trace))} --wide"
     print(f"\n{PROGRAM}:\n{brief(verdict, wide)}\n", file=file)
 
 
@@ -117,7 +117,7 @@ def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -
     words.append("--")
     for word, shown in zip(command, redacted(command), strict=True):
         words.append(shown if "***" in shown else word)
-    return shlex.join(words)
+    return shell.line(words)
 
 
 def _print_end_of_recording(recording: Recording, ask: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from helpers.commands.batch import named_batch
 from helpers.commands.use import WrongUse, print_json
 from helpers.ground.places import OUTPUTS
+from helpers.ground.shell import word
 
 if TYPE_CHECKING:
     from helpers.share.subject import Subject
@@ -108,7 +108,7 @@ def _review(about: Subject, arguments: argparse.Namespace) -> int:
         return 0
     print(f"Open: {out}")
     print(
-        f"Then: python3 -m helpers share {shlex.quote(arguments.target or about.name)} --include CHOICES"
+        f"Then: python3 -m helpers share {word(arguments.target or about.name)} --include CHOICES"
     )
     return 0
 

@@ -11,12 +11,12 @@ modprobe.d file is named so that it is read last; the kernel command line still 
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, List, Tuple
 
+from helpers.ground import shell
 from helpers.ground.shapes import TtmCommand, TtmPlan
 from helpers.ground.units import GIB
 from helpers.judge import table
@@ -162,7 +162,7 @@ def change_of(bundle: Bundle, plan: TtmPlan, page_bytes: int) -> Change | None:
         arguments=arguments,
         before=list(before),
         drop=drop,
-        files=[shlex.quote(path) for path in sorted(touched) if path.startswith("/etc/")],
+        files=[shell.word(path) for path in sorted(touched) if path.startswith("/etc/")],
         resets=pages is None and any(name.endswith(".pages_limit") for name in drop),
     )
 
@@ -301,17 +301,17 @@ def _clean_files(change: Change) -> list[str]:
 
 def _written(path: str, *content: str) -> list[str]:
     """A file written by root, from lines that a shell leaves as they are; it may be indented."""
-    lines = " ".join(map(shlex.quote, content))
+    lines = shell.line(content)
     command = "echo" if len(content) == 1 else r"printf '%s\n'"
     return [f"{command} {lines} |\n    sudo tee {path} >/dev/null"]
 
 
 def _quoted(words: list[str]) -> str:
-    return shlex.quote(" ".join(words))
+    return shell.word(" ".join(words))
 
 
 def _options(option: str, words: list[str]) -> str:
-    return "".join(f" {option}={shlex.quote(word)}" for word in words)
+    return "".join(f" {option}={shell.word(word)}" for word in words)
 
 
 def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") -> Lines:
@@ -369,8 +369,8 @@ def _kernelstub(change: Change) -> Lines:
 
 
 def _kernelstub_lines(drop: list[str], add: list[str]) -> list[str]:
-    lines = [f"sudo kernelstub --delete-options {shlex.quote(word)}" for word in drop]
-    return lines + [f"sudo kernelstub --add-options {shlex.quote(word)}" for word in add]
+    lines = [f"sudo kernelstub --delete-options {shell.word(word)}" for word in drop]
+    return lines + [f"sudo kernelstub --add-options {shell.word(word)}" for word in add]
 
 
 def _rpm_ostree(change: Change) -> Lines:
@@ -485,7 +485,7 @@ SYSTEMS: dict[str, Callable[[Change], Lines]] = {
 
 def _check(change: Change) -> list[str]:
     """How to see after the reboot that the limit is live."""
-    box = shlex.quote(change.box)
+    box = shell.word(change.box)
     first = "# after the reboot" if change.is_live else f"# after the reboot, on {box} itself"
     read = f"cat /sys/module/{change.module}/parameters/pages_limit"
     if change.arguments:

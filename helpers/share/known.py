@@ -64,10 +64,13 @@ class Known:
         words = "|".join(map(re.escape, longest_first))
         return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
+    @cached_property
+    def _by_lower(self) -> dict[str, str]:
+        return {value.lower(): name for value, name in self._names.items()}
+
     def replaced(self, text: str) -> str:
         """The text without these values."""
-        lower = {value.lower(): name for value, name in self._names.items()}
-        text = self._values.sub(lambda match: lower[match[0].lower()], text)
+        text = self._values.sub(lambda match: self._by_lower[match[0].lower()], text)
         return _FORMS.sub(self._of_form, text)
 
     def _of_form(self, match: re.Match[str]) -> str:

@@ -293,7 +293,7 @@ def parameter(value: object) -> str:
     """The value of a parameter: a number, a switch, a size, or a name of the workbook's own."""
     if value is None or isinstance(value, bool):
         return str(value)
-    if isinstance(value, (int, float)) and abs(value) < LARGEST:
+    if is_number(value):
         return str(value)
     if isinstance(value, list) and not any(isinstance(item, list) for item in value):
         values = [parameter(item) for item in value]

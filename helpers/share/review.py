@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from helpers.look.bundle import Bundle
-from helpers.look.files import whole
+from helpers.look.files import json_of
 from helpers.tell.render import render
 
 from .known import Known, is_secret
@@ -106,10 +106,10 @@ def save_choices(folder: Path, name: str, choices: Choices) -> Path:
 def read_choices(path: Path) -> Choices:
     """The choices that the review page saved. Raises ShareError in one line for another file."""
     try:
-        saved = json.loads(whole(path))
+        saved = json_of(path)
     except OSError as error:
         raise ShareError(f"{path}: {error.strerror}; {EXPECTED}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ShareError(f"{path}: no JSON; {EXPECTED}") from error
     if not isinstance(saved, dict) or not isinstance(saved.get("include"), list):
         raise ShareError(f"{path}: no list 'include'; {EXPECTED}")

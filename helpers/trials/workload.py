@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import program
+from helpers.ground.shell import line
 from helpers.trials.targets import Target
 
 PROGRAM = "helpers.trials.under_torch.workloads"
@@ -65,7 +65,7 @@ class Workload:
     def words(self) -> str:
         """The workload in one line."""
         if self.command:
-            return shlex.join(self.command)
+            return line(self.command)
         changed = (f"{name}={value}" for name, value in sorted(self.parameters.items()))
         return " ".join([self.name, *changed])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.stack_frames import place_in_words
 from helpers.allocator.whatif import TOP
 from helpers.ground.replays import LiveBytes, Replay, WhatIf
+from helpers.ground.shell import word
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
@@ -119,7 +119,7 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
         notes += map(_group_words, answer.groups)
     if answer.grows:
         notes.append("To see which lines keep memory, and in which step it runs out:")
-        notes.append(f"    python3 -m helpers leaks {shlex.quote(path)}")
+        notes.append(f"    python3 -m helpers leaks {word(path)}")
     notes += [f"note: {warning}" for warning in answer.warnings]
     if answer.proved == "oracle":
         notes.append(f"proof: {answer.proved_on}")
