@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 78_250,
+    "allocator": 78_690,
     "batch": 30_050,
     "commands": 13_050,
     "face": 5_830,
     "fits": 17_390,
     "ground": 11_090,
-    "judge": 50_430,
+    "judge": 50_610,
     "look": 54_330,
     "rehearse": 17_890,
     "settings": 11_330,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_900,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 381_660,
+    "TOTAL": 382_310,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -34,6 +34,7 @@ from helpers.judge.program_facts import (
     GrowerFacts,
     GrowthFacts,
     Holding,
+    IdleCheckpointing,
     ProgramFacts,
     Refusal,
     Repeat,
@@ -110,6 +111,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         without_limit=_repeat(repeats.get("without_limit")),
         expandable=expandable if _is_on(expandable, study.card.capacity_bytes) else None,
         settings=_settings_trouble(study.trace, processes),
+        idle_checkpointing=_idle_checkpointing(processes),
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         trace=word(str(path)) if path else "TRACE",
         command=line(_rows_in(record, "command")),
@@ -141,6 +143,14 @@ def _settings_trouble(
     trouble = settings_trouble(variables, in_force, process.get("torch") or {})
     ran = trouble is not None and trouble.fatal and len(trace) > 0
     return None if ran else trouble
+
+
+def _idle_checkpointing(processes: Sequence[Mapping[str, Any]]) -> IdleCheckpointing | None:
+    """The checkpointing that had no effect in the process whose trace it is."""
+    kept = process_of_trace(processes).get("idle_checkpointing")
+    if not isinstance(kept, dict) or not kept.get("model"):
+        return None
+    return IdleCheckpointing(str(kept["model"]), str(kept.get("where") or ""))
 
 
 def _recorded_refusal(study: Study, requests: Requests) -> tuple[Refusal | None, int]:

@@ -154,6 +154,16 @@ class Holding:
 
 
 @dataclass(frozen=True)
+class IdleCheckpointing:
+    """Gradient checkpointing that was on without effect as a request was refused: the class of the
+    model, and the line of the program that switches to evaluation, empty where it is not known.
+    """
+
+    model: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
 class ProgramFacts:
     """What the recording of a program shows.
 
@@ -193,6 +203,7 @@ class ProgramFacts:
     holding: Tuple[Holding, ...] = ()
     cards: Tuple[CardFacts, ...] = ()
     settings: SettingsTrouble | None = None
+    idle_checkpointing: IdleCheckpointing | None = None
     conf_variable: str = "PYTORCH_CUDA_ALLOC_CONF"
     trace: str = "TRACE"
     command: str = ""

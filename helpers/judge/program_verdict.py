@@ -4,7 +4,7 @@ One answer from all that its recording shows. Asked in this order: does a settin
 does torch refuse it; do processes share a card that is too small for them; was anything refused,
 and did the program go on; does the whole program pass under another setting; does it keep more
 with each step; is one of several cards full; do others hold the card; does the request lie in
-pieces; is it too much. Only a repeat, or a recording that goes on behind the request, confirms.
+pieces; was checkpointing on without effect; is it too much. Only a repeat, or a recording that goes on behind the request, confirms.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from helpers.judge.program_facts import (
     CardFacts,
     GrowerFacts,
     GrowthFacts,
+    IdleCheckpointing,
     ProgramFacts,
     Refusal,
     Repeat,
@@ -72,6 +73,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         return _fragmentation(facts, refusal)
     if _only_its_limit_refuses(facts, refusal):
         return _limited(facts, refusal)
+    if facts.idle_checkpointing is not None:
+        return _without_checkpointing(facts, facts.idle_checkpointing, refusal)
     if _is_too_much(facts, refusal):
         return _capacity(facts, refusal)
     return _undecided(facts, refusal)
@@ -557,6 +560,41 @@ def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             "per_process_memory_fraction",
             check=_rehearse(facts),
             blast_radius="other programs on the card get less memory",
+        ),
+    )
+
+
+def _without_checkpointing(
+    facts: ProgramFacts, checkpointing: IdleCheckpointing, refusal: Refusal
+) -> Verdict:
+    """Nobody has measured what the program needs with its checkpointing in force."""
+    place = f" ({checkpointing.where})" if checkpointing.where else ""
+    title = (
+        "Gradient checkpointing is on but has no effect: "
+        f"{checkpointing.model} is in evaluation mode{place}"
+    )
+    mode = (
+        "The model was in evaluation mode when the memory ran out; transformers applies "
+        "checkpointing only in training mode"
+    )
+    evidence = [
+        _said("checkpointing-in-eval", "training=False", facts, mode),
+        _of_refusal(facts, refusal),
+    ]
+    if facts.without_limit is not None:
+        evidence.append(_of_repeat(facts.without_limit, facts))
+    return Verdict(
+        cause="config-ineffective",
+        confidence="likely",
+        title=title,
+        summary=f"{title}. Each layer's activations are kept for the backward pass.",
+        alternatives=[Alternative("true-capacity", "weak")],
+        evidence=evidence,
+        next_step=NextStep(
+            what="Call model.train() before each training step; if this pass is an evaluation, "
+            "run it under torch.no_grad()",
+            check=_rehearse(facts),
+            blast_radius="dropout and batch statistics are on in training mode",
         ),
     )
 

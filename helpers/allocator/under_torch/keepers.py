@@ -371,7 +371,7 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
 
 def _find_lines(keepers: list[Keeper]) -> None:
     """The lines that keep, in the file that has the name, else in another of the program's."""
-    sources = {path: "".join(linecache.getlines(path)) for path in sorted(_files_own())}
+    sources = {path: "".join(linecache.getlines(path)) for path in sorted(files_of_the_program())}
     for keeper in keepers:
         if keeper.kind == "cache":
             keeper.lines = [keeper.where]
@@ -411,7 +411,7 @@ def _is_in(where: str, path: str) -> bool:
     return where.startswith((os.path.basename(path), place(path, 0)[:-1]))
 
 
-def _files_own() -> set[str]:
+def files_of_the_program() -> set[str]:
     """The files of the program's own code, as far as it was imported or runs."""
     files = {frame.f_code.co_filename for frame in _running_frames()}
     for module in list(sys.modules.values()):

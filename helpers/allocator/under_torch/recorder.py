@@ -22,6 +22,7 @@ from typing import Any
 from . import allocator_variables
 from .cells import cells
 from .history import start_history, write_snapshot
+from .idle_checkpointing import idle_checkpointing
 from .keepers import keepers_of
 from .listener import Listener
 from .private_files import replacing
@@ -149,12 +150,15 @@ class Recorder:
     def _out_of_memory(self, device: int, size: int, device_total: int, device_free: int) -> None:
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
-            self._find_keepers()
+            self._look_at_objects()
             self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
 
-    def _find_keepers(self) -> None:
-        """Which names of the program keep the tensors of the card, while they still do."""
+    def _look_at_objects(self) -> None:
+        """Which names of the program keep the tensors of the card, while they still do, and
+        whether its gradient checkpointing has an effect.
+        """
         try:
+            self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
             self.facts["keepers"] = keepers_of(self.torch)
             self.facts["cells"] = cells()
         except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the program must go on

@@ -1,0 +1,71 @@
+"""Whether gradient checkpointing was switched on and had no effect when the memory ran out.
+
+A model of transformers recomputes its layers only while ``module.training`` is True
+(transformers/modeling_layers.py, GradientCheckpointingLayer.__call__, since 4.53; in the forward
+of each model before). After ``model.eval()`` it keeps every activation and says nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import re
+from typing import Any
+
+from .cells import place
+from .keepers import files_of_the_program
+
+EVALUATION = re.compile(r"\.(?:eval\(\)|train\(False\)|train\(mode=False\))")
+
+
+def idle_checkpointing(torch: Any) -> dict[str, str]:
+    """The model whose checkpointing is on and has no effect, and the line that may be why.
+
+    ``model``: the name of its class. ``where``: the one line of the program that switches to
+    evaluation, empty where there are none or several. Empty where gradients are not recorded now,
+    or where a model with checkpointing is in training mode.
+    """
+    if not _gradients_are_recorded(torch):
+        return {}
+    checkpointed = [module for module in _modules(torch) if _has_checkpointing(module)]
+    if not checkpointed or any(module.training for module in checkpointed):
+        return {}
+    model = max(checkpointed, key=_parts)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return {}
+    return {"model": type(model).__name__, "where": _evaluation_line()}
+
+
+def _gradients_are_recorded(torch: Any) -> bool:
+    """In a forward pass that records a graph, or in a backward pass."""
+    if torch.is_grad_enabled():
+        return True
+    in_backward = getattr(torch._C, "_current_graph_task_id", None)  # since torch 2.0
+    return in_backward is not None and in_backward() >= 0
+
+
+def _modules(torch: Any) -> list[Any]:
+    kind = torch.nn.Module
+    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
+
+
+def _parts(module: Any) -> int:
+    return sum(1 for _ in module.modules())
+
+
+def _has_checkpointing(module: Any) -> bool:
+    """Other libraries have a switch of this name, too; theirs does not ask for training mode."""
+    is_on = vars(module).get("gradient_checkpointing") is True
+    return is_on and any(
+        base.__module__.startswith("transformers.") for base in type(module).__mro__
+    )
+
+
+def _evaluation_line() -> str:
+    lines = [
+        place(path, number)
+        for path in sorted(files_of_the_program())
+        for number, line in enumerate(linecache.getlines(path), start=1)
+        if EVALUATION.search(line.partition("#")[0])
+    ]
+    return lines[0] if len(lines) == 1 else ""
