@@ -4,7 +4,8 @@ One answer from all that its recording shows. Asked in this order: does a settin
 does torch refuse it; do processes share a card that is too small for them; was anything refused,
 and did the program go on; does the whole program pass under another setting; does it keep more
 with each step; is one of several cards full; do others hold the card; does the request lie in
-pieces; was checkpointing on without effect; is it too much. Only a repeat, or a recording that goes on behind the request, confirms.
+pieces; was checkpointing on without effect; is it too much. Only a repeat, or a recording that
+goes on behind the request, confirms.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.shell import word
-from helpers.ground.units import GIB, show_bytes
+from helpers.ground.units import show_bytes
 from helpers.judge.program_facts import (
     CardFacts,
     GrowerFacts,
@@ -23,17 +24,24 @@ from helpers.judge.program_facts import (
     Refusal,
     Repeat,
 )
+from helpers.judge.program_questions import (
+    even_shares_fit,
+    growth_fills_the_card,
+    is_large,
+    is_too_much,
+    needed_bytes,
+    needs_more_than_it_can_have,
+    one_card_is_overfull,
+    only_its_limit_refuses,
+    only_lies_in_pieces,
+    others_hold_it,
+    overfull_together,
+    passes_with_another_setting,
+    requests_pass,
+    setting_explains,
+)
 
 EXPANDABLE = "expandable_segments:True"
-LEAST_KEPT = 25
-"""What grows counts as a reason from a 25th of what the process can have."""
-STEADY_STEPS = 3
-"""A program that was as full in so many steps needs no more from step to step."""
-NEARLY_FULL = 0.9
-"""So much of the card live at once leaves little that could lie in pieces."""
-ANOTHERS_BYTES = GIB
-"""More than this of the card, neither free nor this process's, is more than a context takes
-(300 to 700 MiB, by chip and release)."""
 
 
 def program_verdict(facts: ProgramFacts) -> Verdict:
@@ -48,199 +56,36 @@ def program_verdict(facts: ProgramFacts) -> Verdict:
 
 def _verdict(facts: ProgramFacts) -> Verdict:
     refusal = facts.refusal
-    if facts.settings is not None and _explains(facts):
+    if facts.settings is not None and setting_explains(facts):
         return _setting(facts)
-    shared = _overfull_together(facts)
+    shared = overfull_together(facts)
     if shared is not None:
-        if _even_shares_fit(facts):
+        if even_shares_fit(facts):
             return _uneven(facts)
         return _too_much_together(facts, shared)
     if refusal is None:
         return _nothing_refused(facts)
     if facts.exit_code == 0 and not refusal.fails_in_replay:
         return _went_on(facts, refusal)
-    if _passes_with_another_setting(facts, refusal):
+    if passes_with_another_setting(facts, refusal):
         return _fragmentation(facts, refusal)
-    if facts.growth is not None and _growth_fills_the_card(facts, facts.growth, refusal):
+    if facts.growth is not None and growth_fills_the_card(facts, facts.growth, refusal):
         if facts.growth.may_be_one_step and facts.without_limit is None:
             return _leak_or_one_long_step(facts, facts.growth, refusal)
         return _leak(facts, facts.growth, refusal)
-    if _one_card_is_overfull(facts):
+    if one_card_is_overfull(facts):
         return _uneven(facts)
-    if _others_hold_it(facts, refusal):
+    if others_hold_it(facts, refusal):
         return _others(facts, refusal)
-    if _only_lies_in_pieces(facts, refusal):
+    if only_lies_in_pieces(facts, refusal):
         return _fragmentation(facts, refusal)
-    if _only_its_limit_refuses(facts, refusal):
+    if only_its_limit_refuses(facts, refusal):
         return _limited(facts, refusal)
     if facts.idle_checkpointing is not None:
         return _without_checkpointing(facts, facts.idle_checkpointing, refusal)
-    if _is_too_much(facts, refusal):
+    if is_too_much(facts, refusal):
         return _capacity(facts, refusal)
     return _undecided(facts, refusal)
-
-
-# The questions.
-
-
-def _explains(facts: ProgramFacts) -> bool:
-    """Whether the setting that is not in force is why it failed: torch refused it, or the
-    program passes where it is in force; without a repeat, the recorded requests do.
-    """
-    assert facts.settings is not None, "asked only where there is one"
-    if facts.settings.fatal:
-        return True
-    if facts.refusal is None or "expandable_segments" not in facts.settings.instead:
-        return False
-    if facts.expandable is not None:
-        return facts.expandable.finishes
-    return facts.replays is not None and "expandable_segments" in (facts.replays.passes_with or "")
-
-
-def _one_card_is_overfull(facts: ProgramFacts) -> bool:
-    """Whether a request was refused on one of several cards in use, though each would hold an
-    even share of all.
-    """
-    needed = [card.bytes for card in facts.cards if card.processes]
-    return len(needed) > 1 and max(needed) >= 1.5 * min(needed) and _even_shares_fit(facts)
-
-
-def _even_shares_fit(facts: ProgramFacts) -> bool:
-    """Whether each of several cards would hold an even share of all that is needed: of those in
-    use, and of those that the job leaves empty, for a process each.
-    """
-    needed = [card.bytes for card in facts.cards if card.processes]
-    total = sum(needed)
-    if facts.refusal is not None:
-        total += facts.refusal.request_bytes
-    processes = sum(card.processes for card in facts.cards)
-    holding = max(len(needed), min(len(facts.cards), processes))
-    return holding > 1 and total <= holding * facts.usable_bytes
-
-
-def _overfull_together(facts: ProgramFacts) -> CardFacts | None:
-    """The first card that does not hold what several processes need of it together."""
-    for card in facts.cards:
-        if card.processes > 1 and card.bytes > facts.usable_bytes > 0:
-            return card
-    return None
-
-
-def _growth_fills_the_card(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
-    """Whether what grew is a good part of what fills the card, and the program goes on growing
-    beyond the card where nothing limits it.
-    """
-    if not _is_large(growth, refusal) or growth.kept_bytes < refusal.missing_bytes:
-        return False
-    if facts.without_limit is None or _needs_more_than_it_can_have(facts, refusal):
-        return True
-    return _ends_nearly_full(facts, growth, refusal)
-
-
-def _ends_nearly_full(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> bool:
-    """Whether the card is nearly full of what grew even where the whole program passes with
-    another setting: the pieces of a full card are not why it failed.
-    """
-    if facts.expandable is None or 2 * growth.kept_bytes < refusal.usable_bytes:
-        return False
-    return facts.expandable.peak_allocated_bytes >= NEARLY_FULL * refusal.usable_bytes
-
-
-def _is_large(growth: GrowthFacts | None, refusal: Refusal) -> bool:
-    """Whether what grew is a good part of what the process can have."""
-    if growth is None or not growth.growers:
-        return False
-    return LEAST_KEPT * growth.kept_bytes >= refusal.usable_bytes
-
-
-def _others_hold_it(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether others hold so much of the card that the request would fit without them."""
-    others_bytes = facts.capacity_bytes - refusal.room_bytes
-    if refusal.fails_in_replay or refusal.is_limited or others_bytes < ANOTHERS_BYTES:
-        return False
-    return refusal.missing_bytes < others_bytes
-
-
-def _passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether the whole program passes with another setting alone: in a repeat, or in the replay
-    of a recording that goes on behind the request.
-    """
-    growth = facts.growth
-    if growth is not None and _ends_nearly_full(facts, growth, refusal):
-        return False
-    if facts.expandable is not None:
-        return facts.expandable.finishes
-    if facts.without_limit is not None or not _requests_pass(facts):
-        return False
-    is_whole = refusal.fails_in_replay and facts.recording_is_whole
-    return is_whole or _passes_with_room(facts, refusal)
-
-
-def _passes_with_room(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether a loop of the program passes under another setting with so much room to spare that
-    what it keeps could be kept twice: then the pieces are why it failed here.
-    """
-    replays = facts.replays
-    if facts.growth is None or replays is None or not replays.peak_bytes:
-        return False
-    room = refusal.usable_bytes - replays.peak_bytes
-    return 10 * room >= refusal.usable_bytes and room >= facts.growth.kept_bytes
-
-
-def _requests_pass(facts: ProgramFacts) -> bool:
-    return facts.replays is not None and facts.replays.passes_with is not None
-
-
-def _only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether another setting gets past the request, and the program had as much live before as
-    it would have with it: in several steps, or where no steps are seen. Or all of it fits by
-    its peak without a limit.
-    """
-    if facts.expandable is not None or _needs_more_than_it_can_have(facts, refusal):
-        return False
-    if not _requests_pass(facts):
-        return False
-    if facts.without_limit is not None and facts.without_limit.finishes:
-        return True
-    if facts.growth is not None:
-        return facts.steps_as_full >= STEADY_STEPS
-    needed = refusal.allocated_bytes + refusal.request_bytes
-    return facts.most_live_before_bytes >= needed
-
-
-def _is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether the program needs more than it can have, whatever the settings."""
-    if _needs_more_than_it_can_have(facts, refusal):
-        return True
-    no_setting = facts.replays is not None and facts.replays.passes_with is None
-    expandable_failed = facts.expandable is not None and not facts.expandable.stopped
-    if refusal.missing_bytes > 0 or no_setting or expandable_failed:
-        return True
-    return refusal.allocated_bytes >= NEARLY_FULL * refusal.usable_bytes
-
-
-def _only_its_limit_refuses(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether the program's own limit refused what the card has room for, and all that the
-    program needs, as far as a repeat shows it.
-    """
-    return refusal.is_limited and _needed_bytes(facts, refusal) <= refusal.room_bytes
-
-
-def _needed_bytes(facts: ProgramFacts, refusal: Refusal) -> int:
-    """The most that is known to be live at once."""
-    needed = refusal.allocated_bytes + refusal.request_bytes
-    if facts.without_limit is not None:
-        needed = max(needed, facts.without_limit.peak_allocated_bytes)
-    return needed
-
-
-def _needs_more_than_it_can_have(facts: ProgramFacts, refusal: Refusal) -> bool:
-    """Whether more was live in the repeat without a limit than the process can have."""
-    repeat = facts.without_limit
-    return repeat is not None and repeat.peak_allocated_bytes > refusal.usable_bytes
-
-
-# The answers.
 
 
 def _setting(facts: ProgramFacts) -> Verdict:
@@ -503,7 +348,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         summary += f" The program limits itself to {_allowed(facts, refusal)}."
     growth = facts.growth
     alternatives = []
-    if growth is not None and _is_large(growth, refusal):
+    if growth is not None and is_large(growth, refusal):
         summary += (
             f" It also {_keeps(growth.growers[0], growth)}; a longer run will fail because of that."
         )
@@ -534,7 +379,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     """The program's own limit is what refused: the card has the room."""
     least = "" if facts.without_limit is not None and facts.without_limit.finishes else "at least "
-    needed = show_bytes(_needed_bytes(facts, refusal))
+    needed = show_bytes(needed_bytes(facts, refusal))
     room = show_bytes(refusal.room_bytes)
     title = f"The program needs {least}{needed} but limits itself to {_allowed(facts, refusal)}; "
     title += f"the card has {room}"
@@ -616,7 +461,7 @@ def _end_of_room(facts: ProgramFacts, refusal: Refusal) -> str:
 def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     repeat = facts.without_limit
     usable = _allowed(facts, refusal)
-    is_over = _needs_more_than_it_can_have(facts, refusal)
+    is_over = needs_more_than_it_can_have(facts, refusal)
     needed = refusal.allocated_bytes + refusal.request_bytes
     least = "at least "
     if repeat is not None and is_over:
@@ -633,7 +478,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         title = (
             f"No setting finds a free piece of {request} in the {usable} that the program can use"
         )
-        if _requests_pass(facts):
+        if requests_pass(facts):
             live = show_bytes(refusal.allocated_bytes)
             title = f"{live} of the {usable} that the program can use is in use, and {request} "
             title += "more did not fit"
