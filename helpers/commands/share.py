@@ -25,7 +25,7 @@ def share(arguments: argparse.Namespace) -> int:
     [target]: a batch, a run's folder, an .ipynb or a bundle (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
     --review: no page for others, but one for you, on which you tick what else may leave
-    --include FILE: the choices that the page of --review saved
+    --include FILE: the choices that the page of --review saved; with --review they are ticked again
     --pdf: a PDF beside it, through a Chromium of this machine
     --issue TRACKER: a report beside it: rocm, rocm-systems, pytorch, linux-amdgpu
     --force: replace files that are there
@@ -44,14 +44,14 @@ def share(arguments: argparse.Namespace) -> int:
         raise WrongUse(f"--out {out}: {expected}")
     target = Path(arguments.target) if arguments.target else named_batch("")
     about = subject_of(target)
-    if arguments.review:
-        return _review(about, arguments)
     choices: frozenset[str] = frozenset()
     if arguments.include:
         choices = read_choices(Path(arguments.include))
         unknown = review_of(about, about.evidence().bundle).unknown(choices)
         if unknown:
             print(CHANGED.format(unknown), file=sys.stderr)
+    if arguments.review:
+        return _review(about, target, choices, arguments)
     shared = page_of(about, choices)
     if not arguments.out:
         out = _place(shared.name)
@@ -88,8 +88,10 @@ def share(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _review(about: Subject, arguments: argparse.Namespace) -> int:
-    """Writes the page of a review, for its owner alone."""
+def _review(
+    about: Subject, target: Path, choices: frozenset[str], arguments: argparse.Namespace
+) -> int:
+    """Writes the page of a review, for its owner alone; what was chosen before is ticked."""
     from helpers.look.files import write_atomic
     from helpers.share import review_of
 
@@ -98,18 +100,17 @@ def _review(about: Subject, arguments: argparse.Namespace) -> int:
         out = Path(arguments.out)
         _refuse_to_overwrite([out], force=arguments.force)
     review = review_of(about, about.evidence().bundle)
+    command = f"python3 -m helpers share {word(str(target))}"
     before = os.umask(0o077)
     try:
-        write_atomic(out, review.html())
+        write_atomic(out, review.html(choices, command))
     finally:
         os.umask(before)
     if arguments.json:
         print_json({"review": str(out), "texts": len(review.rows)})
         return 0
     print(f"Open: {out}")
-    print(
-        f"Then: python3 -m helpers share {word(arguments.target or about.name)} --include CHOICES"
-    )
+    print(f"Then: {command} --include CHOICES")
     return 0
 
 

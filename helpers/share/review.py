@@ -7,9 +7,11 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from unicodedata import category
 
 from helpers.look.bundle import Bundle
 from helpers.look.files import json_of
+from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
 from .known import Known, is_secret
@@ -19,6 +21,8 @@ from .texts import Text, of_bundle
 Choices = frozenset[str]
 """Digests of the texts that a person ticked."""
 NOTHING_TICKED: Choices = frozenset()
+INVISIBLE = "Cf"
+"""Unicode's category of characters that only format: of no width, or for a direction."""
 EXPECTED = "expected the file that the review page saved"
 
 
@@ -34,14 +38,22 @@ class Row:
         return self.text.digest
 
     @cached_property
+    def _printed(self) -> str:
+        """The text as a screen shows it: no colours, nothing invisible that hides a name, and each
+        state of a progress bar in a line of its own.
+        """
+        lines = "\n".join(self.text.text.splitlines())
+        return uncoloured("".join(char for char in lines if category(char) != INVISIBLE))
+
+    @cached_property
     def shown(self) -> str:
         """The text as it would stand on the page."""
-        return self.known.replaced(self.text.text)
+        return self.known.replaced(self._printed)
 
     @cached_property
     def is_secret(self) -> bool:
         """Whether it holds what looks like a secret, so that it cannot be ticked."""
-        return is_secret(self.text.text)
+        return is_secret(self._printed)
 
 
 @dataclass(frozen=True)
@@ -66,10 +78,11 @@ class Review:
             groups.setdefault(row.text.where, []).append(row)
         return groups
 
-    def html(self, choices: Choices = NOTHING_TICKED) -> str:
+    def html(self, choices: Choices = NOTHING_TICKED, command: str = "") -> str:
         """The page on which a person ticks what may leave: one file, which sends nothing.
 
-        What was ticked before, by ``choices``, is ticked.
+        What was ticked before, by ``choices``, is ticked. ``command`` makes the page for others,
+        and is shown with the file of the choices when they are saved.
         """
         page = render(
             "review.html.j2",
@@ -77,6 +90,7 @@ class Review:
             groups=self.groups(),
             rows=self.rows,
             choices=choices,
+            command=command,
         )
         return str(page)
 

@@ -4,6 +4,7 @@ axe-core is the axe.min.js that AXE_CORE names, else the one which the pinned ax
 """
 
 import importlib.util
+import json
 import os
 import sys
 import time
@@ -14,11 +15,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import driver
+import nbformat
 from night_runs import night
-from tell_boxes import HOSTILE, VERDICT, batch
+from tell_boxes import HOSTILE, VERDICT, batch, code, printed
 
 from helpers.batch import report
-from helpers.share import page_of, subject_of
+from helpers.share import page_of, read_choices, review_of, subject_of
 
 pytestmark = [
     pytest.mark.skipif(not driver.chromium(), reason="not run because no Chromium is here"),
@@ -44,6 +46,8 @@ def pages(tmp_path_factory):
     made = {name: report.write_index(folder) for name, folder in folders.items()}
     made["shared"] = place / "shared.html"
     made["shared"].write_text(page_of(subject_of(folders["few"])).html)
+    made["review"] = place / "review.html"
+    made["review"].write_text(review_of(subject_of(folders["odd"]), None).html())
     return made
 
 
@@ -75,7 +79,7 @@ def unfold(browser):
     browser.js("document.querySelectorAll('details').forEach(e => e.open = true)")
 
 
-@pytest.mark.parametrize("name", ["few", "night", "odd", "empty", "shared"])
+@pytest.mark.parametrize("name", ["few", "night", "odd", "empty", "shared", "review"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_is_wider_than_the_screen(browser, pages, name, width):
     opened(browser, pages[name], width)
@@ -115,7 +119,7 @@ def test_the_tables_of_a_shared_page_are_no_wider_than_the_page_and_its_cover_re
     assert browser.js(f"({wide})('.cover .next')") < page
 
 
-@pytest.mark.parametrize("name", ["few", "night", "odd", "shared"])
+@pytest.mark.parametrize("name", ["few", "night", "odd", "shared", "review"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.skipif(not AXE.is_file(), reason="not run because axe-core-python is not installed")
 def test_axe_finds_nothing_serious(browser, pages, name, scheme):
@@ -148,10 +152,81 @@ def test_the_script_copies_sorts_filters_and_unfolds(browser, pages):
     assert browser.js("document.querySelectorAll('.command button').length") == 1
 
 
-def test_no_other_script_runs_and_nothing_is_asked_for(browser, pages):
-    opened(browser, pages["odd"])
+@pytest.mark.parametrize("name", ["odd", "review"])
+def test_no_other_script_runs_and_nothing_is_asked_for(browser, pages, name):
+    opened(browser, pages[name])
     browser.js(
         "{const e = document.createElement('script'); e.textContent = 'window.acted = 1'; document.body.append(e);}"
     )
     assert not browser.js("window.acted")
     assert [url for url in browser.asked if not url.startswith(("file:", "data:", "about:"))] == []
+
+
+def pressed(browser, *keys):
+    event = "new KeyboardEvent('keydown', {key: %s, bubbles: true, cancelable: true})"
+    for key in keys:
+        browser.js(f"document.activeElement.dispatchEvent({event % json.dumps(key)})")
+
+
+def searched(browser, words):
+    browser.js(
+        f"{{const e = document.querySelector('#search'); e.value = {json.dumps(words)}; "
+        "e.dispatchEvent(new Event('input'))}"
+    )
+
+
+def said(browser):
+    return browser.js("document.querySelector('#count').textContent")
+
+
+@pytest.fixture
+def reviewed(browser, tmp_path):
+    """The review of a notebook of three cells and a token, open; its texts begin as they are called."""
+    cells = [code(f"cell_{number}", printed(f"output {number}\n" * 200)) for number in (1, 2)]
+    cells.append(code("cell_3", printed("glpat-" + "Zq4x" * 5)))
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    review = review_of(subject_of(path), None)
+    page = tmp_path / "review.html"
+    page.write_text(review.html(command="share own.ipynb"))
+    folder = str(tmp_path / "saved")
+    browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=folder)
+    opened(browser, page)
+    return review
+
+
+def test_a_review_is_made_by_keys_alone_and_saved(browser, reviewed, tmp_path):
+    pressed(browser, "y", "j", "a", "a", "p")
+    assert said(browser) == "6 of 6 texts, 4 ticked"
+    preview = browser.js("document.querySelector('dialog').innerText")
+    assert "cell_1" in preview
+    assert "output 2" in preview
+    assert "glpat" not in preview
+    pressed(browser, "p", "s")
+    end = time.monotonic() + 30
+    while not (files := list((tmp_path / "saved").glob("*.choices.json"))):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    ticked = {row.text.text.split("\n")[0] for row in reviewed.ticked(read_choices(files[0]))}
+    assert ticked == {"cell_1", "cell_2", "output 2", "cell_3"}
+    command = browser.js("document.querySelector('#command').innerText")
+    assert command == f"share own.ipynb --include ~/Downloads/{files[0].name}"
+
+
+def test_a_key_never_ticks_a_text_that_the_search_hides(browser, reviewed):
+    searched(browser, "output 2")
+    pressed(browser, "y")
+    assert said(browser) == "1 of 1 found, 1 ticked"
+    searched(browser, "nothing has this")
+    pressed(browser, "y", "a")
+    assert said(browser) == "0 found, 1 ticked"
+    pressed(browser, "Escape")
+    assert browser.js("document.querySelector('[data-place] :checked').value") == next(
+        row.digest for row in reviewed.rows if row.text.text.startswith("output 2")
+    )
+
+
+def test_a_long_text_is_read_on_by_the_space_bar(browser, reviewed):
+    pressed(browser, "j", " ")
+    assert browser.js("document.querySelector('.here pre').scrollTop") > 100
+    assert said(browser).startswith("2 of 6")
