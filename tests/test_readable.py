@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 78_690,
-    "batch": 30_050,
+    "batch": 30_070,
     "commands": 13_070,
     "face": 5_830,
     "fits": 17_390,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 30_900,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 382_460,
+    "TOTAL": 382_490,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -44,7 +44,7 @@ RUN_VERSION = 2  # of run.json: 2 since records know attempts, strikes, nodes an
 class Shape(BaseModel):
     """Base of every shape: unknown keys refused, values immutable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Limits(Shape):
