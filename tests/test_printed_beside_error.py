@@ -194,3 +194,79 @@ def test_torchs_sums_that_a_program_prints_stand_for_those_that_the_message_lack
 def test_a_display_server_is_no_holder_that_explains_a_full_card():
     text = BARE + TABLE.format(used=22011, held=22000).replace("python3 serve.py", "/usr/lib/Xorg")
     assert "process-listed" not in names(text)
+
+
+# -- what ps lists, and looks that find nobody ------------------------------------------------------
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total "
+    "capacity of 31.36 GiB of which 120.00 MiB is free.{others} Including non-PyTorch memory, this "
+    "process has 900.00 MiB memory in use. Of the allocated memory 400.00 MiB is allocated by "
+    "PyTorch, and 20.00 MiB is reserved by PyTorch but unallocated.\n"
+)
+HELD = FULL.format(others=" Process 6120 has 30.20 GiB memory in use.")
+TABLES_OF_PS = {
+    "the head in one order": "  PID  PPID STAT CMD\n 6120     1 {stat} ray::Trainer.fit\n",
+    "the head in another order": "CMD          STAT PPID PID\nray::Trainer {stat}  1  6120\n",
+    "the head left out by grep": "$ ps -o ppid,stat,pid,lstart,args | grep ray\n"
+    "1 {stat} 6120 Mon Mar  2 01:02:03 2026 ray::Trainer --a 1,2\n",
+}
+
+
+@pytest.mark.parametrize("order", TABLES_OF_PS)
+def test_a_holder_whose_parent_has_ended_is_an_orphan_and_a_service_is_none(order):
+    orphan = diagnose(evidence_from_message(HELD + TABLES_OF_PS[order].format(stat="Sl")))
+    assert (orphan.cause, orphan.confidence) == ("stale-holder", "likely")
+    assert "kill -TERM 6120" in orphan.next_step.command
+    service = diagnose(evidence_from_message(HELD + TABLES_OF_PS[order].format(stat="Ssl")))
+    assert service.cause == "external-holder"
+
+
+def test_what_the_first_program_of_a_container_started_is_no_orphan():
+    listed = "PID PPID STAT CMD\n1 0 Ss python launch.py\n6120 1 Sl python worker.py\n"
+    assert diagnose(evidence_from_message(HELD + listed)).cause == "external-holder"
+
+
+def test_a_stopped_holder_is_continued_or_ended():
+    listed = "$ ps aux | grep 6120\nann 6120 0.0 1.2 99 7 pts/0 T 10:11 0:42 python a.py\n"
+    verdict = diagnose(evidence_from_message(HELD + listed))
+    assert verdict.cause == "stale-holder" and "kill -CONT 6120" in verdict.next_step.command
+
+
+def test_a_zombie_beside_memory_of_nobody_goes_with_its_parent():
+    listed = "$ ps -ef | grep defunct\nann 7001 6990 0 10:11 ? 00:00:42 [python] <defunct>\n"
+    verdict = diagnose(evidence_from_message(FULL.format(others="") + listed))
+    assert verdict.cause == "stale-holder"
+    assert "kill -TERM 6990" in verdict.next_step.command
+    assert "kill -TERM 7001" not in verdict.next_step.command
+
+
+MONITORS = {
+    "short": "GPU  VRAM_USED  VRAM_FREE  VRAM_TOTAL  VRAM%\n  0    21.0 GB    27.0 GB   48.0 GB  43 %\n",
+    "long": "GPU  POWER  GPU_TEMP  GFX_UTIL  GFX_CLOCK  VRAM_USED  VRAM_TOTAL     PCIE_BW\n"
+    "  0   15 W     41 °C       0 %     96 MHz   21504 MB    49136 MB      0 Mb/s\n",
+    "csv": "gpu,power_usage,vram_used,vram_total\n0,15,21504,49136\n",
+}
+LOOKS = {
+    "fuser as root": "root@box:~# fuser -v /dev/kfd /dev/dri/renderD128\nroot@box:~# uptime\n",
+    "sudo lsof": "$ sudo lsof /dev/kfd\n$ uptime\n",
+    "the kernel's list": "$ ls /sys/class/kfd/kfd/proc\n$ uptime\n",
+}
+BLIND_LOOKS = {
+    "no root": "$ fuser -v /dev/kfd\n$ uptime\n",
+    "a container": "root@0a1b2c3d4e5f:/# fuser -v /dev/kfd\nroot@0a1b2c3d4e5f:/# ls\n",
+    "somebody": "# fuser /dev/kfd\n/dev/kfd:  7001m\n# uptime\n",
+}
+
+
+@pytest.mark.parametrize("monitor", MONITORS)
+@pytest.mark.parametrize("look", LOOKS)
+def test_memory_that_a_complete_look_finds_nobody_for_is_the_drivers(monitor, look):
+    printed = f"{MONITORS[monitor]}PROCESS_INFO: No running processes detected\n{LOOKS[look]}"
+    verdict = diagnose(evidence_from_message(printed))
+    assert (verdict.cause, verdict.confidence) == ("driver-leak", "likely")
+
+
+@pytest.mark.parametrize("look", BLIND_LOOKS)
+def test_a_look_that_is_not_complete_proves_no_leak(look):
+    printed = f"{MONITORS['short']}{BLIND_LOOKS[look]}"
+    assert diagnose(evidence_from_message(printed)).cause != "driver-leak"

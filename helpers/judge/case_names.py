@@ -14,7 +14,7 @@ from helpers.judge.fragmentation import expandable_may_help
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import plus
 from helpers.judge.observation import SILENT, Observation
-from helpers.judge.posted_processes import processes
+from helpers.judge.posted_processes import INIT, processes
 
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
 """What a process is called in a remedy that SIGTERM does not end, by its state."""
@@ -116,6 +116,11 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     itself and one of its size (a rank beside it) are none, nor is one without a figure.
     """
     listed = [row for row in processes(evidence) if row.pid]
+    zombies = [row for row in listed if row.state == "Z"]
+    for zombie in zombies:
+        yield "zombie", str(zombie.pid)
+        if zombie.parent and zombie.parent != INIT:
+            yield "parent", str(zombie.parent)
     rows = [(row.bytes or 0, row.pid, row.name, row.state) for row in listed]
     for account in evidence.accounts:
         rows += [(size.bytes, pid, "", "") for pid, size in account.others if pid]

@@ -17,7 +17,7 @@ from helpers.look.figures import Figure, figures_of
 from helpers.look.files import json_of
 from helpers.look.message import Message, of_device
 from helpers.look.messages import read_message, without_footers
-from helpers.look.printed import split_printed
+from helpers.look.printed import split_printed, unanswered
 from helpers.look.text_file import encoding, ends
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def evidence_from_message(text: str) -> CaseEvidence:
     return CaseEvidence(
         messages=messages,
         error_text=rest,
-        tools=printed,
+        tools=(*printed, *((command, "") for command in unanswered(shown))),
         unused="; ".join(filter(None, (left_out, reading.unused))),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from helpers.ground.units import GIB, quantity, show_bytes
@@ -21,18 +21,23 @@ from helpers.look.figures import Figure
 from helpers.look.printed import printed_lines, without
 
 MOST_NAMED = 4
-STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t"), "orphan-listed": ("orphan",)}
+STATES = {"zombie-listed": ("Z",), "stopped-listed": ("T", "t")}
+INIT = 1
 
 
 @dataclass(frozen=True)
 class PostedProcess:
-    """One process as a tool listed it; ``state`` is ps's letter."""
+    """One process as a tool listed it; ``state`` is ps's letter, ``leads`` whether it leads a
+    session, as what a service manager starts does.
+    """
 
     pid: int | None
     name: str
     bytes: int | None
     state: str
     source: str
+    parent: int | None = None
+    leads: bool = False
 
 
 def processes(evidence: CaseEvidence) -> tuple[PostedProcess, ...]:
@@ -49,6 +54,7 @@ def process_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     holders = [row for row in rows if row.bytes is not None]
     yield from _of_holders(holders)
     yield from _of_states(rows)
+    yield from _of_left_over(evidence, rows)
     yield from _of_rests(evidence)
     yield from _of_outside(evidence, holders)
 
@@ -63,7 +69,13 @@ def _rows(source: str, text: str) -> Iterator[PostedProcess]:
             held = [size.bytes for _, pool, size in row.sizes if pool == "process" and size]
             name = "" if row.name.upper() in ("N/A", "UNKNOWN") else row.name
             yield PostedProcess(row.pid, name, max(held, default=None), "", source)
-    read = [line for line in lines if line in lists or (line.pid is None and not line.tool)]
+    of_ps = [line for line in lines if line.state or line.parent is not None]
+    for row in of_ps:
+        state = row.state[:1] or ("Z" if "<defunct>" in row.name else "")
+        leads = "s" in row.state
+        yield PostedProcess(row.pid, row.name, None, state, source, row.parent, leads)
+    is_read = {*lists, *of_ps}
+    read = [line for line in lines if line in is_read or (line.pid is None and not line.tool)]
     text = without(text, read)
     for data in table("posted")["lists"].values():
         if not re.search(data.get("of", ""), f"{source}\n{text[:200]}"):
@@ -115,10 +127,44 @@ def _of_states(rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
         row = next((row for row in rows if row.state in states), None)
         if row is not None:
             yield make_observation(name, f"{row.pid} {row.name}", row.source, "tool")
+    orphan = next((row for row in rows if is_orphan(row, rows)), None)
+    if orphan is not None and form("python's process").search(orphan.name):
+        yield make_observation(
+            "orphan-listed", f"{orphan.pid} {orphan.name}", orphan.source, "tool"
+        )
     opened = [row for row in rows if row.state == "open"]
     if opened:
         pids = ", ".join(str(row.pid) for row in opened[:8])
         yield make_observation("device-open", pids, opened[0].source, "tool")
+
+
+def is_orphan(row: PostedProcess, rows: Iterable[PostedProcess]) -> bool:
+    """Whether the program that started a process is gone: init is its parent, and it leads no
+    session, as a service of its own does. In a container number 1 may be that very program.
+    """
+    if row.parent != INIT or row.leads or row.state == "Z":
+        return False
+    first = next((other.name for other in rows if other.pid == INIT), "init")
+    return form("init").search(first) is not None
+
+
+def _of_left_over(evidence: CaseEvidence, rows: tuple[PostedProcess, ...]) -> Iterator[Observation]:
+    """What a message or a tool says that a process holds which ps shows stopped or orphaned."""
+    held = {row.pid: row.bytes for row in rows if row.bytes}
+    for account in evidence.accounts:
+        held.update({pid: size.bytes for pid, size in account.others if pid})
+    own = {account.own_pid for account in evidence.accounts}
+    for row in rows:
+        size = held.get(row.pid, 0) or 0
+        if row.bytes is not None or row.pid in own or size <= GIB // 4:
+            continue
+        says = f"Held by process {row.pid} {row.name}".rstrip()
+        if row.state in STATES["stopped-listed"]:
+            says += ", which is stopped: it keeps its memory until it goes on or is ended"
+            yield make_observation("stopped-holder", size, row.source, "tool", says)
+        elif is_orphan(row, rows):
+            says += ", whose parent has ended: it outlived the run that started it"
+            yield make_observation("orphan-holder", size, row.source, "tool", says)
 
 
 def listed_beside(evidence: CaseEvidence) -> Iterator[tuple[Figure, list[Figure]]]:

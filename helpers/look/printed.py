@@ -24,12 +24,25 @@ MISSES = 3
 """Lines that are no row, such as a rule or a second line of the head, before a table has ended."""
 LEAST_HEADS = 4
 """Known heads that make a list of processes of a line which names no size."""
+OF_PS = {"parent", "state"}
 _BORDERS = str.maketrans("|│║┃", "    ")
 _OF_A_BOX = re.compile(r"[\s=+|│║╒╞├╘╕╡┤╛╪╧╤─═-]*|\s*\|.*\|\s*")
-_UNIT_APART = re.compile(r"(?<=\d) +(?=(?:[KMGT]?i?B|%|[mu]s)(?![\w%]))")
+_UNIT_APART = re.compile(r"(?<=\d) +(?=(?:[KMGT]?i?B|%|[mu]s|W|MHz|°C|[MG]b/s)(?![\w%/]))")
 _CLIENT = re.compile(r"(\d) +(?:C\+G|M\+C|C|G)(?= )")
 _HEAD = re.compile(r"(.*?)(?: ?[\[(]([KMGT]?i?B|bytes)[\])])?$")
 _QUERY = re.compile(r".*--query-\S{1,40}?=(\S+).*")
+_PS = re.compile(r"(?:^ *|[$#>;&|`(] *|sudo +)ps +(?P<options>[^|;\n`]{1,120})")
+_PS_COLUMNS = re.compile(r"(?:-\w*o|--format)[ =]{0,2}['\"]?([\w%,:=]+)")
+_PROMPT = r"(?:[^\n#$%]{0,80}[#$%] ?|\Z)"
+_UNANSWERED = re.compile(
+    r"^(?P<prompt>[^\n#$]{0,80}[#$] ?(?:sudo )?)"
+    r"(?P<command>(?:fuser|lsof|ls) [^\n]*?(?:/dev/(?:kfd|dri|nvidia)|/sys/class/kfd/kfd/proc)[^\n]*)"
+    rf"\n(?=\s*{_PROMPT})",
+    re.MULTILINE,
+)
+_CONTAINER = re.compile(r"@[0-9a-f]{12}\b|\(container\)")
+_DATE = re.compile(r"\b([A-Z][a-z]{2}) ([A-Z][a-z]{2}) +(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\b")
+_STATE = re.compile(r"(?:[DIRSTtWXZ][<NLsl+]{0,5})?")
 _SIZE = re.compile(
     r"(\d{1,20}(?:\.\d{1,9}(?!\d|B))?)(?:\.0B)?([KMGT]?i?B?|bytes)|N/A|UNKNOWN|\[[^\]]{1,40}\]",
     re.I,
@@ -57,8 +70,8 @@ class PrintedLine:
     """A line that a tool printed: the head of a table where it names the ``tool``, else a row.
 
     ``sizes`` are (what, pool, quantity; None: not measured). ``pid`` is None where the table lists
-    no processes. ``when`` counts the tables under the same head before this one: the tool was
-    asked again.
+    no processes; ``parent`` and ``state`` are what ps says of it. ``when`` counts the tables under
+    the same head before this one: the tool was asked again.
     """
 
     start: int = 0
@@ -67,6 +80,8 @@ class PrintedLine:
     name: str = ""
     device: str = ""
     pid: int | None = None
+    parent: int | None = None
+    state: str = ""
     sizes: tuple[tuple[str, str, Quantity | None], ...] = ()
     when: int = 0
 
@@ -97,6 +112,21 @@ def split_printed(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     return without(text, outputs), tuple(printed.items())
 
 
+def unanswered(text: str) -> tuple[str, ...]:
+    """The commands in a copied shell that ask who has a GPU open, and were answered with nothing.
+
+    Only root sees everybody's open files, and a container only its own; the kernel's list of
+    compute processes is the same for all.
+    """
+    commands = []
+    for match in _UNANSWERED.finditer(text):
+        by_root = match["prompt"].rstrip().endswith(("#", "sudo"))
+        sees_all = by_root and not _CONTAINER.search(match["prompt"])
+        if sees_all or "/kfd/proc" in match["command"]:
+            commands.append(match["command"].strip())
+    return tuple(commands)
+
+
 def without(text: str, lines: Iterable[PrintedLine]) -> str:
     """The text with blanks in place of lines, in their order."""
     spans = [(line.start, line.end) for line in lines]
@@ -121,12 +151,12 @@ def _lines_of_tables(text: str) -> Iterator[PrintedLine]:
     misses = 0
     prints: Counter[tuple[Column, ...]] = Counter()
     for match in re.finditer(r".*\S.*", text):
-        line = _UNIT_APART.sub("", match[0][:400])
-        head = _head(line)
+        line = _DATE.sub(r"\1-\2-\3-\4-\5", _UNIT_APART.sub("", match[0][:400]))
+        head = _head(line) or _head_of_ps(line)
         printed = None
         if head:
             columns = head
-            separator = "," if "," in line else ""
+            separator = "," if "," in line and not _PS.search(line) else ""
             prints[columns] += 1
             tools = [column.tool for column in columns if column.tool]
             pools = tuple((column.means, column.pool, None) for column in columns)
@@ -175,10 +205,29 @@ def _head(line: str) -> tuple[Column, ...]:
     known = [column for column in columns if column is not UNKNOWN]
     meanings = {column.means or column.pool for column in known} - {""}
     has_size = any(column.pool for column in known)
-    is_list = "pid" in meanings and len(known) >= LEAST_HEADS
+    is_list = "pid" in meanings and (len(known) >= LEAST_HEADS or bool(meanings & OF_PS))
     if "," not in line and 2 * len(known) < len(heads):
         return ()
     return columns if is_list or (has_size and len(meanings) >= 2) else ()
+
+
+def _head_of_ps(line: str) -> tuple[Column, ...]:
+    """The columns that a command line asks of ps, whose rows often come through grep without a
+    head.
+    """
+    command = _PS.search(line)
+    if command is None:
+        return ()
+    options = command["options"]
+    asked = ",".join(_PS_COLUMNS.findall(options))
+    of_ps = data("look/printed")["ps"]
+    if asked:
+        words = [re.split("[:=]", word)[0] for word in asked.split(",")]
+        heads = [of_ps["heads"].get(word, word.upper()) for word in words]
+    else:
+        forms = (row["columns"] for row in of_ps["options"] if re.match(row["form"], options))
+        heads = next(forms, "").split()
+    return tuple(map(_column, heads)) if "PID" in heads else ()
 
 
 def _column(head: str) -> Column:
@@ -204,12 +253,18 @@ def _row(line: str, columns: tuple[Column, ...], separator: str) -> PrintedLine 
             means = data("look/printed")["labels"].get(values.get("name"), means)
         sizes.append((*means, quantity(size[1] or "", size[2] or column.unit)))
     pid = values.get("pid", "0")
-    if not values or not re.fullmatch(r"\d{1,10}", pid):
+    parent = values.get("parent", "0")
+    if not values or not re.fullmatch(r"\d{1,10} \d{1,10}", f"{pid} {parent}"):
+        return None
+    state = values.get("state", "")
+    if not _STATE.fullmatch(state):
         return None
     return PrintedLine(
         name=values.get("name", ""),
         device=re.sub(r"\D", "", values.get("device", "")),
         pid=int(pid) if "pid" in values else None,
+        parent=int(parent) if "parent" in values else None,
+        state=state,
         sizes=tuple(sizes),
     )
 
@@ -222,8 +277,8 @@ def _cells(line: str, columns: tuple[Column, ...], separator: str) -> list[str]:
     cells = [cell.strip() for cell in line.translate(_BORDERS).split(separator or None)]
     if "name" not in meanings:
         return cells if len(cells) == len(columns) else []
-    # A name may hold blanks and commas, every other cell is one word.
-    first = meanings.index("name")
+    # A name may hold blanks and commas, every other cell is one word; of two names the last.
+    first = len(meanings) - 1 - meanings[::-1].index("name")
     last = len(cells) - (len(columns) - first - 1)
     if last < first:
         return []
