@@ -38,9 +38,11 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
         rows += _of_observation(observation)
     rows.append(("chip", evidence.fact("gfx")))
     rows.append(("log", evidence.log))
-    for name in ("address", "pod"):
+    lost = [m.words for m in evidence.messages if m.event in ("gpu-lost", "gpu-silent")]
+    rows += [("address", match[0]) for words in lost for match in form("address").finditer(words)]
+    for name in ("address", "pod", "loaded", "installed"):
         for match in form(name).finditer(evidence.error_text):
-            rows.append((name, match[0]))
+            rows.append((name, match[0].strip()))
     seen = {observation.name for observation in observations}
     names: dict[str, str] = {}
     for name, words in rows:

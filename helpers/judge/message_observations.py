@@ -109,12 +109,15 @@ def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[
 
 
 def _first_of_each(observations: list[Observation]) -> list[Observation]:
-    """The first observation of each name and origin; of proofs, the first of each meaning."""
+    """The first observation of each name and origin, before others that whose program asks for
+    a remedy; of proofs, the first of each meaning.
+    """
     first: dict[tuple[str, str, str], Observation] = {}
     for observation in observations:
         meaning_of_proof = observation.says if observation.proof else ""
         key = (observation.name, observation.origin, meaning_of_proof)
-        first.setdefault(key, observation)
+        if key not in first or (observation.remedy and not first[key].remedy):
+            first[key] = observation
     return list(first.values())
 
 
