@@ -342,28 +342,61 @@ def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
         assert speaker.sentence(f"the card of {value}") == "", value
 
 
-def test_the_panel_ticks_searches_previews_and_saves(notebook, tmp_path, monkeypatch):
+@pytest.fixture
+def opened_panel(notebook, tmp_path, monkeypatch):
+    """The panel's frame, its widgets by their words, and the tick boxes of its texts."""
     monkeypatch.setattr(panel, "OUTPUTS", tmp_path)
     frame = Frame("Review")
+    widgets = []
+
+    def take(views):
+        for view in views:
+            widgets.append(view)
+            take(getattr(view, "children", ()))
+
     parts = panel.build(frame, panel.Shared(str(notebook)))
-    texts_of_it = [part for part in parts if hasattr(part, "children")][1:]
-    boxes = [text.children[0] for text in texts_of_it]
+    take(parts)
+    by_words = {view.description: view for view in widgets if hasattr(view, "description")}
+    by_words["preview"] = parts[1]
+    boxes = [view for view in widgets if hasattr(view, "indent")]
+    return frame, by_words, boxes
+
+
+def test_the_panel_ticks_searches_and_saves(opened_panel, tmp_path):
+    frame, by_words, boxes = opened_panel
     assert [box.disabled for box in boxes] == [False, False, False, True]
-    controls = parts[0].children
-    controls[0].value = "kestrel"
-    assert [text.layout.display for text in texts_of_it] == ["none", "", "none", "none"]
-    for part in parts:
-        if hasattr(part, "click"):
-            part.click()
+    by_words["Tick all of cell 1"].click()
+    by_words["Tick all of cell 2"].click()
     assert [box.value for box in boxes] == [True, True, True, False]
-    controls[1].click()
-    assert "harbour lights on kestrel" in parts[1].value
-    assert "glpat" not in parts[1].value
-    controls[2].click()
+    assert "4 of 4 texts shown, 3 ticked" in frame.line.value
+    by_words["Save choices"].click()
     (file,) = (tmp_path / "shared").glob("*.choices.json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert len(share.read_choices(file)) == 3
-    assert file.name in frame.line.value
+    assert f"--include {file}" in frame.line.value
+
+
+def test_the_panel_never_ticks_a_text_that_the_search_hides(opened_panel):
+    frame, by_words, boxes = opened_panel
+    by_words["Search"].value = "Kestrel"
+    assert "1 of 4 texts shown" in frame.line.value
+    for words, button in by_words.items():
+        if words.startswith("Tick all"):
+            button.click()
+    assert [box.value for box in boxes] == [False, True, False, False]
+
+
+def test_the_panel_previews_what_is_ticked_until_a_tick_changes(opened_panel):
+    _, by_words, boxes = opened_panel
+    preview = by_words["preview"]
+    by_words["Preview"].click()
+    assert "Nothing is ticked" in preview.value
+    boxes[1].value = True
+    assert preview.value == ""
+    by_words["Preview"].click()
+    assert "cell 1, output of a cell" in preview.value
+    assert "harbour lights on kestrel" in preview.value
+    assert "team" not in preview.value
 
 
 def test_the_panel_has_a_sentence_where_nobody_is_there(notebook, capsys):

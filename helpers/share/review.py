@@ -23,6 +23,7 @@ Choices = frozenset[str]
 NOTHING_TICKED: Choices = frozenset()
 INVISIBLE = "Cf"
 """Unicode's category of characters that only format: of no width, or for a direction."""
+FEW_LINES = 10
 EXPECTED = "expected the file that the review page saved"
 
 
@@ -49,6 +50,14 @@ class Row:
     def shown(self) -> str:
         """The text as it would stand on the page."""
         return self.known.replaced(self._printed)
+
+    @property
+    def about(self) -> str:
+        """Its kind, and how many lines it has where they are many."""
+        lines = self.shown.count("\n") + 1
+        if lines <= FEW_LINES:
+            return self.text.kind
+        return f"{self.text.kind}, {lines} lines"
 
     @cached_property
     def is_secret(self) -> bool:
