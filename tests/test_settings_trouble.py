@@ -16,6 +16,7 @@ from helpers.settings.allocator_text import AllocatorText
 from helpers.settings.releases import behaviour
 from helpers.settings.table import OPTIONS
 from helpers.settings.trouble import repaired, settings_trouble
+from helpers.tell.verdict import as_text
 
 CUDA = {"version": "2.13.0+cu130", "cuda": "13.0", "hip": None}
 CONF = "PYTORCH_CUDA_ALLOC_CONF"
@@ -101,6 +102,27 @@ def test_a_text_that_torch_refuses_is_given_back_as_it_was_meant(text, meant):
     trouble = trouble_of({CONF: text}, {CONF: text})
     assert (trouble.kind, trouble.value, trouble.fatal) == ("malformed", text, True)
     assert trouble.instead == (f"{CONF}={meant}" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("expandable_segments:True,max_split_size_mb=96", "'max_split_size_mb=96' has = where"),
+        ("max_split_size_mb:96; expandable_segments:True", "has a semicolon where"),
+        ("max_split_size_mb:96 expandable_segments:True", "has no comma before"),
+        ("garbage_collection_threshold 0.6", "has a blank where"),
+        ("max_split_size_mb:96,expandable_segments", "'expandable_segments' has no colon"),
+        ("max_split_size_mb:", "has no value"),
+        ("roundup_power2_divisions:[512:2,>:4", "has no ] at the end"),
+        ("expandable_segment:True", "the option is expandable_segments"),
+        ("off", "'off' is none of torch's options"),
+        ('"max_split_size_mb:96"', "has a quotation mark"),
+        (f"{CONF}=max_split_size_mb:96", "repeats the name of the variable"),
+        ("max_split_size_mb:8,expandable_segments:True", "'max_split_size_mb:8' is refused: "),
+    ],
+)
+def test_the_option_that_torch_refuses_is_named_with_what_is_wrong_in_it(text, says):
+    assert says in trouble_of({CONF: text}, {CONF: text}).why
 
 
 @pytest.mark.parametrize(
@@ -201,8 +223,10 @@ def test_torchs_own_complaint_names_the_setting(complaint, prefix):
 )
 def test_beside_torchs_complaint_the_line_that_was_meant_is_printed(line):
     verdict = diagnose(evidence_from_message(f"{line}\n{COMPLAINTS[4]}\n"))
-    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in verdict.next_step.what
-    assert "expandable_segments=True" not in verdict.next_step.what
+    command = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert verdict.next_step.command == command
+    assert "'expandable_segments=True' has = where torch wants a colon" in as_text(verdict)
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments=True" in verdict.headline
 
 
 def test_a_posted_variable_without_a_complaint_is_no_cause():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from helpers.ground.shell import word
 from helpers.ground.units import GIB, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence
@@ -196,6 +197,8 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
     if kind == "setting" and re.match(r"\w+=", str(observation.reading.value)):
         yield "setting", str(observation.reading.value)
         yield "unset", "unset " + str(observation.reading.value).split("=")[0]
+    if observation.name == "setting-corrected":
+        yield "corrected", word(str(observation.reading.value))
     if observation.name in ("limit-binds", "limit-refused"):
         yield "limit", words
     if observation.name == "device-open":

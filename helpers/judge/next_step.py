@@ -46,6 +46,8 @@ def next_step(
     is_hidden = any(observation.name == "blind-spot" for observation in speaking)
     if name == "stop-holder" and "pid" in names and not is_hidden:
         name = "end-holder"
+    if name == "allocator-text" and "corrected" in names:
+        name = "corrected-text"
     return _filled(remedy_for(name, evidence, speaking), names)
 
 

@@ -102,19 +102,24 @@ def _of_allocator_text(
     is_refused = any(message.event in COMPLAINTS for message in evidence.messages)
     if is_refused:
         for _, _, text in evidence.texts:
-            environ.update(form("allocator text").findall(text))
+            for match in form("allocator text").finditer(text):
+                environ[match["name"]] = match["quoted"] or match["bare"]
     if not environ:
         return
     from helpers.settings.trouble import settings_trouble  # its tables are for settings alone
 
     trouble = settings_trouble({"end": environ}, {}, _torch(evidence))
-    if trouble is not None and trouble.instead:
+    if trouble is None:
+        return
+    if trouble.fatal and is_refused:
+        words = f"{trouble.variable}={trouble.value}"
+        says = f"This text {trouble.why}"[:LONGEST_SENTENCE]
+        yield make_observation("setting-malformed", words, "variables", origin, says)
+        if trouble.instead:
+            yield make_observation("setting-corrected", trouble.instead, "variables", origin)
+    elif trouble.instead:
         name = "setting-inert" if trouble.kind == "ineffective" else "setting-misspelt"
         yield make_observation(name, trouble.instead, "variables", origin, f"Meant: {trouble.says}")
-    elif trouble is not None and trouble.fatal and is_refused:
-        words = f"{trouble.variable}={trouble.value}"
-        says = f"torch stops at it: it {trouble.why}"[:LONGEST_SENTENCE]
-        yield make_observation("setting-malformed", words, "variables", origin, says)
 
 
 def _torch(evidence: CaseEvidence) -> dict[str, object]:

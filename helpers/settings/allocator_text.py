@@ -27,9 +27,11 @@ class SettingsError(ValueError):
     """torch refuses this text, or it chooses an allocator that cannot be replayed; one line.
 
     ``left`` is what holds after a refusal at run time (a Settings), or None where nothing changed.
+    ``why`` is what torch refuses, in one clause.
     """
 
     left: Any = None
+    why: str = ""
 
 
 def parts(conf: str) -> list[tuple[str, str]]:
@@ -87,7 +89,9 @@ class AllocatorText:
                 self._separator(",")
 
     def _refusal(self, why: str) -> SettingsError:
-        return SettingsError(f"torch {self.rules.torch} refuses the settings: {why}")
+        error = SettingsError(f"torch {self.rules.torch} refuses the settings: {why}")
+        error.why = why
+        return error
 
     def _token(self, key: str = "a key") -> str:
         """The next token; ``key`` is whose value it belongs to."""

@@ -26,6 +26,17 @@ Kind = Literal["late", "misspelt", "malformed", "ineffective"]
 NOT_READ = ("misspelt", "shadowed", "unsupported", "ineffective")
 REPEATED_NAME = re.compile(r"\w*ALLOC_CONF\s*=")
 PAIR = re.compile(r"([A-Za-z][\w-]*)(?:[:=\s]+(\[[^\]]*\]?|[^,;\s]+))?")
+OPTION = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
+"""One option of a text; a list in brackets is one value."""
+SIGNS = {
+    "['\"]": "has a quotation mark in it, which torch reads as a part of the text",
+    r"\w*ALLOC_CONF\s*=": "repeats the name of the variable",
+    ";": "has a semicolon where torch wants a comma",
+    "=": "has = where torch wants a colon",
+    r"^\w+\s+\w+$": "has a blank where torch wants a colon",
+    r"\w\s+\w+\s*:": "has no comma before its next option",
+}
+"""Signs that torch does not read as they were meant, and how that is said."""
 YES = ("true", "1", "yes", "on")
 NO = ("false", "0", "no", "off")
 
@@ -100,7 +111,7 @@ class _Process:
         is_newer = release(self.behaviour.torch) > NEWEST  # it may know more keys
         if error is None or is_newer or self.text_read == text:
             return None
-        why = f"cannot be read: {str(error).partition('settings: ')[2]}"
+        why = f"cannot be read: {slip(text, self.behaviour)}"
         return self._trouble("malformed", name, text, why)
 
     def late(self) -> SettingsTrouble | None:
@@ -139,6 +150,48 @@ class _Process:
         return SettingsTrouble(kind, name, text, instead, why, fatal=kind == "malformed")
 
 
+def slip(text: str, behaviour: Behaviour) -> str:
+    """Which option of a text torch refuses, and what is wrong with it, in one clause.
+
+    Raises AssertionError for a text that torch takes.
+    """
+    for option in OPTION.findall(text):
+        error = AllocatorText(option, behaviour).error
+        if error is not None:
+            return f"{option.strip()!r} {_wrong_with(option.strip(), error, behaviour)}"
+    error = AllocatorText(text, behaviour).error
+    assert error is not None, "asked only of a text that torch refuses"
+    return f"{text!r}: {error.why}"
+
+
+def _wrong_with(option: str, error: SettingsError, behaviour: Behaviour) -> str:
+    """What is wrong with one option, the most visible first."""
+    name, colon, value = option.partition(":")
+    for sign, mistake in SIGNS.items():
+        if re.search(sign, option):
+            return mistake
+    key = _key(name.strip(), behaviour)
+    if not colon:
+        return "has no colon and no value" if key else "is none of torch's options"
+    if value.count("[") != value.count("]"):
+        return "has no ] at the end of its list"
+    if not value.strip():
+        return "has no value behind its colon"
+    if key and key != name.strip():
+        return f"is misspelt: the option is {key}"
+    if not key:
+        return "is none of torch's options"
+    return f"is refused: {error.why}"
+
+
+def _key(spelling: str, behaviour: Behaviour) -> str:
+    """The key that a spelling means; empty where it is near none."""
+    key = spelling.lower().replace("-", "_")
+    if key in behaviour.keys:
+        return key
+    return nearest_name(key, tuple(sorted(behaviour.keys)), ALIKE_OPTIONS)
+
+
 def repaired(text: str, behaviour: Behaviour) -> str:
     """The text as it was meant: keys spelt as torch spells them, a colon before each value, commas
     between; what torch would refuse all the same is left out.
@@ -146,10 +199,7 @@ def repaired(text: str, behaviour: Behaviour) -> str:
     options: dict[str, str] = {}
     bare = REPEATED_NAME.sub("", re.sub("['\"]", "", text))
     for match in PAIR.finditer(bare):
-        spelling = match[1].lower().replace("-", "_")
-        key = spelling
-        if key not in behaviour.keys:
-            key = nearest_name(spelling, tuple(sorted(behaviour.keys)), ALIKE_OPTIONS)
+        key = _key(match[1], behaviour)
         if not key:
             continue
         option = f"{key}:{_value(OPTIONS[key].kind, match[2] or '')}"
