@@ -14,6 +14,7 @@ from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.failing_card import card_of, holders_beside, slices_of
 from helpers.judge.figure_observations import RAM_SHARE
+from helpers.judge.host_limit_observations import host_limit_observations
 from helpers.judge.kernel_observations import kernel_observations
 from helpers.judge.observation import Observation, make_observation
 from helpers.judge.obstacles import obstacles
@@ -47,6 +48,7 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         *_build(bundle, cards),
         *_holders(bundle, cards, evidence),
         *_of_ram(bundle),
+        *host_limit_observations(evidence, bundle),
         *kernel_observations(evidence, bundle),
     ]
     constructed = {item.id for item in bundle.items if item.constructed}

@@ -46,8 +46,9 @@ class Machine:
     ``kernel`` is the release. ``zram_used`` is swap that itself lies in RAM; ``zfs_cache`` is
     RAM that ZFS gives back late and ``ram_available`` does not count; ``huge_pages`` is RAM set aside
     for them. ``memory_stall`` is in how many percent of 10 s everything that could run waited
-    for memory (Documentation/accounting/psi.rst). ``cgroup_oom_kills`` counts since the group was
-    made.
+    for memory (Documentation/accounting/psi.rst). ``overcommit`` is vm.overcommit_memory; of
+    ``commit_limit``, ``committed`` is promised (Documentation/mm/overcommit-accounting.rst).
+    ``cgroup_oom_kills`` counts since the group was made.
     """
 
     kernel: Reading
@@ -62,6 +63,9 @@ class Machine:
     zram_used: Reading
     zfs_cache: Reading
     memory_stall: Reading
+    overcommit: Reading
+    commit_limit: Reading
+    committed: Reading
     cgroup_limit: Reading
     cgroup_used: Reading
     cgroup_oom_kills: Reading
@@ -84,6 +88,9 @@ def machine(bundle: Bundle) -> Machine:
         zram_used=_zram(bundle),
         zfs_cache=arcstats.find(r"(?m)^size\s+[0-9]+\s+([0-9]{1,18})$", unit="bytes", scale=1),
         memory_stall=bundle.read("/proc/pressure/memory").find(_STALL),
+        overcommit=bundle.word("/proc/sys/vm/overcommit_memory"),
+        commit_limit=_meminfo(bundle, "CommitLimit"),
+        committed=_meminfo(bundle, "Committed_AS"),
         cgroup_limit=group.limit(),
         cgroup_used=group.used(),
         cgroup_oom_kills=group.oom_kills(),

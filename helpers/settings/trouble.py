@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     Environment = Mapping[str, str]
 Kind = Literal["late", "misspelt", "malformed", "ineffective"]
 NOT_READ = ("misspelt", "shadowed", "unsupported", "ineffective")
-REPEATED_NAME = re.compile(r"\w*ALLOC_CONF\s*=")
+REPEATED_NAME = re.compile(r"\w{0,20}ALLOC_CONF\s*=")
 PAIR = re.compile(r"([A-Za-z][\w-]*)(?:[:=\s]+(\[[^\]]*\]?|[^,;\s]+))?")
 OPTION = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
 """One option of a text; a list in brackets is one value."""
 SIGNS = {
     "['\"]": "has a quotation mark in it, which torch reads as a part of the text",
-    r"\w*ALLOC_CONF\s*=": "repeats the name of the variable",
+    r"ALLOC_CONF\s*=": "repeats the name of the variable",
     ";": "has a semicolon where torch wants a comma",
     "=": "has = where torch wants a colon",
-    r"^\w+\s+\w+$": "has a blank where torch wants a colon",
+    r"^\w+\s+[^\s:]+$": "has a blank where torch wants a colon",
     r"\w\s+\w+\s*:": "has no comma before its next option",
 }
 """Signs that torch does not read as they were meant, and how that is said."""

@@ -1,0 +1,62 @@
+"""Which limit of a captured box refuses the RAM that a program asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from helpers.ground.shapes import Reading, sum_of
+from helpers.judge import table
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.observation import Observation
+from helpers.look.bundle import Bundle
+from helpers.look.environment import limits
+from helpers.look.machine import Machine, machine
+
+NEVER_REFUSES = "1"
+STRICT = "2"
+"""Values of vm.overcommit_memory (Linux Documentation/mm/overcommit-accounting.rst)."""
+
+
+def host_limit_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Observation]:
+    """The limit that is below the refused request, else an address limit that is set at all, else
+    that all of them have room; nothing where no text says that the host refused memory.
+    """
+    refusals = [m for m in evidence.messages if (m.side, m.event) == ("host", "refused")]
+    if not refusals:
+        return
+    sizes = [message.requested.bytes for message in refusals if message.requested]
+    requested = max(sizes, default=0)
+    addresses = next((limit.soft for limit in limits(bundle) if limit.name == "as"), None)
+    if addresses is not None and not addresses.ok:
+        addresses = None
+    if addresses is not None and addresses.bytes < requested:
+        yield _observed("address-limited", addresses)
+        return
+    host = machine(bundle)
+    room = _room(host)
+    if room is not None and room.bytes < requested:
+        is_strict = host.overcommit.value == STRICT
+        yield _observed("commit-used-up" if is_strict else "request-above-ram", room)
+    elif addresses is not None:
+        yield _observed("address-limited", addresses)
+    elif room is not None and requested:
+        yield _observed("host-limits-fit", room)
+
+
+def _room(host: Machine) -> Reading | None:
+    """What the kernel promises to one request, at most; None where that is not known or without an
+    end (mm/util.c, __vm_enough_memory).
+    """
+    room = sum_of([host.ram_total, host.swap_total])
+    if host.overcommit.value == STRICT:
+        room = host.commit_limit
+        if room.ok and host.committed.ok:
+            room = replace(room, value=max(0, room.bytes - host.committed.bytes))
+    if host.overcommit.value in (None, NEVER_REFUSES) or not room.ok:
+        return None
+    return room
+
+
+def _observed(name: str, reading: Reading) -> Observation:
+    return Observation(name, reading, table("observations")[name], "bundle")
