@@ -439,7 +439,7 @@ def test_the_command_writes_a_report_beside_the_page_and_answers_as_json(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["nowhere"], "nowhere: no batch, run or notebook; expected"),
+        (["nowhere"], "nowhere: nothing to share; expected"),
         (["X", "--issue", "jira"], "--issue jira: expected one of rocm,"),
         ([FOLDER / "raises.ipynb", "--out", "/nowhere/x.html"], "expected a file that ends in"),
     ],

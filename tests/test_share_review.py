@@ -16,11 +16,11 @@ from tell_boxes import code, printed
 from helpers import share
 from helpers.face import review as panel
 from helpers.ground.shapes import seen
-from helpers.judge.evidence import evidence_from_bundle
+from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
-from helpers.share import public, texts
+from helpers.share import texts
 from helpers.share.known import Known, is_secret
-from helpers.share.sentences import Speaker
+from helpers.share.public_copy import PublicCopy
 from helpers.tell.panels.frame import Frame
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
@@ -52,7 +52,7 @@ def review_of(path):
 
 def test_a_column_without_a_rule_is_left_out():
     view = Shown("", ["plain", Column("size", "bytes", passes="number")], [["kestrel", 1 << 30]])
-    passing = view.passing(public.rules(public.Names()))
+    passing = view.passing(PublicCopy(CaseEvidence()).rules)
     assert [column.name for column in passing.columns] == ["size"]
     assert "kestrel" not in passing.text()
 
@@ -67,7 +67,7 @@ def test_a_new_column_has_no_rule():
 
 
 def test_every_rule_that_a_column_names_is_there():
-    rules = public.rules(public.Names())
+    rules = PublicCopy(CaseEvidence()).rules
     folder = Path(share.__file__).parents[1]
     named = set()
     for file in folder.rglob("*.py"):
@@ -80,8 +80,7 @@ def test_every_rule_that_a_column_names_is_there():
 
 
 def test_names_have_numbers_and_lines_of_programs_keep_theirs():
-    names = public.Names()
-    rules = public.rules(names)
+    rules = PublicCopy(CaseEvidence()).rules
     assert [rules["process"](name) for name in ("kestrel", "osprey", "kestrel")] == [
         "process-1",
         "process-2",
@@ -334,12 +333,12 @@ def test_the_view_that_a_notebook_holds_is_the_one_that_was_shown():
 def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
     page = share.page_of(share.subject_of(RECORDED / "rx7900xt-container"))
     assert "The answer in full" in page.html
-    speaker = Speaker(evidence_from_bundle(open_box("cuda-24gb-tuning")), public.Names())
-    assert speaker.sentence("kestrel holds 3.00 GiB") == ""
+    copies = PublicCopy(evidence_from_bundle(open_box("cuda-24gb-tuning")))
+    assert copies.text("kestrel holds 3.00 GiB") == ""
     for words in ("the card is full: 3.00 GiB", "ttm.pages_limit binds at 62.54 GiB"):
-        assert speaker.sentence(words) == words
+        assert copies.text(words) == words
     for value in ("10.1.2.3", "a3f9c2d1", "S4K1B2X3", "aa:bb:cc:dd:ee:ff", "wren@host.example"):
-        assert speaker.sentence(f"the card of {value}") == "", value
+        assert copies.text(f"the card of {value}") == "", value
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ CHANGED = "{} of the choices are of no text here: it has changed, or is of somet
 def share(arguments: argparse.Namespace) -> int:
     """One page of a batch, a run, a notebook or a bundle for others: typed results, and the texts you ticked.
 
-    [target]: a batch, a run's folder, an .ipynb or a bundle (default: the newest batch)
+    [target]: a batch, a run's folder, an .ipynb, a bundle or a recorded box (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
     --review: no page for others, but one for you, on which you tick what else may leave
     --include FILE: the choices that the page of --review saved; with --review they are ticked again
@@ -43,7 +43,7 @@ def share(arguments: argparse.Namespace) -> int:
         expected = "expected a file that ends in .html, in a folder that is there"
         raise WrongUse(f"--out {out}: {expected}")
     target = Path(arguments.target) if arguments.target else named_batch("")
-    about = subject_of(target)
+    about = subject_of(target, whole=bool(arguments.review or arguments.include))
     choices: frozenset[str] = frozenset()
     if arguments.include:
         choices = read_choices(Path(arguments.include))

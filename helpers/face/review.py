@@ -38,7 +38,7 @@ class Shared:
     @cached_property
     def review(self) -> Review:
         """The texts. Raises ShareError where there is nothing to share."""
-        subject = subject_of(Path(self.path))
+        subject = subject_of(Path(self.path), whole=True)
         return review_of(subject, subject.evidence().bundle)
 
     @property

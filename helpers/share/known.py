@@ -30,6 +30,10 @@ LOGIN = "USER LOGNAME SUDO_USER HOME"
 AS_A_FILE = "text.yaml"
 """detect-secrets looks for values without quotation marks in files of this kind."""
 LONG_WORD = re.compile(r"[\w./+=-]{8,}")
+UNBROKEN = re.compile("[A-Za-z0-9]{20,}")
+TURN = re.compile("(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=[0-9])[A-Za-z]")
+MOST_TURNS = 0.36
+"""Of the letters of a word; a name in camel case has a third, a random word three fifths."""
 ASSIGNED = re.compile(r"([\w-]{3,60})['\"]?\s*[:=]\s*\S")
 FORMS = {
     "mail": r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}",
@@ -77,11 +81,9 @@ class Known:
         kind = str(match.lastgroup)
         if kind == "address" and not _is_address(match[0]):
             return match[0]
-        return (
-            self._name(kind, match[0])
-            if kind != "home"
-            else f"/home/{self._name('user', match[0])}"
-        )
+        if kind == "home":
+            return f"/home/{self._name('user', match[0])}"
+        return self._name(kind, match[0])
 
 
 def _is_address(text: str) -> bool:
@@ -141,19 +143,21 @@ def _detectors() -> tuple[Any, ...]:
 
 
 def is_secret(text: str) -> bool:
-    """Whether detect-secrets, or the shapes of tokens that the look knows, find a secret in it."""
-    if any(map(looks_secret, LONG_WORD.findall(text))):
-        return True
-    if any(map(sounds_secret, ASSIGNED.findall(text))):
-        return True
-    return any(map(_is_found, text.splitlines()))
+    """Whether detect-secrets finds a secret in it, or it holds what has the shape of a token, the
+    name of one before a value, or letters and digits in no order.
+    """
+    return (
+        any(map(looks_secret, LONG_WORD.findall(text)))
+        or any(map(sounds_secret, ASSIGNED.findall(text)))
+        or any(map(_is_random, UNBROKEN.findall(text)))
+        or any(map(_is_found, text.splitlines()))
+    )
+
+
+def _is_random(word: str) -> bool:
+    """Whether small letters, capitals and digits take turns as they do in no name."""
+    return len(TURN.findall(word)) > MOST_TURNS * len(word)
 
 
 def _is_found(line: str) -> bool:
-    """Whether a detector finds a secret in a line, with each long word of it in quotes."""
-    words = " ".join(f'"{word}"' for word in LONG_WORD.findall(line))
-    return any(
-        detector.analyze_line(AS_A_FILE, looked_at)
-        for detector in _detectors()
-        for looked_at in (line, words)
-    )
+    return any(detector.analyze_line(AS_A_FILE, line) for detector in _detectors())

@@ -13,23 +13,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from helpers.look.bundle import Bundle
+from helpers.ground.shapes import Verdict
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence
 from helpers.tell.page_cells import ProseCell, cells
+from helpers.tell.page_output import drawing_of
 from helpers.tell.page_room import Room
 from helpers.tell.render import render
-from helpers.tell.resources import words
+from helpers.tell.values import cell
 
-from . import public, verdict_facts
-from .box_facts import filled_readings, machine_line
-from .public import Names
+from . import box_facts, public, verdict_facts
+from .public_copy import PublicCopy
 from .review import NOTHING_TICKED, Choices, review_of
-from .sentences import Speaker
 from .subject import Subject
-from .texts import counted, own_part
-from .views import box_names, table_of, views
+from .texts import own_part
+from .views import boxes_view, views
 
 STORY_BYTES = 2_500_000
-TITLE = "Why this computer runs out of graphics memory"
 
 
 @dataclass(frozen=True)
@@ -47,31 +47,43 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     Raises BundleError where its bundle can no longer be read.
     """
     evidence = about.evidence()
-    names = Names()
-    speaker = Speaker(evidence, names)
-    judged = speaker.judged(about.verdict)
-    reviewed = review_of(about, evidence.bundle, speaker.said)
-    ticked = reviewed.ticked(choices)
-    kept = counted(row.text for row in reviewed.rows if row not in ticked) + about.unread
-    left_out = left_out_words(kept)
-    cover = _cover(about, evidence.bundle)
-    boxes = len(box_names(about.runs))
-    if boxes > 1:
-        cover["title"] = f"What was found on {boxes} boxes"
-    story = _story(about)
-    if story:
-        cover["title"] = story[0].heading
+    bundle = evidence.bundle
+    copies = PublicCopy(evidence)
+    judged = _judged(evidence, about.verdict, copies)
+    review = review_of(about, bundle, copies.said)
+    ticked = review.ticked(choices)
+    kept = Counter(row.text.kind for row in review.rows if row not in ticked)
+    left_out = left_out_words(kept + about.unread)
     html = render(
         "shared.html.j2",
-        **cover,
+        about=about,
+        bundle=bundle,
+        facts=verdict_facts,
+        box_facts=box_facts,
+        boxes=boxes_view(about, copies.names),
+        story=_story(about),
         judged=judged,
-        story=story,
-        tables=[table_of(view) for view in views(about, evidence, names, speaker)],
+        views=views(about, evidence, copies),
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
+        search=re.search,
+        cell=cell,
+        drawing_of=drawing_of,
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
+
+
+def _judged(
+    evidence: CaseEvidence, recorded: Verdict | None, copies: PublicCopy
+) -> Verdict | None:
+    """What the judge says of the evidence now; None where a record has another answer."""
+    if evidence.bundle is None and not evidence.messages:
+        return None
+    verdict = diagnose(evidence)
+    if recorded is not None and recorded.label != verdict.label:
+        return None
+    return copies.verdict(verdict)
 
 
 def _story(about: Subject) -> list[Any]:
@@ -87,11 +99,10 @@ def _story(about: Subject) -> list[Any]:
 
 def left_out_words(left_out: Counter[str]) -> str:
     """One sentence: how many texts stayed at home, by kind."""
-    counts = +left_out
-    if not counts:
+    if not left_out:
         return "Nothing was left out."
-    kinds = ", ".join(_counted(count, kind) for kind, count in sorted(counts.items()))
-    return f"Left out, because they may hold a person's words: {counts.total()} pieces ({kinds})."
+    kinds = ", ".join(_counted(count, kind) for kind, count in sorted(left_out.items()))
+    return f"Left out, because they may hold a person's words: {left_out.total()} pieces ({kinds})."
 
 
 def _counted(count: int, kind: str) -> str:
@@ -99,45 +110,6 @@ def _counted(count: int, kind: str) -> str:
         return f"1 {kind}"
     noun, of, rest = kind.partition(" of ")
     return f"{count} {noun}s{of}{rest}"
-
-
-def _cover(about: Subject, bundle: Bundle | None) -> dict[str, Any]:
-    """What the page begins with: the case for somebody who was not there."""
-    verdict = about.verdict
-    cause = verdict_facts.about_cause(verdict)
-    cover = {
-        "title": cause.get("title", TITLE),
-        "headline": verdict_facts.headline(verdict),
-        "cause": cause,
-        "sure": verdict_facts.how_sure(verdict),
-        "machine": "",
-        "still_open": [],
-        "against": 0,
-        "evidence": 0,
-        "rests": 0,
-        "readings": 0,
-        "filled": 0,
-    }
-    if bundle:
-        cover["machine"] = machine_line(bundle)
-        cover["readings"] = len(bundle.items)
-        cover["filled"] = filled_readings(bundle)
-    if verdict:
-        cover["still_open"] = [
-            f"It may also be this: {line}" for line in verdict_facts.still_open(verdict)
-        ]
-        cover["against"] = len(verdict.against)
-        cover["evidence"] = len(verdict.evidence)
-        cover["rests"] = len(verdict_facts.filled_in(verdict, bundle))
-    text = " ".join([cause["plain"], cause["ask"], cover["machine"], cover["headline"]])
-    cover["glossary"] = _terms_in(" ".join([text, *cover["still_open"]]))
-    return cover
-
-
-def _terms_in(text: str) -> list[tuple[str, str]]:
-    """The words of the field that stand in a text, each with what it means."""
-    rows = words("glossary")
-    return [(term, meaning) for term, pattern, meaning in rows if re.search(pattern, text)]
 
 
 def _day(when: str) -> str:

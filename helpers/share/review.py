@@ -6,6 +6,7 @@ import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from unicodedata import category
 
@@ -82,10 +83,8 @@ class Review:
 
     def groups(self) -> Mapping[str, list[Row]]:
         """The rows by their place, in order."""
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(row.text.where, []).append(row)
-        return groups
+        by_place = groupby(self.rows, key=lambda row: row.text.where)
+        return {where: list(rows) for where, rows in by_place}
 
     def html(self, choices: Choices = NOTHING_TICKED, command: str = "") -> str:
         """The page on which a person ticks what may leave: one file, which sends nothing.

@@ -26,18 +26,22 @@ from helpers.ground.units import plain
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.archive import BundleError
+from helpers.look.boxes import RECORDED
 from helpers.look.bundle import open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
-from .texts import Text, of_notebook, of_run, of_verdict
+from .texts import OUTPUT, PARAMETER, Text, of_notebook, of_run, of_verdict
 
 MOST_STEPS = 3
-PRINTED = ("output of a cell", "parameter")
-"""Kinds of text in which a failure is looked for, and how many of its last characters."""
 LAST_WORDS = 2000
+"""Characters at the end of an output in which a failure is looked for."""
 ARCHIVES = (".tar.gz", ".tgz")
 OWNERS_NOTEBOOK = "a notebook of its owner"
+EXPECTED = (
+    "expected a batch, a run's folder, an .ipynb file, a bundle as capture --out writes it, "
+    "or the name of a recorded box"
+)
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 
 
@@ -66,15 +70,18 @@ class Subject:
     unread: Counter[str] = field(default_factory=Counter)
     notebook: Any = None
 
+    @property
+    def boxes(self) -> list[str]:
+        """The boxes that its runs are about, each once."""
+        return list(dict.fromkeys(run.box for run in self.runs if run.box))
+
     def evidence(self) -> CaseEvidence:
         """What the bundle holds, and the failures that the texts name.
 
         Raises BundleError where the bundle can no longer be read.
         """
-        printed = [text.text[-LAST_WORDS:] for text in self.texts if text.kind in PRINTED]
-        said = CaseEvidence()
-        if printed:
-            said = evidence_from_message("\n".join(printed))
+        printed = [t.text[-LAST_WORDS:] for t in self.texts if t.kind in (OUTPUT, PARAMETER)]
+        said = evidence_from_message("\n".join(printed))
         if self.bundle is None:
             return said
         evidence = evidence_from_bundle(open_bundle(self.bundle))
@@ -83,14 +90,17 @@ class Subject:
         return evidence
 
 
-def subject_of(target: Path) -> Subject:
-    """What to share of a batch's folder, a run's folder, a notebook or an evidence bundle.
+def subject_of(target: Path, whole: bool = False) -> Subject:
+    """What to share of a batch's folder, a run's folder, a notebook, an evidence bundle, or a
+    recorded box by its name.
 
-    Raises ShareError where it is none of them.
+    ``whole``: with the texts of each notebook of a batch. Raises ShareError where it is none of
+    them.
     """
+    if not target.exists() and public.box(str(target)):
+        target = RECORDED / target
     target = target.resolve()
-    is_notebook_of_run = target.name == "notebook.ipynb" and target.with_name("run.json").is_file()
-    if is_notebook_of_run:
+    if target.name == "notebook.ipynb" and target.with_name("run.json").is_file():
         target = target.parent
     if (target / "manifest.json").is_file() or target.name.endswith(ARCHIVES):
         return _of_bundle(target)
@@ -99,12 +109,11 @@ def subject_of(target: Path) -> Subject:
     if (target / "run.json").is_file():
         return _of_batch(target.parent, only=target.name)
     if is_batch(target):
-        return _of_batch(target)
-    expected = "expected a folder below outputs or an .ipynb file"
-    raise ShareError(f"{target.name}: no batch, run or notebook; {expected}")
+        return _of_batch(target, whole=whole)
+    raise ShareError(f"{target.name}: nothing to share; {EXPECTED}")
 
 
-def _of_batch(folder: Path, only: str = "") -> Subject:
+def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     """All runs of a batch, or the one in the folder ``only``."""
     view = read_batch(folder)
     runs = tuple(run for run in view.runs if only in ("", run.run_id))
@@ -121,34 +130,37 @@ def _of_batch(folder: Path, only: str = "") -> Subject:
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
     leads = [run for run in runs if verdict is not None and run.verdict == verdict]
-    name = public.batch_name(folder.name)
-    if only:
-        name += f"-run-{view.runs.index(runs[0]) + 1}"
-    texts: list[Text] = []
-    unread: Counter[str] = Counter()
-    notebook = None
-    for number, run in enumerate(runs, 1):
-        texts += of_run(run, f"run {number}")
-        unread["executed notebook"] += int(bool(run.cells))
-    if only:
-        with suppress(NotebookError):
-            notebook = read_notebook(folder / only / "notebook.ipynb")
-            texts += of_notebook(notebook)
-            unread.clear()
-    else:
-        unread["unreadable record"] += len(view.unreadable)
-    return Subject(
-        name=name,
+    subject = Subject(
+        name=public.batch_name(folder.name),
         runs=runs,
         verdict=verdict,
         bundle=bundle,
         no_bundle=no_bundle,
-        steps=tuple(step(run) for run in leads[:MOST_STEPS]),
-        when=leads[0].started_at if leads else "",
-        texts=tuple(texts),
-        unread=unread,
-        notebook=notebook,
+        steps=tuple(map(step, leads[:MOST_STEPS])),
+        when="".join(run.started_at for run in leads[:1]),
+        unread=Counter({"unreadable record": len(view.unreadable)}),
     )
+    if only:
+        subject = replace(subject, name=f"{subject.name}-run-{view.runs.index(runs[0]) + 1}")
+    return _with_texts(subject, folder, bool(only), whole)
+
+
+def _with_texts(subject: Subject, folder: Path, is_one_run: bool, whole: bool) -> Subject:
+    """The subject with the texts of its records, and of its notebooks where they are read."""
+    texts: list[Text] = []
+    unread = Counter(subject.unread)
+    notebook = None
+    for number, run in enumerate(subject.runs, 1):
+        texts += of_run(run, f"run {number}")
+        if not is_one_run and not whole:
+            unread["executed notebook"] += bool(run.cells)
+            continue
+        with suppress(NotebookError):
+            notebook = read_notebook(folder / run.run_id / "notebook.ipynb")
+            texts += of_notebook(notebook, "" if is_one_run else f"run {number}, ")
+    if not is_one_run:
+        notebook = None
+    return replace(subject, texts=tuple(texts), unread=unread, notebook=notebook)
 
 
 def step(run: Run) -> str:
@@ -194,39 +206,32 @@ def _of_notebook(path: Path) -> Subject:
     except NotebookError as error:
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
     bundle, no_bundle = bundle_of(_boxes_of(notebook)[-1:], None)
-    verdict = _verdict(notebook)
     texts = list(of_notebook(notebook))
+    verdict = None
+    with suppress(VerdictError):
+        verdict = verdict_of(notebook)
     if verdict:
         texts += of_verdict(verdict, "verdict")
-    name = public.notebook(path.name)
-    steps = (f"{name}.ipynb",)
-    if not name:
-        name = "notebook"
-        steps = (OWNERS_NOTEBOOK,)
-    return Subject(
-        name=name,
+    subject = Subject(
+        name="notebook",
         verdict=verdict,
         bundle=bundle,
         no_bundle=no_bundle,
-        steps=steps,
+        steps=(OWNERS_NOTEBOOK,),
         when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
         texts=tuple(texts),
         notebook=notebook,
     )
+    name = public.notebook(path.name)
+    if not name:
+        return subject
+    return replace(subject, name=name, steps=(f"{name}.ipynb",))
 
 
 def _boxes_of(notebook: Any) -> list[str]:
     """The values that cells of parameters give to ``box``."""
-    tagged = (
-        cell.source
-        for cell in notebook.cells
-        if {INJECTED, PARAMETERS} & set(cell.metadata.get("tags", []))
-    )
-    matches = [_BOX.search(source) for source in tagged]
-    return [match[1] for match in matches if match]
-
-
-def _verdict(notebook: Any) -> Verdict | None:
-    with suppress(VerdictError):
-        return verdict_of(notebook)
-    return None
+    boxes = []
+    for cell in notebook.cells:
+        if {INJECTED, PARAMETERS} & set(cell.metadata.get("tags", [])):
+            boxes += _BOX.findall(cell.source)
+    return boxes

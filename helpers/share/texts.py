@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,6 +23,9 @@ DIGITS = 16
 IN_WORDS = ("text/markdown", "text/plain", "text/html")
 """Kinds of data of which a person can judge what they say, the best first."""
 RECORD_TEXTS = "cause last_words gate quarantined node box notebook preset".split()
+SOURCE = "source of a cell"
+OUTPUT = "output of a cell"
+PARAMETER = "parameter"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ class Text:
         whole = self.whole or self.text
         return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether it stands in a notebook of the workbook, character by character."""
+        is_empty = not self.text.strip() and not self.whole
+        return is_empty or self.digest[:DIGITS] in committed()
+
 
 @cache
 def committed() -> frozenset[str]:
@@ -49,42 +57,31 @@ def committed() -> frozenset[str]:
     return frozenset(COMMITTED.read_text("ascii").split())
 
 
-def is_committed(text: Text) -> bool:
-    """Whether it stands in a notebook of the workbook, character by character."""
-    return not (text.whole or text.text).strip() or text.digest[:DIGITS] in committed()
-
-
-def counted(texts: Iterable[Text]) -> Counter[str]:
-    """How many texts stay at home, by kind."""
-    return Counter(text.kind for text in texts)
-
-
-def of_notebook(notebook: Any) -> Iterator[Text]:
+def of_notebook(notebook: Any, place: str = "") -> Iterator[Text]:
     """The sources and outputs of a notebook that are not the workbook's own."""
-    return (text for text in all_of(notebook) if not is_committed(text))
+    return (text for text in all_of(notebook, place) if not text.is_committed)
 
 
-def all_of(notebook: Any) -> Iterator[Text]:
+def all_of(notebook: Any, place: str = "") -> Iterator[Text]:
     """Every source and every output of a notebook."""
     for number, cell in enumerate(notebook.cells, 1):
-        where = f"cell {number}"
-        yield Text("source of a cell", where, cell.source)
+        where = f"{place}cell {number}"
+        yield Text(SOURCE, where, cell.source)
         for output in cell.get("outputs", []):
-            yield of_output(output, where)
+            yield _of_output(output, where)
 
 
-def of_output(output: Any, where: str = "") -> Text:
+def _of_output(output: Any, where: str = "") -> Text:
     """An output as a text: what it printed, its traceback, or the words of its data."""
-    whole = json.dumps({**output, "execution_count": None}, sort_keys=True)
-    kind = "output of a cell"
-    if output.output_type == "stream":
-        return Text(kind, where, str(output.text), whole)
-    if output.output_type == "error":
-        lines = output.traceback or [f"{output.ename}: {output.evalue}"]
-        return Text(kind, where, "\n".join(lines), whole)
     data = output.get("data", {})
-    words = next((data[name] for name in IN_WORDS if name in data), "(a picture without words)")
-    return Text(kind, where, "".join(words), whole)
+    if output.output_type == "stream":
+        words = output.text
+    elif output.output_type == "error":
+        words = "\n".join(output.traceback) or f"{output.ename}: {output.evalue}"
+    else:
+        words = next((data[kind] for kind in IN_WORDS if kind in data), "(without words)")
+    whole = json.dumps({**output, "execution_count": None}, sort_keys=True)
+    return Text(OUTPUT, where, "".join(words), whole)
 
 
 def own_part(notebook: Any) -> Any:
@@ -92,11 +89,11 @@ def own_part(notebook: Any) -> Any:
     part = copy.copy(notebook)
     part.cells = []
     for cell in notebook.cells:
-        if not is_committed(Text("", "", cell.source)):
+        if not Text(SOURCE, "", cell.source).is_committed:
             continue
         kept = type(cell)(cell)
         if cell.cell_type == "code":
-            kept.outputs = [row for row in cell.outputs if is_committed(of_output(row))]
+            kept.outputs = [row for row in cell.outputs if _of_output(row).is_committed]
         kept.metadata = {}
         part.cells.append(kept)
     return part
@@ -104,14 +101,12 @@ def own_part(notebook: Any) -> Any:
 
 def of_run(run: Run, place: str) -> Iterator[Text]:
     """The texts of a record of a run."""
-    texts = [str(getattr(run, name)) for name in RECORD_TEXTS]
-    for text in [*texts, *run.notes]:
-        is_public = public.notebook(text) or public.box(text) or text in public.presets()
-        if text and not is_public:
+    for text in [*(str(getattr(run, name)) for name in RECORD_TEXTS), *run.notes]:
+        if text and not public.notebook(text) and not public.box(text):
             yield Text("text of a record", place, text)
     for name, value in run.parameters.items():
         if not public.parameter(value):
-            yield Text("parameter", place, f"{name} = {value!r}")
+            yield Text(PARAMETER, place, f"{name} = {value!r}")
     for name in run.files:
         yield Text("name of a file", place, name)
     if run.verdict:
@@ -121,12 +116,11 @@ def of_run(run: Run, place: str) -> Iterator[Text]:
 def of_verdict(verdict: Verdict, place: str) -> Iterator[Text]:
     """What a verdict says in words: its title, summary, sentences, readings and next step."""
     evidence = [*verdict.evidence, *verdict.against]
-    texts = [verdict.title, verdict.summary, *(row.says for row in evidence)]
-    texts += [str(row.reading.value) for row in evidence if not public.number(row.reading)]
-    texts += [verdict.next_step.what, verdict.next_step.command]
+    texts = [verdict.title, verdict.summary, verdict.next_step.what, verdict.next_step.command]
+    texts += [row.says for row in evidence]
+    texts += [row.reading.value for row in evidence if isinstance(row.reading.value, str)]
     texts += [f"{row.reading}: {row.how}" for row in verdict.missing]
-    for text in dict.fromkeys(filter(None, texts)):
-        yield Text("text of a verdict", place, text)
+    return (Text("text of a verdict", place, text) for text in texts if text)
 
 
 def of_bundle(bundle: Bundle) -> Iterator[Text]:

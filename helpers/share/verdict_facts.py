@@ -7,7 +7,6 @@ so they stay at home; the words of a cause come from the workbook's own table in
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +24,7 @@ NO_ANSWER = "No run came to an answer"
 HEALTHY = "Nothing wrong was seen"
 ASIDE = "The answer to a notebook's own question, which stands in the workbook"
 OTHER = "A cause outside the list"
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number that a verdict rests on, or that speaks against it.
-
-    ``source`` is empty where it was read from something without a known name. ``filled_in``: no
-    machine printed it, it was added to a recorded box from its write-up.
-    """
-
-    speaks: str
-    value: str
-    source: str
-    filled_in: bool
+RECONSTRUCTED = " (reconstructed)"
 
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:
@@ -67,10 +53,7 @@ def how_sure(verdict: Verdict | None) -> str:
     """How sure the answer is, for somebody who does not know the words."""
     if verdict is None:
         return TABLE["sure"]["none"]
-    code = verdict.label
-    if code not in TABLE["sure"]:
-        code = verdict.confidence
-    return TABLE["sure"][code]
+    return TABLE["sure"].get(verdict.label) or TABLE["sure"][verdict.confidence]
 
 
 def still_open(verdict: Verdict) -> list[str]:
@@ -83,30 +66,31 @@ def filled_in(verdict: Verdict, bundle: Bundle | None) -> list[Evidence]:
     """The evidence whose reading no machine printed: it was filled in for a recorded box."""
     if bundle is None:
         return []
-    constructed: set[str] = set()
-    for item in bundle.items:
-        if item.constructed:
-            constructed.update((item.id, item.source))
-
-    def is_constructed(row: Evidence) -> bool:
+    items = [item for item in bundle.items if item.constructed]
+    constructed = {item.id for item in items} | {item.source for item in items}
+    filled = []
+    for row in (*verdict.evidence, *verdict.against):
         sources = re.split(r"; | [-+] ", row.reading.source)
-        return not constructed.isdisjoint({row.reading.item, *sources})
+        if constructed.intersection([row.reading.item, *sources]):
+            filled.append(row)
+    return filled
 
-    return [row for row in (*verdict.evidence, *verdict.against) if is_constructed(row)]
 
-
-def numbers(verdict: Verdict, bundle: Bundle | None) -> list[Number]:
-    """The readings of a verdict that are numbers, those for it first."""
-    constructed = filled_in(verdict, bundle)
-    listed = []
+def numbers(verdict: Verdict, bundle: Bundle | None) -> list[list[str]]:
+    """The numbers that a verdict rests on, those for it first: for what each speaks, its value,
+    where it was read.
+    """
+    filled = filled_in(verdict, bundle)
+    rows = []
     for row in (*verdict.evidence, *verdict.against):
         value = public.number(row.reading)
-        if value:
-            number = Number(
-                speaks="for it" if row in verdict.evidence else "against it",
-                value=value,
-                source=public.source(row.reading.source),
-                filled_in=row in constructed,
-            )
-            listed.append(number)
-    return listed
+        if not value:
+            continue
+        speaks = "against it"
+        if row in verdict.evidence:
+            speaks = "for it"
+        source = public.source_or_kind(row.reading.source)
+        if row in filled:
+            source += RECONSTRUCTED
+        rows.append([speaks, value, source])
+    return rows

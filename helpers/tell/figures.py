@@ -35,6 +35,7 @@ HATCHES = ("", "||||", "////")
 """Parts of one process beside each other."""
 TOO_MUCH = sheet.Look("white", sheet.ALARM, "++++")
 FREE = sheet.Look(sheet.PALE, sheet.MUTED)
+MOST_BARS = 24
 ROWS = 8
 """Rows of a ledger that have a piece of their own; the smallest processes beyond are taken
 together.
@@ -188,6 +189,38 @@ class _LedgerBar:
         """Its total, or its parts where they are more."""
         parts = sum(piece.bytes for piece in self.pieces if piece.bytes and piece.bytes > 0)
         return max(parts, size_or_zero(self.book.used), size_or_zero(self.book.total))
+
+
+def with_bars(view: Shown) -> Shown:
+    """A view with a figure of its sizes, a bar a row: the first size is its outline, the second its filled part."""
+    bars = []
+    top = 0
+    for row in view.cells[:MOST_BARS]:
+        words = []
+        sizes = []
+        for value, column in zip(row, view.columns):
+            written = cell(value, column.unit)
+            if written.number is False:
+                words.append(written.words)
+            elif column.unit == "bytes" and written.number:
+                sizes.append(value)
+            elif isinstance(value, Reading) and size(value) is not None:
+                sizes.append(size_or_zero(value))
+        if sizes:
+            top = max(top, *sizes)
+            outline = (sizes[0], sheet.Look(sheet.PALE, sheet.MUTED))
+            fills = [outline, (sizes[:2][-1], sheet.Look(sheet.ACCENT))]
+            sizes_in_words = ", ".join(map(show_bytes, sizes))
+            bars.append(sheet.Bar(", ".join(words), sizes_in_words, fills))
+    if not bars:
+        return view
+    return replace(view, draw=partial(_draw_bars, view.title, bars, top))
+
+
+def _draw_bars(title: str, bars: list[sheet.Bar], top: int) -> Figure:
+    page = sheet.Sheet(title)
+    page.bars(bars, top)
+    return page.done()
 
 
 def ledger(ledgers: Iterable[GpuLedger]) -> Shown:

@@ -116,15 +116,23 @@ def _picture(output: Any, alt: str | None, words: str, room: Room) -> PageOutput
     twin = "" if words.startswith("<Figure") else words
     alt = plain(about.get("alt") or alt or twin or NO_WORDS)
     if "image/svg+xml" in data:
-        drawing = clean_svg(_text(data["image/svg+xml"]))
-        if drawing and room.take(2 * len(drawing[0].encode())):
-            svg, width, height = drawing
-            encoded = base64.b64encode(svg.encode()).decode()
-            picture = f"image/svg+xml;base64,{encoded}"
-            return PageOutput("picture", picture=picture, alt=alt, width=width, height=height)
+        drawing = drawing_of(_text(data["image/svg+xml"]), alt)
+        if drawing and room.take(len(drawing.picture)):
+            return drawing
     if "image/png" in data:
         return _png(_text(data["image/png"]), alt, room)
     return None
+
+
+def drawing_of(svg: str, alt: str) -> PageOutput | None:
+    """A drawing with its words, of what draws in an SVG; None where it is none."""
+    drawing = clean_svg(svg)
+    if drawing is None:
+        return None
+    clean, width, height = drawing
+    encoded = base64.b64encode(clean.encode()).decode()
+    picture = f"image/svg+xml;base64,{encoded}"
+    return PageOutput("picture", picture=picture, alt=alt, width=width, height=height)
 
 
 def _png(encoded: str, alt: str, room: Room) -> PageOutput:

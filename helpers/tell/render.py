@@ -37,6 +37,7 @@ def _environment() -> jinja2.Environment:
     environment.globals.update(asset=asset, glossary=words("glossary"))
     environment.filters["card"] = verdict_html
     environment.filters["hero"] = _leading_verdict
+    environment.filters["code"] = verdict_words.code
     environment.filters["breakable"] = _breakable
     environment.filters["source"] = _source
     environment.filters["shown"] = Reading.show

@@ -150,14 +150,17 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
         kind = kinds.get(event.kind, event.kind)
         when = since_boot(event.when)
         rows.append([when, event.boot, event.count, kind, event.pci, who(event), text])
-    head = ["time", "boot", "lines", "kind", "GPU", "process", "text"]
+    head = columns(
+        "time:word, boot:number, lines:number, kind:word, GPU:pci, process:process, text:word",
+        widest=140,
+    )
     notes = [] if log is None else [f"The log of this boot: {plain(log.show())}"]
     says = _counted_kinds([str(row[3]) for row in rows])
     if rows and not says:
         says = "Nothing in the kernel log is an error of a GPU or of memory"
     title = "Events of the kernel log"
     none = no_events(log)
-    return Shown(title, head, rows, notes, widest=140, none=none, result=says, most=MOST_EVENTS)
+    return Shown(title, head, rows, notes, none=none, result=says, most=MOST_EVENTS)
 
 
 def _counted_kinds(kinds: list[str]) -> str:

@@ -1,0 +1,188 @@
+"""Copies of facts as others may read them: without a name of a box, and with its numbers.
+
+Whatever is judged, written or drawn of a copy has no name in it either, so tables, figures and
+verdicts come from the same functions as on the pages of their owner.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+from helpers.ground.shapes import NOT_AVAILABLE, Reading, Verdict
+from helpers.ground.units import show_bytes
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.ledger import LedgerRow
+from helpers.look.gpus import gpus
+from helpers.look.holders import Holder
+from helpers.look.kernel_log import Event
+from helpers.look.wordings import meaning
+from helpers.tell.tables import NOBODY
+from helpers.tell.values import Rule
+
+from . import public
+from .wording import is_ours
+
+CODES = frozenset(
+    "cause confidence state status unit id kind key layer layers binding pci account".split()
+)
+"""Fields whose texts are of a fixed list."""
+MEASURED = "number word holder pci driver state index native ends size".split()
+"""Classes of columns whose cells are numbers, addresses and words of the workbook."""
+LIBRARIES = frozenset(
+    """accelerate bitsandbytes datasets deepspeed diffusers flash_attn keras lightning numpy
+    pandas peft python pytorch_lightning safetensors sklearn timm torch torchaudio torchinductor
+    torchvision transformers triton trl unsloth vllm xformers""".split()
+)
+"""Packages of Python that anybody can install, whose files everybody knows."""
+PLACE = re.compile(r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+):(?P<line>\d{1,9})\b")
+LIBRARY_FILE = re.compile(r"(\w+)/[\w/]+\.py")
+NOT_READ = "no value was read"
+NOT_SHOWN = "it is not shown on this page"
+
+
+class Names:
+    """What stands for the names of a page: ``process-1``, ``your file 1``, each its own number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[object, int]] = {}
+        self._given = {NOBODY, None, ""}
+
+    def of(self, kind: str, name: Any, between: str = "-") -> str:
+        """The number of a name among those of its kind; nothing for no name."""
+        if name in self._given:
+            return str(name or "")
+        numbers = self._numbers.setdefault(kind, {})
+        given = f"{kind}{between}{numbers.setdefault(name, len(numbers) + 1)}"
+        self._given.add(given)
+        return given
+
+    def box(self, name: str) -> str:
+        """A box by its public name, else by its place among the others."""
+        return public.box(name) or self.of("box", name)
+
+    def lines(self, text: str) -> str:
+        """The lines of programs that a text names: ``your file 1, line 82``."""
+        return "; ".join(dict.fromkeys(map(self._line, PLACE.finditer(text))))
+
+    def _line(self, place: re.Match[str]) -> str:
+        if place["cell"]:
+            return place[0]
+        file = re.split("-packages/", place["file"])[-1]
+        library = LIBRARY_FILE.fullmatch(file)
+        if library is None or library[1] not in LIBRARIES:
+            file = self.of("your file", file, " ")
+        return f"{file}, line {place['line']}"
+
+
+class PublicCopy:
+    """Makes copies of the facts of a case; ``said`` are texts that passed, as they were."""
+
+    def __init__(self, evidence: CaseEvidence) -> None:
+        self.names = Names()
+        self.said: set[str] = set()
+        self._replaced: dict[str, str] = {}
+        if evidence.bundle is None:
+            return
+        self._replaced[evidence.bundle.box] = self.names.box(evidence.bundle.box)
+        for gpu in gpus(evidence.bundle):
+            for holder in gpu.holders:
+                name = f"{holder.name or 'process'} ({holder.pid})"
+                self._replaced[name] = self.names.of("process", holder.pid)
+
+    def text(self, text: object) -> str:
+        """A text in the workbook's own words, with numbers in place of names; else nothing."""
+        spoken = str(text)
+        for name, number in self._replaced.items():
+            spoken = spoken.replace(name, number)
+        if not public.chip(spoken) and not is_ours(spoken):
+            return ""
+        self.said.add(str(text))
+        return spoken
+
+    def of(self, fact: Any) -> Any:
+        """A copy of a fact and of the facts in it; of a list without what became nothing."""
+        if isinstance(fact, str):
+            return self.text(fact)
+        if isinstance(fact, (tuple, list)):
+            return type(fact)(copy for copy in map(self.of, fact) if copy != "")
+        if isinstance(fact, dict):
+            return {name: self.of(value) for name, value in fact.items()}
+        if isinstance(fact, Reading):
+            return self._reading(fact)
+        if not is_dataclass(fact):
+            return fact
+        changes = {}
+        for field in fields(fact):
+            if field.name == "source":
+                changes[field.name] = public.source_or_kind(fact.source)
+            elif field.name not in CODES:
+                changes[field.name] = self.of(getattr(fact, field.name))
+        if isinstance(fact, Holder):
+            changes["name"] = self.names.of("process", fact.pid)
+        if isinstance(fact, LedgerRow) and not changes["words"]:
+            changes["words"] = fact.kind.replace("_", " ")
+        if isinstance(fact, Event):
+            name = self.names.of("process", fact.pid or fact.process)
+            changes.update(process=name, pid=None, text=self._printed_anew(fact))
+        return replace(fact, **changes)
+
+    def _reading(self, reading: Reading) -> Reading:
+        """A reading with its number or its words, and the public part of its source."""
+        copy = replace(reading, source=public.source_or_kind(reading.source), item="")
+        if public.is_number(reading.value):
+            return copy
+        if not reading.ok:
+            return replace(copy, why=self.text(reading.why) or NOT_READ)
+        words = self.text(reading.value)
+        if words:
+            return replace(copy, value=words)
+        return replace(copy, value=None, status=NOT_AVAILABLE, why=NOT_SHOWN)
+
+    def _printed_anew(self, event: Event) -> str:
+        """What a line of the kernel means, with its numbers."""
+        says = [meaning(event.row)]
+        for name, value in event.facts.items():
+            if name.endswith("_bytes"):
+                says.append(f"{name[:-6].replace('_', ' ')} {show_bytes(int(value))}")
+            elif isinstance(value, int) or re.fullmatch("0x[0-9a-fA-F]{1,16}", value):
+                says.append(f"{name.replace('_', ' ')} {value}")
+        return "; ".join(filter(None, says))
+
+    def verdict(self, verdict: Verdict) -> Verdict:
+        """A verdict with the sentences that pass."""
+        copy: Verdict = self.of(verdict)
+        return replace(
+            copy,
+            evidence=[row for row in copy.evidence if row.says],
+            against=[row for row in copy.against if row.says],
+            missing=[row for row in copy.missing if row.reading and row.how],
+        )
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        """What each class of column lets through of a cell."""
+        return {
+            **dict.fromkeys(MEASURED, self._measured),
+            "chip": partial(_of_text, public.chip),
+            "version": partial(_of_text, public.version),
+            "source": partial(_of_text, public.source_or_kind),
+            "setting": partial(_of_text, public.setting),
+            "value": partial(_of_text, public.setting_value),
+            "process": partial(self.names.of, "process"),
+            "line": partial(_of_text, self.names.lines),
+        }
+
+    def _measured(self, cell: object) -> object:
+        if cell is None or isinstance(cell, Reading) or public.is_number(cell):
+            return self.of(cell)
+        return self.text(cell)
+
+
+def _of_text(rule: Rule, cell: object) -> str:
+    """What a rule lets through of a cell, which may be a reading."""
+    if isinstance(cell, Reading):
+        cell = cell.value
+    return str(rule(str(cell or "")))

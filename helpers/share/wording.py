@@ -1,0 +1,76 @@
+"""Whether a text is in the workbook's own words.
+
+A word counts as known beside a word that it stands beside in the code and the tables of the
+workbook as well, or where it stands alone there. So a name that a sentence quotes is not known,
+though it may be an ordinary word.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+
+from helpers.ground.places import CHECKOUT
+from helpers.look.wordings import table
+
+from . import public
+
+PLACES = """
+helpers/judge/*.py helpers/judge/*.json helpers/settings/*.json helpers/ground/*.json
+helpers/ground/units.py helpers/look/*.py
+helpers/tell/tables.py helpers/tell/values.py helpers/tell/box.py helpers/tell/ttm.py helpers/tell/words.json
+helpers/allocator/growers.py helpers/allocator/growth.py helpers/allocator/views/growth.py
+helpers/allocator/views/replays.py helpers/trials/view.py helpers/trials/training_view.py
+env/remedies.yaml
+"""
+"""Where the words of the workbook's sentences and tables stand."""
+WORD = re.compile(r"[^\W\d_][^\s=:/.,;()\[\]{}|'\"`+*<>~^$\\!?#&%@-]*")
+ALONE = re.compile(r"[\"'}]\W*([a-z][\w-]*)\W*[\"'{]")
+"""A word between quotation marks or gaps."""
+FORMS = (
+    public.PCI_ADDRESS.pattern,
+    r"\b(?:process|box)-\d+",
+    r"\b(?:card|renderD|gfx)[0-9a-f]{1,4}\b",
+    r"\b0x[0-9a-f]{1,16}\b",
+    r"(?<![\w.])\d{1,18}(?:\.\d{1,9}){0,2}(?:[KMGT]i?B)?(?!\w|\.\d)",
+)
+"""Addresses of cards, names that stand for others, numbers, sizes and releases."""
+GROUPS_OF_DIGITS = re.compile(r"\d \d")
+"""As in numbers of telephones and accounts."""
+
+
+@cache
+def _words() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+    """The words that stand beside each other, and those that stand alone."""
+    texts = [row["says"] for row in table()]
+    for place in PLACES.split():
+        texts += [file.read_text("utf-8").replace("\\n", " ") for file in CHECKOUT.glob(place)]
+    pairs: set[tuple[str, str]] = set()
+    alone: set[str] = set()
+    for text in texts:
+        pairs.update(pairwise(WORD.findall(text.lower())))
+        alone.update(ALONE.findall(text.lower()))
+    return frozenset(pairs), frozenset(alone)
+
+
+@cache
+def _forms() -> re.Pattern[str]:
+    own_names = map(re.escape, sorted(public.own_names(), key=len, reverse=True))
+    return re.compile("|".join([*FORMS, rf"\b(?:{'|'.join(own_names)})\b"]), re.IGNORECASE)
+
+
+def is_ours(text: str) -> bool:
+    """Whether each word of a text is known, and each number has a known form."""
+    if GROUPS_OF_DIGITS.search(text):
+        return False
+    without_numbers = _forms().sub(" ", text.lower())
+    words = WORD.findall(without_numbers)
+    if re.search(r"[\w@]", WORD.sub("", without_numbers)):
+        return False
+    pairs, alone = _words()
+    beside = [None, *words, None]
+    for before, word, after in zip(beside, words, beside[2:]):
+        if word not in alone and (before, word) not in pairs and (word, after) not in pairs:
+            return False
+    return True
