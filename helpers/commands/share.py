@@ -32,7 +32,15 @@ def share(arguments: argparse.Namespace) -> int:
     Example: share outputs/20260301T210000Z-quick --issue rocm
     """
     from helpers.look.files import write_atomic
-    from helpers.share import TRACKERS, page_of, read_choices, review_of, subject_of
+    from helpers.share import (
+        TRACKERS,
+        Case,
+        issue_text,
+        page_of,
+        read_choices,
+        review_of,
+        subject_of,
+    )
     from helpers.tell.pdf import write_pdf
 
     tracker = arguments.issue
@@ -73,7 +81,8 @@ def share(arguments: argparse.Namespace) -> int:
         why_not = write_pdf(out, pdf)
         answer["pdf"] = f"not available because {why_not}" if why_not else str(pdf)
     if tracker:
-        write_atomic(report, _issue(about, tracker))
+        case = Case(about.verdict, about.evidence(), about.steps)
+        write_atomic(report, issue_text(tracker, case))
         answer["issue"] = str(report)
     if about.no_bundle:
         print(f"Without a box: {about.no_bundle}", file=sys.stderr)
@@ -125,13 +134,6 @@ def _place(name: str) -> Path:
     folder = OUTPUTS / "shared"
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.html"
-
-
-def _issue(about: Subject, tracker: str) -> str:
-    """The report for a tracker."""
-    from helpers.share import Case, issue_text
-
-    return issue_text(tracker, Case(about.verdict, about.evidence(), about.steps))
 
 
 VERBS = (share,)

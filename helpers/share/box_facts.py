@@ -23,53 +23,41 @@ from helpers.tell.ttm import ceilings_bars, ceilings_table
 from helpers.tell.values import columns
 
 from . import public
-from .public_copy import PublicCopy
-from .verdict_facts import TABLE
+from .public_copy import PublicCopy, text_of
 
 NOT_READ = "not available"
-INSTEAD = {
-    "cpu": "not shown",
-    "kernel_parameters": "none that concern a GPU",
-    "allocator_settings": "(defaults)",
-}
-"""What stands for a value that may not be shown, or that nobody set."""
+UNSET = {"Kernel parameters": "none that concern a GPU", "Allocator settings": "(defaults)"}
+"""What stands for a setting that nobody made."""
 
 
-def versions(bundle: Bundle) -> dict[str, str]:
-    """Releases of a bundle's box, cut to their digits, and the settings that concern its memory.
-
-    What is not known says so.
+def releases(bundle: Bundle) -> dict[str, str]:
+    """Releases of a bundle's box, cut to their digits, and the settings that concern its memory,
+    with the names of PyTorch's collect_env.py. What is not known says so.
     """
-    about = machine(bundle)
+    system = machine(bundle)
     torch = framework.framework(bundle)
-    trees = [public.version(_text(reading)) for reading in rocm.rocm_versions(bundle)]
-    releases = {
-        "kernel": about.kernel,
-        "python": torch.python,
-        "torch": torch.version,
-        "hip": torch.hip,
-        "cuda": torch.cuda,
-        "amdgpu": kfd.driver_version(bundle),
-        "nvidia": nvidia.driver(bundle),
-    }
-    known = {"container": ""}
-    known |= {name: public.version(_text(reading)) for name, reading in releases.items()}
-    known["distribution"] = public.distribution(_text(about.distribution))
-    known["ram"] = public.number(about.ram_total)
+    trees = map(public.version, map(text_of, rocm.rocm_versions(bundle)))
+    container = ""
     who = identity(bundle)
     if who is not None:
-        known["container"] = public.known(who.container, who.container in public.CONTAINERS)
-    known["rocm"] = ", ".join(filter(None, trees))
-    known["cpu"] = public.chip(_text(about.cpu))
-    known["kernel_parameters"] = public.kernel_parameters(_text(about.cmdline))
-    known["allocator_settings"] = public.allocator_settings(_text(torch.settings))
-    return {name: text or INSTEAD.get(name, NOT_READ) for name, text in known.items()}
-
-
-def _text(reading: Reading) -> str:
-    if reading.ok:
-        return str(reading.value)
-    return ""
+        container = public.container(who.container)
+    known = {
+        "PyTorch version": public.version(text_of(torch.version)),
+        "ROCM used to build PyTorch": public.version(text_of(torch.hip)),
+        "CUDA used to build PyTorch": public.version(text_of(torch.cuda)),
+        "OS": public.distribution(text_of(system.distribution)),
+        "Kernel": public.version(text_of(system.kernel)),
+        "Python version": public.version(text_of(torch.python)),
+        "CPU": public.chip(text_of(system.cpu)),
+        "RAM": public.number(system.ram_total),
+        "amdgpu out of tree": public.version(text_of(kfd.driver_version(bundle))),
+        "NVIDIA driver": public.version(text_of(nvidia.driver(bundle))),
+        "ROCm of the system": ", ".join(filter(None, trees)),
+        "Allocator settings": public.allocator_settings(text_of(torch.settings)),
+        "Kernel parameters": public.kernel_parameters(text_of(system.cmdline)),
+        "Container": container,
+    }
+    return {name: text or UNSET.get(name, NOT_READ) for name, text in known.items()}
 
 
 def gpu_names(bundle: Bundle) -> list[str]:
@@ -80,7 +68,7 @@ def gpu_names(bundle: Bundle) -> list[str]:
 
 def _gpu_name(gpu: Gpu) -> str:
     """A GPU by its chip's name, else by its vendor."""
-    name = public.chip(_text(gpu.name)) or "GPU"
+    name = public.chip(text_of(gpu.name)) or "GPU"
     if gpu.vendor in name:
         return name
     return f"{gpu.vendor} {name}"
@@ -88,9 +76,9 @@ def _gpu_name(gpu: Gpu) -> str:
 
 def machine_line(bundle: Bundle) -> str:
     """The box in a line: its GPUs, its RAM and its system."""
-    about = versions(bundle)
+    about = releases(bundle)
     names = "; ".join(gpu_names(bundle)) or "no GPU"
-    return f"{names}, {about['ram']} of RAM, {about['distribution']}, Linux {about['kernel']}"
+    return f"{names}, {about['RAM']} of RAM, {about['OS']}, Linux {about['Kernel']}"
 
 
 def report_views(bundle: Bundle, copies: PublicCopy) -> list[Shown]:
@@ -109,7 +97,6 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
     """Its memory, who holds it, what limits it, its settings and releases, with figures."""
     from helpers.tell import figures  # here: a report draws none, and matplotlib takes long
 
-    known = versions(bundle)
     _, holders, events = report_views(bundle, copies)
     cards = copies.of(gpus(bundle))
     stacks = copies.of(ceilings(bundle))
@@ -124,8 +111,8 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
         box.access_table(bundle),
         readings_table(bundle),
     ]
-    releases = [[name, known[code]] for name, code in TABLE["versions"].items()]
-    system = Shown("Releases and settings of the system", ["what", "value"], releases)
+    rows = list(releases(bundle).items())
+    system = Shown("Releases and settings of the system", ["what", "value"], rows)
     return [system, *(view.passing(copies.rules) for view in views), events]
 
 

@@ -74,9 +74,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
 
 
-def _judged(
-    evidence: CaseEvidence, recorded: Verdict | None, copies: PublicCopy
-) -> Verdict | None:
+def _judged(evidence: CaseEvidence, recorded: Verdict | None, copies: PublicCopy) -> Verdict | None:
     """What the judge says of the evidence now; None where a record has another answer."""
     if evidence.bundle is None and not evidence.messages:
         return None

@@ -150,6 +150,11 @@ def source_or_kind(text: str) -> str:
     return source(text) or kind
 
 
+def container(kind: str) -> str:
+    """The kind of a container."""
+    return known(kind, kind in CONTAINERS)
+
+
 def is_number(value: object) -> bool:
     """Whether it is a number that a box can have."""
     is_plain = isinstance(value, (int, float)) and not isinstance(value, bool)

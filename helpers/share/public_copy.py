@@ -37,7 +37,9 @@ LIBRARIES = frozenset(
     torchvision transformers triton trl unsloth vllm xformers""".split()
 )
 """Packages of Python that anybody can install, whose files everybody knows."""
-PLACE = re.compile(r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+):(?P<line>\d{1,9})\b")
+PLACE = re.compile(
+    r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+):(?P<line>\d{1,9})\b"
+)
 LIBRARY_FILE = re.compile(r"(\w+)/[\w/]+\.py")
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
@@ -114,12 +116,13 @@ class PublicCopy:
             return self._reading(fact)
         if not is_dataclass(fact):
             return fact
-        changes = {}
+        changes: dict[str, Any] = {}
         for field in fields(fact):
+            value = getattr(fact, field.name)
             if field.name == "source":
-                changes[field.name] = public.source_or_kind(fact.source)
+                changes[field.name] = public.source_or_kind(value)
             elif field.name not in CODES:
-                changes[field.name] = self.of(getattr(fact, field.name))
+                changes[field.name] = self.of(value)
         if isinstance(fact, Holder):
             changes["name"] = self.names.of("process", fact.pid)
         if isinstance(fact, LedgerRow) and not changes["words"]:
@@ -181,8 +184,13 @@ class PublicCopy:
         return self.text(cell)
 
 
-def _of_text(rule: Rule, cell: object) -> str:
-    """What a rule lets through of a cell, which may be a reading."""
+def text_of(cell: object) -> str:
+    """A cell as a text; of a reading what was read, nothing where that failed."""
     if isinstance(cell, Reading):
         cell = cell.value
-    return str(rule(str(cell or "")))
+    return str(cell or "")
+
+
+def _of_text(rule: Rule, cell: object) -> object:
+    """What a rule lets through of a cell as a text."""
+    return rule(text_of(cell))

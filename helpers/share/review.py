@@ -128,11 +128,8 @@ def save_choices(folder: Path, name: str, choices: Choices) -> Path:
 def read_choices(path: Path) -> Choices:
     """The choices that the review page saved. Raises ShareError in one line for another file."""
     try:
-        saved = json_of(path)
+        return frozenset(map(str, json_of(path)["include"]))
     except OSError as error:
         raise ShareError(f"{path}: {error.strerror}; {EXPECTED}") from error
-    except ValueError as error:
-        raise ShareError(f"{path}: no JSON; {EXPECTED}") from error
-    if not isinstance(saved, dict) or not isinstance(saved.get("include"), list):
-        raise ShareError(f"{path}: no list 'include'; {EXPECTED}")
-    return frozenset(map(str, saved["include"]))
+    except (ValueError, TypeError, KeyError) as error:
+        raise ShareError(f"{path}: no list 'include' in it; {EXPECTED}") from error

@@ -60,7 +60,6 @@ def issue_text(tracker: str, case: Case) -> str:
         agents=agents,
         views=views,
         messages=map(printed_anew, case.evidence.messages),
-        release_names=TABLE["versions"],
         label=label,
     )
     return re.sub(r"\s*\n\s*\n", "\n\n", text)

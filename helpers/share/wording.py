@@ -69,8 +69,5 @@ def is_ours(text: str) -> bool:
     if re.search(r"[\w@]", WORD.sub("", without_numbers)):
         return False
     pairs, alone = _words()
-    beside = [None, *words, None]
-    for before, word, after in zip(beside, words, beside[2:]):
-        if word not in alone and (before, word) not in pairs and (word, after) not in pairs:
-            return False
-    return True
+    beside_each_other = pairs.intersection(pairwise(words))
+    return alone.union(*beside_each_other).issuperset(words)
