@@ -7,11 +7,12 @@ import pytest
 from tell_boxes import VERDICT
 
 from helpers.ground.shapes import CAUSES
-from helpers.judge.evidence import evidence_from_bundle
+from helpers.judge.evidence import evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box, recorded_names
 from helpers.share import TRACKERS, Case, issue_text
 from helpers.share.verdict_facts import TABLE
 from helpers.tell import resources
+from helpers.tell.message import printed_anew
 
 ROCM = """\
 ### Problem Description
@@ -106,6 +107,27 @@ def test_the_error_message_is_printed_anew_from_its_numbers():
     text = report("pytorch", "cuda-24gb-tuning")
     assert "Tried to allocate 16.00 MiB" in text
     assert said not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "anew"),
+    [
+        ("CUDA error: device-side assert triggered", None),
+        ("CUDA error (kestrel.cu:7): device-side assert triggered", None),
+        ("hipErrorAssert: device-side assertion triggered", None),
+        ("RuntimeError: CUDA driver error: operation not supported", None),
+        ("low memory! at or below SIGTERM limits", None),
+        ("failed to allocate CUDA3 buffer of size 3221225472 bytes", None),
+        ("Driver not loaded (amdgpu not found in modules)", "Driver not loaded (amdgpu"),
+        (
+            "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 36.5 MiB. kestrel",
+            "torch.OutOfMemoryError: HIP out of memory … Tried to allocate 36.5 MiB",
+        ),
+    ],
+)
+def test_a_message_is_printed_anew_in_the_wording_that_it_has(text, anew):
+    message = evidence_from_message(text).messages[0]
+    assert printed_anew(message) == (anew or text).replace("kestrel.cu:7", " … ")
 
 
 def test_kinds_of_the_kernel_log_are_counted_without_their_lines():

@@ -196,11 +196,15 @@ def meaning(row_id: str) -> str:
     return str(_columns().get(row_id, {}).get("says", ""))
 
 
-def form_of(row_id: str) -> list[Node]:
-    """The first form of a row, as its program prints it; empty for a row that has none."""
-    forms = _columns().get(row_id, {}).get("form", "")
-    first = forms if isinstance(forms, str) else forms[0]
-    return parsed(first, FIELDS)
+def form_of(row_id: str, flat: str) -> list[Node]:
+    """The form of a row that a squeezed text has, else its first, as its program prints it; empty
+    for a row that has none.
+    """
+    forms = [Template(form) for form in _forms(_columns().get(row_id, {"form": []}))]
+    fitting = [template for template in forms if template.pattern.search(flat)]
+    for template in (*fitting, *forms):
+        return template.nodes
+    return []
 
 
 def remedy_of_row(row_id: str) -> str:

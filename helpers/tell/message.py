@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from helpers.ground.grammar import Field, Gap, Node
+from helpers.ground.grammar import Choice, Field, Gap, Node, squeeze
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import GIB, KIB, MIB, Quantity
 from helpers.judge.diagnosis import diagnose
@@ -25,6 +26,7 @@ OF_A_TRACE = ("allocator-fragmentation", "allocator-cache-not-returned", "true-c
 OF_THE_CEILINGS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap")
 """Causes that notebook 02, and that notebook 03 looks further into."""
 _UNITS = {"KiB": KIB, "KB": KIB, "kB": KIB, "MiB": MIB, "MB": MIB, "GiB": GIB, "GB": GIB}
+NOT_READ = "…"
 TEXT_SOURCES = ("error text", "the numbers of the error text")
 """Sources of readings that were taken from the text itself."""
 
@@ -90,50 +92,85 @@ def _named_sizes(message: Message) -> list[tuple[str, Quantity]]:
 def printed_anew(message: Message) -> str:
     """A message as its program prints it, from the fields that were read alone.
 
-    What the table of messages does not know of it, such as a name, is an ellipsis.
+    Of the wordings that the table of messages knows, it is the one that the message has. What the
+    table does not know of it, such as a name, is an ellipsis.
     """
-    form = form_of(message.row)
+    form = form_of(message.row, squeeze(message.words))
     if not form:
         return f"{message.program}: {meaning(message.row)}"
-    line = re.sub(r"(?:\s*…)+", " …", "".join(_printed(node, message) for node in form))
+    line = re.sub(r"(?:\s*…)+", " …", _printed(form, message))
     return line.strip(" …")
 
 
-def _printed(node: Node, message: Message) -> str:
-    if isinstance(node, str):
-        return node
-    if isinstance(node, Gap):
-        return " … "
-    if isinstance(node, Field):
-        value = _read(node, message)
-        if isinstance(value, Quantity):
-            return _in_unit(value, node.unit)
-        return str(value)
-    if node.optional and not any(_is_read(inner, message) for inner in node.branches[0]):
-        return ""
-    spoken = [branch for branch in node.branches if branch == [message.backend.upper()]]
-    return "".join(_printed(inner, message) for inner in (spoken or node.branches)[0])
+def _printed(nodes: Sequence[Node], message: Message) -> str:
+    line = ""
+    for before, node, after in zip(["", *nodes], nodes, [*nodes[1:], ""]):
+        if isinstance(node, Choice):
+            line += _printed(_branch(node, message, before, after), message)
+        elif isinstance(node, Gap):
+            line += " … "
+        elif isinstance(node, Field):
+            line += _printed_field(node, message)
+        else:
+            line += node
+    return line
+
+
+def _printed_field(field: Field, message: Message) -> str:
+    value = _read(field, message)
+    if isinstance(value, Quantity):
+        return _in_unit(value, field.unit)
+    return str(value)
+
+
+def _branch(choice: Choice, message: Message, before: Node, after: Node) -> list[Node]:
+    """The branch of a choice that a message has between its neighbours in the form; else what its
+    program prints most often: the first, or nothing where it is optional.
+    """
+    if [message.backend.upper()] in choice.branches:
+        return [message.backend.upper()]
+    for branch in choice.branches:
+        if _stands([before, *branch, after], message):
+            return branch
+    if choice.optional:
+        return []
+    return choice.branches[0]
+
+
+def _stands(nodes: Iterable[Node], message: Message) -> bool:
+    """Whether a message has these words, those beside each other in one piece, and these fields."""
+    flat = squeeze(message.words)
+    words = ""
+    for node in (*nodes, Gap(0)):
+        if isinstance(node, str):
+            words += node
+            continue
+        if squeeze(words) not in flat:
+            return False
+        words = ""
+        if isinstance(node, Field) and _read(node, message) == NOT_READ:
+            return False
+    return True
 
 
 def _in_unit(size: Quantity, unit: str) -> str:
     """A size in the unit that a form puts behind it, else as it was printed."""
     if not unit:
         return size.text
+    amount, _, printed_unit = size.text.partition(" ")
+    if printed_unit == unit:
+        return amount
     return f"{size.bytes / _UNITS.get(unit, 1):.2f}".removesuffix(".00")
 
 
 def _read(field: Field, message: Message) -> object:
     """What a message gives for a field of its form; an ellipsis for a name, and for none."""
     if field.name == "name":
-        return "…"
+        return NOT_READ
     value = getattr(message, field.name, None)
     if value is None:
-        return "…"
+        return NOT_READ
     return value
-
-
-def _is_read(node: Node, message: Message) -> bool:
-    return isinstance(node, Field) and _read(node, message) != "…"
 
 
 def anew_table(evidence: CaseEvidence) -> Shown:
