@@ -201,5 +201,9 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "corrected", word(str(observation.reading.value))
     if observation.name in ("limit-binds", "limit-refused"):
         yield "limit", words
+    if observation.name in ("stranded-decides", "stranded-possible", "free-and-stranded"):
+        yield "pieces", words
+    if observation.name == "weights-above-card":
+        yield "weights", words
     if observation.name == "device-open":
         yield "holder", words

@@ -204,7 +204,10 @@ def _open(
         missing.insert(0, _reading("own-error"))
     named = [message for message in evidence.messages if message.event not in SILENT]
     text = evidence.error_text
-    if not named and not (form("printed").search(text) and form("complaint").search(text)):
+    has_no_number = nothing_decides and not any(message.numbers for message in named)
+    if named and has_no_number:
+        missing.append(_reading("message"))
+    elif not named and not (form("printed").search(text) and form("complaint").search(text)):
         missing.append(_reading("message"))
     if evidence.bundle is None and len(missing) < 3:
         missing.append(_reading("look", evidence))

@@ -29,6 +29,23 @@ each failure in it.
 """
 
 
+ON_TORCH = frozenset(
+    (
+        "torch",
+        "CUDA or HIP",
+        "ComfyUI",
+        "Stable Diffusion web UI",
+        "vLLM",
+        "SGLang",
+        "Hugging Face",
+        "accelerate",
+        "DeepSpeed",
+        "bitsandbytes",
+        "FlashAttention",
+        "xFormers",
+    )
+)
+"""Programs whose refusals may be those of torch's own allocator."""
 Text = Tuple[str, str, str]  # made when imported, also on Python 3.8
 """(origin, source, text): message, tool or environment; what printed it; the words."""
 
@@ -75,7 +92,7 @@ class CaseEvidence:
 
     def _with_sizes_of_torch(self, message: Message) -> Message:
         """A refusal that gives no number, with what torch's own summary beside it says."""
-        if message.numbers or not of_device(message):
+        if message.numbers or not of_device(message) or message.program not in ON_TORCH:
             return message
         sizes = {
             figure.what: Quantity(figure.bytes or 0, figure.precision_bytes, figure.text)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from helpers.ground.units import GIB, Quantity, printed_size, quantity, show_bytes
 from helpers.judge import form
-from helpers.judge.evidence import CaseEvidence, is_described
+from helpers.judge.evidence import ON_TORCH, CaseEvidence, is_described
 from helpers.judge.hardware import device_names, is_hip
 from helpers.judge.holders import window_state
 from helpers.judge.observation import Observation, make_observation
@@ -22,6 +22,7 @@ ROOM_SHARE = 4
 FULL_PERCENT = 90
 LEAST_RISES = 3
 RAM_SHARE = 20
+REFUSED = ("refused", "driver-refused", "workspace")
 OBSERVATION_OF_KIND = {APU: "apu", UNIFIED: "unified-memory", CARD: "card"}
 
 
@@ -210,6 +211,30 @@ def series_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     torch = {figure.what: figure for figure in evidence.figures if figure.pool == "torch"}
     if "reserved" in torch and "used" in torch:
         yield from _of_statistics(torch["used"], torch["reserved"])
+        yield from _of_idle_cache(evidence, _bytes(torch["reserved"]), _bytes(torch["used"]))
+
+
+def _of_idle_cache(evidence: CaseEvidence, reserved: int, used: int) -> Iterator[Observation]:
+    """Whether what torch had reserved and not in use would have met what another library, or a
+    child process beside it, was refused.
+    """
+    idle = reserved - used
+    for account in evidence.accounts:
+        message = account.message
+        is_torch = message.program in ON_TORCH
+        in_a_child = any(reserved <= size.bytes <= reserved + 2 * GIB for _, size in account.others)
+        if not of_device(message) or message.event not in REFUSED or (is_torch and not in_a_child):
+            continue
+        asked = "memory"
+        least = max(GIB, reserved // 2)
+        if message.requested:
+            asked = message.requested.text
+            least = message.requested.bytes
+        if idle >= least:
+            says = "Reserved by PyTorch and not in use when this was printed; "
+            says += f"{message.program} was refused {asked}"
+            yield make_observation("cache-keeps-room", idle, "torch's statistics", "tool", says)
+            return
 
 
 def _of_statistics(allocated: Figure, reserved: Figure) -> Iterator[Observation]:

@@ -9,6 +9,7 @@ from helpers.judge.ceiling_observations import ceiling_observations
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.figure_observations import figures_in, series_observations, size_observations
 from helpers.judge.hardware import kind_of
+from helpers.judge.loading_observations import loading_observations
 from helpers.judge.marks import framework_observations, mark_observations
 from helpers.judge.message_observations import SOURCE, message_observations
 from helpers.judge.observation import Observation, make_observation
@@ -26,6 +27,7 @@ def observe(evidence: CaseEvidence) -> tuple[Observation, ...]:
     observations += process_observations(evidence)
     observations += access_observations(evidence)
     observations += _of_figures(evidence)
+    observations += loading_observations(evidence)
     observations += settings_observations(evidence)
     observations += version_observations(evidence)
     observations += container_observations(evidence)

@@ -11,6 +11,7 @@ from helpers.judge import form
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.hardware import is_hip
 from helpers.judge.observation import Observation, make_observation
+from helpers.look.message import of_device
 
 if TYPE_CHECKING:
     from helpers.settings.table import Finding
@@ -56,6 +57,8 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
     yield from _of_allocator_text(evidence, [*pairs, *misspelt], origin)
     not_in_force: set[str] = set()
     for finding in findings:
+        if finding.verdict == "misspelt":
+            yield from _of_visibility(finding, evidence, origin)
         for observation in _of_finding(finding, origin):
             yield observation
             if observation.name in NOT_IN_FORCE:
@@ -74,6 +77,25 @@ def settings_observations(evidence: CaseEvidence) -> Iterator[Observation]:
             yield make_observation("expandable-on", f"{name}={value}", "variables", origin)
         if name == "HSA_OVERRIDE_GFX_VERSION":
             yield make_observation("gfx-override", value, name, origin)
+
+
+def _of_visibility(finding: Finding, evidence: CaseEvidence, origin: str) -> Iterator[Observation]:
+    """A misspelt visibility variable, where memory was refused on a GPU that it was to hide."""
+    from helpers.settings.audit import ALIKE, nearest_name  # its tables are for settings alone
+    from helpers.settings.table import VARIABLES
+
+    refusing = [message for message in evidence.messages if of_device(message)]
+    used = {message.device for message in refusing if message.device is not None}
+    is_list = re.fullmatch(r"\d{1,2}(?:,\d{1,2}){0,15}", finding.value)
+    name = nearest_name(finding.name.upper(), tuple(VARIABLES), ALIKE)
+    if "VISIBLE" not in name or not is_list or not used:
+        return
+    if not used & {int(number) for number in finding.value.split(",")}:
+        device = min(used)
+        says = f"Nothing reads {finding.name}, so the program ran on GPU {device}, which was to "
+        says += "be left out"
+        words = f"{name}={finding.value}"
+        yield make_observation("setting-visibility", words, "variables", origin, says)
 
 
 def _goes_backward_in_evaluation(code: str) -> bool:

@@ -1,0 +1,53 @@
+"""Weights that are larger than the card, by what a program prints while it loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from helpers.judge import form, table
+from helpers.judge.evidence import CaseEvidence
+from helpers.judge.message_account import Account
+from helpers.judge.observation import Observation, make_observation
+from helpers.look.message import of_device
+
+SCALES = {"b": 10**9, "billion": 10**9, "m": 10**6, "million": 10**6, "": 1}
+
+
+def loading_observations(evidence: CaseEvidence) -> Iterator[Observation]:
+    """That all weights need more than the card has: by the parts that were loaded when it was
+    full, or by the count of parameters and their type.
+    """
+    for account in evidence.accounts:
+        message = account.message
+        if message.capacity is None or not of_device(message):
+            continue
+        before = evidence.error_text[: message.start]
+        for size, says in (*_of_parts(before, account), *_of_parameters(before)):
+            if size > message.capacity.bytes:
+                says = f"{says}; the card has {message.capacity.text}"
+                yield make_observation("weights-above-card", size, "error text", "message", says)
+                return
+
+
+def _of_parts(text: str, account: Account) -> Iterator[tuple[int, str]]:
+    """What all parts take at least: they are of one size, but for the last."""
+    bars = form("weights in parts").findall(text)
+    if not bars or account.message.allocated is None:
+        return
+    loaded, parts = map(int, bars[-1])
+    if loaded < parts:
+        size = account.message.allocated.bytes * (parts - 1) // (loaded + 1)
+        yield size, f"Needed for all {parts} parts of the weights, of which {loaded} were loaded"
+
+
+def _of_parameters(text: str) -> Iterator[tuple[int, str]]:
+    """What so many parameters take in the type that is printed with them."""
+    counts = form("parameters").findall(text)
+    types = form("type of weights").findall(text)
+    if not counts or len(set(types)) != 1 or form("fewer bits").search(text):
+        return
+    number, scale = counts[-1]
+    count = float(number.replace(",", "")) * SCALES[scale.lower()]
+    bytes_each = table("forms")["type of weights"]["bytes"][types[0].lower()]
+    says = f"Needed for {count / 10**9:.1f} billion parameters of {types[0]}"
+    yield int(count * bytes_each), says
