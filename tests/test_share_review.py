@@ -164,6 +164,16 @@ def test_a_file_that_is_no_choice_is_refused_in_one_line(tmp_path, written):
         share.read_choices(file)
 
 
+def test_a_text_that_stands_in_several_places_is_asked_for_once_at_its_first(tmp_path):
+    cells = [code("one", printed("same\n")), code("two"), code("three", printed("same\n"))]
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    places = {
+        where: [row.shown for row in rows] for where, rows in review_of(path)[1].groups().items()
+    }
+    assert places == {"cell 1": ["one", "same"], "cell 2": ["two"], "cell 3": ["three"]}
+
+
 def test_the_review_page_reaches_nowhere(notebook):
     html = review_of(notebook)[1].html()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]

@@ -6,7 +6,6 @@ import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 from unicodedata import category
 
@@ -83,8 +82,10 @@ class Review:
 
     def groups(self) -> Mapping[str, list[Row]]:
         """The rows by their place, in order."""
-        by_place = groupby(self.rows, key=lambda row: row.text.where)
-        return {where: list(rows) for where, rows in by_place}
+        groups: dict[str, list[Row]] = {}
+        for row in self.rows:
+            groups.setdefault(row.text.where, []).append(row)
+        return groups
 
     def html(self, choices: Choices = NOTHING_TICKED, command: str = "") -> str:
         """The page on which a person ticks what may leave: one file, which sends nothing.
@@ -111,9 +112,11 @@ def review_of(about: Subject, bundle: Bundle | None, said: Container[str] = froz
     texts = [text for text in about.texts if text.text not in said]
     if bundle is not None:
         texts += of_bundle(bundle)
-    once = {text.digest: text for text in reversed(texts)}
+    once: dict[str, Text] = {}
+    for text in texts:
+        once.setdefault(text.digest, text)
     known = Known(bundle)
-    return Review(about.name, tuple(Row(text, known) for text in reversed(once.values())))
+    return Review(about.name, tuple(Row(text, known) for text in once.values()))
 
 
 def save_choices(folder: Path, name: str, choices: Choices) -> Path:
