@@ -140,6 +140,7 @@ def whatif(arguments: argparse.Namespace) -> int:
     tried_all = not (arguments.conf or arguments.only)
     verdict = trace_verdict.verdict(studies[0], answers[0] if tried_all else None)
     answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
+    answer = replace(answer, use=replays.setting_to_use(answer))
     path = arguments.trace
     texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer, path=path)]
     if lines:

@@ -96,11 +96,10 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
         )
         yield "stranded-possible", stranded.bytes, says
     elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
-        lacking = show_bytes(requested.bytes - free.bytes)
-        over = show_bytes(free.bytes + stranded.bytes - requested.bytes)
+        together = show_bytes(free.bytes + stranded.bytes)
         says = (
-            f"Cached by PyTorch; the {free.text} free alone is {lacking} too little, both joined "
-            f"leave {over} over"
+            f"Cached by PyTorch; with the {free.text} that is free this is {together}, enough for "
+            f"the {requested.text} requested, but neither alone is"
         )
         yield "free-and-stranded", stranded.bytes, says
         if expandable_may_help(account):

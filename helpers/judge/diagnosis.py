@@ -7,7 +7,7 @@ alternatives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
 from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
@@ -171,11 +171,20 @@ def _missing(deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence) -
     """The readings that would decide, as they are taken in the world of the failure, without
     those that were handed over.
     """
-    rows = dict.fromkeys(
-        reading_for(row, evidence) for row in deciding if not _was_handed_over(row[0], evidence)
-    )
     names = names_of(evidence, ())
+    rows = dict.fromkeys(_not_handed_over(deciding, evidence))
     return [Missing(reading=reading, how=fill(how, names)) for _, reading, how in rows]
+
+
+def _not_handed_over(
+    deciding: Iterable[tuple[str, str, str]], evidence: CaseEvidence
+) -> Iterator[tuple[str, str, str]]:
+    """The readings, by name, as they are taken in the world of the failure, without those that
+    were handed over.
+    """
+    for row in deciding:
+        if not _was_handed_over(row[0], evidence):
+            yield reading_for(row, evidence)
 
 
 def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
@@ -198,32 +207,30 @@ def _open(
     near: list[Weighed], observations: tuple[Observation, ...], evidence: CaseEvidence
 ) -> Verdict:
     """Cannot-tell: what was read, the causes left in order, the one reading that decides."""
-    missing = _missing((row.failure.decides for row in near), evidence)
-    nothing_decides = not missing
+    decides = (row.failure.decides for row in near)
+    deciding = list(dict.fromkeys(_not_handed_over(decides, evidence)))
+    nothing_decides = not deciding
     if any(observation.name == "own-error" for observation in observations):
-        missing.insert(0, _reading("own-error"))
+        deciding.insert(0, _deciding("own-error"))
     named = [message for message in evidence.messages if message.event not in SILENT]
     text = evidence.error_text
     has_no_number = nothing_decides and not any(message.numbers for message in named)
     if named and has_no_number:
-        missing.append(_reading("message"))
+        deciding.append(_deciding("message"))
     elif not named and not (form("printed").search(text) and form("complaint").search(text)):
-        missing.append(_reading("message"))
-    if evidence.bundle is None and len(missing) < 3:
-        missing.append(_reading("look", evidence))
-    if not missing:
-        missing.append(_reading("moment"))
+        deciding.append(_deciding("message"))
+    if evidence.bundle is None and len(deciding) < 3:
+        deciding.append(_deciding("look", evidence))
+    if not deciding:
+        deciding.append(_deciding("moment"))
+    missing = _missing(deciding, evidence)
     shown = [observation for row in near for observation in row.speaks_for]
     rows = _evidence(shown or observations[:12]) + _sums(evidence)
     if not rows:
         rows = [_nothing_used(evidence)]
-    step = NextStep(
-        what=f"Still needed: {missing[0].reading}",
-        command=missing[0].how,
-        precondition="the program is running or has just failed",
-    )
     against = [observation for row in near for observation in row.against]
     names = names_of(evidence, observations)
+    step = _step_that_decides(deciding[0][0], missing[0], names)
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
@@ -235,6 +242,18 @@ def _open(
         missing=missing,
         next_step=step_of_a_refusal(names, evidence, observations, nothing_decides) or step,
     )
+
+
+def _step_that_decides(name: str, missing: Missing, names: Mapping[str, str]) -> NextStep:
+    """The reading to take, by its name, and what each of its answers means."""
+    what = f"Still needed: {missing.reading}"
+    answer = table("failures")["answers"].get(name)
+    if answer:
+        what += f". {fill(answer, names)}"
+    precondition = "none"
+    if name in table("failures")["while running"]:
+        precondition = "the program is running or has just failed"
+    return NextStep(what=what, command=missing.how, precondition=precondition)
 
 
 def _summary_of_open(
@@ -274,12 +293,15 @@ def _nothing_used(evidence: CaseEvidence) -> Evidence:
 
 
 def _reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
-    """A reading that would decide, by its name in diagnosis.json, as it is taken in the world
-    of the failure.
-    """
-    row = table("diagnosis")["missing"][name]
-    _, reading, how = reading_for((name, row["reading"], row["how"]), evidence)
+    """A reading that would decide, by its name in diagnosis.json."""
+    _, reading, how = _deciding(name, evidence)
     return Missing(reading, how)
+
+
+def _deciding(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> tuple[str, str, str]:
+    """A reading of diagnosis.json as it is taken in the world of the failure."""
+    row = table("diagnosis")["missing"][name]
+    return reading_for((name, row["reading"], row["how"]), evidence)
 
 
 def _listed(observations: Iterable[Observation]) -> str:

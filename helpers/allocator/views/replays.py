@@ -90,6 +90,18 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     )
 
 
+def setting_to_use(answer: WhatIf) -> str:
+    """The setting that the verdict names, where it passes here; else the best one, which is the
+    simplest of those about as good as it. Empty where none passes.
+    """
+    verdict = answer.verdict
+    if verdict is None or verdict.label != FRAGMENTED:
+        return answer.use
+    command = verdict.next_step.command
+    passing = [row.settings for row in answer.rows if row.passes and row.settings]
+    return max((conf for conf in passing if conf in command), key=len, default=answer.use)
+
+
 def _use(answer: WhatIf) -> str:
     """Which setting to use, or that none helps, in one sentence."""
     verdict = answer.verdict
@@ -102,8 +114,6 @@ def _use(answer: WhatIf) -> str:
         use = f"use: {setting}"
     elif label in GROWS_OR_NEEDS_MORE:
         use = f"no setting is enough: {setting} only {past}"
-    elif verdict is not None and label == FRAGMENTED and setting not in verdict.next_step.command:
-        use = f"another setting: {setting}, which {past}"
     else:
         use = f"use: {setting}, which {past}"
     return use
