@@ -206,7 +206,7 @@ def test_a_request_that_the_cache_would_have_met_speaks_against_a_card_too_small
     assert (verdict.cause, len(verdict.against)) == ("true-capacity", 1)
     assert "16.00 MiB" in against.says and against.reading.show() == "1.41 GiB"
     assert "16.00 MiB failed with 33.56 MiB free and 1.41 GiB cached" in step.what
-    assert step.what.endswith("first try preset cuda-expandable, which joins cached pieces")
+    assert "First try preset cuda-expandable, which joins cached pieces: if" in step.what
     preset = presets.load("cuda-expandable")
     (line,) = (f"export {name}={value}" for name, value in preset.environ.items())
     assert line in step.command and f"preset {preset.name}" in step.command

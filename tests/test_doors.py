@@ -324,4 +324,4 @@ def test_where_nothing_is_decided_the_open_causes_stand_in_their_order():
 
 def test_a_reading_that_was_filled_in_is_marked_in_its_row(said):
     shown = said("strix-halo-3-gttsize", "--wide")
-    assert shown.count("(reconstructed)") >= 2 and "confirmed" not in shown
+    assert shown.count("from the write-up") >= 2 and "confirmed" not in shown

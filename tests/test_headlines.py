@@ -19,7 +19,7 @@ from helpers.tell.verdict import brief
 SENTENCES = judge.table("headlines")
 FAILURES = {failure.id: failure for failure in failures()}
 NUMBERS = {field.name for shape in (Message, Account) for field in fields(shape)}
-ELSEWHERE = {"says", "victim", "causes", "owner", "holds", "refused"}
+ELSEWHERE = {"says", "victim", "causes", "owner", "holds", "refused", "holdercard", "filledcard"}
 """Gaps that are filled by what a reader says, or by case_names."""
 OPEN = {"room-beside-refusal", "card-in-use", "nothing-failed", "memory-ran-out", "own-error"}
 

@@ -195,7 +195,7 @@ def test_a_report_says_whom_to_ask_where_the_tracker_is_not_at_fault(cause, trac
 def test_a_report_marks_what_was_filled_in():
     text = report("rocm")
     assert "40 of its 44 readings were printed by no machine" in text
-    assert re.search(r"`15.24 GiB` from `.*pages_limit` \(reconstructed\)", text)
+    assert re.search(r"`15.24 GiB` from `.*pages_limit` \(from the write-up", text)
 
 
 def test_a_report_names_at_its_head_where_it_goes_and_that_it_is_to_be_read():

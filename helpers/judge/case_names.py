@@ -19,6 +19,8 @@ from helpers.judge.posted_processes import INIT, processes
 
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
 """What a process is called in a remedy that SIGTERM does not end, by its state."""
+NEARLY_ALL = 0.9
+"""A process that holds this share of a card leaves no room for another."""
 UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its
 [part] is left out.
@@ -160,6 +162,38 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1] or "A process"
     yield "owner", f"{program} (pid {pid})"
+    total = _card_bytes(evidence)
+    if size <= total:
+        yield "holdercard", show_bytes(total)
+        if size >= NEARLY_ALL * total or _explains_a_refusal(size, evidence):
+            yield "filledcard", show_bytes(total)
+
+
+def _card_bytes(evidence: CaseEvidence) -> int:
+    """The size of the card, as a message, a tool or the box gives it; 0 where it is not known or
+    cards differ.
+    """
+    sizes = {a.message.capacity.bytes for a in evidence.accounts if a.message.capacity}
+    if not sizes:
+        totals = [f for f in evidence.figures if (f.what, f.pool) == ("total", "vram")]
+        sizes = {figure.bytes for figure in totals if figure.bytes}
+    if not sizes and evidence.bundle is not None:
+        from helpers.judge.box_observations import TOTALS  # reads every layer of a box
+        from helpers.look.gpus import gpus
+
+        pools = [pool for card in gpus(evidence.bundle) for pool in card.pools]
+        sizes = {p.total.bytes for p in pools if p.total.ok and p.layer in TOTALS}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _explains_a_refusal(size: int, evidence: CaseEvidence) -> bool:
+    """Whether a refused request did not fit beside a holder of this size, and would without it."""
+    for account in evidence.accounts:
+        requested = account.message.requested
+        free = account.message.free
+        if requested and free and free.bytes < requested.bytes <= free.bytes + size:
+            return True
+    return False
 
 
 def _is_of_the_host(pid: int | None, seen_here: set[int], evidence: CaseEvidence) -> bool:

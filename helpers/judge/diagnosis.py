@@ -20,7 +20,7 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import headline, open_headline
 from helpers.judge.message_observations import SOURCE
 from helpers.judge.next_step import next_step, step_of_a_refusal
-from helpers.judge.observation import SILENT, Observation
+from helpers.judge.observation import SILENT, WRITTEN_UP, Observation
 from helpers.judge.observations import observe
 from helpers.judge.posted_processes import processes
 from helpers.judge.worlds import reading_for
@@ -377,7 +377,7 @@ def _evidence(observations: Iterable[Observation]) -> list[Evidence]:
 def _remark(observation: Observation) -> str:
     """Where a reading was not measured on this box."""
     if observation.filled:
-        return " (reconstructed)"
+        return WRITTEN_UP
     return "" if observation.hard else " (stated, not measured)"
 
 

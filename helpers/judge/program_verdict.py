@@ -541,7 +541,7 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         evidence=evidence,
         missing=[_repeat_decides(facts)],
         next_step=NextStep(
-            what="Rehearse the program: its repeat without a memory limit will decide",
+            what="Rehearse the program: its run without a memory limit will decide",
             command=_rehearse(facts),
         ),
     )
@@ -562,7 +562,7 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
     if refusal.where and refusal.request_bytes > largest:
         return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
     if facts.holding:
-        return f"; {facts.holding[0].line} holds the most"
+        return f"; {facts.holding[0].line} holds the most, {show_bytes(largest)}"
     return ""
 
 
@@ -591,7 +591,7 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
         where += f", and at {others} more line" + ("s" if others > 1 else "")
     says = f"Kept at {where} over {growth.steps} steps"
     if growth.in_repeat:
-        says += " of the repeat without a memory limit"
+        says += " in the run without a memory limit"
     return _size("grows", growth.kept_bytes, facts, says)
 
 
@@ -613,11 +613,11 @@ def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
     source = "repeat with expandable segments" if settings else "repeat without a limit"
     how = settings or " without a memory limit"
-    says = f"Peak of the same program{how}; it finished"
+    says = f"Allocated at the peak of the same program{how}, which finished"
     if repeat.stopped:
-        says = f"Peak of the same program{how}, until the rehearsal was ended"
+        says = f"Allocated at the peak of the same program{how}, until the rehearsal was ended"
     elif not repeat.fits:
-        says = f"Peak of the same program{how}; it ran out of {card}"
+        says = f"Allocated at the peak of the same program{how}, which ran out of {card}"
     name = "expandable" if settings else "without-limit"
     return _size(name, repeat.peak_allocated_bytes, facts, says, source)
 

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from helpers.ground.shapes import Evidence, Verdict
+from helpers.judge.observation import WRITTEN_UP
 from helpers.look.bundle import Bundle
 from helpers.tell.verdict import CAUSE_WORDS
 
@@ -24,7 +25,6 @@ NO_ANSWER = "No run came to an answer"
 HEALTHY = "Nothing wrong was seen"
 ASIDE = "The answer to a notebook's own question, which stands in the workbook"
 OTHER = "A cause outside the list"
-RECONSTRUCTED = " (reconstructed)"
 
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:
@@ -91,6 +91,6 @@ def numbers(verdict: Verdict, bundle: Bundle | None) -> list[list[str]]:
             speaks = "for it"
         source = public.source_or_kind(row.reading.source)
         if row in filled:
-            source += RECONSTRUCTED
+            source += WRITTEN_UP
         rows.append([speaks, value, source])
     return rows

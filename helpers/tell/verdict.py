@@ -14,6 +14,7 @@ from typing import NamedTuple
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import VERDICT_MIME, Evidence, NextStep, Verdict, causes
 from helpers.ground.units import plain
+from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
 from helpers.tell.display import display
 from helpers.tell.html_table import text_html
 from helpers.tell.prose import SCREEN, bold, typed, wrapped
@@ -48,10 +49,15 @@ def label(verdict: Verdict) -> str:
 
 def summary(verdict: Verdict) -> str:
     """The summary without the title that it may begin with: the headline has said that."""
-    title = _flat(verdict.title).rstrip(".")
-    text = _flat(verdict.summary)
-    if title and text.startswith(title + "."):
-        return text[len(title) :].lstrip(". ")
+    return _after_title(verdict, verdict.summary)
+
+
+def _after_title(verdict: Verdict, text: str) -> str:
+    """A text without the title that it may begin with, where more follows."""
+    title = _flat(verdict.title).rstrip(".") + ". "
+    text = _flat(text)
+    if title != ". " and f"{text} ".startswith(title):
+        return text[len(title) :]
     return text
 
 
@@ -162,7 +168,7 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     else:
         lines += wrapped(summary(verdict), columns=SCREEN)
     for row in reasons:
-        lines += _reason(row)
+        lines += _reason(row, _after_title(verdict, row.says))
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
@@ -179,19 +185,19 @@ def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
     ]
     if verdict.missing:
         counts.append(f"{len(verdict.missing)} missing")
-    if verdict.alternatives:
-        causes = "cause" if len(verdict.alternatives) == 1 else "causes"
-        counts.append(f"{len(verdict.alternatives)} other {causes} still possible")
+    lines = [f"Evidence: {', '.join(counts)}"]
+    still_open = [causes()[other.cause]["name"] for other in verdict.alternatives]
+    if still_open and verdict.cause != "cannot-tell":
+        lines.append(f"Less likely, but possible: {', '.join(still_open)}")
     shows = "All evidence and the tables"
     if some_steps_are_left_out:
         shows = "How to check and undo it, all evidence and the tables"
-    return [f"Evidence: {', '.join(counts)}", f"{shows}: --wide"]
+    return [*lines, f"{shows}: --wide"]
 
 
-def _reason(row: Evidence) -> list[str]:
-    """A piece of evidence in lines of a terminal."""
+def _reason(row: Evidence, says: str) -> list[str]:
+    """A piece of evidence, with what it says, in lines of a terminal."""
     value = quoted(row)
-    says = _flat(row.says)
     if row.reading.unit != "text":
         return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
     lines = wrapped(says, "  ", "    ", SCREEN)
