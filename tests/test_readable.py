@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 78_690,
+    "allocator": 78_750,
     "batch": 30_070,
-    "commands": 13_070,
+    "commands": 13_080,
     "face": 6_100,
     "fits": 17_390,
     "ground": 11_090,
-    "judge": 52_610,
+    "judge": 53_040,
     "look": 54_810,
     "rehearse": 17_890,
     "settings": 11_590,
