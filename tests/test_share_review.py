@@ -10,10 +10,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from night_runs import night
 from page_audit import check, in_order
+from planted import readable
 from tell_boxes import code, printed
 
 from helpers import share
+from helpers.allocator.views.growth import GROWERS
 from helpers.face import review as panel
 from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
@@ -21,6 +24,8 @@ from helpers.look.boxes import RECORDED, open_box
 from helpers.share import texts
 from helpers.share.known import Known, is_secret
 from helpers.share.public_copy import PublicCopy
+from helpers.share.wording import is_ours
+from helpers.tell.figures import with_bars
 from helpers.tell.panels.frame import Frame
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
@@ -89,6 +94,44 @@ def test_names_have_numbers_and_lines_of_programs_keep_theirs():
     assert rules["process"]("process-2") == "process-2"
     assert rules["line"]("/data/kestrel/train.py:82") == "your file 1, line 82"
     assert rules["line"]("/data/kestrel/train.py") == ""
+
+
+@pytest.mark.parametrize(
+    ("place", "leaves"),
+    [
+        ("train.py:82 step", "your file 1, line 82"),
+        ("osprey (train.py:82 step, data.py:7 load)", "your file 1, line 82; your file 2, line 7"),
+        ("cell 6, line 1 <module>", "cell 6, line 1"),
+        ("transformers/trainer.py:2110 inner", "transformers/trainer.py, line 2110"),
+        (
+            "/v/lib/python3.12/site-packages/torch/nn/modules/linear.py:125 forward",
+            "torch/nn/modules/linear.py, line 125",
+        ),
+        ("kestrel/models.py:3 forward", "your file 1, line 3"),
+        ("no line of Python", ""),
+    ],
+)
+def test_call_sites_leave_by_the_number_of_their_file_or_their_place_in_a_library(place, leaves):
+    assert PublicCopy(CaseEvidence()).rules["line"](place) == leaves
+
+
+@pytest.mark.parametrize("word", ["falcon", "orchid", "horizon", "storm", "gate", "bridge", "Ada"])
+def test_an_ordinary_word_is_no_word_of_ours_beside_words_of_ours(word):
+    for text in (
+        "{}",
+        "{} binds at 3.00 GiB",
+        "the card of {}",
+        "{}: 20.10 GiB",
+        "held by {} here",
+    ):
+        assert not is_ours(text.format(word)), text
+
+
+@pytest.mark.parametrize(
+    "text", ["+49 123 456789", "10.1.2.3", "a@b", "S4K1B2X3", "held\u00a0by É"]
+)
+def test_numbers_that_name_somebody_are_no_words_of_ours(text):
+    assert not is_ours(text)
 
 
 @pytest.mark.skipif(not COMMON_WORDS.is_file(), reason="that notebook lies on another machine")
@@ -241,6 +284,9 @@ def test_the_names_of_a_foreign_box_are_replaced():
         ("https://wren:feather9@host.example/x", True),
         ("-----BEGIN OPENSSH PRIVATE KEY-----", True),
         ("hf_" + "aB3d" * 9, True),
+        ("the run...xK3" + "uQ9zT4mB7w" * 3 + "...ended", True),
+        ("--run=eyJ" + "Zq4xK9" * 4 + ".eyJ" + "b7Wm2R" * 5 + "." + "T4kP8s" * 6, True),
+        ("StableDiffusionControlNetInpaintPipeline and Qwen2ForSequenceClassification", False),
         ("HIP out of memory. Tried to allocate 2.00 GiB", False),
         ("tokens = 4096, max_tokens: 12", False),
         ("/sys/class/drm/card1/device/mem_info_vram_used 16393924 pages", False),
@@ -310,6 +356,80 @@ def test_the_typed_results_of_ones_own_notebook_are_on_its_page_and_its_words_ar
         assert words in page
     for words in ("kestrel", "osprey", "gannet", "heron", "77123"):
         assert words not in page
+
+
+def page_of_views(tmp_path, *views):
+    path = tmp_path / "own.ipynb"
+    cells = [code("measure()", *map(typed_output, views))]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return share.page_of(share.subject_of(path)).html
+
+
+def test_the_growth_table_of_a_recording_is_on_the_page_with_its_lines_by_number(tmp_path):
+    rows = [
+        ["osprey (train.py:12 step)", "train.py:12 step", 4 << 20, 1, "1 tensor each step"],
+        ["", "torch/nn/modules/linear.py:125 forward", 1 << 20, 1, ""],
+    ]
+    html = page_of_views(tmp_path, Shown("kestrel", columns(GROWERS), rows))
+    page = check(html).text.replace("\u200b", "")
+    for words in ("your file 1, line 12", "4.00 MiB", "torch/nn/modules/linear.py, line 125"):
+        assert words in page
+    for words in ("train.py", "osprey", "kestrel", "step)"):
+        assert words not in page
+
+
+def test_a_figure_of_ones_own_notebook_is_drawn_anew_of_its_sizes(tmp_path):
+    head = columns("layer:word, total:number:bytes, used:number:bytes, osprey")
+    view = with_bars(Shown("kestrel", head, [["RAM", 8 << 30, 3 << 30, "gannet"]]))
+    html = page_of_views(tmp_path, view)
+    drawn = readable(html)
+    assert html.count("<img") == 1
+    assert "8.00 GiB, 3.00 GiB" in drawn
+    for words in ("kestrel", "osprey", "gannet"):
+        assert words not in drawn
+
+
+def test_a_drawing_that_is_no_record_of_ours_is_counted_as_left_out(tmp_path):
+    drawing = (
+        "<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'><text>osprey</text></svg>"
+    )
+    output = nbformat.v4.new_output("display_data", {"image/svg+xml": drawing})
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("draw()", output)]), path)
+    page = share.page_of(share.subject_of(path))
+    assert "1 output of a cell" in page.left_out
+    assert "<img" not in page.html
+
+
+def test_a_recorded_box_is_shared_by_its_name_with_what_a_maintainer_asks_for():
+    page = check(share.page_of(share.subject_of(Path("rx7900xt-container"))).html).text
+    for words in (
+        "Readings, as they were read",
+        "/sys/class/drm/card1/device/mem_info_vram_used",
+        "0x744c",
+        "AMD Ryzen 9 5950X 16-Core Processor",
+        "docker",
+        "/dev/kfd",
+        "6.3.42134",
+    ):
+        assert words in page.replace("\u200b", ""), words
+
+
+def test_the_review_of_a_batch_has_the_texts_of_each_of_its_notebooks(tmp_path):
+    batch = tmp_path / "20260301T210000Z-two"
+    night(batch, 2, notebooks=True)
+    for number, path in enumerate(sorted(batch.glob("*/run.json"))):
+        cells = [code(f"osprey_{number}()", printed("kestrel"))]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), path.with_name("notebook.ipynb"))
+    about = share.subject_of(batch, whole=True)
+    review = share.review_of(about, None)
+    shown = [(row.text.where, row.shown) for row in review.rows]
+    assert ("run 1, cell 1", "osprey_0()") in shown
+    assert ("run 2, cell 1", "osprey_1()") in shown
+    digest = next(row.digest for row in review.rows if "osprey_1" in row.shown)
+    page = share.page_of(about, frozenset([digest])).html
+    assert "osprey_1" in page
+    assert "osprey_0" not in page
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,12 @@ LOGIN = "USER LOGNAME SUDO_USER HOME"
 AS_A_FILE = "text.yaml"
 """detect-secrets looks for values without quotation marks in files of this kind."""
 LONG_WORD = re.compile(r"[\w./+=-]{8,}")
+PART_OF_A_WORD = re.compile(r"[\w-]{8,}")
 UNBROKEN = re.compile("[A-Za-z0-9]{20,}")
 TURN = re.compile("(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=[0-9])[A-Za-z]")
-MOST_TURNS = 0.36
-"""Of the letters of a word; a name in camel case has a third, a random word three fifths."""
+MOST_TURNS = 0.45
+MOST_TURNS_WITH_DIGITS = 0.3
+"""Of the letters of a word; a random one has three fifths, a name in camel case two fifths."""
 ASSIGNED = re.compile(r"([\w-]{3,60})['\"]?\s*[:=]\s*\S")
 FORMS = {
     "mail": r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}",
@@ -147,7 +149,7 @@ def is_secret(text: str) -> bool:
     name of one before a value, or letters and digits in no order.
     """
     return (
-        any(map(looks_secret, LONG_WORD.findall(text)))
+        any(map(looks_secret, [*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)]))
         or any(map(sounds_secret, ASSIGNED.findall(text)))
         or any(map(_is_random, UNBROKEN.findall(text)))
         or any(map(_is_found, text.splitlines()))
@@ -156,7 +158,10 @@ def is_secret(text: str) -> bool:
 
 def _is_random(word: str) -> bool:
     """Whether small letters, capitals and digits take turns as they do in no name."""
-    return len(TURN.findall(word)) > MOST_TURNS * len(word)
+    most = MOST_TURNS
+    if len(re.findall("[0-9]+", word)) > 1:
+        most = MOST_TURNS_WITH_DIGITS
+    return len(TURN.findall(word)) > most * len(word)
 
 
 def _is_found(line: str) -> bool:

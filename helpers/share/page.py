@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import CaseEvidence
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import drawing_of
 from helpers.tell.page_room import Room
@@ -49,7 +47,10 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     evidence = about.evidence()
     bundle = evidence.bundle
     copies = PublicCopy(evidence)
-    judged = _judged(evidence, about.verdict, copies)
+    verdict = about.verdict
+    if verdict is None and evidence.messages:
+        verdict = diagnose(evidence)
+    judged = copies.verdict(verdict) if verdict else None
     review = review_of(about, bundle, copies.said)
     ticked = review.ticked(choices)
     kept = Counter(row.text.kind for row in review.rows if row not in ticked)
@@ -62,6 +63,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         box_facts=box_facts,
         boxes=boxes_view(about, copies.names),
         story=_story(about),
+        verdict=verdict,
         judged=judged,
         views=views(about, evidence, copies),
         ticked=ticked,
@@ -72,16 +74,6 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         drawing_of=drawing_of,
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
-
-
-def _judged(evidence: CaseEvidence, recorded: Verdict | None, copies: PublicCopy) -> Verdict | None:
-    """What the judge says of the evidence now; None where a record has another answer."""
-    if evidence.bundle is None and not evidence.messages:
-        return None
-    verdict = diagnose(evidence)
-    if recorded is not None and recorded.label != verdict.label:
-        return None
-    return copies.verdict(verdict)
 
 
 def _story(about: Subject) -> list[Any]:

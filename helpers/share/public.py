@@ -62,7 +62,16 @@ OUR_SOURCES = (
     "KFD",
 )
 TOOLS = ("rocminfo", "rocm-smi", "amd-smi", "amd-ttm", "nvidia-smi", "torch")
-KINDS_OF_SOURCE = {"/sys/": "sysfs", "/proc/": "procfs", "ulimit": "ulimit", "computed": "computed"}
+KINDS_OF_SOURCE = {
+    "/sys/": "sysfs",
+    "/proc/": "procfs",
+    "ulimit": "ulimit",
+    "computed": "computed",
+    "recording of ": "a recording",
+    "repeat with": "a repeat",
+    "measured here": "measured",
+    "memory model of ": "a model",
+}
 """What a source is called whose own name is not known, by how it begins."""
 CONTAINERS = frozenset(
     "none docker podman lxc lxc-libvirt systemd-nspawn apptainer singularity kubernetes oci wsl".split()

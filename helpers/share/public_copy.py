@@ -38,7 +38,7 @@ LIBRARIES = frozenset(
 )
 """Packages of Python that anybody can install, whose files everybody knows."""
 PLACE = re.compile(
-    r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+):(?P<line>\d{1,9})\b"
+    r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+\.[A-Za-z]\w{0,7}):(?P<line>\d{1,9})\b"
 )
 LIBRARY_FILE = re.compile(r"(\w+)/[\w/]+\.py")
 NOT_READ = "no value was read"
@@ -67,9 +67,10 @@ class Names:
 
     def lines(self, text: str) -> str:
         """The lines of programs that a text names: ``your file 1, line 82``."""
-        return "; ".join(dict.fromkeys(map(self._line, PLACE.finditer(text))))
+        return "; ".join(dict.fromkeys(map(self.line, PLACE.finditer(text))))
 
-    def _line(self, place: re.Match[str]) -> str:
+    def line(self, place: re.Match[str]) -> str:
+        """A line, by the number of its file, or by its place in a well-known library."""
         if place["cell"]:
             return place[0]
         file = re.split("-packages/", place["file"])[-1]
@@ -96,7 +97,7 @@ class PublicCopy:
 
     def text(self, text: object) -> str:
         """A text in the workbook's own words, with numbers in place of names; else nothing."""
-        spoken = str(text)
+        spoken = PLACE.sub(self.names.line, str(text))
         for name, number in self._replaced.items():
             spoken = spoken.replace(name, number)
         if not public.chip(spoken) and not is_ours(spoken):

@@ -30,10 +30,10 @@ ALONE = re.compile(r"[\"'}]\W*([a-z][\w-]*)\W*[\"'{]")
 """A word between quotation marks or gaps."""
 FORMS = (
     public.PCI_ADDRESS.pattern,
-    r"\b(?:process|box)-\d+",
+    r"\b(?:process|box)-\d+|\byour file \d+, line \d+|\bcell \d+, line \d+",
     r"\b(?:card|renderD|gfx)[0-9a-f]{1,4}\b",
     r"\b0x[0-9a-f]{1,16}\b",
-    r"(?<![\w.])\d{1,18}(?:\.\d{1,9}){0,2}(?:[KMGT]i?B)?(?!\w|\.\d)",
+    r"(?<![\w.])\d{1,18}(?:\.\d{1,9}){0,2}(?: ?[KMGT]i?B)?(?!\w|\.\d)",
 )
 """Addresses of cards, names that stand for others, numbers, sizes and releases."""
 GROUPS_OF_DIGITS = re.compile(r"\d \d")

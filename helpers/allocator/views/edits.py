@@ -10,8 +10,15 @@ from helpers.allocator.edits.edit import parse
 from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
+from helpers.tell.values import columns
 
+BEFORE_AND_AFTER = (
+    "program:word, settings:value, runs out at:ends, peak allocated:number:bytes, "
+    "peak reserved:number:bytes"
+)
+LINES = (
+    "line:line, holds at the failure:number:bytes, change that is enough:word, with settings:value"
+)
 AS_FAR = "the recording ends at the failure: what the program needs after it is not counted"
 
 
@@ -32,9 +39,8 @@ def table(comparison: Comparison) -> Shown:
         if result.added_bytes:
             note += f"; {show_bytes(result.added_bytes)} are requested again"
         notes.append(note)
-    peaks = [Column("peak allocated", "bytes"), Column("peak reserved", "bytes")]
-    columns = ["program", "settings", "runs out at", *peaks]
-    return _shown(f"{words}: {end}", columns, rows, notes, comparison.recording_fails)
+    head = columns(BEFORE_AND_AFTER, widest=None)
+    return _shown(f"{words}: {end}", head, rows, notes, comparison.recording_fails)
 
 
 def _rows(program: str, answer: WhatIf) -> list[list[Any]]:
@@ -74,9 +80,8 @@ def lines(
     notes = [f"assumed: {words}" for words in dict.fromkeys(row.assumes for row in saving)]
     if saving:
         notes.append(f'to try another change, add to this command: --edit "{saving[0].edit}"')
-    held = Column("holds at the failure", "bytes")
-    columns = ["line", held, "change that is enough", "with settings"]
-    return _shown(title, columns, rows, notes, recording_fails)
+    head = columns(LINES, widest=None)
+    return _shown(title, head, rows, notes, recording_fails)
 
 
 def _change(edit: str) -> str:
@@ -86,11 +91,11 @@ def _change(edit: str) -> str:
 
 def _shown(
     title: str,
-    columns: Sequence[Any],
+    head: Sequence[Any],
     rows: list[list[Any]],
     notes: list[str],
     recording_fails: bool,
 ) -> Shown:
     if recording_fails:
         notes = [*notes, AS_FAR]
-    return Shown(title, columns, rows, notes, [title, ""], widest=None)
+    return Shown(title, head, rows, notes, [title, ""])

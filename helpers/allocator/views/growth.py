@@ -14,8 +14,12 @@ from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
+from helpers.tell.values import columns
 
+GROWERS = (
+    "kept by:line, allocated at:line, more each step:number:bytes, tensors each step:number, "
+    "how it grows:word"
+)
 NEVER_STEPS = 10_000_000
 """A later end is said to be as good as never: a step a millisecond for three hours."""
 
@@ -88,20 +92,12 @@ def growth_table(
         ]
         for row in recorded.growers
     ]
-    columns = [
-        "kept by",
-        "allocated at",
-        Column("more each step", "bytes"),
-        "tensors each step",
-        "how it grows",
-    ]
+    head = columns(GROWERS, widest=80)
     if not any(row.keeper for row in recorded.growers):
-        columns = columns[1:]
+        head = head[1:]
         rows = [row[1:] for row in rows]
     none = "No line keeps more memory from one step to the next."
-    return Shown(
-        result, columns, rows, _notes(growth), [*lines, ""], none, widest=80, result=result
-    )
+    return Shown(result, head, rows, _notes(growth), [*lines, ""], none, result=result)
 
 
 def _who(keeper: Keeper | None) -> str:

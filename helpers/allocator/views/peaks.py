@@ -5,7 +5,7 @@ from __future__ import annotations
 from helpers.allocator.peaks import Peaks
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
+from helpers.tell.values import columns
 
 MOST_LINES = 20
 
@@ -37,8 +37,8 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
         notes.append(f"{left_out} more lines moved by less")
     if peaks.changed and before != after:
         notes.append(f"changed lines behind it: {', '.join(peaks.changed)}")
-    columns = ["at the peak", Column("A", "bytes"), Column("B", "bytes"), "by"]
-    return Shown(result, columns, rows, notes, above, widest=80, result=result)
+    head = columns("at the peak:line, A:number:bytes, B:number:bytes, by:size", widest=80)
+    return Shown(result, head, rows, notes, above, result=result)
 
 
 def _signed(size: int) -> str:

@@ -21,8 +21,9 @@ from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell import sheet
 from helpers.tell.shown import Shown
-from helpers.tell.values import Column
+from helpers.tell.values import columns
 
+SEGMENTS = "segment:number:bytes, in use:number:bytes, stranded:number:bytes, kept by:line"
 ROWS = 26
 """Rows that the segment map is folded into."""
 
@@ -101,9 +102,9 @@ def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
     head = f"{title}: {stranded} of {show_bytes(blocks.total)} reserved are stranded"
     present = [number for number in range(len(KINDS)) if blocks.bytes_of(number)]
     notes = [_kind_words(blocks, number) for number in present]
-    columns = [Column(name, "bytes") for name in ("segment", "in use", "stranded")]
     draw = partial(sheet.drawn, partial(_draw_map, blocks, head), 5.0)
-    return Shown(head, [*columns, "kept by"], rows, notes, draw=draw, widest=90)
+    heads = columns(SEGMENTS, widest=90)
+    return Shown(head, heads, rows, notes, draw=draw)
 
 
 def _kind_words(blocks: _Blocks, number: int) -> str:
@@ -115,8 +116,8 @@ def _allocated_by(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, 
     allocates = trace.op[:moment] == Op.ALLOC
     served = whole.column("kind")[:moment] >= 0
     events = np.flatnonzero(allocates & served)
-    columns = [whole.column(name)[events] for name in ("kind", "ordinal", "offset")]
-    places = map(tuple, np.stack(columns, axis=1).tolist())
+    parts = [whole.column(name)[events] for name in ("kind", "ordinal", "offset")]
+    places = map(tuple, np.stack(parts, axis=1).tolist())
     latest = dict(zip(places, events.tolist(), strict=True))
     return {place: _line_of(trace, event) for place, event in latest.items()}
 
