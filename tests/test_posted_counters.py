@@ -95,6 +95,8 @@ def test_a_count_of_parameters_with_their_type_says_what_they_need():
     text = "model: {} parameters, dtype=torch.{}\n" + refusal(0, own="46.90 GiB")
     assert judged(text.format("34,388,917,248", "bfloat16")).confidence == "likely"
     assert judged(text.format("34.4B", "float16")).confidence == "likely"
+    after = "Total parameters: 34,388,917,248 (bfloat16)\n" + refusal(0, own="46.90 GiB")
+    assert judged(after).confidence == "likely"
     assert judged(text.format("7,241,732,096", "bfloat16")).confidence == "weak"
     assert judged("load_in_4bit=True " + text.format("34.4B", "float16")).confidence == "weak"
 

@@ -207,6 +207,7 @@ HELD = FULL.format(others=" Process 6120 has 30.20 GiB memory in use.")
 TABLES_OF_PS = {
     "the head in one order": "  PID  PPID STAT CMD\n 6120     1 {stat} ray::Trainer.fit\n",
     "the head in another order": "CMD          STAT PPID PID\nray::Trainer {stat}  1  6120\n",
+    "a list in the old manner": "$ ps axo pid,stat,ppid,args | grep ray\n6120 {stat} 1 ray::Trainer --b\n",
     "the head left out by grep": "$ ps -o ppid,stat,pid,lstart,args | grep ray\n"
     "1 {stat} 6120 Mon Mar  2 01:02:03 2026 ray::Trainer --a 1,2\n",
 }

@@ -42,12 +42,13 @@ def _of_parts(text: str, account: Account) -> Iterator[tuple[int, str]]:
 
 def _of_parameters(text: str) -> Iterator[tuple[int, str]]:
     """What so many parameters take in the type that is printed with them."""
-    counts = form("parameters").findall(text)
+    counts = [[part for part in parts if part] for parts in form("parameters").findall(text)]
     types = form("type of weights").findall(text)
     if not counts or len(set(types)) != 1 or form("fewer bits").search(text):
         return
-    number, scale = counts[-1]
-    count = float(number.replace(",", "")) * SCALES[scale.lower()]
+    number, *scales = counts[-1]
+    scale = SCALES["".join(scales).lower()]
+    count = float(number.replace(",", "")) * scale
     bytes_each = table("forms")["type of weights"]["bytes"][types[0].lower()]
     says = f"Needed for {count / 10**9:.1f} billion parameters of {types[0]}"
     yield int(count * bytes_each), says

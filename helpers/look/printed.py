@@ -32,7 +32,7 @@ _CLIENT = re.compile(r"(\d) +(?:C\+G|M\+C|C|G)(?= )")
 _HEAD = re.compile(r"(.*?)(?: ?[\[(]([KMGT]?i?B|bytes)[\])])?$")
 _QUERY = re.compile(r".*--query-\S{1,40}?=(\S+).*")
 _PS = re.compile(r"(?:^ *|[$#>;&|`(] *|sudo +)ps +(?P<options>[^|;\n`]{1,120})")
-_PS_COLUMNS = re.compile(r"(?:-\w*o|--format)[ =]{0,2}['\"]?([\w%,:=]+)")
+_PS_COLUMNS = re.compile(r"(?:(?<!\S)-?\w*o|--format)[ =]{0,2}['\"]?([\w%,:=]+)")
 _PROMPT = r"(?:[^\n#$%]{0,80}[#$%] ?|\Z)"
 _UNANSWERED = re.compile(
     r"^(?P<prompt>[^\n#$]{0,80}[#$] ?(?:sudo )?)"
