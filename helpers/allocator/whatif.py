@@ -94,6 +94,8 @@ def whatif(
         why = f"{show_bytes(missing.bytes)} ({missing.bytes:,} bytes) are missing with {under}"
         if missing.settings:
             why += ", the best of them"
+        if trace.ran_out:
+            why += ", up to the recorded failure"
         if floor > card.capacity_bytes:
             why += (
                 f"; at operation {int(origin[floor_at])} tensors and other holders alone need {show_bytes(floor)}, "

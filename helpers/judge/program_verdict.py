@@ -471,6 +471,10 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         needed = facts.peak_allocated_bytes
         least = ""
         is_over = True
+    if repeat is None and facts.replays is not None and needed > refusal.usable_bytes:
+        with_missing = refusal.usable_bytes + facts.replays.needs_bytes
+        needed = max(needed, with_missing)  # the figure that whatif gives
+        least = least if facts.recording_is_whole else "at least "
     place = _largest_place(facts, refusal)
     title = f"The program needs {least}{show_bytes(needed)} at once; it can use {usable}{place}"
     if needed <= refusal.usable_bytes:
