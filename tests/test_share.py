@@ -273,8 +273,9 @@ def test_the_cover_says_to_a_stranger_which_box_why_how_sure_and_what_is_asked(b
         "How sure",
         "What is asked of you",
         "Words",
-        "What the answer rests on",
+        "The answer in full",
         "15.24 GiB",
+        "What the answer rests on",
         "Runs",
         "What was left out",
     )

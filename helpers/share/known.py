@@ -18,6 +18,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.environment import looks_secret, sounds_secret
 
 from . import public
+from .names import Names
 
 SHORTEST = 3
 PEOPLE_FROM = 1000
@@ -52,31 +53,21 @@ class Known:
     """Replaces what is known of this box, and of the box of a bundle, each value by a name."""
 
     def __init__(self, bundle: Bundle | None = None) -> None:
-        self._names: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._names = Names()
+        self._values: dict[str, str] = {}
         for kind, value in (*_of_this_box(), *_of_bundle(bundle)):
             if len(value) >= SHORTEST:
-                self._name(kind, value)
-
-    def _name(self, kind: str, value: str) -> str:
-        if value not in self._names:
-            self._counts[kind] = self._counts.get(kind, 0) + 1
-            self._names[value] = f"{kind}-{self._counts[kind]}"
-        return self._names[value]
+                self._values.setdefault(value.lower(), self._names.of(kind, value.lower()))
 
     @cached_property
-    def _values(self) -> re.Pattern[str]:
-        longest_first = sorted(self._names, key=len, reverse=True)
+    def _pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self._values, key=len, reverse=True)
         words = "|".join(map(re.escape, longest_first))
         return re.compile(rf"(?<![^\W_])(?:{words})(?![^\W_])", re.IGNORECASE)
 
-    @cached_property
-    def _by_lower(self) -> dict[str, str]:
-        return {value.lower(): name for value, name in self._names.items()}
-
     def replaced(self, text: str) -> str:
         """The text without these values."""
-        text = self._values.sub(lambda match: self._by_lower[match[0].lower()], text)
+        text = self._pattern.sub(lambda match: self._values[match[0].lower()], text)
         return _FORMS.sub(self._of_form, text)
 
     def _of_form(self, match: re.Match[str]) -> str:
@@ -84,8 +75,8 @@ class Known:
         if kind == "address" and not _is_address(match[0]):
             return match[0]
         if kind == "home":
-            return f"/home/{self._name('user', match[0])}"
-        return self._name(kind, match[0])
+            return f"/home/{self._names.of('user', match[0])}"
+        return self._names.of(kind, match[0])
 
 
 def _is_address(text: str) -> bool:

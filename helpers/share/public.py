@@ -38,7 +38,9 @@ SETTING_NAMES = PARAMETER_NAMES.union(VARIABLES, CONF_NAMES)
 KERNEL_WORD = re.compile(rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=-?\d{{1,18}}")
 IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})
 SWITCH = r"True|False|native|cudaMallocAsync|\d{1,18}(?:\.\d{1,18})?"
-ALLOCATOR_WORD = re.compile(rf"(?:{'|'.join(OPTIONS)}):(?:{SWITCH})")
+ALLOCATOR_WORD = re.compile(
+    rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}|\[[\d:,>]{{1,80}}\]))(?=,|$)"
+)
 VALUE = re.compile(
     rf"-?\d{{1,20}}|{SWITCH}|default|\d{{1,3}}(?:,\d{{1,3}})*|\d{{1,3}}(?:\.\d{{1,3}}){{1,2}}"
     r"|gfx[0-9a-f]{3,4}(?:[;,]gfx[0-9a-f]{3,4})*"
@@ -55,6 +57,7 @@ OUR_SOURCES = (
     "error text",
     "the numbers of the error text",
     "the error message",
+    "the error message: capacity less what is free",
     "the layers' totals",
     "snapshot",
     "DRM fdinfo",
@@ -124,7 +127,7 @@ def kernel_parameters(command_line: str) -> str:
 
 def allocator_settings(value: str) -> str:
     """The settings of torch's allocator with their numbers and switches."""
-    return ",".join(filter(ALLOCATOR_WORD.fullmatch, value.split(",")))
+    return ",".join(ALLOCATOR_WORD.findall(value))
 
 
 def setting(name: str) -> str:
@@ -155,6 +158,8 @@ def _one_source(text: str) -> str:
 
 def source_or_kind(text: str) -> str:
     """Where a number was read, else of what kind that place is."""
+    if text in KINDS_OF_SOURCE.values():
+        return text
     kind = next((kind for begins, kind in KINDS_OF_SOURCE.items() if text.startswith(begins)), "")
     return source(text) or kind
 

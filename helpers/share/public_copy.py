@@ -19,10 +19,10 @@ from helpers.look.gpus import gpus
 from helpers.look.holders import Holder
 from helpers.look.kernel_log import Event
 from helpers.look.wordings import meaning
-from helpers.tell.tables import NOBODY
 from helpers.tell.values import Rule
 
 from . import public
+from .names import PLACE, Names
 from .wording import is_ours
 
 CODES = frozenset(
@@ -31,53 +31,8 @@ CODES = frozenset(
 """Fields whose texts are of a fixed list."""
 MEASURED = "number word holder pci driver state index native ends size".split()
 """Classes of columns whose cells are numbers, addresses and words of the workbook."""
-LIBRARIES = frozenset(
-    """accelerate bitsandbytes datasets deepspeed diffusers flash_attn keras lightning numpy
-    pandas peft python pytorch_lightning safetensors sklearn timm torch torchaudio torchinductor
-    torchvision transformers triton trl unsloth vllm xformers""".split()
-)
-"""Packages of Python that anybody can install, whose files everybody knows."""
-PLACE = re.compile(
-    r"(?P<cell>cell \d{1,6}), line (?P<row>\d{1,9})|(?P<file>[^\s(),]+\.[A-Za-z]\w{0,7}):(?P<line>\d{1,9})\b"
-)
-LIBRARY_FILE = re.compile(r"(\w+)/[\w/]+\.py")
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
-
-
-class Names:
-    """What stands for the names of a page: ``process-1``, ``your file 1``, each its own number."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, dict[object, int]] = {}
-        self._given = {NOBODY, None, ""}
-
-    def of(self, kind: str, name: Any, between: str = "-") -> str:
-        """The number of a name among those of its kind; nothing for no name."""
-        if name in self._given:
-            return str(name or "")
-        numbers = self._numbers.setdefault(kind, {})
-        given = f"{kind}{between}{numbers.setdefault(name, len(numbers) + 1)}"
-        self._given.add(given)
-        return given
-
-    def box(self, name: str) -> str:
-        """A box by its public name, else by its place among the others."""
-        return public.box(name) or self.of("box", name)
-
-    def lines(self, text: str) -> str:
-        """The lines of programs that a text names: ``your file 1, line 82``."""
-        return "; ".join(dict.fromkeys(map(self.line, PLACE.finditer(text))))
-
-    def line(self, place: re.Match[str]) -> str:
-        """A line, by the number of its file, or by its place in a well-known library."""
-        if place["cell"]:
-            return place[0]
-        file = re.split("-packages/", place["file"])[-1]
-        library = LIBRARY_FILE.fullmatch(file)
-        if library is None or library[1] not in LIBRARIES:
-            file = self.of("your file", file, " ")
-        return f"{file}, line {place['line']}"
 
 
 class PublicCopy:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from helpers.batch.leading_verdict import leading
@@ -12,12 +11,13 @@ from helpers.batch.shapes import Run
 from helpers.judge.evidence import CaseEvidence
 from helpers.tell.message import anew_table
 from helpers.tell.shown import ABOUT, Shown
-from helpers.tell.values import UNITS, Column
+from helpers.tell.values import Column
 from helpers.tell.verdict import label
 
 from . import public, verdict_facts
 from .box_facts import box_views
-from .public_copy import Names, PublicCopy
+from .names import Names
+from .public_copy import PublicCopy
 from .subject import OWNERS_NOTEBOOK, Subject, parameters
 
 MOST_RUNS = 100
@@ -52,21 +52,10 @@ def typed_views(notebook: Any, copies: PublicCopy) -> Iterator[Shown]:
                 continue
             with suppress(ValueError):
                 view = Shown.of_data(about["view"], f"Result of cell {number}")
-                passing = _with_known_heads(view, copies).passing(copies.rules)
+                passing = view.passing(copies.rules)
                 if "image/svg+xml" in output.get("data", {}):
                     passing = with_bars(passing)
                 yield passing
-
-
-def _with_known_heads(view: Shown, copies: PublicCopy) -> Shown:
-    """The view whose columns have a heading, a unit and a rule of the workbook."""
-    columns = []
-    for column in view.columns:
-        is_known = column.passes in copies.rules and column.unit in ("", *UNITS)
-        if not is_known or (column.name and not copies.text(column.name)):
-            column = Column("")
-        columns.append(column)
-    return replace(view, columns=columns)
 
 
 def boxes_view(about: Subject, names: Names) -> Shown:

@@ -22,12 +22,13 @@ helpers/ground/units.py helpers/look/*.py
 helpers/tell/tables.py helpers/tell/values.py helpers/tell/box.py helpers/tell/ttm.py helpers/tell/words.json
 helpers/allocator/growers.py helpers/allocator/growth.py helpers/allocator/views/growth.py
 helpers/allocator/views/replays.py helpers/trials/view.py helpers/trials/training_view.py
+helpers/trials/under_torch/*.py helpers/trials/fixes.py helpers/trials/catalogue.py
 env/remedies.yaml
 """
 """Where the words of the workbook's sentences and tables stand."""
 WORD = re.compile(r"[^\W\d_][^\s=:/.,;()\[\]{}|'\"`+*<>~^$\\!?#&%@-]*")
-ALONE = re.compile(r"[\"'}]\W*([a-z][\w-]*)\W*[\"'{]")
-"""A word between quotation marks or gaps."""
+ALONE = re.compile(r"[\"'}]\W*([a-z][\w-]*)\W*[\"'{]|\b([a-z]\w*):(?:word|number|pci)\b")
+"""A word between quotation marks or gaps, or the heading of a column."""
 FORMS = (
     public.PCI_ADDRESS.pattern,
     r"\b(?:process|box)-\d+|\byour file \d+, line \d+|\bcell \d+, line \d+",
@@ -50,7 +51,10 @@ def _words() -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
     alone: set[str] = set()
     for text in texts:
         pairs.update(pairwise(WORD.findall(text.lower())))
-        alone.update(ALONE.findall(text.lower()))
+        quoted = ["".join(groups) for groups in ALONE.findall(text.lower())]
+        alone.update(quoted)
+        for word in quoted:
+            pairs.update(pairwise(word.split("_")))
     return frozenset(pairs), frozenset(alone)
 
 

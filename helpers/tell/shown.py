@@ -30,7 +30,7 @@ from helpers.tell.html_table import (
 from helpers.tell.prose import one_line, within
 from helpers.tell.resources import template
 from helpers.tell.text_table import aligned
-from helpers.tell.values import WIDEST, Cell, Column, Rule, bare_values, cell
+from helpers.tell.values import UNITS, WIDEST, Cell, Column, Rule, bare_values, cell
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;
@@ -112,8 +112,11 @@ class Shown:
     def of_data(data: Any, title: str) -> Shown:
         """The view that ``data`` gave. Raises ValueError where it is none."""
         try:
-            heads = data["columns"]
-            columns = [Column(str(row[0]), str(row[1]), None, str(row[3])) for row in heads]
+            columns = []
+            for name, unit, _, passes in data["columns"]:
+                if unit and unit not in UNITS:
+                    raise KeyError(unit)
+                columns.append(Column(str(name), unit, None, str(passes)))
             cells = [[_of_json(value) for value in row] for row in data["cells"]]
             return Shown(title, columns, cells)
         except (TypeError, KeyError, IndexError) as error:
@@ -122,9 +125,13 @@ class Shown:
     def passing(self, rules: Mapping[str, Rule]) -> Shown:
         """The view for others: the columns that name a rule, each cell as its rule lets it through.
 
-        A column without a rule is left out, as are the lines above and below the table.
+        A column without a rule, or whose heading is no word of ours, is left out, as are the lines
+        above and below the table.
         """
-        places = [place for place, column in enumerate(self.columns) if column.passes]
+        places = []
+        for place, column in enumerate(self.columns):
+            if column.passes in rules and (not column.name or rules["word"](column.name)):
+                places.append(place)
         columns = [self.columns[place] for place in places]
         cells = []
         for row in self.cells:

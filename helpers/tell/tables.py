@@ -116,7 +116,7 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
         rows.append([gpu.pci, None, NOBODY, None, None, *last])
         blind += [f"Not seen on {gpu.pci}: {plain(spot)}" for spot in gpu.blind_spots]
     head = columns(
-        "GPU:pci, pid, process:process, uid, state:state, memory:number, note, source:word"
+        "GPU:pci, pid, process:process, uid, state:state, memory:number, note, source:source"
     )
     return Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=_most_held(rows))
 

@@ -229,7 +229,7 @@ def limits(step: NextStep) -> list[str]:
     lines = []
     if step.precondition not in ("", NOTHING):
         lines.append(_flat(f"First make sure: {step.precondition}"))
-    if step.blast_radius != NOTHING:
+    if step.blast_radius not in ("", NOTHING):
         lines.append(_flat(f"Side effects: {step.blast_radius}"))
     return lines
 
