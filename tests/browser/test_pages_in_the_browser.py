@@ -75,6 +75,20 @@ def opened(browser, path, width=1280, scheme="light"):
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize(
+    ("name", "head"), [("night", "What was found"), ("shared", "what was read")]
+)
+def test_on_paper_a_table_keeps_its_headings_and_nothing_to_press_is_left(
+    browser, pages, name, head
+):
+    opened(browser, pages[name])
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    shown = "[...document.querySelectorAll('%s')].filter(e => e.checkVisibility()).map(e => e.textContent)"
+    heads = browser.js(shown % "thead th button")
+    assert head in heads
+    assert browser.js(shown % "main :not(th) > button, input") == []
+
+
 def unfold(browser):
     browser.js("document.querySelectorAll('details').forEach(e => e.open = true)")
 
