@@ -150,6 +150,14 @@ def test_which_facts_lead_to_which_cause(facts, cause, confidence):
     assert verdict.headline and verdict.next_step.what
 
 
+def test_a_program_that_all_but_fills_the_card_without_pieces_is_not_certain_to_lie_in_pieces():
+    full = repeat(int(0.98 * CARD), True, "expandable_segments:True", card=CARD)
+    verdict = program_verdict(replace(FAILED, expandable=full))
+    assert (verdict.cause, verdict.confidence) == ("allocator-fragmentation", "likely")
+    assert [row.cause for row in verdict.alternatives] == ["true-capacity"]
+    assert "leave only 163.84 MiB of the card" in verdict.summary
+
+
 def test_live_bytes_that_leave_no_room_are_confirmed_by_a_repeat_alone():
     full = replace(REFUSED, allocated_bytes=CARD - GIB)
     over = replace(FAILED, refusal=replace(full, request_bytes=2 * GIB), growth=STEADY)

@@ -73,6 +73,33 @@ def test_a_setting_that_holds_or_changes_nothing_is_no_trouble(at_import, at_end
     assert trouble_of(at_import, at_end, in_force) is None
 
 
+def test_a_text_that_the_program_sets_and_then_overwrites_is_named_with_both_lines():
+    meant = "expandable_segments:True"
+    lines = [
+        {"name": CONF, "value": meant, "where": "serve.py:4"},
+        {"name": CONF, "value": "max_split_size_mb:96", "where": "defaults.py:21"},
+    ]
+    end = {CONF: "max_split_size_mb:96"}
+    trouble = trouble_of({}, end, in_force="max_split_size_mb:96", assignments=lines)
+    assert (trouble.kind, trouble.where) == ("overwritten", "serve.py:4")
+    assert trouble.instead == f"{CONF}={meant}"
+    assert "defaults.py:21" in trouble.says
+
+
+def test_a_text_that_the_program_was_started_with_and_overwrites_is_named():
+    meant = "expandable_segments:True"
+    lines = [{"name": CONF, "value": "max_split_size_mb:96", "where": "defaults.py:21"}]
+    end = {CONF: "max_split_size_mb:96"}
+    trouble = trouble_of({CONF: meant}, end, in_force="max_split_size_mb:96", assignments=lines)
+    assert (trouble.kind, trouble.value, trouble.where) == ("overwritten", meant, "")
+
+
+def test_a_text_that_is_set_twice_is_no_trouble():
+    line = {"name": CONF, "value": "expandable_segments:True", "where": "serve.py:4"}
+    end = {CONF: "expandable_segments:True"}
+    assert trouble_of({}, end, "expandable_segments:True", assignments=[line, line]) is None
+
+
 @pytest.mark.parametrize(
     ("text", "meant"),
     [

@@ -62,10 +62,11 @@ _PACKAGES = {
 standard library's, torch's from source, a compiler's, the recorder's.
 """
 _REHEARSAL = re.compile(
-    r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py|.*/torch/_ops\.py"
+    r".*/helpers/(?:torchside/values|rehearse/under_torch/\w+)\.py"
+    r"|.*/torch/(?:_ops\.py|_(?:decomp|prims|prims_common|refs|subclasses)/.+)"
 )
-"""Files of a rehearsal, which stand between the program's line and torch, and where torch calls
-an operator for it.
+"""Files of a rehearsal, which stand between the program's line and torch, and where torch finds
+out for it of which size a result is: a card computes it without them.
 """
 _PATTERNS = {start: re.compile(pattern, re.IGNORECASE) for start, pattern in _PACKAGES.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from helpers.ground.units import GIB
-from helpers.judge.program_facts import CardFacts, GrowthFacts, ProgramFacts, Refusal
+from helpers.judge.program_facts import CardFacts, GrowthFacts, ProgramFacts, Refusal, Repeat
 
 LEAST_KEPT = 25
 """What grows counts as a reason from a 25th of what the process can have."""
@@ -11,6 +11,8 @@ STEADY_STEPS = 3
 """A program that was as full in so many steps needs no more from step to step."""
 NEARLY_FULL = 0.9
 """So much of the card live at once leaves little that could lie in pieces."""
+ALL_BUT_FULL = 0.97
+"""So much of the card live at once may be too much for a card that has a context on it."""
 ANOTHERS_BYTES = GIB
 """More than this of the card, neither free nor this process's, is more than a context takes
 (300 to 700 MiB, by chip and release)."""
@@ -118,6 +120,13 @@ def _passes_with_room(facts: ProgramFacts, refusal: Refusal) -> bool:
         return False
     room = refusal.usable_bytes - replays.peak_bytes
     return 10 * room >= refusal.usable_bytes and room >= facts.growth.kept_bytes
+
+
+def all_but_fills_the_card(repeat: Repeat, refusal: Refusal) -> bool:
+    """Whether the tensors of the whole program nearly fill the card: a rehearsal counts no
+    context, which takes memory of its own.
+    """
+    return repeat.peak_allocated_bytes >= ALL_BUT_FULL * refusal.usable_bytes
 
 
 def requests_pass(facts: ProgramFacts) -> bool:

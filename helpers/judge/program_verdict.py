@@ -25,6 +25,7 @@ from helpers.judge.program_facts import (
     Repeat,
 )
 from helpers.judge.program_questions import (
+    all_but_fills_the_card,
     even_shares_fit,
     growth_fills_the_card,
     is_large,
@@ -97,6 +98,7 @@ def _setting(facts: ProgramFacts) -> Verdict:
     if facts.expandable is not None:
         evidence.append(_of_repeat(facts.expandable, facts))
     is_measured = trouble.fatal or facts.expandable is not None
+    is_exported = bool(trouble.instead and not trouble.overwritten_in)
     return Verdict(
         cause="config-ineffective",
         confidence="confirmed" if is_measured else "likely",
@@ -105,7 +107,7 @@ def _setting(facts: ProgramFacts) -> Verdict:
         evidence=evidence,
         next_step=_start_anew(
             what=trouble.advice[:1].upper() + trouble.advice[1:],
-            command=f"export {word(trouble.instead)}" if trouble.instead else "",
+            command=f"export {word(trouble.instead)}" if is_exported else "",
         ),
     )
 
@@ -354,6 +356,11 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         )
         evidence.append(_of_growth(facts, growth))
         alternatives.append(Alternative("user-leak", "weak"))
+    repeat = facts.expandable
+    if repeat is not None and all_but_fills_the_card(repeat, refusal):
+        spare = show_bytes(refusal.usable_bytes - repeat.peak_allocated_bytes)
+        summary += f" Even so, its tensors leave only {spare} of the card; a context may need more."
+        alternatives.append(Alternative("true-capacity", "weak"))
     is_whole = refusal.fails_in_replay and facts.recording_is_whole
     whole_program_passed = facts.expandable is not None or is_whole
     replays = facts.replays

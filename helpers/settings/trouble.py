@@ -22,7 +22,7 @@ from helpers.settings.table import CONF_NAMES, OPTIONS
 if TYPE_CHECKING:
     Facts = Mapping[str, Any]
     Environment = Mapping[str, str]
-Kind = Literal["late", "misspelt", "malformed", "ineffective"]
+Kind = Literal["late", "misspelt", "malformed", "overwritten", "ineffective"]
 NOT_READ = ("misspelt", "shadowed", "unsupported", "ineffective")
 REPEATED_NAME = re.compile(r"\w{0,20}ALLOC_CONF\s*=")
 PAIR = re.compile(r"([A-Za-z][\w-]*)(?:[:=\s]+(\[[^\]]*\]?|[^,;\s]+))?")
@@ -47,7 +47,8 @@ class SettingsTrouble:
 
     ``instead`` is what to type in its place, ``NAME=value``; empty: take it away. ``why`` is one
     clause; ``where`` is the line that sets it ("train.py:7"), empty where the program was started
-    with it. ``fatal``: torch stops at it, before any memory is asked for.
+    with it. ``fatal``: torch stops at it, before any memory is asked for. ``overwritten_in``: the
+    line of the program that sets another value in its place; empty where none does.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class SettingsTrouble:
     why: str
     where: str = ""
     fatal: bool = False
+    overwritten_in: str = ""
 
     @property
     def says(self) -> str:
@@ -67,6 +69,8 @@ class SettingsTrouble:
     @property
     def advice(self) -> str:
         """What to do, in one clause."""
+        if self.overwritten_in:
+            return f"set {self.instead} after {self.overwritten_in}, or change that line"
         return f"start with {self.instead}" if self.instead else "take it away"
 
 
@@ -83,7 +87,7 @@ def settings_trouble(variables: Facts, in_force: Facts, torch: Facts) -> Setting
     newest = ".".join(map(str, NEWEST))
     build = f"rocm{torch['hip']}" if torch.get("hip") else "cuda"
     process = _Process(variables, in_force, nearest(torch.get("version") or newest, build))
-    trouble = process.malformed() or process.late() or process.not_read()
+    trouble = process.malformed() or process.late() or process.overwritten() or process.not_read()
     if trouble is None:
         return None
     for assignment in variables.get("assignments", ()):
@@ -102,6 +106,9 @@ class _Process:
         self.at_end: Environment = variables.get("end", {})
         self.at_import: Environment = variables.get("import", self.at_end)
         self.at_start: Environment = variables.get("start", self.at_import)
+        self.assignments = [
+            row for row in variables.get("assignments", ()) if row["name"] in CONF_NAMES
+        ]
         self.text_read = next((in_force[name] for name in CONF_NAMES if name in in_force), None)
 
     def malformed(self) -> SettingsTrouble | None:
@@ -124,6 +131,32 @@ class _Process:
         why = "comes after torch's allocator started, so it has no effect"
         return self._trouble("late", name, text, why)
 
+    def overwritten(self) -> SettingsTrouble | None:
+        """A text that the program was started with or set, and then set to another before torch
+        read it.
+        """
+        for row, later in self._replaced():
+            in_its_place = AllocatorText(row["value"], self.behaviour)
+            lost = in_its_place.error is None and self._settings(row["value"]) != self._settings(
+                later["value"]
+            )
+            if later["value"] == self.text_read and lost:
+                why = f"is overwritten in {later['where']} before torch reads it"
+                trouble = self._trouble("overwritten", row["name"], row["value"], why)
+                return replace(trouble, overwritten_in=later["where"])
+        return None
+
+    def _replaced(self) -> list[tuple[Facts, Facts]]:
+        """Each text of a variable of the allocator with the text that came in its place."""
+        started = [{"name": name, "value": text} for name, text in self.at_import.items()]
+        pairs = []
+        for at, later in enumerate(self.assignments):
+            earlier = [*started, *self.assignments[:at]]
+            of_this = [row for row in earlier if row["name"] == later["name"] and row["value"]]
+            if of_this:
+                pairs.append((of_this[-1], later))
+        return pairs
+
     def not_read(self) -> SettingsTrouble | None:
         """A name that this build does not read, or an option that it passes over."""
         for finding in audit(self.at_end, self.behaviour.torch, self.behaviour.build):
@@ -145,7 +178,7 @@ class _Process:
 
     def _trouble(self, kind: Kind, name: str, text: str, why: str) -> SettingsTrouble:
         meant = repaired(text, self.behaviour)
-        is_read = kind in ("malformed", "late")
+        is_read = kind in ("malformed", "late", "overwritten")
         instead = f"{name if is_read else self.behaviour.conf_names[0]}={meant}" if meant else ""
         return SettingsTrouble(kind, name, text, instead, why, fatal=kind == "malformed")
 
