@@ -313,8 +313,8 @@ EVENTS = frozenset(
     "collective killed sigkill fault assert reset no-kernel mismatch missing-library no-device "
     "no-access no-node wrong-index unknown-option setting-refused option-refused option-broken duplicate-gpu "
     "driver-refused leak busy stopped system-limit allocation-limit address-space not-killed number-refused profiling-disturbed "
-    "reset-refused missing-link hang gpu-lost gpu-silent start-refused init-failed cma-refused bar1-refused arguments-above-limit "
-    "no-room-for-scratch refused-by-estimate setting-unread sizes note footer".split()
+    "reset-refused missing-link hang gpu-lost gpu-silent card-failed start-refused init-failed cma-refused bar1-refused "
+    "arguments-above-limit no-room-for-scratch refused-by-estimate setting-unread sizes note footer".split()
 )
 ALL = wordings.table()
 FOOTERS = [row for row in ALL if row["event"] == "footer"]

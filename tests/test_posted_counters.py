@@ -10,6 +10,7 @@ COUNTERS = {
     "with a colon": "allocated: 2.5 GB, reserved: 20.7 GB\n",
     "without a sign": "[mem] alloc 2.50 GiB | reserved 20.75 GiB\n",
     "with the unit in the name": "allocated_gb=2.5 reserved_gb=20.75\n",
+    "as a log's record": "{'step': 4, 'gpu/allocated_gb': 2.5, 'gpu/reserved_gb': 20.75}\n",
     "in bytes": "memory_allocated() 2684354560\nmemory_reserved() 22280142848\n",
     "of memory_stats": "{'allocated_bytes.all.current': 2684354560, 'reserved_bytes.all.current': 22280142848}\n",
 }
