@@ -132,9 +132,11 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
     if growth is not None and grower is not None and facts.recording_is_whole:
         title = f"Nothing failed in this recording; the program {_keeps(grower, growth)}"
     if ended_well and facts.usable_bytes:
-        title = f"The program finished: its peak was {peak} of {show_bytes(facts.usable_bytes)}"
+        title = (
+            f"The program finished; at its peak it used {peak} of {show_bytes(facts.usable_bytes)}"
+        )
     elif ended_well:
-        title = f"The program finished: its peak was {peak}"
+        title = f"The program finished; at its peak it used {peak}"
     summary = f"{title}."
     if growth is not None and grower is not None:
         summary += f" It {_keeps(grower, growth)}. This is a leak only if you do not need it later."
@@ -573,7 +575,8 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
     if refusal.where and refusal.request_bytes > largest:
         return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
     if facts.holding:
-        return f"; {facts.holding[0].line} holds the most, {show_bytes(largest)}"
+        when = "" if refusal.fails_in_replay else " when it failed"
+        return f"; {facts.holding[0].line} holds the most ({show_bytes(largest)}{when})"
     return ""
 
 
