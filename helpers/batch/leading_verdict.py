@@ -11,8 +11,6 @@ from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
 from helpers.look.bundle import Bundle, open_bundle
 
-from .record import read_batch
-
 
 def leading(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """The verdict of one box's runs that leads its page, its report and its shared issue.
@@ -43,6 +41,8 @@ def of_batch(batch: str, bundle: Bundle) -> Verdict | None:
     """
     if not batch:
         return None
+    from .record import read_batch  # here: pydantic takes long to load
+
     names = about_box(bundle)
     runs = [run for run in read_batch(Path(batch)).runs if run.state == "answered"]
     verdict = leading(run.verdict for run in runs if run.box in names)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.batch.leading_verdict import about_box, bundle_of, leading
 from helpers.batch.notebook_file import (
@@ -19,8 +19,6 @@ from helpers.batch.notebook_file import (
     verdict_of,
 )
 from helpers.batch.notebook_file import parameters as parameters_of
-from helpers.batch.record import is_batch, read_batch
-from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import plain
 from helpers.judge.diagnosis import diagnose
@@ -32,6 +30,9 @@ from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
 from .texts import OUTPUT, PARAMETER, Text, of_notebook, of_run, of_verdict
+
+if TYPE_CHECKING:
+    from helpers.batch.shapes import Run
 
 MOST_STEPS = 3
 LAST_WORDS = 2000
@@ -108,6 +109,8 @@ def subject_of(target: Path, whole: bool = False) -> Subject:
         return _of_notebook(target)
     if (target / "run.json").is_file():
         return _of_batch(target.parent, only=target.name)
+    from helpers.batch.record import is_batch  # here: pydantic takes long to load
+
     if is_batch(target):
         return _of_batch(target, whole=whole)
     raise ShareError(f"{target.name}: nothing to share; {EXPECTED}")
@@ -115,6 +118,8 @@ def subject_of(target: Path, whole: bool = False) -> Subject:
 
 def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     """All runs of a batch, or the one in the folder ``only``."""
+    from helpers.batch.record import read_batch
+
     view = read_batch(folder)
     runs = tuple(run for run in view.runs if only in ("", run.run_id))
     if only and not runs:

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from helpers.batch.shapes import Run
 from helpers.ground.shapes import Verdict
 from helpers.look.bundle import Bundle
 
 from . import public
+
+if TYPE_CHECKING:
+    from helpers.batch.shapes import Run
 
 COMMITTED = Path(__file__).with_name("committed.txt")
 """Digests of what the workbook's own notebooks hold, which anybody can read already."""

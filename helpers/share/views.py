@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.batch.leading_verdict import leading
-from helpers.batch.shapes import Run
 from helpers.judge.evidence import CaseEvidence
 from helpers.tell.message import anew_table
 from helpers.tell.shown import ABOUT, Shown
@@ -19,6 +18,9 @@ from .box_facts import box_views
 from .names import Names
 from .public_copy import PublicCopy
 from .subject import OWNERS_NOTEBOOK, Subject, parameters
+
+if TYPE_CHECKING:
+    from helpers.batch.shapes import Run
 
 MOST_RUNS = 100
 
@@ -43,8 +45,6 @@ def typed_views(notebook: Any, copies: PublicCopy) -> Iterator[Shown]:
     """The views that a notebook's outputs hold as data, whoever wrote them; those that had a
     figure have one again, drawn of their data.
     """
-    from helpers.tell.figures import with_bars  # here: matplotlib takes long to load
-
     for number, notebook_cell in enumerate(notebook.cells, 1):
         for output in notebook_cell.get("outputs", []):
             about = output.get("metadata", {}).get(ABOUT)
@@ -54,8 +54,14 @@ def typed_views(notebook: Any, copies: PublicCopy) -> Iterator[Shown]:
                 view = Shown.of_data(about["view"], f"Result of cell {number}")
                 passing = view.passing(copies.rules)
                 if "image/svg+xml" in output.get("data", {}):
-                    passing = with_bars(passing)
+                    passing = _drawn(passing)
                 yield passing
+
+
+def _drawn(view: Shown) -> Shown:
+    from helpers.tell.figures import with_bars  # here: matplotlib takes long to load
+
+    return with_bars(view)
 
 
 def boxes_view(about: Subject, names: Names) -> Shown:
