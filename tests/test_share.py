@@ -473,6 +473,8 @@ def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_pa
         path.write_text(json.dumps(record))
     text = check(shared(batch_folder).html).text
     assert "What was found on 2 boxes" in text
-    assert in_order(text, "The boxes and what was found on each", "Runs")
+    assert in_order(
+        text, "The boxes and what was found on each", "One of them in full: cuda-healthy", "Runs"
+    )
     assert "box-1" in text
     assert "quokka" not in text

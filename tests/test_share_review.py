@@ -261,6 +261,23 @@ def test_what_is_known_of_this_box_is_replaced(monkeypatch):
     assert "torch 2.9.1 0000:c5:00.0 12:30:05" in text
 
 
+@pytest.mark.parametrize(
+    "value", ["10.44.3.19", "fd64:8232::e2e9", "c8:0b:50:10:11:79", "wren@osprey.example"]
+)
+@pytest.mark.parametrize(
+    "place", ["{}", "... {}...", "log{}", "{}.", "{}, 20.10 GiB", "({})", "{}/24"]
+)
+def test_an_address_is_replaced_wherever_it_stands(value, place):
+    assert value not in Known().replaced(place.format(value))
+
+
+@pytest.mark.parametrize(
+    "text", ["std::cout c10::Error", "12:30:05 0000:c5:00.0", "torch 2.9.1.", "7.0.2 and 61.27 GiB"]
+)
+def test_what_only_resembles_an_address_stays(text):
+    assert Known().replaced(text) == text
+
+
 def test_a_value_has_the_same_name_wherever_it_stands():
     replaced = Known().replaced("10.1.2.3 and 10.9.9.9 and 10.1.2.3")
     assert replaced == "address-1 and address-2 and address-1"

@@ -10,7 +10,7 @@ import pwd
 import re
 import socket
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,13 @@ ASSIGNED = re.compile(r"([\w-]{3,60})['\"]?\s*[:=]\s*\S")
 FORMS = {
     "mail": r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}",
     "uuid": r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
-    "mac": r"(?<![0-9a-fA-F:])(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}(?![0-9a-fA-F:])",
-    "address": r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|(?<![\w:])[0-9a-fA-F:]{2,39}:[0-9a-fA-F]{1,4}(?![\w:.])",
+    "mac": r"(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}",
+    "address": r"(?<!\d)(?<!\d\.)(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
+    r"|(?<![\w:])[0-9a-fA-F:]{2,39}:[0-9a-fA-F]{1,4}(?![\w:])"
+    r"|(?:[0-9a-fA-F]{1,4}:){2,7}:?[0-9a-fA-F]{0,4}",
     "home": r"/(?:home|Users)/[^/\s'\"]{1,64}",
 }
 """What has a form of its own, wherever it stands."""
-_FORMS = re.compile("|".join(f"(?P<{name}>{form})" for name, form in FORMS.items()))
 
 
 class Known:
@@ -68,10 +69,11 @@ class Known:
     def replaced(self, text: str) -> str:
         """The text without these values."""
         text = self._pattern.sub(lambda match: self._values[match[0].lower()], text)
-        return _FORMS.sub(self._of_form, text)
+        for kind, form in FORMS.items():
+            text = re.sub(form, partial(self._of_form, kind), text)
+        return text
 
-    def _of_form(self, match: re.Match[str]) -> str:
-        kind = str(match.lastgroup)
+    def _of_form(self, kind: str, match: re.Match[str]) -> str:
         if kind == "address" and not _is_address(match[0]):
             return match[0]
         if kind == "home":

@@ -61,6 +61,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         bundle=bundle,
         facts=verdict_facts,
         box_facts=box_facts,
+        names=copies.names,
         boxes=boxes_view(about, copies.names),
         story=_story(about),
         verdict=verdict,

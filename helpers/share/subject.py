@@ -77,11 +77,15 @@ class Subject:
         return list(dict.fromkeys(run.box for run in self.runs if run.box))
 
     def evidence(self) -> CaseEvidence:
-        """What the bundle holds, and the failures that the texts name.
+        """What the bundle holds, and the failures that parameters name, and the outputs of the
+        notebook that is shared.
 
         Raises BundleError where the bundle can no longer be read.
         """
-        printed = [t.text[-LAST_WORDS:] for t in self.texts if t.kind in (OUTPUT, PARAMETER)]
+        kinds = [PARAMETER]
+        if self.notebook is not None:
+            kinds.append(OUTPUT)
+        printed = [text.text[-LAST_WORDS:] for text in self.texts if text.kind in kinds]
         said = evidence_from_message("\n".join(printed))
         if self.bundle is None:
             return said
