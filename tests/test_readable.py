@@ -21,11 +21,11 @@ MOST_TOKENS = {
     "look": 54_810,
     "rehearse": 17_890,
     "settings": 11_860,
-    "share": 9_990,
+    "share": 10_010,
     "tell": 31_890,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 385_520,
+    "TOTAL": 385_540,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
