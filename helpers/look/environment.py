@@ -11,6 +11,8 @@ import os
 import re
 import resource
 from dataclasses import dataclass
+from functools import lru_cache
+from re import Pattern
 from typing import Any
 
 from helpers.ground.shapes import Reading
@@ -133,8 +135,17 @@ def looks_secret(word: str) -> bool:
     """Whether a word is a token by its own shape (secrets.json), or begins as one, or is a long
     number in hexadecimal.
     """
+    whole, begins = _tokens()
+    begins_as_one = word.startswith(begins) and word[-1].isalnum()
+    return begins_as_one or bool(whole.fullmatch(word))
+
+
+@lru_cache(1)
+def _tokens() -> tuple[Pattern[str], tuple[str, ...]]:
+    """The shape of a whole token, and how one begins that is known by it."""
+    shapes = ["[0-9a-f]{32,}"]
+    begins: list[str] = []
     for row in data("look/secrets")["tokens"]:
-        begins = tuple(start for start in row["begins"].split() if start[-1] in "_-")
-        if re.fullmatch(row["shape"], word) or (word.startswith(begins) and word[-1].isalnum()):
-            return True
-    return bool(re.fullmatch("[0-9a-f]{32,}", word))
+        shapes.append(row["shape"])
+        begins += [start for start in row["begins"].split() if start[-1] in "_-"]
+    return re.compile("|".join(shapes)), tuple(begins)

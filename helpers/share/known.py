@@ -145,7 +145,7 @@ def is_secret(text: str) -> bool:
         any(map(looks_secret, [*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)]))
         or any(map(sounds_secret, ASSIGNED.findall(text)))
         or any(map(_is_random, UNBROKEN.findall(text)))
-        or any(map(_is_found, text.splitlines()))
+        or any(map(_is_found, set(text.splitlines())))
     )
 
 
