@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from helpers.allocator.under_torch import keepers
-from helpers.allocator.under_torch.keeping_lines import keeping_lines
+from helpers.allocator.under_torch.keeping_lines import carrying_lines, keeping_lines
 
 torch = pytest.importorskip("torch")
 
@@ -267,3 +267,26 @@ def test_the_walk_imports_nothing():
     before = set(sys.modules)
     keepers.keepers_of(torch, "cpu")
     assert set(sys.modules) == before
+
+
+CARRIED = """class Run:
+    def __init__(self):
+        self.state = first()
+
+    def advance(self):
+        self.state = move(self.state)
+        self.shown = self.state
+
+    def twice(self):
+        state = move(move(self.state))
+        self.state = state
+"""
+
+
+def test_the_lines_that_bind_a_state_which_steps_go_on_with_are_found():
+    assert carrying_lines(CARRIED, "self.state") == (6, 11)
+
+
+def test_an_attribute_that_nothing_reads_carries_nothing():
+    assert carrying_lines(CARRIED, "run.shown") == ()
+    assert carrying_lines("self.state = (", "self.state") == ()

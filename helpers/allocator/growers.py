@@ -46,6 +46,11 @@ class Keeper:
     length: int
     with_graph: bool
 
+    @property
+    def is_one_with_graph(self) -> bool:
+        """Whether a single variable keeps it all, through a graph that is never cut."""
+        return self.with_graph and self.length == 0
+
 
 @dataclass(frozen=True)
 class KeptGrower:
@@ -219,8 +224,9 @@ def _kept(grower: Grower, requests: Requests, rows: list[dict[str, Any]]) -> Kep
 def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | None:
     """Who keeps these blocks, bytes by address: the collection, else the variable, from which
     most of them are reached. Where most are reached from no name, a graph keeps them, and the
-    longest collection of tensors with a graph keeps that, or the smallest variable, such as a
-    sum of losses; none of a forward, whose graph is that of the running step.
+    longest collection of tensors with a graph keeps that, or an attribute, which outlives a
+    call, or the smallest variable, such as a sum of losses; none of a forward, whose graph is
+    that of the running step.
     """
     reached = [sum(blocks.get(address, 0) for address in row["addresses"]) for row in rows]
     together: Counter[tuple[str, ...]] = Counter()
@@ -239,8 +245,13 @@ def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | N
         best = _joining_graphs(rows)
     else:
         best = []
-    longest = max(best, key=lambda row: (row["graphs"], row["length"], -row["bytes"]), default=None)
+    longest = max(best, key=_graphs_it_joins, default=None)
     return None if longest is None else _shown(longest)
+
+
+def _graphs_it_joins(row: dict[str, Any]) -> tuple[int, int, bool, int]:
+    """A rank: more graphs, more entries, an attribute, fewer bytes."""
+    return row["graphs"], row["length"], "." in row["name"], -row["bytes"]
 
 
 def _joining_graphs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -252,6 +252,7 @@ def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
             bytes_per_step=round(row.grower.bytes_per_step),
             kept_bytes=row.held_bytes,
             keeper=row.keeper.name if row.keeper else "",
+            through_graph=row.keeper is not None and row.keeper.is_one_with_graph,
         )
         for row in recorded.growers
     ]

@@ -63,6 +63,7 @@ class GrowerFacts:
 
     ``line``: where it is kept, else where it is asked for; ``asked_at``: the line that asks for
     it; ``keeper``: the variable, list or attribute that holds it, empty where it is not known.
+    ``through_graph``: it is one tensor whose graph of autograd holds all that came before.
     """
 
     line: str
@@ -70,6 +71,7 @@ class GrowerFacts:
     bytes_per_step: int
     kept_bytes: int
     keeper: str = ""
+    through_graph: bool = False
 
 
 @dataclass(frozen=True)

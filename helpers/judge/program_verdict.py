@@ -195,9 +195,6 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
     alternatives = [] if is_measured else [Alternative("true-capacity", "weak")]
     if against:
         alternatives.append(Alternative("allocator-fragmentation", "weak"))
-    where = f"at {grower.line} from one step to the next"
-    if grower.keeper:
-        where = f"in {grower.keeper} ({grower.line})"
     return Verdict(
         cause="user-leak",
         confidence="confirmed" if is_measured and not against else "likely",
@@ -208,11 +205,27 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         against=against,
         missing=[] if is_measured else [_repeat_decides(facts)],
         next_step=NextStep(
-            what=f"Do not keep GPU tensors {where}: store .item() or .detach().cpu() instead, or "
-            "delete them when the step ends",
-            blast_radius="tensors that you move to the host use RAM",
+            what=_how_to_let_go(grower),
+            blast_radius=""
+            if grower.through_graph
+            else "tensors that you move to the host use RAM",
             check=_rehearse(facts),
         ),
+    )
+
+
+def _how_to_let_go(grower: GrowerFacts) -> str:
+    if grower.through_graph and grower.keeper:
+        return (
+            f"Cut the graph of {grower.keeper} when a step ends ({grower.line}): keep "
+            f"{grower.keeper}.detach(), or .item() if only its value is needed"
+        )
+    where = f"at {grower.line} from one step to the next"
+    if grower.keeper:
+        where = f"in {grower.keeper} ({grower.line})"
+    return (
+        f"Do not keep GPU tensors {where}: store .item() or .detach().cpu() instead, or delete "
+        "them when the step ends"
     )
 
 

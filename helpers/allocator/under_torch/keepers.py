@@ -21,12 +21,12 @@ import sysconfig
 import time
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from .cells import place
-from .keeping_lines import functions_by_line, keeping_lines
+from .keeping_lines import carrying_lines, functions_by_line, keeping_lines
 
 LONGEST_S = 1.5
 MOST_OBJECTS = 400_000
@@ -68,6 +68,11 @@ class Keeper:
     graphs: int = 0
     addresses: list[int] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+
+    @property
+    def is_attribute_with_graph(self) -> bool:
+        """Whether an object, and no collection, keeps a tensor with its graph."""
+        return bool(self.graphs and "." in self.name and not self.collection)
 
 
 @dataclass(frozen=True)
@@ -377,10 +382,12 @@ def _find_lines(keepers: list[Keeper]) -> None:
             keeper.lines = [keeper.where]
             continue
         for collection in _collections(keeper):
-            keeper.lines = _lines_of(collection, keeper, sources)
+            keeper.lines = _lines_of(keeping_lines, collection, keeper, sources)
             if keeper.lines:
                 keeper.collection = keeper.collection and collection
                 break
+        if keeper.is_attribute_with_graph and not keeper.lines:
+            keeper.lines = _lines_of(carrying_lines, keeper.name, keeper, sources)
 
 
 def _collections(keeper: Keeper) -> list[str]:
@@ -395,10 +402,15 @@ def _collections(keeper: Keeper) -> list[str]:
     return [keeper.collection, *reversed(outer)]
 
 
-def _lines_of(collection: str, keeper: Keeper, sources: dict[str, str]) -> list[str]:
-    """The lines that put something into a collection, of the first source that has such."""
+def _lines_of(
+    find: Callable[[str, str], tuple[int, ...]],
+    name: str,
+    keeper: Keeper,
+    sources: dict[str, str],
+) -> list[str]:
+    """The lines that ``find`` finds for a name, of the first source that has such."""
     for path in sorted(sources, key=lambda path: not _is_in(keeper.where, path)):
-        numbers = keeping_lines(sources[path], collection)[:MOST_LINES]
+        numbers = find(sources[path], name)[:MOST_LINES]
         if numbers:
             functions = functions_by_line(sources[path])
             return [

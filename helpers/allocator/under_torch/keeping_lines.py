@@ -52,6 +52,28 @@ def keeping_lines(source: str, collection: str) -> tuple[int, ...]:
     return tuple(sorted(lines))
 
 
+def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
+    """The lines of a source that bind an attribute, such as "self.state", which the source reads
+    as well: what one step puts there, the next one goes on with. In order; empty where nothing
+    reads it, and where the source is no Python. Where an object is made, nothing is gone on with.
+    """
+    name = last_name(attribute)
+    if f".{name}" not in source:
+        return ()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    nodes = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == name
+    ]
+    if not any(isinstance(node.ctx, ast.Load) for node in nodes):
+        return ()
+    functions = functions_by_line(source)
+    bound = {node.lineno for node in nodes if isinstance(node.ctx, ast.Store)}
+    return tuple(line for line in sorted(bound) if functions.get(line) != "__init__")
+
+
 def functions_by_line(source: str) -> dict[int, str]:
     """The innermost function of each line of a source that lies in one, by its number."""
     functions: dict[int, str] = {}
