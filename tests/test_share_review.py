@@ -49,7 +49,7 @@ def notebook(tmp_path):
 
 def review_of(path):
     about = share.subject_of(path)
-    return about, share.review_of(about, about.evidence().bundle)
+    return about, share.review_of(about)
 
 
 # What is left out by default
@@ -205,6 +205,15 @@ def test_a_file_that_is_no_choice_is_refused_in_one_line(tmp_path, written):
     file.write_text(written)
     with pytest.raises(share.ShareError, match="expected the file that the review page saved"):
         share.read_choices(file)
+
+
+def test_a_review_asks_for_what_the_page_leaves_out_and_for_nothing_that_it_has():
+    about = share.subject_of(RECORDED / "strix-halo-1-found")
+    rows = share.review_of(about).rows
+    page = share.page_of(about)
+    assert f"{len(rows)} pieces" in page.left_out
+    assert about.verdict.title in check(page.html).text
+    assert about.verdict.title not in [row.shown for row in rows]
 
 
 def test_a_text_that_stands_in_several_places_is_asked_for_once_at_its_first(tmp_path):
@@ -439,7 +448,7 @@ def test_the_review_of_a_batch_has_the_texts_of_each_of_its_notebooks(tmp_path):
         cells = [code(f"osprey_{number}()", printed("kestrel"))]
         nbformat.write(nbformat.v4.new_notebook(cells=cells), path.with_name("notebook.ipynb"))
     about = share.subject_of(batch, whole=True)
-    review = share.review_of(about, None)
+    review = share.review_of(about)
     shown = [(row.text.where, row.shown) for row in review.rows]
     assert ("run 1, cell 1", "osprey_0()") in shown
     assert ("run 2, cell 1", "osprey_1()") in shown

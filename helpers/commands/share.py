@@ -55,7 +55,7 @@ def share(arguments: argparse.Namespace) -> int:
     choices: frozenset[str] = frozenset()
     if arguments.include:
         choices = read_choices(Path(arguments.include))
-        unknown = review_of(about, about.evidence().bundle).unknown(choices)
+        unknown = review_of(about).unknown(choices)
         if unknown:
             print(CHANGED.format(unknown), file=sys.stderr)
     if arguments.review:
@@ -108,7 +108,7 @@ def _review(
     if arguments.out:
         out = Path(arguments.out)
         _refuse_to_overwrite([out], force=arguments.force)
-    review = review_of(about, about.evidence().bundle)
+    review = review_of(about)
     command = f"python3 -m helpers share {word(str(target))}"
     before = os.umask(0o077)
     try:

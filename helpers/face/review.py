@@ -11,7 +11,8 @@ from typing import Any
 
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shell import word
-from helpers.share.review import Choices, Review, Row, review_of, save_choices
+from helpers.share.page import review_of
+from helpers.share.review import Choices, Review, Row, save_choices
 from helpers.share.subject import subject_of
 from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part
@@ -38,8 +39,8 @@ class Shared:
     @cached_property
     def review(self) -> Review:
         """The texts. Raises ShareError where there is nothing to share."""
-        subject = subject_of(Path(self.path), whole=True)
-        return review_of(subject, subject.evidence().bundle)
+        about = subject_of(Path(self.path), whole=True)
+        return review_of(about)
 
     @property
     def command(self) -> str:

@@ -15,7 +15,7 @@ _HOMES = {
     "SharedPage": "page",
     "page_of": "page",
     "Review": "review",
-    "review_of": "review",
+    "review_of": "page",
     "read_choices": "review",
     "Case": "tracker",
     "TRACKERS": "tracker",

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import drawing_of
 from helpers.tell.page_room import Room
@@ -22,7 +24,7 @@ from helpers.tell.values import cell
 
 from . import box_facts, public, verdict_facts
 from .public_copy import PublicCopy
-from .review import NOTHING_TICKED, Choices, review_of
+from .review import NOTHING_TICKED, Choices, Review, review_beside
 from .subject import Subject
 from .texts import own_part
 from .views import boxes_view, views
@@ -39,34 +41,58 @@ class SharedPage:
     html: str = field(repr=False)
 
 
-def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
-    """The page of a subject with the texts that somebody ticked.
+@dataclass(frozen=True)
+class _Public:
+    """What of a subject is public: its ``verdict`` with its copy, and the review of the rest."""
 
-    Raises BundleError where its bundle can no longer be read.
-    """
+    evidence: CaseEvidence
+    copies: PublicCopy
+    verdict: Verdict | None
+    judged: Verdict | None
+    review: Review
+
+
+def _public(about: Subject) -> _Public:
     evidence = about.evidence()
-    bundle = evidence.bundle
     copies = PublicCopy(evidence)
     verdict = about.verdict
     if verdict is None and evidence.messages:
         verdict = diagnose(evidence)
     judged = copies.verdict(verdict) if verdict else None
-    review = review_of(about, bundle, copies.said)
-    ticked = review.ticked(choices)
-    kept = Counter(row.text.kind for row in review.rows if row not in ticked)
+    review = review_beside(about, evidence.bundle, copies.said)
+    return _Public(evidence, copies, verdict, judged, review)
+
+
+def review_of(about: Subject) -> Review:
+    """The review of a subject: each text that its page leaves out.
+
+    Raises BundleError where its bundle can no longer be read.
+    """
+    return _public(about).review
+
+
+def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
+    """The page of a subject with the texts that somebody ticked.
+
+    Raises BundleError where its bundle can no longer be read.
+    """
+    public_part = _public(about)
+    copies = public_part.copies
+    ticked = public_part.review.ticked(choices)
+    kept = Counter(row.text.kind for row in public_part.review.rows if row not in ticked)
     left_out = left_out_words(kept + about.unread)
     html = render(
         "shared.html.j2",
         about=about,
-        bundle=bundle,
+        bundle=public_part.evidence.bundle,
         facts=verdict_facts,
         box_facts=box_facts,
         names=copies.names,
         boxes=boxes_view(about, copies.names),
         story=_story(about),
-        verdict=verdict,
-        judged=judged,
-        views=views(about, evidence, copies),
+        verdict=public_part.verdict,
+        judged=public_part.judged,
+        views=views(about, public_part.evidence, copies),
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),

@@ -104,10 +104,9 @@ class Review:
         return str(page)
 
 
-def review_of(about: Subject, bundle: Bundle | None, said: Container[str] = frozenset()) -> Review:
-    """The review of a subject; a text that stands in several places is asked for once.
-
-    ``said`` are sentences that its page has already.
+def review_beside(about: Subject, bundle: Bundle | None, said: Container[str]) -> Review:
+    """The review of a subject beside the sentences that its page has already, ``said``; a text that
+    stands in several places is asked for once.
     """
     texts = [text for text in about.texts if text.text not in said]
     if bundle is not None:

@@ -47,7 +47,7 @@ def pages(tmp_path_factory):
     made["shared"] = place / "shared.html"
     made["shared"].write_text(page_of(subject_of(folders["few"])).html)
     made["review"] = place / "review.html"
-    made["review"].write_text(review_of(subject_of(folders["odd"]), None).html())
+    made["review"].write_text(review_of(subject_of(folders["odd"])).html())
     return made
 
 
@@ -200,7 +200,7 @@ def reviewed(browser, tmp_path):
     cells.append(code("cell_3", printed("glpat-" + "Zq4x" * 5)))
     path = tmp_path / "own.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-    review = review_of(subject_of(path), None)
+    review = review_of(subject_of(path))
     page = tmp_path / "review.html"
     page.write_text(review.html(command="share own.ipynb"))
     folder = str(tmp_path / "saved")
