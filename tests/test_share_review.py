@@ -22,8 +22,9 @@ from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
 from helpers.share import texts
-from helpers.share.known import Known, is_secret
+from helpers.share.known import Known
 from helpers.share.public_copy import PublicCopy
+from helpers.share.secrets import is_secret
 from helpers.share.wording import is_ours
 from helpers.tell.figures import with_bars
 from helpers.tell.panels.frame import Frame

@@ -1,6 +1,4 @@
-"""What is known of this box and must not stand in a text that a person ticked, and what looks
-like a secret.
-"""
+"""What is known of this box and must not stand in a text that a person ticked."""
 
 from __future__ import annotations
 
@@ -10,12 +8,11 @@ import pwd
 import re
 import socket
 from collections.abc import Iterator
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from helpers.look.bundle import Bundle
-from helpers.look.environment import looks_secret, sounds_secret
+from helpers.look.environment import sounds_secret
 
 from . import public
 from .names import Names
@@ -28,16 +25,6 @@ SERIALS = """
 /sys/class/net/*/address /sys/class/drm/card*/device/unique_id
 """
 LOGIN = "USER LOGNAME SUDO_USER HOME"
-AS_A_FILE = "text.yaml"
-"""detect-secrets looks for values without quotation marks in files of this kind."""
-LONG_WORD = re.compile(r"[\w./+=-]{8,}")
-PART_OF_A_WORD = re.compile(r"[\w-]{8,}")
-UNBROKEN = re.compile("[A-Za-z0-9]{20,}")
-TURN = re.compile("(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=[0-9])[A-Za-z]")
-MOST_TURNS = 0.45
-MOST_TURNS_WITH_DIGITS = 0.3
-"""Of the letters of a word; a random one has three fifths, a name in camel case two fifths."""
-ASSIGNED = re.compile(r"([\w-]{3,60})['\"]?\s*[:=]\s*\S")
 FORMS = {
     "mail": r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}",
     "uuid": r"(?:GPU-|MIG-)?[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
@@ -126,36 +113,3 @@ def _of_bundle(bundle: Bundle | None) -> Iterator[tuple[str, str]]:
         for group in row.many("groups"):
             if (group.number("gid") or 0) >= PEOPLE_FROM:
                 yield "user", group.text("name")
-
-
-@cache
-def _detectors() -> tuple[Any, ...]:
-    # It takes a third of a second, and a page without ticks needs none of it.
-    from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
-
-    classes: list[Any] = list(get_mapping_from_secret_type_to_class().values())
-    return tuple(detector() for detector in classes)
-
-
-def is_secret(text: str) -> bool:
-    """Whether detect-secrets finds a secret in it, or it holds what has the shape of a token, the
-    name of one before a value, or letters and digits in no order.
-    """
-    return (
-        any(map(looks_secret, [*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)]))
-        or any(map(sounds_secret, ASSIGNED.findall(text)))
-        or any(map(_is_random, UNBROKEN.findall(text)))
-        or any(map(_is_found, set(text.splitlines())))
-    )
-
-
-def _is_random(word: str) -> bool:
-    """Whether small letters, capitals and digits take turns as they do in no name."""
-    most = MOST_TURNS
-    if len(re.findall("[0-9]+", word)) > 1:
-        most = MOST_TURNS_WITH_DIGITS
-    return len(TURN.findall(word)) > most * len(word)
-
-
-def _is_found(line: str) -> bool:
-    return any(detector.analyze_line(AS_A_FILE, line) for detector in _detectors())

@@ -14,7 +14,8 @@ from helpers.look.files import json_of
 from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
 
-from .known import Known, is_secret
+from .known import Known
+from .secrets import is_secret
 from .subject import ShareError, Subject
 from .texts import Text, of_bundle
 
