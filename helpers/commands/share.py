@@ -16,7 +16,10 @@ from helpers.ground.shell import word
 if TYPE_CHECKING:
     from helpers.share.subject import Subject
 
-CHANGED = "{} of the choices are of no text here: it has changed, or is of something else. Ask again: --review"
+CHANGED = (
+    "{} of the choices are of no text here: it has changed, or is of something else. "
+    "Ask again, with the other ticks kept: --review --include"
+)
 
 
 def share(arguments: argparse.Namespace) -> int:

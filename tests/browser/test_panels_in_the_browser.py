@@ -37,6 +37,22 @@ rows 8 d1.00 GiB
 type search these rows =
 rows 11 a256.00 MiB
 """
+REVIEW = 'from helpers.face import review\nreview.review("panels.ipynb")'
+REVIEW_STEPS = """
+see 0 ticked
+type Search = active_count
+see 1 of
+press Preview
+see Nothing is ticked
+type Search =
+see 4 of 4
+press Tick all of cell 1
+see 1 ticked
+press Preview
+see As others will read it
+press Tick all of cell 1
+see 0 ticked
+"""
 THREADS = "import threading\nprint(threading.active_count())"
 SLEEPER = (
     "import subprocess\nsleeper = subprocess.Popen(['sleep', '300'])\nprint('pid', sleeper.pid)"
@@ -53,7 +69,7 @@ def page(place):
     """The notebook of all panels, open, its first cell run; cell n holds the n-th panel, then come the threads and a table."""
     (place / "books").mkdir()
     panels = [cell for _, cell in made.CELLS.values()]
-    sources = [made.PRELUDE + SLEEPER, *panels, THREADS, TABLE]
+    sources = [made.PRELUDE + SLEEPER, *panels, THREADS, TABLE, REVIEW]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     cells = list(map(nbformat.v4.new_code_cell, sources))
     book = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
@@ -158,6 +174,14 @@ def test_a_notebooks_table_is_sorted_by_its_headings_and_searched(page):
     for step in TABLE_STEPS.strip().split("\n"):
         take(page, cell, step, "")
     assert page.js("lab.cells().length") == before
+
+
+def test_the_texts_that_a_page_leaves_out_are_searched_ticked_and_previewed(page):
+    cell = len(NAMES) + 3
+    page.run_cell(cell)
+    for step in REVIEW_STEPS.strip().split("\n"):
+        take(page, cell, step, "")
+    assert "Traceback" not in page.text(cell)
 
 
 def test_tab_goes_through_a_panels_controls_in_their_order_and_keys_stay_in_one(page, panel):
