@@ -200,7 +200,7 @@ def with_bars(view: Shown) -> Shown:
         sizes = []
         for value, column in zip(row, view.columns):
             written = cell(value, column.unit)
-            if written.number is False:
+            if written.number is False and column.name != "source":
                 words.append(written.words)
             elif column.unit == "bytes" and written.number:
                 sizes.append(value)
@@ -214,11 +214,11 @@ def with_bars(view: Shown) -> Shown:
             bars.append(sheet.Bar(", ".join(words), sizes_in_words, fills))
     if not bars:
         return view
-    return replace(view, draw=partial(_draw_bars, view.title, bars, top))
+    return replace(view, draw=partial(_draw_bars, bars, top))
 
 
-def _draw_bars(title: str, bars: list[sheet.Bar], top: int) -> Figure:
-    page = sheet.Sheet(title)
+def _draw_bars(bars: list[sheet.Bar], top: int) -> Figure:
+    page = sheet.Sheet()
     page.bars(bars, top)
     return page.done()
 
