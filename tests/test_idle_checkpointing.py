@@ -8,6 +8,7 @@ import pytest
 from test_program_verdict import FAILED, OVER, expandable
 
 from helpers.allocator.under_torch import idle_checkpointing as look
+from helpers.allocator.under_torch import own_files
 from helpers.judge.program_facts import IdleCheckpointing
 from helpers.judge.program_verdict import program_verdict
 
@@ -87,8 +88,8 @@ def test_the_same_switch_of_another_library_is_not_named():
 @pytest.mark.parametrize(
     ("source", "where"),
     [
-        ("model.train()\nmodel.eval()\n", "own.py:2"),
-        ("model.train(False)\n", "own.py:1"),
+        ("model.train()\nmodel.eval()\n", "own.py:2 <module>"),
+        ("model.train(False)\n", "own.py:1 <module>"),
         ("model.eval()\nmodel.eval()\n", ""),
         ("# model.eval()\n", ""),
     ],
@@ -99,7 +100,7 @@ def test_the_line_that_switches_to_evaluation_is_named_if_there_is_only_one(
     path = tmp_path / "own.py"
     path.write_text(textwrap.dedent(source))
     linecache.checkcache(str(path))
-    monkeypatch.setattr(look, "files_of_the_program", lambda: {str(path)})
+    monkeypatch.setattr(own_files, "files_of_the_program", lambda: {str(path)})
     kept = model()
     assert look.idle_checkpointing(torch)["where"] == where
     assert len(kept) == 2

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import gc
 import sys
 import types
 import weakref
@@ -290,3 +291,46 @@ def test_the_lines_that_bind_a_state_which_steps_go_on_with_are_found():
 def test_an_attribute_that_nothing_reads_carries_nothing():
     assert carrying_lines(CARRIED, "run.shown") == ()
     assert carrying_lines("self.state = (", "self.state") == ()
+
+
+class Circle:
+    """An object that refers to itself."""
+
+    def __init__(self):
+        self.data = tensor()
+        self.again = self
+
+
+def circles():
+    rows = keepers.keepers_of(torch, "cpu")["keepers"]
+    return [row for row in rows if row["kind"] == "circle"]
+
+
+def test_objects_in_a_circle_keep_what_no_name_reaches_while_the_collector_is_off():
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            Circle()
+        assert [row["bytes"] for row in circles()] == [3 * SIZE * 4]
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def test_while_the_collector_is_on_a_circle_is_left_to_it():
+    Circle()
+    assert circles() == []
+    gc.collect()
+
+
+def test_what_only_a_graph_keeps_lies_in_no_circle():
+    gc.collect()
+    gc.disable()
+    try:
+        weight = tensor().requires_grad_()
+        loss = (weight.exp().exp() * 2).sum()
+        assert circles() == []
+        assert loss.requires_grad
+    finally:
+        gc.enable()

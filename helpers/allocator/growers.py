@@ -37,7 +37,8 @@ class Keeper:
     ``name``: as the program writes it, such as "self.history"; ``where``: the frame, function or
     module that has the name; ``lines``: of the program, that put something into it, such as
     "train.py:36 evaluate"; ``length``: entries of the collection, 0 for a variable;
-    ``with_graph``: what it keeps carries a graph of autograd, which keeps the rest.
+    ``with_graph``: what it keeps carries a graph of autograd, which keeps the rest;
+    ``in_circle``: objects that refer to each other, which no garbage collector takes away.
     """
 
     name: str
@@ -45,11 +46,12 @@ class Keeper:
     lines: tuple[str, ...]
     length: int
     with_graph: bool
+    in_circle: bool = False
 
     @property
     def is_one_with_graph(self) -> bool:
         """Whether a single variable keeps it all, through a graph that is never cut."""
-        return self.with_graph and self.length == 0
+        return self.with_graph and self.length == 0 and not self.in_circle
 
 
 @dataclass(frozen=True)
@@ -302,4 +304,5 @@ def _shown(row: dict[str, Any]) -> Keeper:
         lines=tuple(row.get("lines") or ()),
         length=row["length"],
         with_graph=row["graphs"] > 0,
+        in_circle=row.get("kind") == "circle",
     )

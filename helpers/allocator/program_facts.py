@@ -253,6 +253,7 @@ def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
             kept_bytes=row.held_bytes,
             keeper=row.keeper.name if row.keeper else "",
             through_graph=row.keeper is not None and row.keeper.is_one_with_graph,
+            in_circle=row.keeper is not None and row.keeper.in_circle,
         )
         for row in recorded.growers
     ]

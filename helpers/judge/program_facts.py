@@ -63,7 +63,8 @@ class GrowerFacts:
 
     ``line``: where it is kept, else where it is asked for; ``asked_at``: the line that asks for
     it; ``keeper``: the variable, list or attribute that holds it, empty where it is not known.
-    ``through_graph``: it is one tensor whose graph of autograd holds all that came before.
+    ``through_graph``: it is one tensor whose graph of autograd holds all that came before;
+    ``in_circle``: objects that refer to each other, while Python's garbage collector is off.
     """
 
     line: str
@@ -72,6 +73,7 @@ class GrowerFacts:
     kept_bytes: int
     keeper: str = ""
     through_graph: bool = False
+    in_circle: bool = False
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,12 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
 
 
 def _how_to_let_go(grower: GrowerFacts) -> str:
+    if grower.in_circle:
+        return (
+            f"Leave Python's garbage collector on ({grower.line} switches it off), or call "
+            "gc.collect() every few steps: only the collector takes away objects that refer to "
+            "each other"
+        )
     if grower.through_graph and grower.keeper:
         return (
             f"Cut the graph of {grower.keeper} when a step ends ({grower.line}): keep "

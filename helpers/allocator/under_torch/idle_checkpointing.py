@@ -8,12 +8,10 @@ of each model before). After ``model.eval()`` it keeps every activation and says
 from __future__ import annotations
 
 import gc
-import linecache
 import re
 from typing import Any
 
-from .cells import place
-from .keepers import files_of_the_program
+from .own_files import only_line
 
 EVALUATION = re.compile(r"\.(?:eval\(\)|train\(False\)|train\(mode=False\))")
 
@@ -33,7 +31,7 @@ def idle_checkpointing(torch: Any) -> dict[str, str]:
     model = max(checkpointed, key=_parts)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return {}
-    return {"model": type(model).__name__, "where": _evaluation_line()}
+    return {"model": type(model).__name__, "where": only_line(EVALUATION)}
 
 
 def _gradients_are_recorded(torch: Any) -> bool:
@@ -59,13 +57,3 @@ def _has_checkpointing(module: Any) -> bool:
     return is_on and any(
         base.__module__.startswith("transformers.") for base in type(module).__mro__
     )
-
-
-def _evaluation_line() -> str:
-    lines = [
-        place(path, number)
-        for path in sorted(files_of_the_program())
-        for number, line in enumerate(linecache.getlines(path), start=1)
-        if EVALUATION.search(line.partition("#")[0])
-    ]
-    return lines[0] if len(lines) == 1 else ""

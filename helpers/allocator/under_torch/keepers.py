@@ -17,7 +17,6 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 import time
 import types
 import weakref
@@ -27,6 +26,7 @@ from typing import Any
 
 from .cells import place
 from .keeping_lines import carrying_lines, functions_by_line, keeping_lines
+from .own_files import files_of_the_program, is_own, is_own_class, only_line, running_frames
 
 LONGEST_S = 1.5
 MOST_OBJECTS = 400_000
@@ -36,8 +36,8 @@ LONGEST_KEY = 40
 MOST_NAMED = 16
 """A dictionary of more entries is one of data, and its entries are one name together."""
 ANY = "[...]"
-OPERATORS = os.path.join("torch", "_ops.py")
 OF_MODULES = ("_parameters", "_buffers", "_modules")
+COLLECTOR_OFF = re.compile(r"\bgc\.(?:disable\(|set_threshold\(\s*0)")
 SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
 NOT_WALKED = (*PLAIN, *weakref.ProxyTypes)
@@ -49,12 +49,13 @@ class Keeper:
     """One name of the program and the tensors that are reached through it.
 
     ``name``: as the program would write it, "history[...]['logits']". ``kind``: variable, global,
-    exception, generator, function (its closure or defaults), cache (of functools.lru_cache). ``where``: the frame, function or
-    module that has the name. ``collection``, ``container`` and ``length``: the longest collection
-    on the way, as the program would write it, of which type, of how many entries. ``graphs``: how
-    many of the tensors carry a graph of autograd. ``addresses``: of their storages on the device.
-    ``lines``: of the program, that put something into the collection, or make the variable anew
-    of what it was.
+    exception, generator, function (its closure or defaults), cache (of functools.lru_cache),
+    circle (of objects that refer to each other, while the garbage collector is off). ``where``:
+    the frame, function or module that has the name, or the line that switches the collector off.
+    ``collection``, ``container`` and ``length``: the longest collection on the way, as the program
+    would write it, of which type, of how many entries. ``graphs``: how many of the tensors carry a
+    graph of autograd. ``addresses``: of their storages on the device. ``lines``: of the program,
+    that put something into the collection, or make the variable anew of what it was.
     """
 
     name: str
@@ -111,13 +112,20 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
     keepers = _keepers(walk.reached, storages)
     reached = sum(keeper.bytes for keeper in keepers)
     sizes = {storage.address: storage.bytes for storage in storages.values()}
+    for keeper in keepers:
+        for address in keeper.addresses:
+            del sizes[address]
+    if walk.complete and not gc.isenabled():
+        unreached = [storage for storage in storages.values() if storage.address in sizes]
+        keepers += _in_circles(_referred_to(unreached))
+        keepers.sort(key=lambda keeper: -keeper.bytes)
     smaller = [keeper for keeper in keepers[MOST_KEEPERS:] if keeper.graphs]
     named = keepers[:MOST_KEEPERS] + smaller[:MOST_KEEPERS]
     _find_lines(named)
     return {
         "keepers": [asdict(keeper) for keeper in named],
         "reached": reached,
-        "not_reached": max(0, sum(sizes.values()) - reached),
+        "not_reached": sum(sizes.values()),
         "complete": walk.complete,
     }
 
@@ -191,8 +199,8 @@ class _Walk:
 
 def _frames_own() -> Iterator[Step]:
     """The variables of the program's own functions that run now, the innermost first."""
-    for frame in _running_frames():
-        if _is_own(frame.f_code.co_filename):
+    for frame in running_frames():
+        if is_own(frame.f_code.co_filename):
             yield from _variables(frame, "variable")
 
 
@@ -200,21 +208,8 @@ def _frames_of_libraries() -> list[list[Step]]:
     """The variables of each running function of a library, the outermost function first: what a
     caller has outlives what it handed on.
     """
-    frames = [frame for frame in _running_frames() if not _is_own(frame.f_code.co_filename)]
+    frames = [frame for frame in running_frames() if not is_own(frame.f_code.co_filename)]
     return [list(_variables(frame, "variable")) for frame in reversed(frames)]
-
-
-def _running_frames() -> Iterator[types.FrameType]:
-    """The frames of all threads, the innermost of each first; none of the recorder's own, nor
-    those in which torch calls an operator for it.
-    """
-    for innermost in sys._current_frames().values():
-        frame: types.FrameType | None = innermost
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if os.path.dirname(file) not in _recorders_folders() and not file.endswith(OPERATORS):
-                yield frame
-            frame = frame.f_back
 
 
 def _variables(frame: types.FrameType, kind: str) -> Iterator[Step]:
@@ -229,7 +224,7 @@ def _modules_own() -> Iterator[Step]:
     """The global names of the program's own modules."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
-        if name == "__main__" or (isinstance(file, str) and _is_own(file)):
+        if name == "__main__" or (isinstance(file, str) and is_own(file)):
             where = os.path.basename(file) if isinstance(file, str) else name
             for variable, value in list(vars(module).items()):
                 yield Step(value, variable, "global", where)
@@ -257,7 +252,7 @@ def _inside(step: Step) -> Iterator[Step]:
     """The objects that an object refers to, each with its name."""
     inside = step.object
     kind = type(inside)
-    if isinstance(inside, type) and not _is_own_class(inside):
+    if isinstance(inside, type) and not is_own_class(inside):
         return
     if issubclass(kind, dict):
         yield from _entries(step, inside)
@@ -289,7 +284,7 @@ def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
 
 def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
     """What a function of the program keeps: its closure and its defaults."""
-    if not _is_own(function.__code__.co_filename):
+    if not is_own(function.__code__.co_filename):
         return
     code = function.__code__
     where = f"{place(code.co_filename, code.co_firstlineno)} {function.__qualname__}"
@@ -307,7 +302,7 @@ def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
 def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
     """What functools.lru_cache keeps for a function of the program: results and arguments."""
     code = getattr(inspect.unwrap(cache), "__code__", None)
-    if code is None or not _is_own(code.co_filename):
+    if code is None or not is_own(code.co_filename):
         return
     name = f"the lru_cache of {code.co_name}"
     where = f"{place(code.co_filename, code.co_firstlineno)} {code.co_name}"
@@ -374,12 +369,43 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
     return sorted(keepers.values(), key=lambda keeper: -keeper.bytes)
 
 
+def _referred_to(storages: list[Storage]) -> dict[int, int]:
+    """The storages, bytes by address, to whose tensors an object of Python refers; the others are
+    kept by a graph of autograd alone.
+    """
+    tensors = [storage.tensor for storage in storages]
+    ours = {id(tensors), *map(id, storages), *(id(vars(storage)) for storage in storages)}
+    named: set[int] = set()
+    for referrer in gc.get_referrers(*tensors):
+        if id(referrer) not in ours:
+            named.update(map(id, gc.get_referents(referrer)))
+    return {storage.address: storage.bytes for storage in storages if id(storage.tensor) in named}
+
+
+def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
+    """The keeper of storages, bytes by address, that objects keep, no name leads to, and the
+    garbage collector, which is off, does not take away.
+    """
+    if not sizes:
+        return []
+    return [
+        Keeper(
+            name="objects that refer to each other",
+            kind="circle",
+            where=only_line(COLLECTOR_OFF),
+            tensors=len(sizes),
+            bytes=sum(sizes.values()),
+            addresses=list(sizes),
+        )
+    ]
+
+
 def _find_lines(keepers: list[Keeper]) -> None:
     """The lines that keep, in the file that has the name, else in another of the program's."""
     sources = {path: "".join(linecache.getlines(path)) for path in sorted(files_of_the_program())}
     for keeper in keepers:
-        if keeper.kind == "cache":
-            keeper.lines = [keeper.where]
+        if keeper.kind in ("cache", "circle"):
+            keeper.lines = [keeper.where] if keeper.where else []
             continue
         for collection in _collections(keeper):
             keeper.lines = _lines_of(keeping_lines, collection, keeper, sources)
@@ -421,50 +447,3 @@ def _lines_of(
 
 def _is_in(where: str, path: str) -> bool:
     return where.startswith((os.path.basename(path), place(path, 0)[:-1]))
-
-
-def files_of_the_program() -> set[str]:
-    """The files of the program's own code, as far as it was imported or runs."""
-    files = {frame.f_code.co_filename for frame in _running_frames()}
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
-        if isinstance(file, str) and file.endswith(".py"):
-            files.add(file)
-    return {file if file[:1] == "<" else os.path.abspath(file) for file in files if _is_own(file)}
-
-
-@functools.cache
-def _recorders_folders() -> tuple[str, ...]:
-    """The folders of the programs that run beside the user's: the recorder's and a rehearsal's."""
-    package = sys.modules[__package__]
-    return (os.path.dirname(__file__), *package.__path__)
-
-
-@functools.cache
-def _libraries() -> tuple[str, ...]:
-    """The folders of what is not the program's: Python's own, the recorder's, and where torch
-    lies (a rehearsal's torch is not installed).
-    """
-    paths = sysconfig.get_paths()
-    folders = [paths["stdlib"], paths["platstdlib"], *_recorders_folders()]
-    torch = getattr(sys.modules.get("torch"), "__file__", None)
-    if torch:
-        folders.append(os.path.dirname(os.path.dirname(torch)))
-    return tuple(folder + os.sep for folder in folders)
-
-
-@functools.cache
-def _is_own(file: str) -> bool:
-    """Whether a file is the program's: neither installed, nor Python's, nor the recorder's."""
-    if file.startswith("<"):
-        return file.startswith(("<stdin", "<ipython", "<string"))
-    path = os.path.abspath(file)
-    if "site-packages" in path or "dist-packages" in path:
-        return False
-    return not path.startswith(_libraries())
-
-
-def _is_own_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    return kind.__module__ == "__main__" or (isinstance(file, str) and _is_own(file))

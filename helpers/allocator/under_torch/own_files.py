@@ -1,0 +1,94 @@
+"""The program's own files, frames and classes, told from those of libraries and of the recorder."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import re
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+
+from .cells import place
+from .keeping_lines import functions_by_line
+
+OPERATORS = os.path.join("torch", "_ops.py")
+
+
+def files_of_the_program() -> set[str]:
+    """The files of the program's own code, as far as it was imported or runs."""
+    files = {frame.f_code.co_filename for frame in running_frames()}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+        if isinstance(file, str) and file.endswith(".py"):
+            files.add(file)
+    return {file if file[:1] == "<" else os.path.abspath(file) for file in files if is_own(file)}
+
+
+def running_frames() -> Iterator[types.FrameType]:
+    """The frames of all threads, the innermost of each first; none of the recorder's own, nor
+    those in which torch calls an operator for it.
+    """
+    for innermost in sys._current_frames().values():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if os.path.dirname(file) not in _recorders_folders() and not file.endswith(OPERATORS):
+                yield frame
+            frame = frame.f_back
+
+
+def only_line(pattern: re.Pattern[str]) -> str:
+    """The one line of the program, comments apart, in which a pattern is found, such as
+    "train.py:24 evaluate"; empty where there are none or several.
+    """
+    lines = [
+        (path, number)
+        for path in sorted(files_of_the_program())
+        for number, line in enumerate(linecache.getlines(path), start=1)
+        if pattern.search(line.partition("#")[0])
+    ]
+    if len(lines) != 1:
+        return ""
+    path, number = lines[0]
+    functions = functions_by_line("".join(linecache.getlines(path)))
+    return f"{place(path, number)} {functions.get(number, '<module>')}"
+
+
+@functools.cache
+def _recorders_folders() -> tuple[str, ...]:
+    """The folders of the programs that run beside the user's: the recorder's and a rehearsal's."""
+    package = sys.modules[__package__]
+    return (os.path.dirname(__file__), *package.__path__)
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """The folders of what is not the program's: Python's own, the recorder's, and where torch
+    lies (a rehearsal's torch is not installed).
+    """
+    paths = sysconfig.get_paths()
+    folders = [paths["stdlib"], paths["platstdlib"], *_recorders_folders()]
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if torch:
+        folders.append(os.path.dirname(os.path.dirname(torch)))
+    return tuple(folder + os.sep for folder in folders)
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Whether a file is the program's: neither installed, nor Python's, nor the recorder's."""
+    if file.startswith("<"):
+        return file.startswith(("<stdin", "<ipython", "<string"))
+    path = os.path.abspath(file)
+    if "site-packages" in path or "dist-packages" in path:
+        return False
+    return not path.startswith(_libraries())
+
+
+def is_own_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or (isinstance(file, str) and is_own(file))
