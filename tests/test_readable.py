@@ -11,13 +11,13 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 79_000,
+    "allocator": 79_380,
     "batch": 30_070,
     "commands": 13_080,
     "face": 6_100,
     "fits": 17_390,
     "ground": 11_090,
-    "judge": 53_250,
+    "judge": 53_260,
     "look": 54_880,
     "rehearse": 17_890,
     "settings": 11_860,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 31_890,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 386_060,
+    "TOTAL": 386_460,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
