@@ -81,7 +81,7 @@ else:  # Python 3.8 knows no types of a Callable
 class Column(NamedTuple):
     """A column: its heading, the unit of its plain numbers (a key of UNITS, or none), how wide a
     cell of words may be (None: any width), and the rule by which its cells may leave this machine
-    (a key of helpers/share/public.py, RULES; empty: they stay).
+    (a key of PublicCopy.rules in helpers/share; empty: they stay).
     """
 
     name: str
