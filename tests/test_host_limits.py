@@ -28,12 +28,24 @@ def verdict_on(addresses="unlimited", overcommit="0", ram=16, swap=2, commit=20,
 @pytest.mark.parametrize(
     ("box", "headline", "command"),
     [
-        ({"addresses": 8 << 30}, "8.00 GiB of addresses (ulimit -v)", "ulimit -v unlimited"),
-        ({"addresses": 40 << 30}, "40.00 GiB of addresses (ulimit -v)", "ulimit -v unlimited"),
+        (
+            {"addresses": 8 << 30},
+            "ulimit -v caps each program's virtual memory at 8.00 GiB",
+            "ulimit -v unlimited",
+        ),
+        (
+            {"addresses": 40 << 30},
+            "ulimit -v caps each program's virtual memory at 40.00 GiB",
+            "ulimit -v unlimited",
+        ),
         ({"overcommit": "2", "promised": 18}, "only 2.00 GiB is left", "overcommit_memory=0"),
         ({"ram": 6, "swap": 1}, "RAM and swap together have only 7.00 GiB", "swapon"),
         ({}, "this machine and this shell would give it", "/proc/PID/limits"),
-        ({"overcommit": "1", "ram": 6}, "The host refused 9.00 GiB of RAM", "overcommit_memory"),
+        (
+            {"overcommit": "1", "ram": 6},
+            "The operating system refused 9.00 GiB of RAM",
+            "overcommit_memory",
+        ),
     ],
 )
 def test_the_limit_that_refused_is_read_on_the_box(box, headline, command):
@@ -45,5 +57,10 @@ def test_the_limit_that_refused_is_read_on_the_box(box, headline, command):
 
 def test_from_a_text_alone_each_command_says_what_its_answer_means():
     command = diagnose(evidence_from_message(REFUSED)).next_step.command
-    for words in ("diagnose live --message", "ulimit -v unlimited", "2: strict", "9.00 GiB: ask"):
+    for words in (
+        "diagnose live --message",
+        "virtual memory (KiB)",
+        "2: Linux promises",
+        "9.00 GiB: ask",
+    ):
         assert words in command

@@ -382,7 +382,9 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
     audit = check(report.page(tmp_path))
     table = audit.text[audit.text.index("Every box") :]
     assert in_order(table, "What was found", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
-    assert in_order(table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory nobody owns (weak)")
+    assert in_order(
+        table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns (weak)"
+    )
 
 
 @pytest.mark.parametrize("cause", CAUSES)

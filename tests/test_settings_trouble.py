@@ -252,7 +252,7 @@ def test_beside_torchs_complaint_the_line_that_was_meant_is_printed(line):
     verdict = diagnose(evidence_from_message(f"{line}\n{COMPLAINTS[4]}\n"))
     command = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert verdict.next_step.command == command
-    assert "'expandable_segments=True' has = where torch wants a colon" in as_text(verdict)
+    assert "'expandable_segments=True' has = where PyTorch wants a colon" in as_text(verdict)
     assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments=True" in verdict.headline
 
 

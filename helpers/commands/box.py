@@ -58,7 +58,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
         show("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):
         if number == 1:
-            print("\nIf nothing else helps, the mildest step first (printed here, never run)")
+            print("\nLast resorts, mildest first (this tool never runs them)")
         lines = wrapped(f"{number}. {step.what}", "  ", "     ", SCREEN)
         print("\n".join([*lines, *typed(step.command, "     ")]))
         if arguments.wide:

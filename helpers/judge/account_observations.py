@@ -98,8 +98,8 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
     elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
         together = show_bytes(free.bytes + stranded.bytes)
         says = (
-            f"Cached by PyTorch; with the {free.text} that is free this is {together}, enough for "
-            f"the {requested.text} requested, but neither alone is"
+            f"Cached by PyTorch; with the {free.text} that is free it makes {together}, enough for "
+            f"the {requested.text} requested; neither is enough alone"
         )
         yield "free-and-stranded", stranded.bytes, says
         if expandable_may_help(account):

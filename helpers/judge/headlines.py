@@ -18,6 +18,9 @@ from helpers.judge.evidence import CaseEvidence
 from helpers.judge.message_account import Account
 from helpers.judge.observation import Observation, observation_name
 
+UNATTRIBUTED = ("unattributed", "bundle")
+"""What no process accounts for: of a captured box, once for each card."""
+
 
 def headline(
     failure: Failure,
@@ -73,6 +76,9 @@ def _numbers(speaking: list[Observation], evidence: CaseEvidence) -> dict[str, s
     for observation in reversed(speaking):
         gaps[observation.name] = observation.reading.show()
         gaps["says"] = re.split(r"[.;] ", observation.says)[0].rstrip(".")
+    on_cards = [o.reading.show() for o in speaking if (o.name, o.origin) == UNATTRIBUTED]
+    if len(on_cards) > 1:
+        gaps["each-unattributed"] = " and ".join(on_cards)
     return gaps
 
 

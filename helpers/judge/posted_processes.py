@@ -107,7 +107,8 @@ def _of_holders(holders: list[PostedProcess]) -> Iterator[Observation]:
     large = [row for row in named if row.bytes and row.bytes > GIB]
     if large:
         most = max(large, key=lambda row: row.bytes or 0)
-        says = f"Held by a listed process: {most.name or most.pid}"
+        number = f" (pid {most.pid})" if most.pid and most.name else ""
+        says = f"Held by {most.name or f'process {most.pid}'}{number}, as {most.source} lists it"
         yield make_observation("process-listed", most.bytes, most.source, "tool", says)
     for row in holders:
         if form("nameless").search(row.name):

@@ -12,7 +12,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shapes import (
+    LONGEST_TITLE,
+    Alternative,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+    seen,
+)
 from helpers.ground.shell import word
 from helpers.ground.units import show_bytes
 from helpers.judge.program_facts import (
@@ -43,6 +51,8 @@ from helpers.judge.program_questions import (
 )
 
 EXPANDABLE = "expandable_segments:True"
+NUMBERS_BYTES = 16 * 512
+"""What a few numbers take, each in a block of its own, which has 512 bytes at least."""
 
 
 def program_verdict(facts: ProgramFacts) -> Verdict:
@@ -118,7 +128,8 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
     evidence = [_size("peak", facts.peak_allocated_bytes, facts, "Allocated at the peak")]
     if facts.peak_reserved_bytes:
         reserved = facts.peak_reserved_bytes
-        evidence.append(_size("reserved", reserved, facts, "Reserved on the card at the peak"))
+        says = "Reserved on the card at the peak; cached memory counts too, which is normal"
+        evidence.append(_size("reserved", reserved, facts, says))
     at_end = facts.allocated_at_end_bytes
     evidence.append(_size("at-end", at_end, facts, "Allocated at the end of the recording"))
     evidence += _of_holding(facts)
@@ -133,7 +144,8 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
         title = f"Nothing failed in this recording; the program {_keeps(grower, growth)}"
     if ended_well and facts.usable_bytes:
         title = (
-            f"The program finished; at its peak it used {peak} of {show_bytes(facts.usable_bytes)}"
+            f"The program finished; its tensors used {peak} at the peak, of the "
+            f"{show_bytes(facts.usable_bytes)} that it can have"
         )
     elif ended_well:
         title = f"The program finished; at its peak it used {peak}"
@@ -206,10 +218,8 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         missing=[] if is_measured else [_repeat_decides(facts)],
         next_step=NextStep(
             what=_how_to_let_go(grower),
-            blast_radius=""
-            if grower.through_graph
-            else "tensors that you move to the host use RAM",
-            check=_rehearse(facts),
+            blast_radius=_side_effects_of_letting_go(grower, growth),
+            check=_checked_by(facts),
         ),
     )
 
@@ -224,15 +234,24 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
     if grower.through_graph and grower.keeper:
         return (
             f"Cut the graph of {grower.keeper} when a step ends ({grower.line}): keep "
-            f"{grower.keeper}.detach(), or .item() if only its value is needed"
+            f"{grower.keeper}.detach(), or .item() if it is a single number"
         )
     where = f"at {grower.line} from one step to the next"
     if grower.keeper:
         where = f"in {grower.keeper} ({grower.line})"
-    return (
-        f"Do not keep GPU tensors {where}: store .item() or .detach().cpu() instead, or delete "
-        "them when the step ends"
-    )
+    instead = "move what you need of them to the host with .detach().cpu()"
+    if grower.bytes_per_step <= NUMBERS_BYTES:
+        instead = "store .item() of a single number, .detach().cpu() of anything larger"
+    return f"Do not keep GPU tensors {where}: {instead}, or delete them when the step ends"
+
+
+def _side_effects_of_letting_go(grower: GrowerFacts, growth: GrowthFacts) -> str:
+    if grower.through_graph:
+        return ""
+    if grower.bytes_per_step <= NUMBERS_BYTES:
+        return "the program waits for the GPU where it copies a value to the host"
+    kept = show_bytes(grower.kept_bytes)
+    return f"what you move to the host takes RAM there: {kept} after {growth.steps} steps"
 
 
 def _leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
@@ -249,7 +268,7 @@ def _leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Re
         next_step=NextStep(
             what="Shorten the loop if one backward pass follows all of it; else detach what each "
             "pass hands to the next",
-            check=_rehearse(facts),
+            check=_checked_by(facts),
         ),
     )
 
@@ -281,7 +300,7 @@ def _uneven(facts: ProgramFacts) -> Verdict:
         next_step=NextStep(
             what="Spread the memory over the cards: map_location and set_device to each rank's own "
             "card, DistributedDataParallel instead of DataParallel, outputs gathered on the host",
-            check=_rehearse(facts),
+            check=_checked_by(facts),
         ),
     )
 
@@ -344,18 +363,20 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     named_setting = setting or "the default settings"
     request = show_bytes(refusal.request_bytes)
     limit = f" in {show_bytes(refusal.usable_bytes)}" if refusal.is_limited else ""
-    title = f"Fragmentation: no free piece{limit} is large enough for {request}; "
-    if facts.expandable is None and not refusal.fails_in_replay:
+    title = f"Fragmentation: no free piece{limit} was large enough for {request}; "
+    if facts.expandable is not None and facts.expandable.finishes:
+        title += f"the same program finishes with {named_setting}"
+    elif facts.expandable is None and not refusal.fails_in_replay:
         title += _gets_past(named_setting)
     else:
-        title += f"the program runs with {named_setting}"
+        title += f"the same program goes on with {named_setting}"
     evidence = [
         _of_refusal(facts, refusal),
         _size(
             "unused",
             refusal.unused_bytes,
             facts,
-            "Cached by PyTorch in pieces, not used by tensors",
+            "Cached by PyTorch in pieces that hold no tensor",
         ),
     ]
     if facts.expandable is not None:
@@ -400,6 +421,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         next_step=_start_anew(
             what="Set this before you start the program; a running program does not see it",
             command=command,
+            check=_checked_by(facts),
         ),
     )
 
@@ -431,7 +453,7 @@ def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         next_step=NextStep(
             what="Raise or drop the share in set_per_process_memory_fraction, or in the allocator's "
             "per_process_memory_fraction",
-            check=_rehearse(facts),
+            check=_checked_by(facts),
             blast_radius="other programs on the card get less memory",
         ),
     )
@@ -466,7 +488,7 @@ def _without_checkpointing(
         next_step=NextStep(
             what="Call model.train() before each training step; if this pass is an evaluation, "
             "run it under torch.no_grad()",
-            check=_rehearse(facts),
+            check=_checked_by(facts),
             blast_radius="dropout and batch statistics are on in training mode",
         ),
     )
@@ -504,7 +526,9 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         needed = max(needed, with_missing)  # the figure that whatif gives
         least = least if facts.recording_is_whole else "at least "
     place = _largest_place(facts, refusal)
-    title = f"The program needs {least}{show_bytes(needed)} at once; it can use {usable}{place}"
+    title = f"The program needs {least}{show_bytes(needed)} at once; it can use {usable}"
+    if len(title + place) <= LONGEST_TITLE:
+        title += place
     if needed <= refusal.usable_bytes:
         request = show_bytes(refusal.request_bytes)
         title = (
@@ -527,8 +551,13 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     summary = f"{title}."
     if not facts.reached_first_step:
         summary += " It failed before its first step ended."
-    what = "Use less memory at once: a smaller batch, shorter inputs, checkpointing or offload"
-    what += place
+    less = "less"
+    if needed > refusal.usable_bytes:
+        less = f"at least {show_bytes(needed - refusal.usable_bytes)} less"
+    what = (
+        f"Use {less} memory at once: a smaller batch first, then shorter inputs, checkpointing or "
+        "offload"
+    )
     return Verdict(
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",
@@ -539,8 +568,8 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         missing=[] if is_certain else [_repeat_decides(facts)],
         next_step=NextStep(
             what=what,
-            check=_rehearse(facts),
-            blast_radius="slower; another batch size changes the results",
+            check=_checked_by(facts),
+            blast_radius="slower; a different batch size may change training results",
         ),
     )
 
@@ -583,7 +612,7 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
 
 
 def _gets_past(setting: str) -> str:
-    return f"{setting} gets past the failure, what comes after was not recorded"
+    return f"{setting} gets past this request; the rest was not recorded"
 
 
 def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
@@ -599,12 +628,14 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
     return ""
 
 
-def _start_anew(what: str, command: str) -> NextStep:
+def _start_anew(what: str, command: str, check: str = "") -> NextStep:
     """A step that changes a variable of the program's environment."""
     return NextStep(
         what=what,
         command=command,
-        blast_radius="every program that you start from this shell uses the setting",
+        check=check,
+        blast_radius="every program that you start from this shell uses the setting, in place of "
+        "what the variable held before",
     )
 
 
@@ -629,15 +660,18 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
 
 
 def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
-    where = f" at {refusal.where}" if refusal.where else ""
+    where = f", at {refusal.where}" if refusal.where else ""
     if refusal.callers:
         where += f", called from {', '.join(refusal.callers)}"
-    request = (
-        "Request that fails in the replay" if refusal.fails_in_replay else "Request that failed"
+    request = "Failed request"
+    if refusal.fails_in_replay:
+        request = "Request that fails in the replay"
+    says = (
+        f"{request}{where}; of {show_bytes(refusal.room_bytes)}, "
+        f"{show_bytes(refusal.allocated_bytes)} was allocated, "
+        f"{show_bytes(refusal.unused_bytes)} cached and "
+        f"{show_bytes(refusal.device_free_bytes)} free"
     )
-    allocated = show_bytes(refusal.allocated_bytes)
-    free = show_bytes(refusal.device_free_bytes)
-    says = f"{request}{where}; {allocated} was allocated, {free} was free"
     return _size("refused", refusal.request_bytes, facts, says)
 
 
@@ -646,11 +680,13 @@ def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
     source = "repeat with expandable segments" if settings else "repeat without a limit"
     how = settings or " without a memory limit"
-    says = f"Allocated at the peak of the same program{how}, which finished"
+    says = f"Peak allocated in a second run{how}"
     if repeat.stopped:
-        says = f"Allocated at the peak of the same program{how}, until the rehearsal was ended"
-    elif not repeat.fits:
-        says = f"Allocated at the peak of the same program{how}, which ran out of {card}"
+        says += ", up to where the rehearsal was ended"
+    elif repeat.fits:
+        says += "; that run finished"
+    else:
+        says += f"; that run used up {card} and failed"
     name = "expandable" if settings else "without-limit"
     return _size(name, repeat.peak_allocated_bytes, facts, says, source)
 
@@ -674,6 +710,12 @@ def _rehearse(facts: ProgramFacts) -> str:
     """The command that would decide, for the program that was recorded."""
     card = facts.card_options or "--gpu 4090"
     return f"python3 -m helpers rehearse {card} -- {facts.command or 'python train.py'}"
+
+
+def _checked_by(facts: ProgramFacts) -> str:
+    return (
+        f"{_rehearse(facts)}  # runs the program on simulated GPU memory of this size; needs no GPU"
+    )
 
 
 def _repeat_decides(facts: ProgramFacts) -> Missing:

@@ -89,7 +89,7 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
     harm = "new boot settings"
     if answer.plan.bytes:
         harm += f"; GPU programs can then fill {show_bytes(answer.plan.bytes)} of RAM"
-    before = f"you are root on {bundle.box} itself: this is a recorded box, not the machine here"
+    before = f"you are root on the machine that was recorded ({bundle.box}), not on this one"
     if bundle.kind == "live":
         before = (
             "you are root, and you keep the old settings: "

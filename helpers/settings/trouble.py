@@ -29,11 +29,11 @@ PAIR = re.compile(r"([A-Za-z][\w-]*)(?:[:=\s]+(\[[^\]]*\]?|[^,;\s]+))?")
 OPTION = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
 """One option of a text; a list in brackets is one value."""
 SIGNS = {
-    "['\"]": "has a quotation mark in it, which torch reads as a part of the text",
+    "['\"]": "has a quotation mark in it, which PyTorch reads as a part of the text",
     r"ALLOC_CONF\s*=": "repeats the name of the variable",
-    ";": "has a semicolon where torch wants a comma",
-    "=": "has = where torch wants a colon",
-    r"^\w+\s+[^\s:]+$": "has a blank where torch wants a colon",
+    ";": "has a semicolon where PyTorch wants a comma",
+    "=": "has = where PyTorch wants a colon",
+    r"^\w+\s+[^\s:]+$": "has a blank where PyTorch wants a colon",
     r"\w\s+\w+\s*:": "has no comma before its next option",
 }
 """Signs that torch does not read as they were meant, and how that is said."""

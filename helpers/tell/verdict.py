@@ -144,7 +144,7 @@ def brief(verdict: Verdict, more: str = "") -> str:
     take too much room, how to check and undo, then reasons,
     are left to ``as_text``.
     """
-    reasons = why(verdict)
+    reasons = [row for row in why(verdict) if row.says != verdict.title]
     listed = steps(verdict)
     lines = _screen(verdict, reasons, listed, more)
     while len(lines) > LINES:
@@ -167,8 +167,9 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
         lines.append(bold("Why"))
     else:
         lines += wrapped(summary(verdict), columns=SCREEN)
+    quotes: set[str] = set()
     for row in reasons:
-        lines += _reason(row, _after_title(verdict, row.says))
+        lines += _reason(row, _after_title(verdict, row.says), quotes)
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
@@ -179,13 +180,14 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
 
 def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
     """What was read in numbers, and what ``--wide`` shows beyond one screen."""
-    counts = [
-        f"{observations(verdict.evidence)} for it",
-        f"{observations(verdict.against) or 'none'} against it",
-    ]
-    if verdict.missing:
-        counts.append(f"{len(verdict.missing)} missing")
-    lines = [f"Evidence: {', '.join(counts)}"]
+    speaking = observations(verdict.evidence)
+    noun = "independent reading" if speaking == 1 else "independent readings"
+    against = observations(verdict.against) or "none"
+    lines = [f"Evidence: {speaking} {noun} for it, {against} against it"]
+    taken_next = verdict.next_step.command
+    missing = [row.reading for row in verdict.missing if row.how != taken_next]
+    if missing:
+        lines.append(_flat(f"Missing: {'; '.join(missing)}"))
     still_open = [causes()[other.cause]["name"] for other in verdict.alternatives]
     if still_open and verdict.cause != "cannot-tell":
         lines.append(f"Less likely, but possible: {', '.join(still_open)}")
@@ -195,14 +197,18 @@ def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
     return [*lines, f"{shows}: --wide"]
 
 
-def _reason(row: Evidence, says: str) -> list[str]:
-    """A piece of evidence, with what it says, in lines of a terminal."""
+def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
+    """A piece of evidence, with what it says, in lines of a terminal.
+
+    ``quotes``: the texts quoted above, which are not quoted again; this one is added.
+    """
     value = quoted(row)
     if row.reading.unit != "text":
         return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
     lines = wrapped(says, "  ", "    ", SCREEN)
-    if value:
+    if value and value not in quotes:
         lines += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
+    quotes.add(value)
     return lines
 
 
