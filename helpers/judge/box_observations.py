@@ -234,9 +234,9 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     """What is in use and held by no process that is seen, and whether one may be hidden."""
     rest = card.unattributed
     place = "identity, device_files"
-    total = max(pool.total.bytes for pool in card.pools if pool.layer in TOTALS and pool.total.ok)
-    says = f"In use of the {show_bytes(total)} of card {card.pci} by no process that can be seen "
-    says += "from here"
+    totals = [pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok]
+    of_total = f"of the {totals[0].show()} " if totals else ""
+    says = f"In use {of_total}on card {card.pci} by no process that can be seen from here"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return
