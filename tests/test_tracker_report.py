@@ -9,6 +9,7 @@ from tell_boxes import VERDICT
 from helpers.ground.shapes import CAUSES
 from helpers.judge.evidence import evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box, recorded_names
+from helpers.look.wordings import table
 from helpers.share import TRACKERS, Case, issue_text
 from helpers.share.verdict_facts import TABLE
 from helpers.tell import resources
@@ -128,6 +129,20 @@ def test_the_error_message_is_printed_anew_from_its_numbers():
 def test_a_message_is_printed_anew_in_the_wording_that_it_has(text, anew):
     message = evidence_from_message(text).messages[0]
     assert printed_anew(message) == (anew or text).replace("kestrel.cu:7", " … ")
+
+
+@pytest.mark.parametrize("row", table(), ids=lambda row: row["id"])
+def test_the_message_of_each_row_of_the_table_is_printed_anew(row):
+    for message in evidence_from_message(row["example"]).messages:
+        assert printed_anew(message)
+
+
+@pytest.mark.parametrize(
+    "text", ["Killed", "NVRM: Xid (PCI:0000:01:00): 79, pid=91, GPU has fallen off the bus."]
+)
+def test_a_row_that_is_a_pattern_is_printed_as_its_program_and_its_meaning(text):
+    message = evidence_from_message(text).messages[0]
+    assert printed_anew(message).startswith(f"{message.program}: ")
 
 
 def test_kinds_of_the_kernel_log_are_counted_without_their_lines():

@@ -200,7 +200,7 @@ def form_of(row_id: str, flat: str) -> list[Node]:
     """The form of a row that a squeezed text has, else its first, as its program prints it; empty
     for a row that has none.
     """
-    forms = [Template(form) for form in _forms(_columns().get(row_id, {"form": []}))]
+    forms = [Template(form) for form in _forms(_columns().get(row_id, {}))]
     fitting = [template for template in forms if template.pattern.search(flat)]
     for template in (*fitting, *forms):
         return template.nodes
@@ -251,7 +251,8 @@ def _anchors_of_rows() -> list[tuple[int, list[str]]]:
 
 
 def _forms(columns: Mapping[str, Any]) -> list[str]:
-    form = columns["form"]
+    """The forms of a row; none of a row whose message is read by a pattern."""
+    form = columns.get("form", [])
     return [form] if isinstance(form, str) else form
 
 
