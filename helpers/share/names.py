@@ -41,6 +41,12 @@ class Names:
         """A box by its public name, else by its place among the others."""
         return public.box(name) or self.of("box", name)
 
+    def group(self, name: Any) -> str:
+        """A group that everybody knows by its name, else by its place among the others."""
+        if name in public.GROUPS:
+            return str(name)
+        return self.of("group", name)
+
     def lines(self, text: str) -> str:
         """The lines of programs that a text names: ``your file 1, line 82``."""
         return "; ".join(dict.fromkeys(map(self.line, PLACE.finditer(text))))

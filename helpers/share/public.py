@@ -79,6 +79,13 @@ KINDS_OF_SOURCE = {
 CONTAINERS = frozenset(
     "none docker podman lxc lxc-libvirt systemd-nspawn apptainer singularity kubernetes oci wsl".split()
 )
+GROUPS = frozenset(
+    "root video render audio input kvm docker vboxsf users sudo wheel adm disk tty nogroup".split()
+)
+"""Groups that distributions and their packages make; any other is a name of its box's owner."""
+PROCESS_STATES = frozenset([*"RSDTtXxZKWPI", "zombie"])
+"""Letters of the kernel (fs/proc/array.c)."""
+FILE_MODE = re.compile(r"0?[0-7]{3,4}|[-bcdlps](?:[r-][w-][xsStT-]){3}")
 SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -167,6 +174,16 @@ def source_or_kind(text: str) -> str:
 def container(kind: str) -> str:
     """The kind of a container."""
     return known(kind, kind in CONTAINERS)
+
+
+def process_state(state: str) -> str:
+    """The state of a process by the kernel's letter."""
+    return known(state, state in PROCESS_STATES)
+
+
+def file_mode(mode: str) -> str:
+    """The mode of a file, in octal digits or in letters."""
+    return known(mode, FILE_MODE.fullmatch(mode))
 
 
 def is_number(value: object) -> bool:

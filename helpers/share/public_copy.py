@@ -29,7 +29,7 @@ CODES = frozenset(
     "cause confidence state status unit id kind key layer layers binding pci account".split()
 )
 """Fields whose texts are of a fixed list."""
-MEASURED = "number word holder pci driver state index native ends size".split()
+MEASURED = "number word holder pci driver index native ends size".split()
 """Classes of columns whose cells are numbers, addresses and words of the workbook."""
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
@@ -81,6 +81,7 @@ class PublicCopy:
                 changes[field.name] = self.of(value)
         if isinstance(fact, Holder):
             changes["name"] = self.names.of("process", fact.pid)
+            changes["state"] = public.process_state(fact.state)
         if isinstance(fact, LedgerRow) and not changes["words"]:
             changes["words"] = fact.kind.replace("_", " ")
         if isinstance(fact, Event):
@@ -130,6 +131,9 @@ class PublicCopy:
             "source": partial(_of_text, public.source_or_kind),
             "setting": partial(_of_text, public.setting),
             "value": partial(_of_text, public.setting_value),
+            "state": partial(_of_text, public.process_state),
+            "mode": partial(_of_text, public.file_mode),
+            "group": self.names.group,
             "process": partial(self.names.of, "process"),
             "line": partial(_of_text, self.names.lines),
         }

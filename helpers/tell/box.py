@@ -135,7 +135,7 @@ def access_table(bundle: Bundle) -> Shown:
         lines.append(
             f"This process: uid {who.uid}, groups {groups}, container {who.container}{namespace}"
         )
-    head = columns("device node:word, opens:word, mode:word, group:word")
+    head = columns("device node:word, opens:word, mode:mode, group:group")
     none = "No device node of a GPU is there."
     first = next((way.says for way in obstacles(bundle)), "Nothing is in the way")
     return Shown("Device nodes", head, rows, lines, none=none, result=first if rows else none)
