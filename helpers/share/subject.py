@@ -117,7 +117,8 @@ def subject_of(target: Path, whole: bool = False) -> Subject:
 
     if is_batch(target):
         return _of_batch(target, whole=whole)
-    raise ShareError(f"{target.name}: nothing to share; {EXPECTED}")
+    seen = "a pipe or a device" if target.exists() and not target.is_dir() else "nothing to share"
+    raise ShareError(f"{target.name}: {seen}; {EXPECTED}")
 
 
 def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
