@@ -21,11 +21,11 @@ MOST_TOKENS = {
     "look": 54_880,
     "rehearse": 17_890,
     "settings": 11_860,
-    "share": 10_300,
+    "share": 10_370,
     "tell": 31_980,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 386_940,
+    "TOTAL": 387_010,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -200,7 +200,7 @@ def test_no_text_passes_that_no_list_or_pattern_knows(text):
         ),
         (public.chip, f"NVIDIA {CODENAME} 4090", ""),
         (public.chip, "", ""),
-        (public.version, "6.17.4-200.fc42-ottoline", "6.17.4-200"),
+        (public.version, "6.17.4-200.fc42-ottoline", "6.17.4-200.fc42"),
         (public.version, "2.10.0a0+rocm7.10.0a20251015", "2.10.0a0+rocm7.10.0"),
         (public.version, "custom", ""),
         (public.distribution, "Ubuntu 24.04.1 LTS (eagle)", "Ubuntu 24.04.1"),

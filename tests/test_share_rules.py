@@ -3,6 +3,7 @@
 import pytest
 
 from helpers.judge.evidence import CaseEvidence
+from helpers.share import public
 from helpers.share.public_copy import PublicCopy
 
 
@@ -42,3 +43,59 @@ def test_a_group_that_its_owner_made_is_numbered(group):
 )
 def test_what_no_kernel_prints_stays(rule, cell):
     assert passes(rule, cell) == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        (public.chip, "NVIDIA RTX 5000 Ada Generation"),
+        (public.chip, "NVIDIA RTX PRO 5000 Blackwell Workstation Edition"),
+        (public.chip, "NVIDIA A30-PCIE-24GB MIG 1g.6gb"),
+        (public.chip, "Intel(R) Xeon(R) Gold 5318Y CPU @ 2.10GHz"),
+        (public.chip, "11th Gen Intel(R) Core(TM) i5-11400F"),
+        (public.chip, "AMD Ryzen Threadripper PRO 3955WX 16-Cores"),
+        (public.chip, "AMD Ryzen 7 7800X3D 8-Core Processor"),
+        (public.chip, "Apple M2 Ultra"),
+        (public.version, "6.5.0-1018-azure"),
+        (public.version, "6.8.0-1009-nvidia-lowlatency"),
+        (public.version, "5.14.0-362.8.1.el9_3.x86_64"),
+        (public.version, "6.1.0-18-cloud-amd64"),
+        (public.version, "5.15.153.1-microsoft-standard-WSL2"),
+        (public.version, "2.7.0a0+ecf3bae40a.nv25.02"),
+        (public.version, "2.10.0.dev20251012+cu130"),
+        (public.version, "2.8.0+rocm6.4"),
+        (public.distribution, "Linux Mint 21.3"),
+        (public.setting_value, "gfx90a;gfx1201"),
+        (public.setting_value, "0,3"),
+        (public.setting_value, "33554432"),
+    ],
+)
+def test_names_of_models_releases_and_settings_stay_whole(rule, name):
+    assert rule(name) == name
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "passing"),
+    [
+        (public.chip, "Max", ""),
+        (public.chip, "Radeon 31009447", ""),
+        (public.chip, "Radeon Plover 8060", ""),
+        (public.version, "6.8.0-31009447-generic", "6.8.0"),
+        (public.version, "31009447.1.2", ""),
+        (public.version, "10.44.7.19", ""),
+        (public.version, "2.9.0+cu31009447", "2.9.0"),
+        (public.version, "2.9.0.dev31009447", "2.9.0"),
+        (public.distribution, "Ubuntu 31009447", "Ubuntu"),
+        (public.distribution, "Rocky Linux 9.31009447", "Rocky Linux"),
+        (public.setting_value, "31009447", ""),
+        (public.setting_value, "gfx90a;gfx31e7", ""),
+        (public.setting_value, "max_split_size_mb:31009447", ""),
+        (
+            public.kernel_parameters,
+            "ttm.pages_limit=31009447 ttm.pages_limit=4194304",
+            "ttm.pages_limit=4194304",
+        ),
+    ],
+)
+def test_what_is_no_model_release_or_setting_of_anybody_stays(rule, text, passing):
+    assert rule(text) == passing

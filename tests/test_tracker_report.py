@@ -87,7 +87,7 @@ def test_what_the_bundle_tells_stands_in_the_fields():
         "`7.0.2`",
         "PyTorch version: 2.10.0a0+rocm7.10.0",
         "ROCK-Kernel-Driver",
-        "Kernel: 6.17.4-200\n",
+        "Kernel: 6.17.4-200.fc42.x86_64\n",
         "it names gfx1151",
         "process-1",
     ):

@@ -18,32 +18,50 @@ from helpers.settings.table import CONF_NAMES, OPTIONS, PARAMETERS, VARIABLES
 
 LARGEST = 1 << 60
 MOST_SOURCES = 4
-CHIP_WORDS = re.compile(
-    r"AMD|NVIDIA|Intel|Ryzen|EPYC|Threadripper|Xeon|Core|Radeon|Instinct|GeForce|Quadro|Tesla"
-    r"|Platinum|Gold|Silver|Graphics|Processor|CPU|GPU|GB|MI|RTX|GTX|RX|PRO|XTX?|Ti|SUPER|AI|MAX|Laptop"
-    r"|SXM\d?|PCIe|NVL|HBM\d\w?|OAM|w|R|TM",
+CHIP_BRAND = re.compile(
+    r"(?:\d\dth Gen )?(?:AMD|NVIDIA|Intel|Apple|Ampere|Neoverse|Radeon|GeForce|Quadro|Tesla|RTX)\b",
     re.IGNORECASE,
 )
-CHIP_NUMBER = re.compile(r"[A-Z]{0,2}\d{1,5}[A-Z]{0,3}\d?", re.IGNORECASE)
+CHIP_WORD = re.compile(
+    r"AMD|NVIDIA|Intel|Apple|Ampere|Ryzen|EPYC|Threadripper|Xeon|Core|Ultra|Altra|Neoverse|Radeon"
+    r"|Instinct|GeForce|Quadro|Tesla|Platinum|Gold|Silver|Bronze|Celeron|Pentium|Graphics|Processor"
+    r"|CPU|GPU|GB|MI|RTX|GTX|RX|PRO|XTX?|Ti|SUPER|AI|MAX|Laptop|Mobile|Gen|with|w|R|TM|@|Q|MIG|TITAN|VII"
+    r"|Ada|Generation|Blackwell|Workstation|Server|Edition|SXM\d?|PCIe|NVL|HBM\d\w?|OAM|GRE|Cores"
+    r"|\d\.\d\dGHz|\dg\.\d{1,3}gb|\d\dth|i[3579]|[A-Z]{0,2}(?:1[0-4])?\d{1,3}[A-Z]{0,3}\d?"
+    r"|[A-Z]{0,2}[1-9]\d{3}(?:X3D|[A-Z]{0,3}\d?)",
+    re.IGNORECASE,
+)
 DISTRIBUTION = re.compile(
     r"(?:Ubuntu|Debian GNU/Linux|Fedora Linux|Arch Linux|AlmaLinux|Rocky Linux|CentOS Stream"
-    r"|Red Hat Enterprise Linux|openSUSE Leap|openSUSE Tumbleweed)(?: \d+(?:\.\d+)*)?"
+    r"|Red Hat Enterprise Linux|openSUSE (?:Leap|Tumbleweed|MicroOS)|SUSE Linux Enterprise Server"
+    r"|Linux Mint|Pop!_OS|NixOS|CachyOS|EndeavourOS|Garuda Linux|Manjaro Linux|Kali GNU/Linux"
+    r"|Gentoo|Amazon Linux|SteamOS|Bazzite|Pardus GNU/Linux)\b(?: \d\d?(?:\.\d\d?){0,2}(?![.\d]))?"
 )
 VERSION = re.compile(
-    r"\d+(?:\.\d+)+(?:-\d+)?(?:(?:a|b|rc|\.dev)\d+)?(?:\+(?:rocm|cu)\d+(?:\.\d+)*|\+cpu)?"
+    r"\d{1,4}(?:\.\d{1,5}){1,2}(?!\d)(?:\.\d{1,3}(?=-microsoft)|(?!\.\d))"
+    r"(?:(?:a|b|rc)\d{1,3}|\.dev20\d\d[01]\d[0-3]\d)?(?!\d)"
+    r"(?:\+(?:rocm\d\d?(?:\.\d\d?){1,2}|cu\d{2,3}|cpu|deb\d\d|git[0-9a-f]{7,12}"
+    r"|[0-9a-f]{7,12}(?=\.nv\d\d\.\d\d\b))(?!\d))?(?:\.nv\d\d\.\d\d\b)?"
+    r"(?:-\d{1,5}(?:\.\d{1,3}){0,3}(?!\.?\d))?"
+    r"(?:\.(?:el\d\d?(?:_\d\d?)?|fc\d\d|amzn20\d\d)(?:\.(?:x86_64|aarch64))?\b)?"
+    r"(?:-(?:generic|lowlatency|aws|azure|gcp|oem|nvidia|64k|cloud|amd64|arm64|rt|lts|hardened"
+    r"|zen\d?|arch\d\d?|\d\d?|cachyos|MANJARO|pve|default|microsoft|standard|WSL2|tegra|raspi"
+    r"|liquorix|xanmod\d)\b){0,4}"
 )
+GFX = re.compile(r"gfx(?:[678]0\d|810|90[0-9ac]|94[0-2]|950|10[13][0-6]|11[057][0-3]|12[05][01])")
+"""The instruction sets of AMD GPUs that LLVM knows (AMDGPUUsage)."""
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
 PARAMETER_NAMES = frozenset(f"{row.module}.{row.name}" for row in PARAMETERS)
 SETTING_NAMES = PARAMETER_NAMES.union(VARIABLES, CONF_NAMES)
-KERNEL_WORD = re.compile(rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=-?\d{{1,18}}")
+KERNEL_WORD = re.compile(rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=(-?\d{{1,12}})")
 IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})
-SWITCH = r"True|False|native|cudaMallocAsync|\d{1,18}(?:\.\d{1,18})?"
+SWITCH = r"True|False|native|cudaMallocAsync|\d{1,6}(?:\.\d{1,4})?"
 ALLOCATOR_WORD = re.compile(
     rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}|\[[\d:,>]{{1,80}}\]))(?=,|$)"
 )
 VALUE = re.compile(
-    rf"-?\d{{1,20}}|{SWITCH}|default|\d{{1,3}}(?:,\d{{1,3}})*|\d{{1,3}}(?:\.\d{{1,3}}){{1,2}}"
-    r"|gfx[0-9a-f]{3,4}(?:[;,]gfx[0-9a-f]{3,4})*"
+    r"-?\d{1,4}|True|False|native|cudaMallocAsync|default|\d{1,3}(?:,\d{1,3})*"
+    rf"|\d{{1,3}}(?:\.\d{{1,3}}){{1,2}}|{GFX.pattern}(?:[;,]{GFX.pattern})*"
 )
 KERNEL_FILE = re.compile(
     r"/proc/(?:meminfo|cpuinfo|modules|swaps|version|driver/nvidia/version)"
@@ -93,12 +111,9 @@ PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 def chip(name: str) -> str:
     """The name of a processor or a card, where each word of it is one that chips have."""
     words = re.findall(r"[^\s/()+-]+", name)
-    if not any(map(CHIP_WORDS.fullmatch, words)):
-        return ""
-    for word in words:
-        if not CHIP_WORDS.fullmatch(word) and not CHIP_NUMBER.fullmatch(word):
-            return ""
-    return " ".join(name.split())
+    return known(
+        " ".join(name.split()), CHIP_BRAND.match(name) and all(map(CHIP_WORD.fullmatch, words))
+    )
 
 
 def known(text: str, is_known: object) -> str:
@@ -128,8 +143,17 @@ def distribution(text: str) -> str:
 
 def kernel_parameters(command_line: str) -> str:
     """The parameters of a kernel command line that concern a GPU's memory, with their numbers."""
-    words = command_line.split()
-    return " ".join(word for word in words if word in IOMMU or KERNEL_WORD.fullmatch(word))
+    words = []
+    for word in command_line.split():
+        match = KERNEL_WORD.fullmatch(word)
+        if word in IOMMU or (match and is_switch_or_size(match[1])):
+            words.append(word)
+    return " ".join(words)
+
+
+def is_switch_or_size(digits: str) -> bool:
+    """Whether a setting can have the number: a small one, or a size in pages of 256 to a MiB."""
+    return len(digits) < 6 or int(digits) % 256 == 0
 
 
 def allocator_settings(value: str) -> str:
@@ -144,7 +168,8 @@ def setting(name: str) -> str:
 
 def setting_value(value: str) -> str:
     """The value of a setting: a number, a switch, or the allocator's text."""
-    if VALUE.fullmatch(value):
+    is_size = re.fullmatch(r"\d{6,12}", value) and is_switch_or_size(value)
+    if is_size or VALUE.fullmatch(value):
         return value
     return allocator_settings(value)
 

@@ -17,13 +17,11 @@ from helpers.tell.message import printed_anew
 from helpers.tell.render import render
 from helpers.tell.verdict import label
 
-from . import box_facts, verdict_facts
+from . import box_facts, public, verdict_facts
 from .public_copy import PublicCopy
 from .verdict_facts import TABLE
 
 TRACKERS = tuple(TABLE["trackers"])
-GFX = re.compile("gfx[0-9a-f]{3,4}")
-"""The name of an instruction set of AMD GPUs."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def issue_text(tracker: str, case: Case) -> str:
     views = []
     if case.bundle is not None:
         names = (agent.name.show() for agent in rocm.agents(case.bundle))
-        agents = list(filter(GFX.fullmatch, names))
+        agents = list(filter(public.GFX.fullmatch, names))
         views = box_facts.report_views(case.bundle, PublicCopy(case.evidence))
     text = render(
         "issue.md.j2",

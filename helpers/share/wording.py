@@ -32,7 +32,8 @@ ALONE = re.compile(r"[\"'}]\W*([a-z][\w-]*)\W*[\"'{]|\b([a-z]\w*):(?:word|number
 FORMS = (
     public.PCI_ADDRESS.pattern,
     r"\b(?:process|box)-\d+|\byour file \d+, line \d+|\bcell \d+, line \d+",
-    r"\b(?:card|renderD|gfx)[0-9a-f]{1,4}\b",
+    r"\b(?:card|renderD)\d{1,3}\b",
+    rf"\b{public.GFX.pattern}\b",
     r"\b0x[0-9a-f]{1,16}\b",
     r"(?<![\w.])\d{1,18}(?:\.\d{1,9}){0,2}(?: ?[KMGT]i?B)?(?!\w|\.\d)",
 )
