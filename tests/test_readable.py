@@ -21,11 +21,11 @@ MOST_TOKENS = {
     "look": 54_880,
     "rehearse": 17_890,
     "settings": 11_860,
-    "share": 10_370,
+    "share": 10_760,
     "tell": 31_980,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 387_010,
+    "TOTAL": 387_400,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

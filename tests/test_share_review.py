@@ -370,7 +370,7 @@ def typed_output(view):
 
 
 def test_the_typed_results_of_ones_own_notebook_are_on_its_page_and_its_words_are_not(tmp_path):
-    head = columns("settings:value, verdict:word, peak:number:bytes, kestrel:number, note")
+    head = columns("settings:value, verdict:word, memory:number:bytes, kestrel:number, note")
     rows = [
         ["expandable_segments:True", "effective", 3 << 30, 77123, "osprey"],
         ["gannet:1", "gannet bay", 1 << 30, 77124, "osprey"],

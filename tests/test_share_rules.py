@@ -2,9 +2,12 @@
 
 import pytest
 
+from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence
 from helpers.share import public
 from helpers.share.public_copy import PublicCopy
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 
 def passes(rule, cell):
@@ -99,3 +102,70 @@ def test_names_of_models_releases_and_settings_stay_whole(rule, name):
 )
 def test_what_is_no_model_release_or_setting_of_anybody_stays(rule, text, passing):
     assert rule(text) == passing
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "Delta",
+        "Oracle",
+        "Shell",
+        "Max",
+        "oracle",
+        "v100-node-4",
+        "render-node",
+        "gfx90a-cluster",
+        "0x51d2c9e4aa41f7b3",
+        "KFD bank 31009447",
+        "4090:44:61.2",
+        "0000:03:gfx90a",
+        "redis://sigma:pw@cache4.team:6379/0",
+        "card@host",
+        "004930123456",
+    ],
+)
+def test_no_name_passes_as_a_word_of_a_view(cell):
+    assert passes("word", cell) == ""
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "sysfs VRAM",
+        "KFD bank",
+        "not allowed",
+        "0000:0a:00.0",
+        "effective",
+        "16.50 GiB",
+        "/dev/kfd",
+        "ttm.pages_limit",
+    ],
+)
+def test_the_workbooks_own_words_pass_in_a_view(cell):
+    assert passes("word", cell) == cell
+
+
+@pytest.mark.parametrize(
+    "name", ["redis://sigma:pw@cache4.team:6379/0", "31009447", "rtx-5083", "a/b", "Oracle"]
+)
+def test_a_column_whose_heading_is_none_of_ours_is_left_out(name):
+    view = Shown("x", [Column("layer", passes="word"), Column(name, passes="number")], [["GTT", 4]])
+    passing = view.passing(PublicCopy(CaseEvidence()).rules)
+    assert [column.name for column in passing.columns] == ["layer"]
+
+
+@pytest.mark.parametrize("process", ["sigma-31009447", "oracle", "python3"])
+def test_a_line_of_the_kernel_is_printed_anew_without_the_name_in_it(process):
+    line = (
+        f"Memory cgroup out of memory: Killed process 2718 ({process}) total-vm:9kB, anon-rss:7kB"
+    )
+    copy = PublicCopy(CaseEvidence()).of(seen(line, "text", "dmesg"))
+    assert "kernel killed a process" in copy.value
+    assert process not in copy.value
+    assert "2718" not in copy.value
+
+
+def test_the_number_of_a_process_is_replaced_in_a_sentence_and_its_size_stays():
+    copies = PublicCopy(CaseEvidence())
+    assert copies.text("process 31009447 has 1.50 GiB") == "process-1 has 1.50 GiB"
+    assert copies.text("this process 1.50 GiB") == "this process 1.50 GiB"

@@ -105,7 +105,7 @@ PROCESS_STATES = frozenset([*"RSDTtXxZKWPI", "zombie"])
 """Letters of the kernel (fs/proc/array.c)."""
 FILE_MODE = re.compile(r"0?[0-7]{3,4}|[-bcdlps](?:[r-][w-][xsStT-]){3}")
 SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
-PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 def chip(name: str) -> str:

@@ -15,6 +15,7 @@ from helpers.ground.shapes import NOT_AVAILABLE, Reading, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import LedgerRow
+from helpers.look import kernel_log
 from helpers.look.gpus import gpus
 from helpers.look.holders import Holder
 from helpers.look.kernel_log import Event
@@ -23,7 +24,7 @@ from helpers.tell.values import Rule
 
 from . import public
 from .names import PLACE, Names
-from .wording import is_ours
+from .wording import is_heading, is_ours
 
 CODES = frozenset(
     "cause confidence state status unit id kind key layer layers binding pci account".split()
@@ -31,6 +32,7 @@ CODES = frozenset(
 """Fields whose texts are of a fixed list."""
 MEASURED = "number word holder pci driver index native ends size".split()
 """Classes of columns whose cells are numbers, addresses and words of the workbook."""
+PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)")
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
 
@@ -53,12 +55,16 @@ class PublicCopy:
     def text(self, text: object) -> str:
         """A text in the workbook's own words, with numbers in place of names; else nothing."""
         spoken = PLACE.sub(self.names.line, str(text))
+        spoken = PROCESS.sub(self._process, spoken)
         for name, number in self._replaced.items():
             spoken = spoken.replace(name, number)
         if not public.chip(spoken) and not is_ours(spoken):
             return ""
         self.said.add(str(text))
         return spoken
+
+    def _process(self, number: re.Match[str]) -> str:
+        return self.names.of("process", int(number[1]))
 
     def of(self, fact: Any) -> Any:
         """A copy of a fact and of the facts in it; of a list without what became nothing."""
@@ -96,7 +102,10 @@ class PublicCopy:
             return copy
         if not reading.ok:
             return replace(copy, why=self.text(reading.why) or NOT_READ)
+        events = kernel_log.parse(str(reading.value))
         words = self.text(reading.value)
+        if events:  # a line of the kernel, in which any word may be a name
+            words = "; ".join(map(self._printed_anew, events))
         if words:
             return replace(copy, value=words)
         return replace(copy, value=None, status=NOT_AVAILABLE, why=NOT_SHOWN)
@@ -107,7 +116,7 @@ class PublicCopy:
         for name, value in event.facts.items():
             if name.endswith("_bytes"):
                 says.append(f"{name[:-6].replace('_', ' ')} {show_bytes(int(value))}")
-            elif isinstance(value, int) or re.fullmatch("0x[0-9a-fA-F]{1,16}", value):
+            elif isinstance(value, int) or re.fullmatch("0x[0-9a-fA-F]{1,13}", value):
                 says.append(f"{name.replace('_', ' ')} {value}")
         return "; ".join(filter(None, says))
 
@@ -126,6 +135,7 @@ class PublicCopy:
         """What each class of column lets through of a cell."""
         return {
             **dict.fromkeys(MEASURED, self._measured),
+            "heading": is_heading,
             "chip": partial(_of_text, public.chip),
             "version": partial(_of_text, public.version),
             "source": partial(_of_text, public.source_or_kind),

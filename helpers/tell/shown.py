@@ -130,7 +130,7 @@ class Shown:
         """
         places = []
         for place, column in enumerate(self.columns):
-            if column.passes in rules and (not column.name or rules["word"](column.name)):
+            if column.passes in rules and (not column.name or rules["heading"](column.name)):
                 places.append(place)
         columns = [self.columns[place] for place in places]
         cells = []
