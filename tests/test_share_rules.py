@@ -4,6 +4,7 @@ import pytest
 
 from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence
+from helpers.look.gpus import Pool
 from helpers.share import public
 from helpers.share.public_copy import PublicCopy
 from helpers.tell.shown import Shown
@@ -88,6 +89,7 @@ def test_names_of_models_releases_and_settings_stay_whole(rule, name):
         (public.version, "10.44.7.19", ""),
         (public.version, "2.9.0+cu31009447", "2.9.0"),
         (public.version, "2.9.0.dev31009447", "2.9.0"),
+        (public.version, "2.9.0a0+git31009447", "2.9.0a0"),
         (public.distribution, "Ubuntu 31009447", "Ubuntu"),
         (public.distribution, "Rocky Linux 9.31009447", "Rocky Linux"),
         (public.setting_value, "31009447", ""),
@@ -169,3 +171,8 @@ def test_the_number_of_a_process_is_replaced_in_a_sentence_and_its_size_stays():
     copies = PublicCopy(CaseEvidence())
     assert copies.text("process 31009447 has 1.50 GiB") == "process-1 has 1.50 GiB"
     assert copies.text("this process 1.50 GiB") == "this process 1.50 GiB"
+
+
+def test_an_address_that_no_card_has_is_on_no_figure():
+    pool = Pool("31009447:01:00.0", "nvidia-smi", *3 * [seen(4 << 30, "bytes", "nvidia-smi")])
+    assert PublicCopy(CaseEvidence()).of(pool).pci == ""

@@ -40,8 +40,8 @@ DISTRIBUTION = re.compile(
 VERSION = re.compile(
     r"\d{1,4}(?:\.\d{1,5}){1,2}(?!\d)(?:\.\d{1,3}(?=-microsoft)|(?!\.\d))"
     r"(?:(?:a|b|rc)\d{1,3}|\.dev20\d\d[01]\d[0-3]\d)?(?!\d)"
-    r"(?:\+(?:rocm\d\d?(?:\.\d\d?){1,2}|cu\d{2,3}|cpu|deb\d\d|git[0-9a-f]{7,12}"
-    r"|[0-9a-f]{7,12}(?=\.nv\d\d\.\d\d\b))(?!\d))?(?:\.nv\d\d\.\d\d\b)?"
+    r"(?:\+(?:rocm\d\d?(?:\.\d\d?){1,2}|cu\d{2,3}|cpu|deb\d\d|git(?=\d{0,11}[a-f])[0-9a-f]{7,12}"
+    r"|(?=\d{0,11}[a-f])[0-9a-f]{7,12}(?=\.nv\d\d\.\d\d\b))(?!\d))?(?:\.nv\d\d\.\d\d\b)?"
     r"(?:-\d{1,5}(?:\.\d{1,3}){0,3}(?!\.?\d))?"
     r"(?:\.(?:el\d\d?(?:_\d\d?)?|fc\d\d|amzn20\d\d)(?:\.(?:x86_64|aarch64))?\b)?"
     r"(?:-(?:generic|lowlatency|aws|azure|gcp|oem|nvidia|64k|cloud|amd64|arm64|rt|lts|hardened"

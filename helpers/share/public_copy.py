@@ -27,7 +27,7 @@ from .names import PLACE, Names
 from .wording import is_heading, is_ours
 
 CODES = frozenset(
-    "cause confidence state status unit id kind key layer layers binding pci account".split()
+    "cause confidence state status unit id kind key layer layers binding account".split()
 )
 """Fields whose texts are of a fixed list."""
 MEASURED = "number word holder pci driver index native ends size".split()
