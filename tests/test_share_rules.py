@@ -91,6 +91,8 @@ def test_names_of_models_releases_and_settings_stay_whole(rule, name):
         (public.version, "2.9.0.dev31009447", "2.9.0"),
         (public.version, "2.9.0a0+git31009447", "2.9.0a0"),
         (public.distribution, "Ubuntu 31009447", "Ubuntu"),
+        (public.source, "/sys/class/drm/card31009447/device/mem_info_vram_used", ""),
+        (public.source, "/opt/rocm-31009447/.info/version", ""),
         (public.distribution, "Rocky Linux 9.31009447", "Rocky Linux"),
         (public.setting_value, "31009447", ""),
         (public.setting_value, "gfx90a;gfx31e7", ""),

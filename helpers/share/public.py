@@ -65,9 +65,9 @@ VALUE = re.compile(
 )
 KERNEL_FILE = re.compile(
     r"/proc/(?:meminfo|cpuinfo|modules|swaps|version|driver/nvidia/version)"
-    r"|/sys/class/drm/card\d+/device/mem_info_(?:vram|vis_vram|gtt|preempt)_(?:total|used)"
-    r"|/sys/class/kfd/kfd/topology/nodes/\d+/(?:properties|mem_banks/\d+/properties)"
-    r"|/opt/rocm[\d.-]*/\.info/version(?:-dev)?|/sys/module/amdgpu/version"
+    r"|/sys/class/drm/card\d{1,3}/device/mem_info_(?:vram|vis_vram|gtt|preempt)_(?:total|used)"
+    r"|/sys/class/kfd/kfd/topology/nodes/\d{1,3}/(?:properties|mem_banks/\d{1,2}/properties)"
+    r"|/opt/rocm(?:-\d{1,2}(?:\.\d{1,2}){1,2})?/\.info/version(?:-dev)?|/sys/module/amdgpu/version"
     r"|/sys/fs/cgroup/memory\.(?:max|high|current|peak)"
     rf"|/sys/module/(?:{'|'.join(f'{row.module}/parameters/{row.name}' for row in PARAMETERS)})"
 )
