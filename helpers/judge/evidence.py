@@ -16,7 +16,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.figures import Figure, figures_of
 from helpers.look.files import json_of
 from helpers.look.message import Message, of_device
-from helpers.look.messages import read_message, without_footers
+from helpers.look.messages import read_message, without_footers, without_own_notes
 from helpers.look.printed import split_printed, unanswered
 from helpers.look.text_file import encoding, ends
 
@@ -155,6 +155,7 @@ def evidence_from_message(text: str) -> CaseEvidence:
     Never raises; ``unused`` says what could not be used.
     """
     text, left_out = ends(text)
+    text = without_own_notes(text)
     reading = read_message(text)
     shown = _cut(text, reading.messages)
     rest, printed = split_printed(shown)

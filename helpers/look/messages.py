@@ -75,6 +75,23 @@ def without_footers(text: str) -> str:
     return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
 
 
+_OWN_NOTE = re.compile(
+    r"^python3 -m helpers:(?: .*(?:\n {2}\S.*)*|\n(?:.*\n){0,120}?(?=python3 -m helpers: ))",
+    re.MULTILINE,
+)
+"""A note of this workbook with the lines that it is wrapped to (commands/use.py), or its answer
+under that name, up to the next note.
+"""
+
+
+def without_own_notes(text: str) -> str:
+    """The text with what this workbook printed into it blanked: a rehearsal's notes are no
+    evidence of what they say. Its length and its line breaks stay.
+    """
+    spans = [note.span() for note in _OWN_NOTE.finditer(text)]
+    return blanked(text, spans, lambda character: "\n" if character == "\n" else " ")
+
+
 class _Placed(NamedTuple):
     """A failure and its place in the text; ``squeezed`` is None for a line read by itself."""
 
