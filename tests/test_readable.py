@@ -17,15 +17,15 @@ MOST_TOKENS = {
     "face": 6_100,
     "fits": 17_390,
     "ground": 11_090,
-    "judge": 53_490,
-    "look": 54_880,
+    "judge": 53_500,
+    "look": 54_940,
     "rehearse": 17_890,
     "settings": 11_860,
     "share": 10_680,
     "tell": 31_980,
     "trials": 31_810,
     "vpoc": 16_130,
-    "TOTAL": 387_320,
+    "TOTAL": 387_390,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
