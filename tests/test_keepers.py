@@ -44,6 +44,7 @@ def keeper_of(name):
 @pytest.fixture(autouse=True)
 def room_for_every_keeper(monkeypatch):
     monkeypatch.setattr(keepers, "MOST_KEEPERS", 10_000)
+    monkeypatch.setattr(keepers, "MOST_OBJECTS", 100_000_000)
     monkeypatch.setattr(keepers, "LONGEST_S", 60.0)
 
 
