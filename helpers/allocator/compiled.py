@@ -33,6 +33,7 @@ from helpers.allocator import (
     stream_map,
     trace,
 )
+from helpers.allocator.machine_code import kept
 from helpers.allocator.memory import ALLOCATOR, TABLES
 from helpers.settings import in_force
 
@@ -84,14 +85,6 @@ def namespace() -> dict[str, Any]:
             elif isinstance(body, FunctionType) and body.__module__ == module.__name__:
                 space[name] = function(FunctionType(body.__code__, space, name))
     return space
-
-
-def kept(body: Callable[..., Any], **options: Any) -> Any:
-    """Compile, and keep the code for other processes where there is a folder to write to."""
-    try:
-        return njit(body, cache=True, **options)
-    except RuntimeError:  # numba finds no such folder
-        return njit(body, **options)
 
 
 _advance = namespace()["advance"]

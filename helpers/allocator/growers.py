@@ -247,8 +247,9 @@ def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | N
         best = _joining_graphs(rows)
     else:
         best = []
-    longest = max(best, key=_graphs_it_joins, default=None)
-    return None if longest is None else _shown(longest)
+    if not best:
+        return None
+    return _shown(max(best, key=_graphs_it_joins))
 
 
 def _graphs_it_joins(row: dict[str, Any]) -> tuple[int, int, bool, int]:

@@ -116,7 +116,7 @@ def scan(data: bytes, most_opcodes: int) -> Scan:
 def _compiled() -> Any:
     """The scan as machine code, kept where numba keeps it; None without numba."""
     try:
-        from helpers.allocator.compiled import kept
+        from helpers.allocator.machine_code import kept
     except ImportError:
         return None
     return kept(follow, boundscheck=True)

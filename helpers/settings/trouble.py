@@ -148,13 +148,15 @@ class _Process:
 
     def _replaced(self) -> list[tuple[Facts, Facts]]:
         """Each text of a variable of the allocator with the text that came in its place."""
-        started = [{"name": name, "value": text} for name, text in self.at_import.items()]
+        earlier: dict[str, Facts] = {
+            name: {"name": name, "value": text} for name, text in self.at_import.items() if text
+        }
         pairs = []
-        for at, later in enumerate(self.assignments):
-            earlier = [*started, *self.assignments[:at]]
-            of_this = [row for row in earlier if row["name"] == later["name"] and row["value"]]
-            if of_this:
-                pairs.append((of_this[-1], later))
+        for later in self.assignments:
+            if later["name"] in earlier:
+                pairs.append((earlier[later["name"]], later))
+            if later["value"]:
+                earlier[later["name"]] = later
         return pairs
 
     def not_read(self) -> SettingsTrouble | None:

@@ -43,12 +43,12 @@ def _gradients_are_recorded(torch: Any) -> bool:
 
 
 def _modules(torch: Any) -> list[Any]:
-    kind = torch.nn.Module
-    return [candidate for candidate in gc.get_objects() if issubclass(type(candidate), kind)]
+    objects = gc.get_objects()
+    return [candidate for candidate in objects if issubclass(type(candidate), torch.nn.Module)]
 
 
 def _parts(module: Any) -> int:
-    return sum(1 for _ in module.modules())
+    return len(list(module.modules()))
 
 
 def _has_checkpointing(module: Any) -> bool:

@@ -118,7 +118,7 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
     if walk.complete and not gc.isenabled():
         unreached = [storage for storage in storages.values() if storage.address in sizes]
         keepers += _in_circles(_referred_to(unreached))
-        keepers.sort(key=lambda keeper: -keeper.bytes)
+    keepers.sort(key=lambda keeper: -keeper.bytes)
     smaller = [keeper for keeper in keepers[MOST_KEEPERS:] if keeper.graphs]
     named = keepers[:MOST_KEEPERS] + smaller[:MOST_KEEPERS]
     _find_lines(named)
@@ -366,7 +366,7 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
             counted.add(storage.address)
             keeper.bytes += storage.bytes
             keeper.addresses.append(storage.address)
-    return sorted(keepers.values(), key=lambda keeper: -keeper.bytes)
+    return list(keepers.values())
 
 
 def _referred_to(storages: list[Storage]) -> dict[int, int]:

@@ -158,9 +158,9 @@ class Recorder:
         whether its gradient checkpointing has an effect.
         """
         try:
-            self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
             self.facts["keepers"] = keepers_of(self.torch)
             self.facts["cells"] = cells()
+            self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
         except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the program must go on
             self.note(f"who keeps the tensors could not be found out: {words(error)}")
 
