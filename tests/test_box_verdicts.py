@@ -56,10 +56,48 @@ def test_near_capacity_with_stranded_memory_shows_both_and_names_the_rehearsal_a
     assert "not caused by it" in verdict.summary
 
 
-def test_a_box_without_a_gpu_is_told_to_look_for_one_and_not_for_its_driver():
+def test_a_box_without_a_gpu_is_told_what_can_be_done_there_and_not_to_load_a_driver():
     verdict = judged("cpu-only")
-    assert "PCI bus" in verdict.title and "driver" not in verdict.next_step.what
-    assert "dmesg" not in verdict.next_step.command
+    assert verdict.title == "No GPU on this machine"
+    assert "driver" not in verdict.next_step.what
+    for verb in ("rehearse", "fits", "diagnose --message", "lspci"):
+        assert verb in verdict.next_step.command
+
+
+KILL = "[ 700.0] Out of memory: Killed process 4242 (firefox) total-vm:9kB, anon-rss:8kB"
+
+
+def test_without_a_gpu_an_old_kill_is_a_side_note_with_its_time_and_a_text_about_one_is_answered():
+    host = json.dumps({"page_size": 4096, "boot_id": "b", "up_s": 1000}) + "\n"
+    verdict = judged("cpu-only", dmesg=KILL, host=host)
+    assert (verdict.title, verdict.confidence) == ("No GPU on this machine", "confirmed")
+    assert "not caused by it" in verdict.summary
+    assert "5 min before the look" in verdict.summary
+    bundle = changed("cpu-only", dmesg=KILL, host=host, message="Killed process 4242 (firefox)")
+    assert diagnose(evidence_from_bundle(bundle)).cause == "host-oom"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "vendor", "title"),
+    [
+        ("6.1.0", "0x8086", "No AMD or NVIDIA GPU on this machine; its display is PCI 8086:46a6"),
+        ("5.15.148-tegra", "0x8086", "No problem found"),
+    ],
+)
+def test_a_machine_with_another_display_or_a_gpu_that_is_on_no_bus_is_not_called_one_without(
+    kernel, vendor, title
+):
+    display = {"pci": "0000:00:02.0", "vendor": vendor, "device": "0x46a6", "class": "0x030000"}
+    changes = {"pci_devices": lines(display), "/proc/version": f"Linux version {kernel} #1"}
+    assert judged("cpu-only", **changes).title == title
+
+
+def test_what_a_captured_box_says_of_its_host_is_not_asked_for_again():
+    verdict = judged("cuda-healthy", dmesg=KILL)
+    assert verdict.cause == "host-oom"
+    assert "58.00 GiB of 64.00 GiB of RAM available" in verdict.next_step.what
+    assert "meminfo" not in verdict.next_step.command
+    assert not any("free -m" in row.how for row in verdict.missing)
 
 
 # -- the build of torch ---------------------------------------------------------------------------

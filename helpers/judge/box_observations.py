@@ -24,6 +24,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.holders import Holder, numbered_by_host, one_each
 from helpers.look.machine import machine
+from helpers.look.pci import pci_devices
 from helpers.look.processes import processes
 
 OBSERVATION_OF_OBSTACLE = {
@@ -51,6 +52,9 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
         *host_limit_observations(evidence, bundle),
         *kernel_observations(evidence, bundle),
     ]
+    is_about_the_machine = not (evidence.error_text.strip() or evidence.messages)
+    if is_about_the_machine and any(o.name == "no-gpu" for o in observations):
+        observations = [*map(_aside, observations), *_without_gpu(bundle)]
     constructed = {item.id for item in bundle.items if item.constructed}
     constructed |= {item.source for item in bundle.items if item.constructed}
     return [
@@ -61,6 +65,28 @@ def box_observations(evidence: CaseEvidence, bundle: Bundle) -> list[Observation
 
 def _observed(name: str, reading: Reading, says: str, proof: bool = False) -> Observation:
     return Observation(name, reading, says, "bundle", hard=True, proof=proof)
+
+
+def _aside(observation: Observation) -> Observation:
+    """A kill by the kernel as something noted: it explains no GPU that is not there."""
+    if observation.name == "killed":
+        return replace(observation, name="noted", proof=False)
+    return observation
+
+
+def _without_gpu(bundle: Bundle) -> Iterator[Observation]:
+    """What a machine without a GPU has: the display of another maker, RAM, its limit."""
+    for device in pci_devices(bundle):
+        if device.is_gpu:
+            place = f"PCI {device.vendor_id[-4:]}:{device.device_id[-4:]}"
+            reading = seen(place, "text", "pci_devices")
+            yield _observed("other-display", reading, f"{place} is a display of another maker")
+    host = machine(bundle)
+    if host.ram_available.ok:
+        says = f"RAM available, of {host.ram_total.show()}"
+        yield _observed("free-ram", host.ram_available, says)
+    if host.cgroup_limit.ok:
+        yield _observed("memory-limit", host.cgroup_limit, "Limit of this control group")
 
 
 def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Observation]:

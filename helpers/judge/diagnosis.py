@@ -19,7 +19,7 @@ from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import headline, open_headline
 from helpers.judge.message_observations import SOURCE
-from helpers.judge.next_step import next_step, step_of_a_refusal
+from helpers.judge.next_step import host_in_words, next_step, step_of_a_refusal
 from helpers.judge.observation import SILENT, WRITTEN_UP, Observation
 from helpers.judge.observations import observe
 from helpers.judge.posted_processes import processes
@@ -33,7 +33,7 @@ MARGIN = 0.2
 """A cause that weighs less than LEAST is none, one that is not MARGIN above the next leaves it
 open; one within NEAR is still likely.
 """
-APART = ("assert", "fault", "wrong-index", "option-refused", "setting-unread")
+APART = ("noted", "assert", "fault", "wrong-index", "option-refused", "setting-unread")
 NO_EVIDENCE = CaseEvidence()
 
 
@@ -148,7 +148,7 @@ def _decided(
     title = headline(failure, names, top.speaks_for, evidence)
     summary = f"{title}. {failure.mechanism}"
     if apart:
-        summary += f" Beside it, and not caused by it: {_listed(apart)}."
+        summary += f" Also seen, but not caused by it: {_listed(apart)}."
     return Verdict(
         cause=failure.cause,
         confidence=confidence,
@@ -199,7 +199,9 @@ def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
     if reading == "holders":
         return any(row.bytes for row in processes(evidence))
     if reading == "host":
-        return any(figure.pool == "available" for figure in evidence.figures)
+        return bool(host_in_words(evidence)) or any(
+            figure.pool == "available" for figure in evidence.figures
+        )
     return reading == "ceilings" and evidence.bundle is not None
 
 

@@ -19,6 +19,7 @@ from helpers.look import framework
 from helpers.look.access import Identity, Node, access, identity
 from helpers.look.bundle import Bundle
 from helpers.look.environment import Variable, variables
+from helpers.look.machine import machine
 from helpers.look.nvidia import mig_uuids
 
 VENDORS: dict[str, dict[str, Any]] = table("obstacles")["vendors"]
@@ -75,7 +76,8 @@ class _Obstacles:
         if self.bundle.read("access").ok:
             yield from self.of_nodes()
         pci = self.bundle.read("pci_devices")
-        if pci.ok and not self.drivers and not self.is_there("/dev/dxg"):
+        is_off_the_bus = self.is_there("/dev/dxg") or "tegra" in machine(self.bundle).kernel.show()
+        if pci.ok and not self.drivers and not is_off_the_bus:
             yield self.obstacle("no_gpu", "", pci.item)
         yield from self.of_variables()
 
