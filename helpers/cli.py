@@ -1,4 +1,4 @@
-"""One thin command per verb: ``python3 -m helpers VERB``.
+"""One thin command per verb: ``casebook VERB``.
 
 A command reads arguments and prints; the work is done elsewhere.
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from helpers.commands import gone
-from helpers.commands.use import PROGRAM, Run, WrongUse, described, listed, may_write, says
+from helpers.commands.use import Run, WrongUse, described, listed, may_write, says
 from helpers.ground import umask
-from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS
+from helpers.ground.places import CHECKOUT, IN_CHECKOUT, OUTPUTS, PROGRAM, SET_UP
 from helpers.ground.units import cut, plain
 
 GROUPS = {
@@ -46,7 +46,9 @@ def main(argv: list[str] | None = None) -> int:
 
     A ValueError is wrong use: all of the project's say in one line what to do.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is None:
+        argv = sys.argv[1:]
+        _hand_over(argv)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # closed (2>&-)
     if sys.stdout is None:
         return _refuse("standard output is closed; expected a place for the answer, such as a file")
@@ -80,9 +82,6 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("helpers"):
             raise
-        python = CHECKOUT / ".venv" / "bin" / "python"
-        if python.exists() and Path(sys.prefix) != python.parents[1]:
-            os.execv(python, [str(python), str(CHECKOUT / "helpers" / "__main__.py"), *argv])
         own = "the workbook's .venv; run: make setup (or: python3 env/bootstrap.py setup)"
         extra = "the extra [notebooks]; run: pip install 'vram-casebook[notebooks]'"
         seen = f"no package {error.name} for {sys.executable}"
@@ -90,6 +89,21 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"{seen}; expected {own if IN_CHECKOUT else extra}. {without}")
     except KeyboardInterrupt:
         return _refuse("interrupted", 130)
+
+
+def _hand_over(argv: list[str]) -> None:
+    """Go on under the set-up's own Python, where there is one and another one started this.
+
+    The caller's environment stays as it is, for the programs that a verb starts; -I keeps what it
+    says to Python from this one. ``capture`` needs no package, nor does who asks for none (-S).
+    """
+    python = SET_UP / "bin" / "python"
+    is_there = (SET_UP / "casebook.json").exists() and os.access(python, os.X_OK)
+    if not is_there or sys.flags.no_site or argv[:1] == ["capture"]:
+        return
+    if sys.executable == str(python) or os.path.samefile(sys.prefix, SET_UP):
+        return
+    os.execv(python, [str(python), "-I", str(CHECKOUT / "helpers" / "__main__.py"), *argv])
 
 
 class _Spelt:

@@ -1,4 +1,4 @@
-"""Figures of the workbook itself, as ratios within one run: ``python3 -m helpers bench``. Nothing here is a test."""
+"""Figures of the workbook itself, as ratios within one run: ``casebook bench``. Nothing here is a test."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the live monitor costs: CPU seconds a second, of the sampler and of the panel that draws what it says.
 
-``python tests/monitor_cost.py`` prints the rows; ``python3 -m helpers bench monitor`` measures them with the others. Nothing
+``python tests/monitor_cost.py`` prints the rows; ``casebook bench monitor`` measures them with the others. Nothing
 here is a test.
 """
 

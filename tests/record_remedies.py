@@ -1,6 +1,6 @@
 """Records what the remedies of env/remedies.yaml ask of the allocator, once: env/traces/remedies, which notebook 05 replays.
 
-    python3 -m helpers rehearse --setup --cache FOLDER
+    casebook rehearse --setup --cache FOLDER
     python tests/record_remedies.py --cache FOLDER [--only REMEDY ...]
 
 Each workload that a remedy changes, and each control, is rehearsed on a card of 80 GiB that is not there, by torch's own

@@ -391,7 +391,8 @@ def test_capture_as_one_file_runs_alone(bare, tmp_path):
                 asked = ("diagnose", *map(str, words), "--wide")
                 done = ran([python, "-I", "-S", moved, *asked], cwd="/")
                 own = ran([python, "-I", "-S", ROOT / "helpers/__main__.py", *asked], cwd="/")
-                assert done.returncode == 0 and done.stdout == own.stdout, done.stderr
+                here = own.stdout.replace("casebook capture", "python3 capture.pyz capture")
+                assert done.returncode == 0 and done.stdout == here, done.stderr
             done = ran([python, "-I", "-S", moved, "diagnose", "nosuch"], cwd="/")
             assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def casebook(monkeypatch):
 def test_wrong_use_gets_one_line_and_exit_2(casebook, words, line):
     done = casebook(*words.split())
     assert done.code == 2 and line in done.err and done.out == ""
-    assert done.err.startswith("python3 -m helpers: ") and done.err.count("\n") == 1
+    assert done.err.startswith("casebook: ") and done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -230,10 +231,12 @@ def test_without_the_workbooks_packages_a_verb_names_the_way_out(casebook, monke
 
 
 @pytest.mark.skipif(not (ROOT / ".venv").is_dir(), reason="no set-up in this checkout")
-def test_a_python_without_the_packages_goes_on_with_the_set_up_one(tmp_path):
-    bare = [getattr(sys, "_base_executable", sys.executable), "-I", "-S", MAIN]
+def test_whatever_packages_the_callers_python_has_the_set_ups_own_do_the_work(tmp_path):
+    (tmp_path / "pydantic.py").write_text("raise SystemExit('the one of the caller')")
+    bare = getattr(sys, "_base_executable", sys.executable)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
-        [*bare, "schema", "run"], capture_output=True, text=True, check=False, cwd=tmp_path
+        [bare, MAIN, "schema", "run"], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0 and json.loads(done.stdout)["title"] == "Run", done.stderr
 

@@ -93,7 +93,7 @@ def test_every_verb_has_help_a_json_twin_and_an_example(verb, capsys):
     out = capsys.readouterr().out
     assert end.value.code == 0 and "--json" in out
     end = out.rstrip().splitlines()[-1]
-    assert end.startswith(f"example: python3 -m helpers {verb}"), "in one line, to copy"
+    assert end.startswith(f"example: casebook {verb}"), "in one line, to copy"
 
 
 def test_the_help_wraps_what_is_long_and_names_each_verb_once_below_what_it_is_for(capsys):

@@ -93,7 +93,7 @@ def test_an_edit_that_is_no_longer_predicted_names_the_rehearsal_instead(kind):
     done = run("whatif", LOOP, "--edit", f"train.py:12 {kind}")
     assert done.code == 2 and done.err.count("\n") == 1
     assert f"{kind.split()[0]} is no longer predicted from a trace" in done.err
-    assert "rehearse it: python3 -m helpers rehearse -- COMMAND" in done.err
+    assert "rehearse it: casebook rehearse -- COMMAND" in done.err
 
 
 def test_the_words_of_an_edit_are_read_back_from_it():

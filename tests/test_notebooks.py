@@ -272,7 +272,7 @@ def test_the_line_of_several_checks_counts_them_and_that_of_one_says_it(monkeypa
 
 @ALL
 def test_its_commands_are_spelt_as_everywhere_also_where_a_browser_shows_them(path):
-    """04's next step said ``python3 -m helpers`` in words and ``python -m helpers`` in a browser. Since 2026-11-27."""
+    """04's next step said ``casebook`` in words and ``python -m helpers`` in a browser. Since 2026-11-27."""
     shown = "".join(
         "".join(text)
         for out in outputs(path)

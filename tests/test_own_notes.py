@@ -10,15 +10,15 @@ PINNED = """Traceback (most recent call last):
 torch.AcceleratorError: CUDA error: out of memory
 """
 NOTES = """
-python3 -m helpers:
+casebook:
 Nothing failed in this recording; at its peak 1.50 KiB was allocated
 
 Why
   4.00 MiB: Reserved on the card at the peak
 
-python3 -m helpers: rehearsed on CUDA card, 9.00 GiB, torch 2.14.1+cu130: does not fit; peak
+casebook: rehearsed on CUDA card, 9.00 GiB, torch 2.14.1+cu130: does not fit; peak
   allocated 1.50 KiB, reserved 4.00 MiB, 0 retries, out of memory once, 8.3 s
-python3 -m helpers: recording: /tmp/run.pickle
+casebook: recording: /tmp/run.pickle
 """
 
 

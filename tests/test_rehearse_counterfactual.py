@@ -328,7 +328,7 @@ def test_a_recorded_program_that_ran_out_names_the_rehearsal_that_decides(folder
     options = ["--force", "--out", "run.pickle", "--", sys.executable, "my program.py"]
     done = verb("record", *options, "--api-key", "s3cretword")
     last = done.err.splitlines()[-1]
-    asks = f"    python3 -m helpers rehearse --capacity 1MiB -- {sys.executable} 'my program.py'"
+    asks = f"    casebook rehearse --capacity 1MiB -- {sys.executable} 'my program.py'"
     assert done.code == 1 and last.startswith(asks)
     assert "s3cretword" not in last and "--api-key '***'" in last
     (folder / "my program.py").write_text("import torch\ntorch.cuda.allocate(512)\n")

@@ -20,9 +20,7 @@ def test_the_unit_resumes_a_plan_and_outlives_a_run_that_is_out_of_memory():
     service = unit["Service"]
     assert (service["Type"], service["OOMPolicy"]) == ("oneshot", "continue")
     assert service["KillMode"] == "mixed" and unit["Install"]["WantedBy"] == "default.target"
-    command = re.search(
-        r"exec \.venv/bin/python -m helpers run (\S+) --resume'", service["ExecStart"]
-    )
+    command = re.search(r"exec \.venv/bin/casebook run (\S+) --resume'", service["ExecStart"])
     assert (ROOT / command[1]).is_file()
     text = UNIT.read_text()
     for words in ("enable-linger", "daemon-reload", "disable --now", "rm ~/.config/systemd/"):

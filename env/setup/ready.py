@@ -60,6 +60,7 @@ def show(line: str) -> None:
 def wanting(root: Path, found: Stamp, needs: tuple[str, ...], asked: str | None) -> bool:
     return (
         not found.stands()
+        or not venv.has_command(root)
         or bool(found.missing(root, needs))
         or asked not in (None, found.torch.asked)
         or ("torch" in needs and torch_gone(found))
@@ -116,6 +117,7 @@ def set_up(
         progress.say(f"  made with {made.way}, Python {made.version}")
         found = Stamp(made, os.path.realpath(made.python), torch=stamp.Torch(asked=asked))
     progress.doing = "reading pip's settings"
+    venv.write_command(root)
     filler = venv.Filler(root, found.made, environ, pip.settings(found.made.pip, environ), progress)
     progress.site = venv.packages_folder(folder)
     progress.cache = filler.cache / "archive-v0"
@@ -143,6 +145,8 @@ def set_up(
     (folder / venv.BUSY).unlink()
     if progress.done:
         progress.say(f"  set up in {time.monotonic() - progress.began:.0f} s")
+    if "base" in missing and not again:  # the verb setup ends with this line itself
+        progress.say(f"  {venv.how_to_call(root, environ)}")
     return now
 
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import zipfile
@@ -34,6 +35,17 @@ PACKAGES = (
     ("alpine", "apk add py3-pip"),
 )
 WORKS_NOW = "Works right now, with nothing installed: python3 -m helpers capture, or diagnose --message FILE"
+
+COMMAND = """\
+#!/bin/sh
+# The workbook's command: it runs under the workbook's own Python (-I: whatever Python its caller has), and starts the
+# caller's programs in the caller's environment.
+if [ ! -x {python} ]; then
+    echo "casebook: its Python is gone from" {python} "- run make setup in the checkout again" >&2
+    exit 2
+fi
+exec {python} -I {program} "$@"
+"""
 
 
 class Lacks(Exception):
@@ -141,6 +153,46 @@ def packages_folder(venv: Path) -> Path:
 def link_checkout(root: Path) -> None:
     """Make `import helpers` work in every program of .venv, from any folder: a line of a .pth file, as pip's -e writes it."""
     write_whole(packages_folder(root / ".venv") / "vram-casebook.pth", f"{root}\n")
+
+
+def command_of(root: Path) -> Path:
+    return root / ".venv/bin/casebook"
+
+
+def command_text(root: Path) -> str:
+    """The script of the command, by the full path of this checkout: a link to it works, and a PATH without it, too."""
+    python = shlex.quote(str(root / ".venv/bin/python"))
+    return COMMAND.format(python=python, program=shlex.quote(str(root / "helpers/__main__.py")))
+
+
+def has_command(root: Path) -> bool:
+    try:
+        return command_of(root).read_text(encoding="utf-8") == command_text(root)
+    except OSError:
+        return False
+
+
+def write_command(root: Path) -> None:
+    write_whole(command_of(root), command_text(root), mode=0o755)
+
+
+def how_to_call(root: Path, environ: Mapping[str, str]) -> str:
+    """How the command is called from any folder, in one line: by its name where PATH has it, else how to bring it there.
+
+    Not .venv/bin on PATH: that would put the workbook's Python before the caller's own.
+    """
+    command = command_of(root)
+    folders = [Path(folder) for folder in environ.get("PATH", "").split(os.pathsep) if folder]
+    there = shutil.which("casebook", path=environ.get("PATH", ""))
+    if there and os.path.realpath(there) == os.path.realpath(command):
+        return "in any folder: casebook --help"
+    quoted = shlex.quote(str(command))
+    homes = [Path(environ["HOME"]) / name for name in (".local/bin", "bin") if environ.get("HOME")]
+    for folder in (*homes, Path("/usr/local/bin")):
+        if folder in folders and os.access(folder, os.W_OK):
+            link = f"ln -sf {quoted} {shlex.quote(str(folder))}/"
+            return f"to call casebook in any folder: {link}"
+    return f"to call casebook in any folder: alias casebook={shlex.quote(quoted)}"
 
 
 def make(host: str, root: Path, environ: Mapping[str, str], os_release: str) -> Made:

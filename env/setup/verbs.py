@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import SetupError, WrongUse, offline, torch_build
+from . import SetupError, WrongUse, offline, torch_build, venv
 from .call import Call
 from .ready import ready
 
@@ -150,6 +150,7 @@ def set_up(call: Call) -> int:
     assert call.stamp is not None
     made = call.stamp.made
     print(f"{made.python}: Python {made.version}, made with {made.way}")
+    print(venv.how_to_call(call.root, call.environ))
     return 0
 
 

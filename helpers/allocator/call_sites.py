@@ -214,6 +214,4 @@ def require_lines(requests: Requests) -> Requests:
         seen = f"none of the {frames} call sites of the trace is a line of Python"
     else:
         seen = "no request of the trace has a call site"
-    raise LinesError(
-        f"{seen}; expected stacks: record again with python3 -m helpers record -- COMMAND"
-    )
+    raise LinesError(f"{seen}; expected stacks: record again with casebook record -- COMMAND")

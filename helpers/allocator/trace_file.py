@@ -73,7 +73,7 @@ def _kind(name: str, head: bytes) -> str:
         return "lines"
     raise TraceError(
         f"{name} begins with {head[:8]!r}: expected a torch memory snapshot (.pickle), the oracle's JSON lines "
-        "(.jsonl, .jsonl.xz) or a Parquet trace; record one: python3 -m helpers record -- COMMAND"
+        "(.jsonl, .jsonl.xz) or a Parquet trace; record one: casebook record -- COMMAND"
     )
 
 

@@ -2,7 +2,7 @@
 not change.
 
 The contracts that need no package (a verdict and its parts) are those of ``helpers.ground.shapes``.
-The JSON Schema of every shape is printed by ``python3 -m helpers schema NAME``.
+The JSON Schema of every shape is printed by ``casebook schema NAME``.
 """
 
 from __future__ import annotations

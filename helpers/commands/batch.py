@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         page = str(write_index(result.folder))
     except OSError as error:
-        advice = f"make room, then: python3 -m helpers report {result.folder}"
+        advice = f"make room, then: casebook report {result.folder}"
         page = f"no page: {error.strerror}; {advice}"
     state = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
     lines = (f"  {line}" for line in result.unrecorded)

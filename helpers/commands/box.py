@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.commands.use import WrongUse, listed, print_json, say, show, waits_for
 from helpers.ground.contract import to_json
+from helpers.ground.places import PROGRAM
 from helpers.ground.shell import word
 from helpers.look import files
 from helpers.look.archive import BundleError
@@ -147,7 +148,7 @@ def _pasted(name: str) -> CaseEvidence:
             pasted = replace(pasted, log=word(name))
         if pasted.error_text.strip():
             return replace(pasted, unused="; ".join(filter(None, (file.note, pasted.unused))))
-        snapshot = "; a memory snapshot is read by: python3 -m helpers diagnose FILE"
+        snapshot = f"; a memory snapshot is read by: {PROGRAM} diagnose FILE"
         other = snapshot if "pickle" in kind else ""
         raise WrongUse(f"no error text in it: {kind or file.note or 'empty'}{other}")
     except (OSError, ValueError) as error:

@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from helpers.commands.use import PROGRAM, WrongUse
+from helpers.commands.use import WrongUse
 from helpers.ground import shell
-from helpers.ground.places import OUTPUTS
+from helpers.ground.places import OUTPUTS, PROGRAM
 from helpers.tell.prose import within
 from helpers.tell.verdict import brief
 

@@ -112,7 +112,7 @@ def _review(
         out = Path(arguments.out)
         _refuse_to_overwrite([out], force=arguments.force)
     review = review_of(about)
-    command = f"python3 -m helpers share {word(str(target))}"
+    command = f"casebook share {word(str(target))}"
     before = os.umask(0o077)
     try:
         write_atomic(out, review.html(choices, command))

@@ -10,7 +10,7 @@ as ``--help`` shows it, with a colon before its help (an indented line goes on w
     --conf STR ...: may be given again         --resume [BATCH]: "" where no word follows it
     --policy {a,b}: one of these words         --out FOLDER !: must be given
     command -- COMMAND: all that follows       --engine {a,b} = a: hidden
-    Example: what follows `python3 -m helpers`
+    Example: what follows `casebook`
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Iterator  # noqa: UP035 -- subscribed when imported, and capture runs on Python 3.8
 
-PROGRAM = "python3 -m helpers"
+from helpers.ground.places import PROGRAM
+
 KINDS = {"<int>": int, "<float>": float}
 
 Run = Callable[[argparse.Namespace], int]

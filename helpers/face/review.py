@@ -45,7 +45,7 @@ class Shared:
     @property
     def command(self) -> str:
         """The command that makes the page for others."""
-        return f"python3 -m helpers share {word(self.path)}"
+        return f"casebook share {word(self.path)}"
 
     def parts(self) -> list[Part]:
         """How many texts there are, and what opens them in a browser."""

@@ -17,7 +17,7 @@ from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
-ASK = "python3 -m helpers fits MODEL --gpu NAME --context N"
+ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
 def headline(answer: Answer) -> str:

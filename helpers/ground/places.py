@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -10,8 +12,32 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 is laid out like one.
 """
 IN_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
+SET_UP = CHECKOUT / ".venv"
+"""What the set-up makes: the workbook's own Python, its packages, and the command ``casebook``."""
 _HERE = CHECKOUT if IN_CHECKOUT else Path.cwd()
 OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _HERE / "outputs").absolute()
 """Where everything that is kept goes: in the checkout, for an installed package below the
 folder where a command is typed.
 """
+
+
+ONE_FILE = "python3 capture.pyz"
+
+
+def _program() -> str:
+    """What a person types to run the workbook, on this machine as it is set up now."""
+    if not CHECKOUT.is_dir():  # one file holds the package
+        return ONE_FILE
+    scripts = (SET_UP / "bin" / "casebook", Path(sys.prefix) / "bin" / "casebook")
+    if IN_CHECKOUT and not any(script.exists() for script in scripts):
+        return "python3 -m helpers"
+    return "casebook"
+
+
+PROGRAM = _program()
+
+
+def typed_here(command: str) -> str:
+    """A command as it can be pasted here: ``casebook`` is spelt as this machine has it."""
+    verb = "(capture|diagnose)" if PROGRAM == ONE_FILE else "[a-z]"
+    return re.sub(rf"(?<![^\s;])casebook (?={verb})", f"{PROGRAM} ", command)

@@ -173,9 +173,9 @@ def _step_where_nothing_failed(facts: ProgramFacts, ended_well: bool) -> NextSte
     return NextStep(
         what="Record the run that fails. For this recording, whatif shows what another card or "
         "setting would do, and leaks shows what grows",
-        command="python3 -m helpers record --out failing.pickle -- python train.py\n"
-        f"python3 -m helpers whatif {facts.trace} --capacity 16GiB\n"
-        f"python3 -m helpers leaks {facts.trace}",
+        command="casebook record --out failing.pickle -- python train.py\n"
+        f"casebook whatif {facts.trace} --capacity 16GiB\n"
+        f"casebook leaks {facts.trace}",
     )
 
 
@@ -348,10 +348,10 @@ def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             _of_refusal(facts, refusal),
             _size("others", others_bytes, facts, "In use on the card, but not by this process"),
         ],
-        missing=[Missing("who holds the card", "python3 -m helpers diagnose live --wide")],
+        missing=[Missing("who holds the card", "casebook diagnose live --wide")],
         next_step=NextStep(
             what="See who holds the card while the program runs",
-            command="python3 -m helpers diagnose live --wide",
+            command="casebook diagnose live --wide",
         ),
     )
 
@@ -709,7 +709,7 @@ def _said(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
 def _rehearse(facts: ProgramFacts) -> str:
     """The command that would decide, for the program that was recorded."""
     card = facts.card_options or "--gpu 4090"
-    return f"python3 -m helpers rehearse {card} -- {facts.command or 'python train.py'}"
+    return f"casebook rehearse {card} -- {facts.command or 'python train.py'}"
 
 
 def _checked_by(facts: ProgramFacts) -> str:
@@ -726,5 +726,5 @@ def _repeat_decides(facts: ProgramFacts) -> Missing:
 
 
 def _the_failing_run() -> Missing:
-    how = "python3 -m helpers record --out trace.pickle -- python train.py"
+    how = "casebook record --out trace.pickle -- python train.py"
     return Missing("a recording of the run that failed", how)

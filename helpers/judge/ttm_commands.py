@@ -491,11 +491,11 @@ def _check(change: Change) -> list[str]:
     if change.arguments:
         read += f"  # expected: {change.pages}"
     if change.is_live:
-        verify = ["python3 -m helpers ttm live --verify before.tar.gz"]
+        verify = ["casebook ttm live --verify before.tar.gz"]
     else:
         verify = [
-            "python3 -m helpers capture --out after.tar.gz",
+            "casebook capture --out after.tar.gz",
             "# where its record lies",
-            f"python3 -m helpers ttm after.tar.gz --verify {box}",
+            f"casebook ttm after.tar.gz --verify {box}",
         ]
     return [first, read, "cat /proc/cmdline", *verify]

@@ -91,10 +91,7 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
         harm += f"; GPU programs can then fill {show_bytes(answer.plan.bytes)} of RAM"
     before = f"you are root on the machine that was recorded ({bundle.box}), not on this one"
     if bundle.kind == "live":
-        before = (
-            "you are root, and you keep the old settings: "
-            "python3 -m helpers capture --out before.tar.gz"
-        )
+        before = "you are root, and you keep the old settings: casebook capture --out before.tar.gz"
     return NextStep(
         what=f"{decision.step} ({block.system})",
         command=block.run,

@@ -16,6 +16,8 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
+from helpers.ground.places import PROGRAM
+
 from .files import opened, whole
 
 MEMBER_LIMIT_BYTES = 32 << 20
@@ -52,7 +54,7 @@ def read_files(path: Path) -> dict[str, bytes]:
         advice = "expected a readable bundle; check its owner and mode"
         name = str(error.filename or path)[:200]
         raise BundleError(f"{name}: {error.strerror}; {advice}") from error
-    expected = "expected an evidence bundle (python3 -m helpers capture)"
+    expected = f"expected an evidence bundle ({PROGRAM} capture)"
     raise BundleError(f"{path}: no such file or folder; {expected}")
 
 

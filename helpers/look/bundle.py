@@ -17,6 +17,7 @@ from typing import Any, List, Literal, Optional, cast
 
 from helpers.ground.contract import SCHEMA_VERSION as SCHEMA_VERSION
 from helpers.ground.contract import as_dict, from_json
+from helpers.ground.places import PROGRAM
 from helpers.ground.shapes import NOT_ALLOWED, Reading, absent, seen
 from helpers.ground.units import plain
 
@@ -364,7 +365,7 @@ def open_bundle(path: str | Path) -> Bundle:
     path = Path(path)
     files = read_files(path)
     if "manifest.json" not in files:
-        expected = "expected an evidence bundle (python3 -m helpers capture)"
+        expected = f"expected an evidence bundle ({PROGRAM} capture)"
         raise BundleError(f"{path}: no manifest.json; {expected}")
     manifest = _manifest(files.pop("manifest.json"), path)
     digests = {item.path: item.sha256 for item in manifest.items if item.path}

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from helpers import __version__
 from helpers.ground.child import CHECKOUT, OUTPUTS
+from helpers.ground.places import PROGRAM
 from helpers.ground.tables import data
 from helpers.ground.units import now, plain
 from helpers.look.bundle import Bundle, BundleWriter
@@ -254,7 +255,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
-    name = "python3 -m helpers capture" if CHECKOUT.is_dir() else "python3 capture.pyz"
+    name = PROGRAM if not CHECKOUT.is_dir() else f"{PROGRAM} capture"
     about = "\n\n".join(textwrap.fill(part, 80) for part in str(__doc__).split("\n\n"))
     parser = _Parser(name, None, about, f"example: {name} --out box.tar.gz", allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -76,7 +76,7 @@ def without_footers(text: str) -> str:
 
 
 _OWN_NOTE = re.compile(
-    r"^python3 -m helpers:(?: .*(?:\n {2}\S.*)*|\n(?:.*\n){0,120}?(?=python3 -m helpers: ))",
+    r"^(casebook|python3 -m helpers):(?: .*(?:\n {2}\S.*)*|\n(?:.*\n){0,120}?(?=\1: ))",
     re.MULTILINE,
 )
 """A note of this workbook with the lines that it is wrapped to (commands/use.py), or its answer

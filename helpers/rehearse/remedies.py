@@ -82,7 +82,7 @@ def installed(python: str) -> torches.Torch:
     build.tools()
     torch, _ = torches.find_torch(python or torch_interpreter(), "", torches.cache_folder())
     if torch is None:
-        how = f"run: python3 -m helpers rehearse --setup ({torches.SIZE_WORDS})"
+        how = f"run: casebook rehearse --setup ({torches.SIZE_WORDS})"
         raise torches.NotReady(f"no CUDA build of torch is set up for rehearsals; {how}")
     return torch
 

@@ -217,7 +217,7 @@ def next_notebook(verdict: Verdict) -> str:
     if verdict.cause in OF_A_TRACE:
         return (
             "notebooks/02_allocator_stress.ipynb with trace = the file that this wrote on the failing box:\n"
-            "  python3 -m helpers record --out run.pickle -- python your_program.py"
+            "  casebook record --out run.pickle -- python your_program.py"
         )
     name = "03_ttm_gtt_analysis" if verdict.cause in OF_THE_CEILINGS else "01_hardware_probe"
     return f'notebooks/{name}.ipynb with box = "live" on the failing box, or the path of its captured bundle'

@@ -8,10 +8,10 @@ import shutil
 import sys
 import textwrap
 
+from helpers.ground.places import PROGRAM, typed_here
 from helpers.ground.units import columns_of, cut, plain
 
 WIDE = 88
-COMMAND = "python3 -m helpers "
 SCREEN = 80
 """Columns of prose, so that it also fits the column of a page, and of a terminal."""
 LONGEST_LINE = 140
@@ -52,7 +52,7 @@ def within(text: str, columns: int = 0) -> str:
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         is_label = line.count(" ", len(indent)) < 2 or ": /" in line[:20]
-        is_command = line.startswith(COMMAND, len(indent))
+        is_command = line.startswith(f"{PROGRAM} ", len(indent))
         if is_label or is_command or columns_of(line) <= most:
             output.append(line)
         else:
@@ -83,7 +83,7 @@ def typed(command: str, indent: str = "") -> list[str]:
     comment behind a command stands above it.
     """
     output: list[str] = []
-    for line in command.splitlines():
+    for line in typed_here(command).splitlines():
         output += _typed_line(indent + plain(line))
     return output
 

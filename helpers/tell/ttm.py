@@ -107,7 +107,7 @@ def command_text(answer: Ttm) -> str:
         return "Nothing needs doing: there is no command to print."
     block = answer.commands[0]
     parts = (
-        ("Keep what is there first", "python3 -m helpers capture --out before.tar.gz"),
+        ("Keep what is there first", "casebook capture --out before.tar.gz"),
         (f"To run, by {block.system}; printed here and never run", block.run),
         ("To undo", block.undo),
         ("To verify", block.verify),

@@ -206,7 +206,7 @@ def verdict(study: FixStudy) -> Verdict:
 
 def _next_step(best: FixRow | None) -> NextStep:
     if best is None:
-        record = "python3 -m helpers record --out run.pickle -- python your_program.py"
+        record = "casebook record --out run.pickle -- python your_program.py"
         return NextStep(what=NOTHING_HELPS, command=record)
     first = "First" if best.by == "trials" else "First to try"
     presets = {remedy.id: remedy.preset for remedy in remedies()}

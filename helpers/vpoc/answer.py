@@ -10,7 +10,7 @@ from helpers.vpoc.free import Free
 from helpers.vpoc.planner import NoRoomError, Shape, plan, predicted_bytes
 from helpers.vpoc.study import Row
 
-COMMAND = "python3 -m helpers vpoc FILE"
+COMMAND = "casebook vpoc FILE"
 MODEL = "memory model of the strategies"
 
 

@@ -77,6 +77,6 @@ def _refusal(text: str) -> str:
     if old is not None:
         return (
             f"--edit {text!r}: {old[1]} is no longer predicted from a trace; make the change in "
-            "the program and rehearse it: python3 -m helpers rehearse -- COMMAND"
+            "the program and rehearse it: casebook rehearse -- COMMAND"
         )
     return f"--edit {text!r}: expected FILE.py:LINE and one of: / 8, {CHECKPOINT}, {DROP}"

@@ -129,7 +129,7 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
         notes += map(_group_words, answer.groups)
     if answer.grows:
         notes.append("To see which lines keep memory, and in which step it runs out:")
-        notes.append(f"    python3 -m helpers leaks {word(path)}")
+        notes.append(f"    casebook leaks {word(path)}")
     notes += [f"note: {warning}" for warning in answer.warnings]
     if answer.proved == "oracle":
         notes.append(f"proof: {answer.proved_on}")
