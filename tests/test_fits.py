@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.fits import rules
+from helpers.fits.gguf import PIECE_BYTES, Gguf
 from helpers.fits.servers import date_of, table
 from helpers.fits.sheet import RULES, Sheet
 from helpers.ground.units import GIB, MIB
@@ -467,17 +468,41 @@ def test_a_file_that_is_no_model_or_lies_is_refused_in_one_line(name, tmp_path):
     assert done.err.count("\n") == 1 and "expected" in done.err, done.err
 
 
-def test_a_gguf_that_is_cut_off_or_has_a_million_tensors_is_refused(tmp_path):
-    path = decoder(tmp_path / "m.gguf")
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-    assert "cut off" in verb("fits", path).err
+def test_a_model_of_which_only_the_header_is_here_is_answered_as_the_whole(tmp_path):
+    whole = decoder(tmp_path / "m.gguf", layers=6)
+    answer = of(whole, "--context", 4096, *CARD)
+    header = Gguf(whole)
+    part = tmp_path / "part.gguf"
+    part.write_bytes(whole.read_bytes()[: header.at])
+    cut = of(part, "--context", 4096, *CARD)
+    assert cut["rows"] == answer["rows"] and cut["fits"] is answer["fits"] is True
+    size = -(-header.at // 32) * 32 + header.bytes
+    assert f"{header.at:,} of {size:,} bytes" in " ".join(cut["notes"])
+    assert not answer["notes"]
+    part.write_bytes(whole.read_bytes()[: header.at - 3])
+    done = verb("fits", part)
+    assert done.code == 2 and done.err.count("\n") == 1 and "whole header" in done.err
+    config(tmp_path)
+    tensors = safetensors(tmp_path / "model.safetensors", {"a": [1024, 1024]})
+    complete = of(tmp_path)
+    length = int.from_bytes(tensors.read_bytes()[:8], "little")
+    tensors.write_bytes(tensors.read_bytes()[: 8 + length])
+    cut = of(tmp_path)
+    assert row(cut, "weights") == row(complete, "weights")
+    assert "model.safetensors: " in " ".join(cut["notes"])
+
+
+def test_little_beyond_a_header_is_read(tmp_path):
+    large = decoder(tmp_path / "large.gguf", layers=40)
+    assert len(Gguf(large).data) <= PIECE_BYTES < large.stat().st_size / 100
+    with large.open("r+b") as file:
+        file.truncate(400 * GIB)  # a hole
+    assert of(large)["rows"]
+
+
+def test_a_gguf_of_a_million_tensors_is_refused(tmp_path):
     many = gguf(tmp_path / "many.gguf", {"general.architecture": "llama"}, [], counts=(10**6, 1))
     assert "1000000 tensors" in verb("fits", many).err
-    big = decoder(tmp_path / "big.gguf", vocab=200)
-    with big.open("r+b") as file:
-        file.truncate(400 * GIB)  # a hole: only the header is read
-    assert of(big)["rows"]
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from helpers.fits.headers import MOST_READ, start_of, wrong
+from helpers.fits.headers import MOST_READ, cut_off, start_of, wrong
 from helpers.fits.servers import table
+from helpers.ground.units import KIB
 
 MOST_TENSORS = 200_000
 MOST_KEYS = 65_536
 MOST_KEPT = 4096
+PIECE_BYTES = 256 * KIB
+"""Read at once, so that little beyond the header is."""
 _SCALARS = {at: form for at, form in enumerate("BbHhIif?  Qqd") if form != " "}
 _STRING = 8
 _ARRAY = 9
@@ -20,14 +23,17 @@ _ARRAY = 9
 
 class Gguf:
     """The header of a GGUF file: ``keys`` (long arrays only as their length), the number of its
-    ``tensors`` and their ``bytes``, and those of each part.
+    ``tensors``, their ``elements`` and ``bytes``, and those of each part.
+
+    ``cut_off`` says how much of the file is here, where its end is not.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self.data = start_of(path, MOST_READ)
+        self.data = bytearray()
         self.at = 4
         self.bytes = 0
+        self.elements = 0
         self.ends = dict[str, int]()
         version, tensors, keys = self._take("<IQQ")
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
@@ -36,9 +42,8 @@ class Gguf:
         self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
         self.tensors = int(tensors)
         last = max((self._tensor() for _ in range(tensors)), default=0)
-        size = path.stat().st_size
-        if size < self.at + last - 4096:
-            raise wrong(path, f"{size} bytes", f"at least {self.at + last}: the file is cut off")
+        step = self.keys.get("general.alignment") or 32  # ggml/include/gguf.h
+        self.cut_off = cut_off(path, -(-self.at // step) * step + last)
 
     def _tensor(self) -> int:
         """Counts a tensor; returns where it ends."""
@@ -53,21 +58,27 @@ class Gguf:
         whole = prod(shape) // block * size
         self.ends[name.partition(".")[0]] = whole
         self.bytes += whole
+        self.elements += prod(shape)
         return int(offset + whole)
 
     def _moved(self, count: int) -> int:
-        """Where the next bytes begin, after a step over them."""
+        """Where the next bytes begin, after a step over them; they are read where they are not."""
         self.at += count
+        lacks = self.at - len(self.data)
+        if lacks > 0 and self.at <= MOST_READ:
+            self.data += start_of(self.path, max(lacks, PIECE_BYTES), len(self.data))
         if self.at > len(self.data):
             raise wrong(self.path, f"{len(self.data)} bytes", "a whole header, of at most 32 MiB")
         return self.at - count
 
     def _take(self, form: str) -> tuple[Any, ...]:
-        return struct.unpack_from(form, self.data, self._moved(struct.calcsize(form)))
+        start = self._moved(struct.calcsize(form))
+        return struct.unpack_from(form, self.data, start)
 
     def _string(self) -> str:
         (length,) = self._take("<Q")
-        return self.data[self._moved(length) : self.at].decode("utf-8", "replace")
+        start = self._moved(length)
+        return self.data[start : self.at].decode("utf-8", "replace")
 
     def _value(self, kind: int) -> Any:
         if kind in _SCALARS:
@@ -76,14 +87,8 @@ class Gguf:
             return self._string()
         inner, count = self._take("<IQ") if kind == _ARRAY else (_ARRAY, 0)
         if inner == _STRING:  # a vocabulary, of which only the number counts
-            data = self.data
-            at = self.at
-            end = len(self.data)
             for _ in range(count):
-                at += 8 + int.from_bytes(data[at : at + 8], "little")
-                if at > end:
-                    break
-            self._moved(at - self.at)
+                self._moved(self._take("<Q")[0])
             return count
         if inner not in _SCALARS:
             raise wrong(self.path, f"a value of type {kind}, {inner}", "a number, text or a list")

@@ -46,17 +46,32 @@ def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, A
     return content
 
 
-def safetensors_bytes(path: Path) -> int:
-    """Bytes of the tensors of one safetensors file, by its header: 8 bytes of length, then JSON."""
+def cut_off(path: Path, whole_bytes: int) -> str:
+    """How much of a file is here, of one whose header says that it is larger; else empty."""
     size = path.stat().st_size
-    length = int.from_bytes(start_of(path, 8), "little")
-    tensors = json_file(path, 8, min(length, MOST_READ + 1))
-    tensors.pop("__metadata__", None)
-    try:
-        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
-    except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-        end = -1
-    rest = size - 8 - length or MOST_BYTES  # a header alone is enough
-    if not 0 <= end <= rest:
-        raise wrong(path, f"tensors that end at {end} of {rest} bytes", "all of them in the file")
-    return end
+    if size >= whole_bytes:
+        return ""
+    return f"{path.name}: {size:,} of {whole_bytes:,} bytes are here, its header among them"
+
+
+class Safetensors:
+    """The header of a safetensors file, 8 bytes of length and JSON: the ``bytes`` of its tensors,
+    and ``cut_off`` as of ``Gguf``.
+    """
+
+    def __init__(self, path: Path):
+        length = int.from_bytes(start_of(path, 8), "little")
+        size = path.stat().st_size
+        if length > min(size - 8, MOST_READ):
+            expected = "a whole header, of at most 32 MiB"
+            raise wrong(path, f"a header of {length:,} bytes in a file of {size:,}", expected)
+        tensors = json_file(path, 8, length)
+        tensors.pop("__metadata__", None)
+        try:
+            end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            end = -1
+        if not 0 <= end <= MOST_BYTES:
+            raise wrong(path, f"tensors that end at {end}", "offsets of a model's tensors")
+        self.bytes = end
+        self.cut_off = cut_off(path, 8 + length + end)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.fits.gguf import Gguf
-from helpers.fits.headers import json_file, safetensors_bytes, start_of, wrong
+from helpers.fits.headers import Safetensors, json_file, start_of, wrong
 from helpers.fits.layers import layer_inputs, named, whole_number
 from helpers.fits.servers import table
 from helpers.fits.sheet import Given
@@ -78,8 +78,10 @@ def _hugging_face(
         model = Given("vLLM", {}, missing=[lost])
     weights = whole_number(_part(index.get("metadata")).get("total_size"))
     if not weights:
-        weights = sum(safetensors_bytes(file) for file in files)
+        headers = [Safetensors(file) for file in files]
+        weights = sum(header.bytes for header in headers)
         model.incomplete = _absent_parts(files)
+        model.notes += [_headers_suffice(header.cut_off) for header in headers if header.cut_off]
     if weights:
         model.inputs["model_bytes"] = weights
     else:
@@ -92,6 +94,10 @@ def _part(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     return {}
+
+
+def _headers_suffice(cut_off: str) -> str:
+    return f"Incomplete file, whole header, so the answer is that of the whole file. {cut_off}"
 
 
 def _note_architecture(model: Given, kind: str) -> Given:
@@ -139,46 +145,52 @@ def _gguf(path: Path) -> Given:
     kind = str(gguf.keys.get("general.architecture", ""))[:60]
     header = named(gguf.keys, models["gguf"], kind + ".")
     header.setdefault("n_vocab", whole_number(gguf.keys.get("tokenizer.ggml.tokens")))
-    weights, incomplete = _parts(gguf)
+    parts = _parts(gguf)
+    weights = sum(part.bytes for part in parts)
+    incomplete = _absent_tensors(parts)
+    notes = [_headers_suffice(part.cut_off) for part in parts if part.cut_off]
     host = 0
     if "output" in gguf.ends:
         host = gguf.ends.get("token_embd", 0)
     inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         missing = ["layers and widths: its header names none"]
-        model = Given("llama.cpp", inputs, missing=missing, incomplete=incomplete)
+        model = Given("llama.cpp", inputs, missing=missing, notes=notes, incomplete=incomplete)
         return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
         header.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in models["no_window"]:
         header.pop("n_swa", None)
     inputs = {**layer_inputs(header, kind), **inputs}
-    model = Given("llama.cpp", inputs, incomplete=incomplete)
+    model = Given("llama.cpp", inputs, notes=notes, incomplete=incomplete)
     return _note_architecture(model, kind)
 
 
-def _parts(gguf: Gguf) -> tuple[int, str]:
-    """Bytes of all parts of a GGUF that lie beside it, and what is not there: by the parts and
-    tensors that its header counts, else by its name.
-    """
+def _parts(gguf: Gguf) -> list[Gguf]:
+    """All parts of a GGUF that lie beside it, itself first."""
     path = gguf.path
     match = PART.fullmatch(path.name)
-    parts = [gguf]
-    if match:
-        others = path.parent.glob(f"{escape(match[1])}-?????-of-{match[2]}.gguf")
-        parts += [Gguf(file) for file in others if file.name != path.name]
-    weights = sum(part.bytes for part in parts)
-    named = int(match[2]) if match else 1
-    count = max(named, whole_number(gguf.keys.get("split.count")) or 1)
+    if not match:
+        return [gguf]
+    others = sorted(path.parent.glob(f"{escape(match[1])}-?????-of-{match[2]}.gguf"))
+    return [gguf, *(Gguf(file) for file in others if file.name != path.name)]
+
+
+def _absent_tensors(parts: Sequence[Gguf]) -> str:
+    """Which parts or tensors of a GGUF are not here: by what its header counts, else its name."""
+    first = parts[0]
+    match = PART.fullmatch(first.path.name)
+    by_name = int(match[2]) if match else 1
+    count = max(by_name, whole_number(first.keys.get("split.count")) or 1)
     if count > len(parts):
-        return weights, f"{count - len(parts)} of {count} parts are not here"
+        return f"{count - len(parts)} of {count} parts are not here"
     tensors = sum(part.tensors for part in parts)
-    counted = whole_number(gguf.keys.get("split.tensors.count")) or 0
+    counted = whole_number(first.keys.get("split.tensors.count")) or 0
     if not tensors:
-        return weights, "its header names no tensors"
+        return "its header names no tensors"
     if counted > tensors:
-        return weights, f"its parts have {tensors} of {counted} tensors"
-    return weights, ""
+        return f"its parts have {tensors} of {counted} tensors"
+    return ""
 
 
 def _absent_parts(files: Sequence[Path]) -> str:
