@@ -148,7 +148,8 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --no-counterfactual: do not run a program that ran out of memory twice more, without a limit and with expandable segments
     --setup: install what is missing
     --remove: take away everything that was installed for rehearsals
-    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all
+    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all, with --wide also the sources of their figures
+    --wide: with `--gpu list`
     --capacity SIZE: its memory, such as 20GiB
     --box B: the largest card of that box or bundle, what others hold on it, and its allocator's settings
     --gpus N <int> = 1: so many such cards, for torchrun --nproc_per_node N
@@ -171,7 +172,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
         print(f"{torches.remove(place) >> 20} MiB removed from {place}")
         return 0
     if arguments.gpu == "list":
-        print(cards_table().text(0))
+        print(cards_table(arguments.wide).text(0))
         return 0
     if command:
         card = _card(arguments)  # a wrong name is said before anything is fetched

@@ -1,16 +1,29 @@
-"""Cards by name: those of cards.csv, each with its source; a card of a given size; or a box's own."""
+"""Cards by name: those of cards.csv, each with its source; a card of a given size; or a box's own.
+
+capabilities.csv holds the limits of a multiprocessor by capability: CUDA programming guide, compute
+capabilities; blas_mib as torch's CUDABlas.cpp chooses a workspace, 32 MiB from capability 9.0 on.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
 from helpers.ground.units import parse_size, show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
+
+STAND_IN = "9.0"
+"""Whose limits and capability a card has that is not CUDA's."""
+BESIDE_A_MODEL = re.compile(
+    r"nvidia|geforce|tesla|quadro|amd|radeon|instinct|graphics|\(tm\)|generation|edition|server|"
+    r"workstation|\b(rtx|rx|pcie|sxm\d?|hbm\d?e?|\d+gb)(\b|(?=\d))"
+)
+"""Words of a card's name that do not tell its model."""
 
 
 class CardError(ValueError):
@@ -21,25 +34,28 @@ class CardError(ValueError):
 class GpuCard:
     """A card.
 
-    ``total_bytes`` is what torch reports, ``capability`` is ten times CUDA's; ``threads``,
-    ``blocks`` and ``shared_kib`` are those of one multiprocessor. A ROCm card has a capability
-    of 90 as a stand-in.
+    ``total_bytes`` is what the driver reports to torch, 0 where the firmware and the kernel decide
+    it; ``is_shared`` says that it is the computer's own RAM. ``arch`` is CUDA's capability or
+    AMD's gfx name, ``multiprocessors`` are torch's: on RDNA two compute units each. ``l2_mib`` is
+    0 where it is not known. ``threads``, ``blocks`` and ``shared_kib`` are those of one
+    multiprocessor. ``held_bytes`` is what others hold.
 
-    ``blas_mib`` is what torch 2.14.1 reserved for cuBLAS at its first product here: torch's own
-    code decides it by capability and release, so it is reported and not set. ``held_bytes`` is
-    what others hold.
+    ``blas_mib`` is what torch 2.14.1 reserves for cuBLAS at its first product: torch's own code
+    decides it by capability and release, so it is reported and not set.
     """
 
     name: str
     total_bytes: int
+    arch: str
     capability: int
     multiprocessors: int
     threads: int
     blocks: int
     shared_kib: int
-    l2_mib: int
+    l2_mib: float
     blas_mib: float
     vendor: str
+    is_shared: bool
     source: str
     held_bytes: int = 0
 
@@ -54,26 +70,50 @@ class GpuCard:
         return words
 
 
+def _rows_of(name: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 @lru_cache(maxsize=1)
 def cards() -> dict[str, GpuCard]:
     """The table of cards, by their short names."""
-    with Path(__file__).with_name("cards.csv").open(encoding="utf-8", newline="") as file:
-        return {
-            row["key"]: GpuCard(
-                name=row["name"],
-                total_bytes=int(row["mib"]) << 20,
-                capability=int(row["capability"]),
-                multiprocessors=int(row["multiprocessors"]),
-                threads=int(row["threads"]),
-                blocks=int(row["blocks"]),
-                shared_kib=int(row["shared_kib"]),
-                l2_mib=int(row["l2_mib"]),
-                blas_mib=float(row["blas_mib"]),
-                vendor=row["vendor"],
-                source=row["source"],
-            )
-            for row in csv.DictReader(file)
-        }
+    limits = {row["arch"]: row for row in _rows_of("capabilities.csv")}
+    by_key = {}
+    for row in _rows_of("cards.csv"):
+        arch = row["arch"] if row["vendor"] == "cuda" else STAND_IN
+        limit = limits[arch]
+        by_key[row["key"]] = GpuCard(
+            name=row["name"],
+            total_bytes=int(row["mib"] or 0) << 20,
+            arch=row["arch"],
+            capability=round(10 * float(arch)),
+            multiprocessors=int(row["multiprocessors"]),
+            threads=int(limit["threads"]),
+            blocks=int(limit["blocks"]),
+            shared_kib=int(limit["shared_kib"]),
+            l2_mib=float(row["l2_mib"] or 0),
+            blas_mib=float(limit["blas_mib"]),
+            vendor=row["vendor"],
+            is_shared=row["memory"] == "shared",
+            source=row["source"],
+        )
+    return by_key
+
+
+def named_card(name: str) -> GpuCard:
+    """The card of that short name, or of a name as tools print it. Raises CardError."""
+    card = cards().get(name.lower())
+    if card is None and not name.isdigit():
+        card = card_alike(name)
+    if card is not None:
+        return card
+    near = ", ".join(get_close_matches(name.lower(), cards(), n=3, cutoff=0.5))
+    meant = f" (near it: {near})" if near else ""
+    raise CardError(
+        f"--gpu {name[:40]!r}: not in the table{meant}; expected a name that --gpu list shows, "
+        "or --capacity SIZE"
+    )
 
 
 def find_card(
@@ -84,18 +124,21 @@ def find_card(
     ``capacity`` and ``held`` (what others hold) are sizes such as "20GiB", and win over what the
     table or the box says. Raises CardError.
     """
-    names = ", ".join(cards())
-    if gpu and gpu.lower() not in cards():
-        raise CardError(f"--gpu {gpu!r}: expected one of {names}; or --capacity SIZE")
     if gpu:
-        base = cards()[gpu.lower()]
+        base = named_card(gpu)
+        if not (base.total_bytes or capacity):
+            raise CardError(
+                f"--gpu {gpu}: firmware and kernel decide how much memory it gets ({base.source}); "
+                "expected --capacity SIZE beside it, or --box"
+            )
     elif bundle and not (capacity and largest_pool(bundle)[2] is None):
         base = card_of_box(bundle)
     elif capacity:
         source = "the size as given; the other figures are an H100's"
         base = replace(cards()["h100"], name="CUDA card", source=source)
     else:
-        raise CardError(f"no card; expected --gpu ({names}), --capacity 20GiB or so, or --box")
+        expected = "expected --gpu NAME (--gpu list shows all), --capacity SIZE or --box"
+        raise CardError(f"no card; {expected}")
     try:
         total_bytes = parse_size(capacity) if capacity else base.total_bytes
         held_bytes = parse_size(held) if held else base.held_bytes
@@ -117,10 +160,14 @@ def card_of_box(bundle: Bundle) -> GpuCard:
         raise CardError(f"{bundle.box} has no GPU memory; expected --gpu or --capacity")
     name = str(gpu.name.value) if gpu.name.ok else gpu.pci
     vendor = "rocm" if gpu.driver == "amdgpu" else "cuda"
-    base = _card_alike(name, vendor)
+    base = card_alike(name, vendor, total_bytes) or cards()["h100"]
+    arch = base.arch
+    if vendor == "rocm" and base.vendor != vendor:
+        arch = ""
     return replace(
         base,
         name=name,
+        arch=arch,
         vendor=vendor,
         source=f"capacity and use of box {bundle.box}; the other figures are those of {base.name}",
         total_bytes=total_bytes,
@@ -128,13 +175,24 @@ def card_of_box(bundle: Bundle) -> GpuCard:
     )
 
 
-def _card_alike(name: str, vendor: str) -> GpuCard:
-    """The first card of the table whose short name, up to its size, is a word of ``name``."""
-    for key, row in cards().items():
-        model = key.partition("-")[0]
-        if row.vendor == vendor and re.search(rf"\b{model}\b", name.lower()):
-            return row
-    return cards()["h100"]
+def card_alike(name: str, vendor: str = "", total_bytes: int = 0) -> GpuCard | None:
+    """The card of the table that a tool's name for it means, the nearest to a size where several
+    are sold under one name; None where no row is alike.
+    """
+    model = _model_of(name)
+    alike = [
+        card
+        for card in cards().values()
+        if model and _model_of(card.name) == model and vendor in ("", card.vendor)
+    ]
+    named = [card for card in alike if card.name.lower() == name.lower()]
+    by_size = sorted(alike, key=lambda card: abs(card.total_bytes - total_bytes))
+    return next(iter([*named, *by_size]), None)
+
+
+def _model_of(name: str) -> str:
+    """What of a card's name tells models apart: "geforce rtx 4070 ti" and "rtx4070ti" are one."""
+    return "".join(re.findall(r"[a-z0-9]+", BESIDE_A_MODEL.sub(" ", name.lower())))
 
 
 def largest_pool(bundle: Bundle) -> tuple[int, int, Gpu | None]:

@@ -32,6 +32,7 @@ from helpers.allocator.record import (
 from helpers.allocator.stack_frames import frame_text
 from helpers.allocator.trace import TraceError
 from helpers.ground.child import watch
+from helpers.ground.units import MIB
 from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
@@ -78,7 +79,7 @@ def environment(
         **{name: str(getattr(device, field)) for name, field in WORDS["card"].items()},
         "FAKE_PEAKS": str(folder),
         "FAKE_SM_SMEM": str(device.shared_kib << 10),
-        "FAKE_L2": str(device.l2_mib << 20),
+        "FAKE_L2": str(int(device.l2_mib * MIB)),
         "FAKE_CUDNN_WS": str(limits.cudnn_bytes),
         "CASEBOOK_STEPS": str(limits.steps),
         "CASEBOOK_SECONDS": str(limits.seconds),

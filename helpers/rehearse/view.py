@@ -9,6 +9,7 @@ from helpers.ground.units import show_bytes
 from helpers.look.cards import cards
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 UNEVEN = 1.25
 """From how many times the emptiest card on the fullest one is worth a line."""
@@ -137,23 +138,23 @@ def between(both: Sequence[Rehearsal]) -> list[str]:
     return [f"{line}; the run below is the larger one"]
 
 
-def cards_table() -> Shown:
-    """The cards by name, with their sources."""
-    header = ["name", "card", "MiB", "capability", "SMs", "L2 MiB", "BLAS MiB", "source"]
+def cards_table(wide: bool = False) -> Shown:
+    """The cards by name, one a line; ``wide`` adds their sources."""
+    header = ["name", "card", Column("memory", "bytes"), "arch", "SMs", "source"]
     rows = [
         [
             key,
             card.name,
-            card.total_bytes >> 20,
-            card.capability / 10,
+            card.total_bytes or "by --capacity",
+            card.arch,
             card.multiprocessors,
-            card.l2_mib,
-            card.blas_mib,
             card.source,
         ]
         for key, card in cards().items()
     ]
-    return Shown("", header, rows, widest=90)
+    note = "A card by another name: as nvidia-smi or rocminfo prints it. Another card: --capacity."
+    table = Shown("", header, rows, notes=[note], widest=None)
+    return table if wide else table.without("source")
 
 
 def tried_table(names: Sequence[str], rehearsals: Sequence[Rehearsal]) -> Shown:
