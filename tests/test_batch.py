@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_stand_in import StandIn, begun, change, go, plan, planned, state, states
+from run_stand_in import FOUR, StandIn, begun, change, go, plan, planned, state, states
 
 from helpers.batch import record, watched
 from helpers.batch.carrier import Local
@@ -432,17 +431,64 @@ def test_what_no_look_can_disprove_counts_until_the_next_boot_also_when_resumed(
     assert states(go(path, resume=result.folder)) == ["answered"] * 6
 
 
-def test_other_programs_may_take_host_memory_and_a_report_always_comes(tmp_path):
-    class Browser(Looks):
-        def __call__(self, *args, **options):
-            state = super().__call__(*args, **options)
-            free = 64 * GIB if self.count == 1 else 8 * GIB
-            return replace(state, total_bytes=64 * GIB, available_bytes=free, read_only=self.full)
+TAKES = "- {notebook: takes_parameters.ipynb, danger: loads, box"
+NIGHT = f"""{TAKES}: live}}
+{TAKES}: cpu-only}}
+{TAKES}: live}}
+{TAKES}: cuda-healthy}}
+{TAKES}: live}}
+{TAKES}: rx7900xt-container}}
+- {{notebook: takes_parameters.ipynb, danger: looks, box: live, parameters: {{batch: "{{batch}}"}}}}"""
 
-    for full, ended in ((False, ["answered"] * 6), (True, ["skipped"] * 4 + ["answered"] * 2)):
-        looks = Browser(0)
-        looks.full = full
-        assert states(go(plan(tmp_path, GPUS, WRITTEN), measure=looks)) == ended
+
+class Host:
+    """Stands for a look at a box without a GPU, of which so many GiB of RAM are available."""
+
+    def __init__(self, *available_gib, read_only=False):
+        self.available_gib = list(available_gib)
+        self.read_only = read_only
+
+    def __call__(self, gpus=(), root="", *, folder=".", since=None):
+        gib = self.available_gib.pop(0) if len(self.available_gib) > 1 else self.available_gib[0]
+        about = {"total_bytes": 64 * GIB, "available_bytes": int(gib * GIB)}
+        return BoxState(record.boot_id(), **about, read_only=self.read_only)
+
+
+def test_memory_that_another_program_takes_closes_live_runs_while_it_is_short_and_no_other(
+    tmp_path,
+):
+    path = plan(
+        tmp_path, NIGHT, "order: as written\ngates: {settle_s: 0.3, host_free_bytes: 2147483648}"
+    )
+    # A browser takes 56 of 64 GiB: nobody is closed. Another program takes more, too long for the third run.
+    looks = Host(64, 8, 8, 8, 8, *[1] * 8, 40)
+    result = go(path, capture=capture, measure=looks)
+    assert states(result) == ["answered", "answered", "skipped", *["answered"] * 4]
+    why = "host memory is not clean: 1.00 GiB available, expected at least 2.00 GiB"
+    assert (result.runs[2].cause, result.runs[2].stopped_by) == (why, "box")
+    assert {run.gate for run in result.runs} == {""}, "no run is blamed for it"
+    assert states(go(path, capture=capture, resume=result.folder)) == ["answered"] * 7
+
+
+def test_a_disk_that_cannot_be_written_closes_all_that_load_and_the_report_comes(tmp_path):
+    path = plan(tmp_path, NIGHT, WRITTEN)
+    result = go(path, capture=capture, measure=Host(64, read_only=True))
+    assert states(result) == [*["skipped"] * 6, "answered"]
+
+
+def test_the_closing_report_runs_after_the_time_is_up_and_where_the_box_cannot_be_captured(
+    tmp_path,
+):
+    def burns(path):
+        raise ValueError("sysfs is on fire")
+
+    standin = StandIn(n000=lambda folder, run: time.sleep(0.3))
+    closing = NIGHT.splitlines()[-1]
+    head = "limits: {total_s: 0.25, run_s: 77}\norder: as written"
+    result = go(plan(tmp_path, f"{FOUR}\n{closing}", head), standin, capture=burns)
+    assert states(result) == ["answered", *["skipped"] * 3, "answered"]
+    job = standin.jobs["004"]
+    assert (job["run_s"], job["parameters"]["box"]) == (77, "live")
 
 
 def test_a_look_that_breaks_costs_no_run_and_the_records_say_that_it_was_blind(tmp_path):

@@ -29,7 +29,7 @@ from helpers.look.gpus import gpus as gpus_of
 
 CARD = "0000:03:00.0"
 OTHER = "0000:13:00.0"
-GATES = Gates(disk_free_bytes=0)
+GATES = Gates(disk_free_bytes=0, host_free_bytes=0)
 MIB = 1 << 20
 
 
@@ -125,7 +125,7 @@ def test_memory_is_back_exactly_within_the_plans_fraction_or_the_slack(more, tot
         )
         for used in (0, more)
     )
-    scopes = [f"gpu {CARD}", "box"] if more > allowed else []
+    scopes = [f"gpu {CARD}", "host memory"] if more > allowed else []
     assert [trouble.scope for trouble in unclean(before, now, gates)] == scopes
     assert unclean(now, before, gates) == ()
 
@@ -136,8 +136,17 @@ def test_page_cache_is_no_lost_memory(box):
     write(box, "/proc/meminfo", sizes.format(50000000))
     assert unclean(before, after(box, before), GATES) == ()
     write(box, "/proc/meminfo", sizes.format(40000000))
-    why = "box: 38.15 GiB of host memory available, expected at least 44.56 GiB as before"
+    why = "host memory: 38.15 GiB available, expected at least 44.56 GiB as before"
     assert whys(unclean(before, after(box, before), GATES)) == [why]
+
+
+@pytest.mark.parametrize("available_gib", [0.5, 2, 60])
+def test_a_machine_without_a_gpu_needs_some_host_memory_and_not_as_much_as_before(available_gib):
+    before = BoxState("b", total_bytes=64 * GIB, available_bytes=62 * GIB)
+    now = replace(before, available_bytes=int(available_gib * GIB))
+    expected = ["host memory: 512.00 MiB available, expected at least 1.00 GiB"]
+    gates = Gates(disk_free_bytes=0)
+    assert whys(unclean(before, now, gates)) == (expected if available_gib < 1 else [])
 
 
 def test_heat_counts_against_the_plan_and_against_the_cards_own_limit(box):
@@ -281,7 +290,7 @@ def test_after_a_reboot_nothing_is_compared_and_a_gpu_that_went_is_a_trouble_tha
 
 
 def states(*available_gib):
-    total = BoxState("b", total_bytes=64 * GIB, seconds=0.5)
+    total = BoxState("b", (GpuState(CARD),), total_bytes=64 * GIB, seconds=0.5)
     looks = [replace(total, available_bytes=gib * GIB) for gib in available_gib]
     return lambda: looks.pop(0) if len(looks) > 1 else looks[0]
 
@@ -291,10 +300,10 @@ def test_settling_waits_for_what_may_pass_and_no_longer_than_the_plan_says():
     slept = []
     assert settle(before, GATES, states(20, 40, 60), slept.append) == () and len(slept) == 2
     slept.clear()
-    (trouble,) = settle(before, Gates(settle_s=10, disk_free_bytes=0), states(20), slept.append)
+    (trouble,) = settle(before, replace(GATES, settle_s=10), states(20), slept.append)
     assert "20.00 GiB" in trouble.why
     assert sum(slept) + 0.5 * len(slept) <= 13 and slept == sorted(slept)
-    assert settle(before, Gates(settle_s=0, disk_free_bytes=0), states(20), pytest.fail)
+    assert settle(before, replace(GATES, settle_s=0), states(20), pytest.fail)
 
 
 def test_settling_does_not_wait_for_what_has_happened(box):
@@ -321,11 +330,14 @@ def test_what_one_look_told_is_not_forgotten_while_settling_waits_for_the_rest()
         (f"gpu {CARD}", OTHER, False),
         ("a GPU", OTHER, True),
         ("box", OTHER, True),
+        ("host memory", OTHER, True),
     ],
 )
 def test_a_trouble_concerns_the_runs_that_could_meet_it(scope, gpu, concerns):
     words = f"{scope} is not clean: GPU reset" if concerns else ""
-    assert concerning([Trouble(scope, "GPU reset", False)], gpu) == words
+    trouble = Trouble(scope, "GPU reset", False)
+    assert concerning([trouble], gpu) == words
+    assert bool(concerning([trouble], "", elsewhere=True)) == (scope == "box")
 
 
 def test_this_box_is_looked_at_without_torch_and_without_an_error():

@@ -1,8 +1,10 @@
 """The box of a batch between its runs: what a look found, and which run is held back.
 
 Only a run that works the box is held back, and only by what it could meet: its GPU in use, too
-hot or lost, or no room for results. The next run has the box looked at anew. What no look can
-disprove, such as a GPU reset or a process that SIGKILL does not end, counts until the next boot.
+hot or lost, hardly any host memory free, or no room for results; by the GPUs and the host memory of
+this machine only where it is about this machine. The box is looked at anew before each such run, and
+given time to settle. What no look can disprove, such as a GPU reset or a process that SIGKILL does
+not end, counts until the next boot.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from helpers.look.boxes import recorded_names
 
 from .clean import concerning, settle
 from .look_shapes import BoxState, Gates, Trouble
@@ -55,9 +59,9 @@ class BoxWatch:
         """Why a run must not start now, or nothing; ``runs`` are all of its batch."""
         if run.danger == "looks":
             return ""
-        if self.first is None or self.troubles:
-            self.look()
-        return concerning([*lost(runs), *self.stays, *self.troubles], run.gpu)
+        self.look(self.gates)
+        troubles = [*lost(runs), *self.stays, *self.troubles]
+        return concerning(troubles, run.gpu, elsewhere=_is_elsewhere(run))
 
     def after(self, runs: Sequence[Run]) -> list[Run]:
         """Look at the box after these runs; the records of those that left it unclean, or after
@@ -66,7 +70,8 @@ class BoxWatch:
         if self.measure is None or self.interrupted():
             return []
         before = self.troubles
-        self.look()
+        # What other programs take of the host's memory is no run's doing.
+        self.look(replace(self.gates, host_free_bytes=0))
         if self.blind:
             return [run.model_copy(update={"gate": self.blind}) for run in runs]
         new = [trouble for trouble in self.troubles if trouble not in before]
@@ -79,7 +84,7 @@ class BoxWatch:
             run.model_copy(update={"gate": why, "quarantined": ", ".join(stays)}) for run in runs
         ]
 
-    def look(self) -> None:
+    def look(self, gates: Gates) -> None:
         """What is wrong with the box, after it had time to settle."""
         self.blind = ""
         self.troubles = ()
@@ -88,9 +93,9 @@ class BoxWatch:
         try:
             if self.first is None:
                 self.last = self.measure(folder=self.folder)
-                # Other programs may take host memory: that endangers no run.
+                # Other programs come and go all night: only too little host memory counts.
                 self.first = replace(self.last, available_bytes=None)
-            self.troubles = settle(self.first, self.gates, self._measure, self._pause)
+            self.troubles = settle(self.first, gates, self._measure, self._pause)
             self.stays += [trouble for trouble in self.troubles if not trouble.passes]
         except _Interrupted:
             return
@@ -108,6 +113,12 @@ class BoxWatch:
             if self.interrupted():
                 raise _Interrupted
             time.sleep(TICK_S)
+
+
+def _is_elsewhere(run: Run) -> bool:
+    """Whether a run is about a recorded box, and asks for no device of this machine."""
+    device = run.parameters.get("device", "cpu")
+    return run.box in recorded_names() and not run.gpu and device == "cpu"
 
 
 def lost(runs: Iterable[Run]) -> Iterator[Trouble]:

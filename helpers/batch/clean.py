@@ -52,24 +52,34 @@ def unclean(before: BoxState, after: BoxState, gates: Gates) -> tuple[Trouble, .
         if gpu.pci in earlier:
             whys += _still_used(earlier[gpu.pci], gpu, gates)
         troubles += [Trouble(f"gpu {gpu.pci}", why) for why in whys]
-    return tuple(troubles + [Trouble("box", why) for why in _host(before, after, gates)])
+    return (*troubles, *_host_memory(before, after, gates), *_disk(after, gates))
 
 
-def _host(before: BoxState, after: BoxState, gates: Gates) -> Iterator[str]:
+def _host_memory(before: BoxState, after: BoxState, gates: Gates) -> Iterator[Trouble]:
+    """Too little for the next job; on a box with a GPU also less than before, where that is known."""
     had = before.available_bytes
     has = after.available_bytes
-    if had is not None and has is not None and before.boot_id == after.boot_id:
-        least = had - _allowed(after.total_bytes or 0, gates)
-        if has < least:
-            expected = f"expected at least {show_bytes(least)} as before"
-            yield f"{show_bytes(has)} of host memory available, {expected}"
+    if has is None:
+        return
+    least = gates.host_free_bytes
+    as_before = ""
+    if had is not None and after.gpus and before.boot_id == after.boot_id:
+        back = had - _allowed(after.total_bytes or 0, gates)
+        as_before = " as before" if back > least else ""
+        least = max(least, back)
+    if has < least:
+        expected = f"expected at least {show_bytes(least)}{as_before}"
+        yield Trouble("host memory", f"{show_bytes(has)} available, {expected}")
+
+
+def _disk(after: BoxState, gates: Gates) -> Iterator[Trouble]:
     disk = f"the disk of {after.folder}"
     free = after.disk_free_bytes
     if after.read_only:
-        yield f"{disk} is mounted read-only, expected one that can be written"
+        yield Trouble("box", f"{disk} is mounted read-only, expected one that can be written")
     elif free is not None and free < gates.disk_free_bytes:
         expected = f"expected at least {show_bytes(gates.disk_free_bytes)}"
-        yield f"{show_bytes(free)} free on {disk}, {expected}"
+        yield Trouble("box", f"{show_bytes(free)} free on {disk}, {expected}")
 
 
 def _allowed(total_bytes: int, gates: Gates) -> int:
@@ -145,13 +155,16 @@ def missing(state: BoxState, asked: Sequence[str], count: int | None) -> Iterato
         yield Trouble("box", f"GPUs seen: {len(seen)}, expected {count}", False)
 
 
-def concerning(troubles: Iterable[Trouble], gpu: str) -> str:
+def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -> str:
     """The first of these troubles that concerns a run on ``gpu``, in words; or nothing.
 
-    A run that names no GPU may use any.
+    A run that names no GPU may use any; one that is about a machine ``elsewhere`` uses none, and
+    little of the host's memory.
     """
     address = pci_address(gpu) or gpu
     for trouble in troubles:
-        if not address or trouble.scope in ("box", "a GPU", f"gpu {address}"):
+        is_general = trouble.scope == "box"
+        is_near = trouble.scope in ("host memory", "a GPU", f"gpu {address}") or not address
+        if is_general or (is_near and not elsewhere):
             return f"{trouble.scope} is not clean: {trouble.why}"
     return ""

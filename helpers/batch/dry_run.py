@@ -47,7 +47,7 @@ def dry_run_text(checked: CheckedPlan) -> str:
     total_s = total_estimate_s(checked)
     over = ""
     if total_s > checked.total_s:
-        over = "; that is more than the plan's limit: its last runs are skipped"
+        over = "; that is more than the plan's limit: its last runs are skipped, but for the closing report"
     guesses = sum(row["estimate_from"] == ITS_LIMIT for row in rows)
     dangers = [row["danger"] for row in rows]
     counts = ", ".join(f"{dangers.count(danger)} {danger}" for danger in DANGERS)
@@ -60,8 +60,10 @@ def dry_run_text(checked: CheckedPlan) -> str:
             f"{len(rows)} runs ({counts}); of those that only look, {checked.plan.jobs} at once.",
             f"Estimated: {timedelta(seconds=round(total_s))}, {guesses} runs of it at their limit{over}.",
             f"Limits: a cell {cell_s:g} s, a run {run_s:g} s, all of it {checked.total_s:g} s.",
-            f"What loads starts on a clean box: {show_bytes(gates.disk_free_bytes)} free on the disk, GPU memory back "
-            f"to within {gates.memory_back_fraction:.0%}{heat}, no new holder, after at most {gates.settle_s:g} s.",
+            "What only looks always starts. What loads waits until the box is ready, and is skipped after "
+            f"{gates.settle_s:g} s: {show_bytes(gates.disk_free_bytes)} free on the disk, GPU memory back to within "
+            f"{gates.memory_back_fraction:.0%}{heat}, no new holder, {show_bytes(gates.host_free_bytes)} of RAM "
+            "available. A run about a recorded box waits for the disk alone.",
             f"Resume is refused once this file changes (now {checked.sha256[:12]}).",
         ]
     )

@@ -13,7 +13,8 @@ from helpers.ground.contract import from_json
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a box is not clean. ``scope`` is "box", "gpu PCI", or "a GPU" where nobody knows which.
+    """Why a box is not clean. ``scope`` is "box", "host memory", "gpu PCI", or "a GPU" where nobody
+    knows which.
 
     ``why`` is one line: seen, expected, with units. ``passes`` is true for what a later look may
     find mended: memory, holders, heat, a full disk, a program's own fault. It is false for what
@@ -89,8 +90,9 @@ class Gates:
 
     A temperature of None is not looked at.
 
-    ``memory_back_fraction``: of host memory, and of a GPU's, that may stay used. ``settle_s``:
-    how long it may take.
+    ``disk_free_bytes`` and ``host_free_bytes``: free for results, and of the RAM, whoever uses the
+    rest. ``memory_back_fraction``: the share of a GPU's memory that may stay used. ``settle_s``:
+    seconds to wait for memory, holders and heat before a run is closed.
     """
 
     # Read by pydantic where a plan holds gates, as the bounds beside the fields are: unknown
@@ -98,6 +100,7 @@ class Gates:
     __pydantic_config__ = {"extra": "forbid"}
 
     disk_free_bytes: int = field(default=1 << 30, metadata={"ge": 0})
+    host_free_bytes: int = field(default=1 << 30, metadata={"ge": 0})
     memory_back_fraction: float = field(default=0.05, metadata={"ge": 0, "le": 1})
     temperature_c: Optional[float] = field(default=90, metadata={"gt": 0})
     settle_s: float = field(default=30, metadata={"ge": 0, "le": 3600})

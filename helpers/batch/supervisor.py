@@ -170,9 +170,12 @@ class _Supervisor:
         """Why a run must not start, and the kind of reason; empty where it may."""
         if self.stop.signal:
             return f"interrupted ({self.stop.signal})", "interrupt"
+        step = self.checked.steps[number]
+        if _is_closing(step):
+            return "", ""
         if self._left_s() <= 0:
             return f"the plan's limit of {self.checked.total_s:g} s was reached", "limit"
-        if self.no_live and self._is_given_live(self.checked.steps[number]):
+        if self.no_live and self._is_given_live(step):
             return self.no_live, "box"
         return "", ""
 
@@ -213,7 +216,7 @@ class _Supervisor:
         batch = str(self.journal.folder)
         folder = self.journal.folder / run.run_id
         offered = {
-            "box": self.live if step.box == "live" else step.box,
+            "box": (self.live or "live") if step.box == "live" else step.box,
             "batch": batch,
             "out": str(folder),
             "preset": step.preset,
@@ -227,7 +230,7 @@ class _Supervisor:
             "source": str(step.source),
             "parameters": parameters,
             "cell_s": step.cell_s,
-            "run_s": min(step.run_s, self._left_s()),
+            "run_s": step.run_s if _is_closing(step) else min(step.run_s, self._left_s()),
             "mark": mark_of(folder, run.attempt),
         }
 
@@ -267,6 +270,11 @@ class _Supervisor:
             self.no_live = f"this box could not be captured: {in_words(error)}"
         finally:
             self.stop.raises = False
+
+
+def _is_closing(step: Step) -> bool:
+    """Whether a step only reads what the others left: it runs whatever became of them."""
+    return step.waits and step.danger == "looks"
 
 
 def _wants_live(step: Step) -> bool:

@@ -260,7 +260,7 @@ def gate(arguments: argparse.Namespace) -> int:
         state = next(looks, None) or box_state.measure(asked, folder=arguments.disk, since=state)
         return state
 
-    limits = Gates(settle_s=arguments.settle)
+    limits = Gates(settle_s=arguments.settle, host_free_bytes=0)
     troubles = [*clean.settle(before or clean.idle(state), limits, look)]
     troubles += clean.missing(state, asked, arguments.gpus)
     seen = [gpu.pci for gpu in state.gpus]
