@@ -114,7 +114,7 @@ def _outcome(order: Order, folder: Path, run_one: Callable[..., Run], stop: Stop
             why = f"this node could not be captured: {in_words(error)}"
             run = move(started, "failed", ended_at=now(), stopped_by="box", cause=why)
             return Outcome(run, {}, {}, str(place))
-    job = {**order.job, "source": str(source), "parameters": parameters}
+    job = {**order.job, "source": str(source), "parameters": parameters, "earlier": ""}
     run = run_one(place, order.run, job, stop=stop)
     return Outcome(run, *_files(place), str(place))
 

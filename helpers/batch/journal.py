@@ -184,8 +184,8 @@ class Journal:
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
         ooms = kernel_process.oom_kills()
-        for run in list(self.runs):
-            attempt = attempt_on_resume(run, ooms)
+        for step, run in zip(self.checked.steps, list(self.runs), strict=True):
+            attempt = attempt_on_resume(run, ooms, step.resumes)
             if run.run_id in repeat and run.state != "planned":
                 if run.stopped_by == "record":
                     advice = "expected a record; move its folder away and resume"

@@ -35,11 +35,13 @@ from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 
 from helpers.ground.child import signal_group, stacks_of
+from helpers.ground.workbook_process import TRIALS_HERE
 from helpers.look.files import write_atomic
 
 from . import kernel_process
-from .notebook_file import INJECTED
+from .notebook_file import INJECTED, NotebookError
 from .record import in_words
+from .resumption import TRIALS, finished_outputs
 
 NAME = "casebook"
 WHOLE = "casebook://"
@@ -85,9 +87,10 @@ class Execution:
 
     A cell may run for ``cell_s`` seconds, all of them for ``run_s``. ``mark`` is in the
     environment of the kernel, by which its processes are recognised; ``adopted`` as of
-    ``kernel_process.sweep``. ``on_cell`` hears which cell of how many begins. ``nb`` is the executed
-    notebook, ``fault`` why it stopped early; ``left_behind`` names the processes of the kernel
-    that had to be ended.
+    ``kernel_process.sweep``. ``earlier`` is the folder of the attempt that this one goes on from.
+    ``on_cell`` hears which cell of how many begins. ``nb`` is the executed notebook, ``fault`` why it
+    stopped early; ``left_behind`` names the processes of the kernel that had to be ended, ``notes``
+    say where it went on.
     """
 
     folder: Path
@@ -95,10 +98,12 @@ class Execution:
     run_s: float = 600
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     adopted: bool = False
+    earlier: Path | None = None
     on_cell: Callable[[int, int], None] = lambda cell, cells: None
     nb: Any = None
     fault: RunFault | None = None
     left_behind: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
 
 
 class AtomicFiles(LocalHandler):
@@ -219,6 +224,7 @@ class CasebookClient(PapermillNotebookClient):
         self.streamed = 0
         self.tail = ""
         self.tail_name = "stdout"
+        self.finished = self._finished(execution.earlier) if execution.earlier else {}
 
     def create_kernel_manager(self) -> AsyncKernelManager:
         """A manager of this interpreter's kernel over unix sockets: no TCP port to race for,
@@ -255,6 +261,7 @@ class CasebookClient(PapermillNotebookClient):
                     **kernel_process.environment(),
                     kernel_process.MARK: self.run.mark,
                     kernel_process.STACKS: str(self.stacks),
+                    TRIALS_HERE: str(self.run.folder / TRIALS),
                     "IPYTHONDIR": str(self.sockets),
                 }
                 folder = str(self.run.folder)
@@ -275,6 +282,9 @@ class CasebookClient(PapermillNotebookClient):
         if self.stopped and cell.cell_type == "code":
             why = f"interrupted by {self.stopped} before"
             raise self._lost(cell, cell_index, "interrupted", why, self.stopped)
+        if cell_index in self.finished:
+            cell.outputs = self.finished[cell_index]
+            return cell
         try:
             return super().execute_cell(cell, cell_index, *args, **kwargs)
         except CellExecutionError as error:
@@ -309,6 +319,17 @@ class CasebookClient(PapermillNotebookClient):
         finally:
             self._append_tail(cell)
         raise lost
+
+    def _finished(self, earlier: Path) -> dict[int, list[Any]]:
+        """What need not be executed again of the cells that an earlier attempt finished."""
+        try:
+            outputs = finished_outputs(earlier, self.nb)
+        except NotebookError as error:
+            self.run.notes.append(f"begun anew: its earlier notebook cannot be read: {error}")
+            return {}
+        kept = f"; {len(outputs)} cells keep its outputs" if outputs else ""
+        self.run.notes.append(f"went on where attempt {earlier.name} stopped{kept}")
+        return outputs
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         """Take one message of the kernel; of printed text only a cell's first 2**20 and last

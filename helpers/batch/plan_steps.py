@@ -33,12 +33,13 @@ APART = ("box", "preset", "gpu")  # not among a run's own parameters
 
 class Facts(BaseModel):
     """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes,
-    what its numbers may be.
+    what its numbers may be, whether it goes on at the cell at which it stopped.
     """
 
     safety: Danger | None = None
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     ranges: dict[str, tuple[float | None, float | None]] = {}
+    resumes: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """Refuse a number outside its range; null is an open end. Raises PlanError."""
@@ -123,6 +124,7 @@ class StepReader:
             danger=facts.danger(planned),
             gpu=gpu,
             waits="{batch}" in key,
+            resumes=facts.resumes,
             estimate_s=min(facts.seconds or run_s, run_s),
             estimate_from="the notebook's metadata" if facts.seconds else ITS_LIMIT,
         )

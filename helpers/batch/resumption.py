@@ -1,28 +1,110 @@
-"""Does a resumed batch repeat a run?"""
+"""Does a resumed batch repeat a run, and at which cell does it go on?
+
+A notebook that says ``casebook: {"resumes": true}`` goes on at its first cell that did not finish. Of
+the finished cells those that only show something are not executed again: they keep their outputs.
+Those that bind a name are, on the same box, which is a bundle in the batch's folder, and with the
+trials that finished, which are records in the run's folder. All of it is JSON that is checked as it
+is read; no object of a kernel is stored.
+"""
 
 from __future__ import annotations
 
+import ast
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from helpers import __version__
 from helpers.look.files import boot_id
 
+from .notebook_file import NotebookError, open_notebook
+from .record import EARLIER, RecordUnreadable, read_run
 from .shapes import Run
 
 NEVER_RAN = ("interrupt", "limit", "quarantine", "disk", "box")
+FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
+"""Signals that somebody else sent to a kernel; others are a fault of its own."""
+NOTEBOOK = "notebook.ipynb"
+TRIALS = "trials"
 
 
-def attempt_on_resume(run: Run, ooms: int | None) -> int:
+def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
     """The attempt at a run that a resumed batch makes by itself, or 0 where the run stays as it
     is.
 
     One that never started keeps its number. One that the user interrupted is tried again, and
     so is one whose batch ended while it ran, until that has happened twice; never where
-    ``ooms``, the OOM kills by now, rose meanwhile.
+    ``ooms``, the OOM kills by now, rose meanwhile. One that ``resumes`` at its cell is also tried
+    again where its kernel was killed from outside and certainly not for want of memory.
     """
     if run.state == "skipped":
         return run.attempt if run.stopped_by in NEVER_RAN else 0
     if run.state == "failed" and run.stopped_by == "interrupt":
         return run.attempt + 1
-    if run.state == "died" and run.stopped_by == "batch_end" and run.strikes <= 1:
-        before = run.ooms_before if run.boot_id == boot_id() else None
-        if ooms is None or before is None or ooms <= before:
-            return run.attempt + 1
-    return 0
+    if run.state != "died" or run.strikes > 1:
+        return 0
+    before = run.ooms_before if run.boot_id == boot_id() else None
+    is_counted = ooms is not None and before is not None
+    if ooms is not None and before is not None and ooms > before:
+        return 0
+    was_killed = resumes and is_counted and run.signal in FROM_OUTSIDE
+    return run.attempt + 1 if was_killed or run.stopped_by == "batch_end" else 0
+
+
+def earlier_attempt(folder: Path, run: Run) -> Path | None:
+    """The folder of the attempt before this one, where it can be gone on from: it came to no
+    answer, on this boot of this machine, with this version of the workbook.
+    """
+    past = folder / EARLIER / str(run.attempt - 1)
+    with suppress(RecordUnreadable):
+        before = read_run(past / "run.json")
+        is_alike = (before.boot_id, before.tool_version) == (boot_id(), __version__)
+        if is_alike and before.state != "answered" and (past / NOTEBOOK).is_file():
+            return past
+    return None
+
+
+def earlier_box(past: Path, batch: Path) -> str:
+    """The bundle that an earlier attempt was given, where it is one of its batch's folder."""
+    with suppress(NotebookError):
+        given = open_notebook(past / NOTEBOOK).metadata.get("papermill", {}).get("parameters", {})
+        box = Path(str(given.get("box", "")))
+        if box.parent == batch.resolve() and box.exists():
+            return str(box)
+    return ""
+
+
+def finished_outputs(past: Path, notebook: Any) -> dict[int, list[Any]]:
+    """The outputs of those cells of a notebook that an earlier attempt finished and that need not
+    be executed again, by their place in it.
+
+    A cell or a parameter that differs ends it: what stood behind was computed from others.
+    """
+    before = open_notebook(past / NOTEBOOK)
+    past_cells = [cell for cell in before.cells if cell.cell_type == "code"]
+    cells = [(at, cell) for at, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    outputs: dict[int, list[Any]] = {}
+    for (at, cell), past_cell in zip(cells, past_cells, strict=False):
+        status = past_cell.metadata.get("papermill", {}).get("status")
+        if cell.source != past_cell.source or status != "completed":
+            break
+        if _only_shows(cell.source):
+            outputs[at] = past_cell.outputs
+    return outputs
+
+
+def _only_shows(source: str) -> bool:
+    """Whether a cell binds no name: it consists of expressions."""
+    with suppress(SyntaxError):  # a magic
+        return all(isinstance(node, ast.Expr) for node in ast.parse(source).body)
+    return False
+
+
+def carry_trials_over(past: Path, folder: Path) -> None:
+    """Lay the records of the trials that an earlier attempt finished beside those to come.
+
+    Raises OSError.
+    """
+    if (past / TRIALS).is_dir():
+        shutil.copytree(past / TRIALS, folder / TRIALS, dirs_exist_ok=True)

@@ -20,15 +20,14 @@ from typing import Any
 
 from . import kernel_process, notebook_file
 from .record import files_below, in_words, move, now, read_run, write_run
+from .resumption import NOTEBOOK, carry_trials_over
 from .shapes import Run
+from .watched import Job
 
 BEAT_S = 1.0
-NOTEBOOK = "notebook.ipynb"
 LAST_WORDS = 2000
 LOST = ("died", "rebooted", "node_lost")
 """How a run ends whose runner or machine was taken away from under it."""
-Job = dict[str, Any]
-"""What a runner gets: source, parameters, cell_s, run_s, mark."""
 
 _where = [0, 0]
 _speaking = threading.Lock()
@@ -67,12 +66,15 @@ def execute_run(folder: Path, job: Job) -> Run:
     """
     began = time.monotonic()
     changes: dict[str, Any] = {}
+    earlier = Path(job["earlier"]) if job.get("earlier") else None
     state = "answered"
     cause = ""
     try:
         with notebook_file.without("pyarrow"):  # papermill imports it for HDFS alone: 0.1 s
             from .papermill_engine import execute
 
+        if earlier:
+            carry_trials_over(earlier, folder)
         done = execute(
             Path(job["source"]),
             folder / NOTEBOOK,
@@ -81,9 +83,11 @@ def execute_run(folder: Path, job: Job) -> Run:
             run_s=job["run_s"],
             mark=job["mark"],
             adopted=True,
+            earlier=earlier,
             on_cell=_say_cell,
         )
         changes["left_behind"] = list(done.left_behind)
+        changes["notes"] = done.notes
         fault = done.fault
         if fault:
             state = fault.state

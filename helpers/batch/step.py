@@ -20,7 +20,8 @@ class Step:
     ``box`` is live, a recorded name or an absolute path; ``box_name`` is what records say,
     empty for a notebook that takes no box. ``parameters`` are those of the plan alone;
     ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty. A step that
-    ``waits`` reads the batch's own records: it starts when all before it have ended.
+    ``waits`` reads the batch's own records: it starts when all before it have ended. One that ``resumes`` goes on
+    where an earlier attempt stopped.
     ``estimate_s`` are seconds.
     """
 
@@ -37,6 +38,7 @@ class Step:
     danger: str = "looks"
     gpu: str = ""
     waits: bool = False
+    resumes: bool = False
     estimate_s: float = 0.0
     estimate_from: str = ITS_LIMIT
 

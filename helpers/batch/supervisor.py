@@ -20,6 +20,7 @@ from .one_run import mark_of
 from .plan import PlanError, Step, load_plan
 from .progress import Plain
 from .record import in_words, move, replaced
+from .resumption import earlier_attempt, earlier_box
 from .shapes import Run, StoppedBy
 from .stop import Stop
 from .watched import TICK_S, Job
@@ -226,7 +227,11 @@ class _Supervisor:
         }
         for name, value in step.parameters.items():
             parameters[name] = replaced(value, "{batch}", batch)
+        past = earlier_attempt(folder, run) if step.resumes else None
+        if past and _wants_live(step):
+            parameters["box"] = earlier_box(past, self.journal.folder) or parameters["box"]
         return {
+            "earlier": str(past or ""),
             "source": str(step.source),
             "parameters": parameters,
             "cell_s": step.cell_s,

@@ -35,7 +35,8 @@ Tick = Callable[[int, int, float], None]
 kernel starts.
 """
 Job = dict[str, Any]
-"""What a runner gets: source, parameters, cell_s, run_s, mark."""
+"""What a runner gets: source, parameters, cell_s, run_s, mark; ``earlier``, the folder of the
+attempt that it goes on from, or empty."""
 
 
 class Watched:

@@ -8,6 +8,8 @@ from helpers.ground.child import CHECKOUT, OUTPUTS
 
 MARK = "CASEBOOK_RUN"
 """The variable by which the processes of one run of a batch are recognised."""
+TRIALS_HERE = "CASEBOOK_TRIALS"
+"""The variable with the folder in which one run keeps the trials it made, to go on from them."""
 # ipykernel turns its capture of fd 2 off under PYTEST_CURRENT_TEST; the others run or load what
 # the user's own Python needs.
 LEFT_OUT = {

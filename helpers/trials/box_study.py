@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from helpers.allocator.study import open_study
 from helpers.ground.child import OUTPUTS
 from helpers.ground.units import parse_size
+from helpers.ground.workbook_process import TRIALS_HERE
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.cards import GpuCard, largest_pool
@@ -19,6 +22,7 @@ from helpers.trials.catalogue import Remedy, chosen, elsewhere, pairs
 from helpers.trials.fixes import FixRow, fix_table
 from helpers.trials.interpreter import torch_interpreter
 from helpers.trials.prediction import predict
+from helpers.trials.record import read_trials
 from helpers.trials.targets import CPU, free_targets
 
 OUT = OUTPUTS / "trials"
@@ -28,8 +32,8 @@ NEWEST_TORCH = "2.14.1"
 
 @dataclass(frozen=True)
 class FixStudy:
-    """The fix table of a box with what it rests on: how many trials were made, ``why`` none was,
-    and what went wrong with them.
+    """The fix table of a box with what it rests on: how many trials were made, how many of them
+    ``before`` this run was interrupted, ``why`` none was, and what went wrong with them.
 
     ``elsewhere`` counts the remedies that are for other boxes, by those.
     """
@@ -40,6 +44,7 @@ class FixStudy:
     build: str
     why: str = ""
     trials: int = 0
+    before: int = 0
     troubles: tuple[str, ...] = ()
     elsewhere: Mapping[str, int] = field(default_factory=dict)
 
@@ -139,7 +144,15 @@ def fix_study(
         why = "no time budget was given"
     else:
         plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
-        ran = fixplan.run(plan, python=torch_interpreter(), out=OUT, target=target)
+        # A run of a batch keeps its trials beside its notebook, and goes on from them.
+        here = os.environ.get(TRIALS_HERE, "")
+        ran = fixplan.run(
+            plan,
+            python=torch_interpreter(),
+            out=Path(here) if here else OUT,
+            target=target,
+            finished=read_trials(Path(here)) if here else (),
+        )
         not_tried |= plan.left_out
     rows = fix_table(
         wanted,
@@ -156,6 +169,7 @@ def fix_study(
         build=place.build,
         why=why,
         trials=len(plan.trials) if plan else 0,
+        before=ran.before if ran else 0,
         troubles=ran.troubles if ran else (),
         elsewhere=others,
     )

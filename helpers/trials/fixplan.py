@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from helpers.settings.presets import NONE, Preset
@@ -74,13 +74,14 @@ class FixPlan:
 
 @dataclass(frozen=True)
 class Ran:
-    """The records by arm and repeat; the arms that were refused, and why; and what went wrong
-    without losing them, a line each.
+    """The records by arm and repeat; the arms that were refused, and why; what went wrong without
+    losing them, a line each; and how many trials had finished before.
     """
 
     records: Mapping[tuple[str, int], TrialRecord]
     refused: Mapping[str, str]
     troubles: tuple[str, ...]
+    before: int = 0
 
     def arms(self, pair: Pair) -> tuple[list[TrialRecord], list[TrialRecord]]:
         """The records of the control and of the treated arm, of those repeats that both have."""
@@ -166,8 +167,9 @@ def run(
     limits: Limits = Limits(),  # noqa: B008
     target: Target = CPU,
     on_trial: Callable[[Planned, TrialRecord | None], None] = lambda planned, record: None,
+    finished: Sequence[TrialRecord] = (),
 ) -> Ran:
-    """Make the trials of a plan.
+    """Make the trials of a plan, but for those of which ``finished`` has the record.
 
     Every arm of a repeat has the same seed.
 
@@ -178,17 +180,26 @@ def run(
     records: dict[tuple[str, int], TrialRecord] = {}
     refused: dict[str, str] = {}
     troubles: list[str] = []
+    before = 0
+    # A finished trial is the planned one where it was given the same.
+    given = {"python": python, "limits": asdict(limits)}
+    usable = [record for record in finished if given == record.model_dump(include={*given})]
+    usable = [record for record in usable if (record.device == "cpu") == (target.pci == "cpu")]
     for planned in wanted.trials:
         arm = planned.arm
         repeat = planned.repeat
+        seed = wanted.seed * 1000 + repeat
         if arm.name in refused:
             continue
+        earlier = _of_trial(usable, planned, seed)
+        if earlier:
+            before += 1
         try:
-            record = trial(
+            record = earlier or trial(
                 arm.workload,
                 arm.preset,
                 python=python,
-                seed=wanted.seed * 1000 + repeat,
+                seed=seed,
                 limits=limits,
                 out=out,
                 repeat=repeat,
@@ -212,4 +223,18 @@ def run(
             why = record.clean or record.message
             troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")
             break
-    return Ran(records, refused, tuple(troubles))
+    return Ran(records, refused, tuple(troubles), before)
+
+
+def _of_trial(records: Iterable[TrialRecord], planned: Planned, seed: int) -> TrialRecord | None:
+    """The record of a planned trial among these, or None."""
+    arm = planned.arm
+    wanted = {
+        "workload": arm.workload.words,
+        "preset": arm.preset.name,
+        "settings": dict(arm.preset.environ),
+        "seed": seed,
+        "repeat": planned.repeat,
+    }
+    matches = (record for record in records if record.model_dump(include={*wanted}) == wanted)
+    return next(matches, None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from helpers.ground.shapes import Evidence, Outcome
+from helpers.look.files import whole
+
+MOST_BYTES = 16 << 20  # of a record
 
 
 class TrialError(ValueError):
@@ -99,3 +104,12 @@ class TrialRecord(Trial):
     def step_seconds(self) -> float | None:
         """Seconds of a step, the median without the first; None where too few steps were told."""
         return median(self.step_s[1:]) if len(self.step_s) > 2 else None
+
+
+def read_trials(folder: Path) -> list[TrialRecord]:
+    """The trials whose records lie in a folder; what is no record there is left out."""
+    records = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(OSError, ValueError):
+            records.append(TrialRecord.model_validate_json(whole(path, MOST_BYTES)))
+    return records

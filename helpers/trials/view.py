@@ -41,7 +41,8 @@ SHELL = (
 def study_words(study: FixStudy) -> str:
     """What the table is for, in one line, and what could not be tried."""
     card = f"a card of {show_bytes(study.capacity_bytes)}, torch {study.torch}, {study.build}"
-    lines = [f"{len(study.rows)} remedies for {card}; {study.trials} trials made here"]
+    before = f", {study.before} of them before this run was interrupted" if study.before else ""
+    lines = [f"{len(study.rows)} remedies for {card}; {study.trials} trials made here{before}"]
     if study.why:
         lines.append(f"Not measured: {study.why}")
     return "\n".join([*lines, *study.troubles])
