@@ -274,8 +274,8 @@ def test_the_cover_says_to_a_stranger_which_box_why_how_sure_and_what_is_asked(b
         "What is asked of you",
         "Words",
         "The answer in full",
-        "15.24 GiB",
         "What the answer rests on",
+        "15.24 GiB",
         "Runs",
         "What was left out",
     )

@@ -128,6 +128,20 @@ def test_an_ordinary_word_is_no_word_of_ours_beside_words_of_ours(word):
         assert not is_ours(text.format(word)), text
 
 
+@pytest.mark.parametrize("word", ["window", "engine", "grid", "session", "story", "fabric", "room"])
+def test_a_word_of_our_own_sentences_is_no_name_in_their_gaps(word):
+    for text in (
+        "{} holds 3.00 GiB",
+        "the card of {}",
+        "held by {} here",
+        "process-1 ({}) holds 3.00 GiB of it",
+        "at {}, called from cell 6, line 1",
+        "The file {} was not captured",
+        "No module named '{}'",
+    ):
+        assert not is_ours(text.format(word)), text
+
+
 @pytest.mark.parametrize(
     "text", ["+49 123 456789", "10.1.2.3", "a@b", "S4K1B2X3", "held\u00a0by É"]
 )

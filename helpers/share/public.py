@@ -52,6 +52,7 @@ GFX = re.compile(r"gfx(?:[678]0\d|810|90[0-9ac]|94[0-2]|950|10[13][0-6]|11[057][
 """The instruction sets of AMD GPUs that LLVM knows (AMDGPUUsage)."""
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
 PARAMETER_NAMES = frozenset(f"{row.module}.{row.name}" for row in PARAMETERS)
+BARE_NAMES = frozenset(row.name for row in PARAMETERS)
 SETTING_NAMES = PARAMETER_NAMES.union(VARIABLES, CONF_NAMES)
 KERNEL_WORD = re.compile(rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=(-?\d{{1,12}})")
 IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})

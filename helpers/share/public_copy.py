@@ -19,7 +19,9 @@ from helpers.look import kernel_log
 from helpers.look.gpus import gpus
 from helpers.look.holders import Holder
 from helpers.look.kernel_log import Event
+from helpers.look.messages import read_message
 from helpers.look.wordings import meaning
+from helpers.tell.message import printed_anew
 from helpers.tell.values import Rule
 
 from . import public
@@ -103,7 +105,8 @@ class PublicCopy:
         if not reading.ok:
             return replace(copy, why=self.text(reading.why) or NOT_READ)
         events = kernel_log.parse(str(reading.value))
-        words = self.text(reading.value)
+        messages = read_message(str(reading.value)).messages
+        words = self.text(reading.value) or "; ".join(map(printed_anew, messages))
         if events:  # a line of the kernel, in which any word may be a name
             words = "; ".join(map(self._printed_anew, events))
         if words:

@@ -1,50 +1,56 @@
 """Whether a text is in the workbook's own words.
 
-A word counts as known beside a word that it stands beside in the code and the tables of the
-workbook as well, or where it stands alone there. So a name that a sentence quotes is not known,
-though it may be an ordinary word.
+The workbook's sentences stand in its own source, with gaps where values stand. A text passes if each
+clause of it is one of those, and if in each gap is a number, a size, a name that everybody knows, a
+word of a list, or such a sentence again. So a name that a sentence quotes does not pass, though it
+may be an ordinary word that stands elsewhere in the workbook.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from typing import NamedTuple
 
 from helpers.ground.places import CHECKOUT
 from helpers.look.wordings import table
 
 from . import public
+from .names import LIBRARIES
 
 PLACES = """
-helpers/judge/*.py helpers/judge/*.json helpers/settings/*.json helpers/ground/*.json
-helpers/ground/units.py helpers/look/*.py
-helpers/tell/tables.py helpers/tell/values.py helpers/tell/box.py helpers/tell/ttm.py helpers/tell/words.json
-helpers/allocator/growers.py helpers/allocator/growth.py helpers/allocator/views/growth.py
-helpers/allocator/views/replays.py helpers/trials/view.py helpers/trials/training_view.py
-helpers/trials/under_torch/*.py helpers/trials/fixes.py helpers/trials/catalogue.py
-env/remedies.yaml
+helpers/*/*.py helpers/*/*/*.py env/remedies.yaml helpers/judge/*.json helpers/settings/*.json
+helpers/ground/*.json helpers/tell/*.json helpers/trials/*.json
 """
-"""Where the words of the workbook's sentences and tables stand."""
-LABELS = """
-helpers/judge/ledger*.py helpers/judge/ceilings* helpers/look/gpus.py helpers/look/sources.json
-helpers/ground/*.json helpers/ground/units.py
-helpers/tell/tables.py helpers/tell/values.py helpers/tell/box.py helpers/tell/ttm.py
-helpers/trials/view.py helpers/trials/training_view.py helpers/trials/catalogue.py env/remedies.yaml
-"""
-"""Where words stand alone, as in a cell."""
-CELLS = """
-passes effective ineffective unsupported untested misspelt dangerous contradictory PCI sysfs N
-framebuffer replay audit operation docker podman kept weights cache argument driver message harms helps nvidia-unified
-raise grubby ls has holds takes render root video
-"""
-"""Words that stand alone in a cell as well."""
-WORD = re.compile(r"[^\W\d_][^\s=:/.,;()\[\]{}|'\"`+*<>~^$\\!?#&%@-]*(?:[-:]\w+)*")
-"""A word, or several that are joined: a name that is made of known words is not known."""
-ALONE = re.compile(r"[\"'}]\W*([A-Za-z][\w-]*)\W*[\"'{]|\b([a-z]\w*):(?:word|number|pci)\b")
-"""A word between quotation marks or gaps, or the heading of a column."""
+"""Where the workbook's sentences stand."""
+LABELS = LIBRARIES.union(
+    """
+AMD B CUDA GPU GTT GiB HIP KFD KiB Linux MemTotal NVIDIA OOM PCI PowerShell PyTorch RAM ROCm TTM
+Windows account allocated allocator amd-smi amdgpu apu argument audit available binds bits bitwise
+boot bytes cache cached capacity card characters chunks claims compute confirmed container
+contradiction contradictory counted cpu dangerous debug decides deprecated device discrete docker
+driver effective env event failed fits fraction fragmentation framebuffer free gpu graphics grep grubby
+gtt harmless harms held helps hidden hip holds host hsa id index ineffective integrated intended
+kept kernel kfd layer likely limit live memory message min misspelt missing module more n N name none
+nothing number nvidia nvidia-smi nvidia-unified only operation other passes peak pending podman pool
+predicted process python3 raise raised ram ran refused rehearsal render replay requested reserved
+rocm rocm-smi rocminfo root roughly s says set setting settings shared size slower slow smaller split state
+stated step swap sysfs tail takes tensors text tokens torch total trials ttm ulimit unallocated
+unattributed undecided unified unknown unsupported untested used value vendor video vram weak
+weights within wsl yes
+""".split()
+)
+"""Words that stand alone in a cell, or in the gap of a sentence."""
+LINKS = frozenset(
+    "above and at by case cat export from has in itself of on preset remove room: signal the to unset with".split()
+)
+"""Words that stand alone between two gaps, or at one."""
 HEADING = re.compile(r"([A-Za-z][\w ]*):[a-z]+(?=[:,\"])|\"([\w -]+)\": \"\w+\.\w+\",")
 _NUMBER = r"(?:[1-9]\d{0,5}|0\d{0,3})"
+_SETTING = "|".join(
+    map(re.escape, sorted({*public.SETTING_NAMES, *public.BARE_NAMES}, key=len, reverse=True))
+)
 FORMS = (
     public.PCI_ADDRESS.pattern,
     r"(?:process|box|group)-\d+|your file \d+, line \d+|cell \d+, line \d+",
@@ -54,39 +60,43 @@ FORMS = (
     r"(?:card|renderD)\d{1,3}|0x[0-9a-f]{1,4}",
     public.GFX.pattern,
     public.KERNEL_FILE.pattern,
-    rf"(?:{'|'.join(map(re.escape, sorted(public.SETTING_NAMES, key=len, reverse=True)))})(?:=-?\d{{1,9}})?",
+    rf"(?:{_SETTING})(?:=-?\d{{1,9}})?",
     rf"(?:{'|'.join(public.OPTIONS)}):(?:{public.SWITCH}|\[[\d:,>]{{1,80}}\])",
-    rf"-?{_NUMBER}(?:\.\d{{1,4}}){{0,2}}(?: ?[KMGT]i?B)?|\d{{1,3}}(?:,\d{{3}}){{1,4}}|\d{{1,13}} (?:bytes|B|pages)",
+    rf"-?{_NUMBER}(?:\.\d{{1,4}}){{0,2}}(?:%| ?[KMGT]i?B)?|\d{{1,3}}(?:,\d{{3}}){{1,4}}"
+    r"|\d{1,13} (?:bytes|B|pages)",
 )
 """Addresses of cards, names that stand for others, settings, numbers, sizes and releases."""
 GROUPS_OF_DIGITS = re.compile(r"\d \d")
 """As in numbers of telephones and accounts."""
+LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+NO_TEXT = re.compile(r'"""[^"]*"""|"\n\s*f?"')
+"""A docstring, and what is between two literals that are one text."""
+PATTERN = re.compile(r"\\[^n\"\\]|\(\?|://")
+"""What stands in a regular expression or an address, and in no sentence."""
+HOLE = re.compile(r"\{[^{}\n]*\}(?:\.[\w-]+)?")
+ENDING = re.compile(r"(?<=\w)\{[^{}\n]*\}")
+"""A hole for the end of a word, which can be empty."""
+GAP = "\0"
+"""What stands for a hole of a sentence, and for a value in a text."""
+QUOTES = re.compile(r"['\"](?=\0)|(?<=\0)['\"]|(?<=\0)\|\0")
+"""Those around a value, which a shell needs for some alone, and all but the first of several."""
+VALUES = re.compile(r"[\0\W]+(?:'?s)?")
+NAME = re.compile(r"[\"'(]*\w[\w-]*\W*")
+"""What may be somebody's name: a word without marks in it."""
+MARKS = ".;:,!?()[]{}\"'`*=+<>|&#%~^\\/$"
 
 
-@cache
-def _texts(places: str) -> list[str]:
-    files = [file for place in places.split() for file in CHECKOUT.glob(place)]
-    return [file.read_text("utf-8").replace("\\n", " ") for file in files]
+START = "start"
+IN_GAP = "in a gap"
+FILLED = "filled"
 
 
-@cache
-def words_of(pattern: re.Pattern[str], places: str) -> frozenset[str]:
-    """The words that a pattern finds in the workbook."""
-    found = [groups for text in _texts(places) for groups in pattern.findall(text)]
-    return frozenset(map("".join, found)).union(CELLS.split())
+class Piece(NamedTuple):
+    """Words of a clause between its gaps, and whether a gap is before them and behind them."""
 
-
-@cache
-def _words() -> tuple[frozenset[tuple[str, str]], frozenset[str], frozenset[str]]:
-    """The words that stand beside each other, those between marks, and each as it is spelt."""
-    quoted = frozenset(map(str.lower, words_of(ALONE, PLACES)))
-    says = [row["says"] for row in table()]
-    sentences = [WORD.findall(text) for text in [*says, *_texts(PLACES)]]
-    spelt = frozenset().union(*sentences)
-    pairs: set[tuple[str, str]] = set()
-    for words in [*sentences, *(word.split("_") for word in quoted)]:
-        pairs.update(pairwise(map(str.lower, words)))
-    return frozenset(pairs), quoted, spelt
+    words: tuple[str, ...]
+    after_gap: bool
+    before_gap: bool
 
 
 @cache
@@ -96,22 +106,115 @@ def _forms() -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.:/+-])(?:{forms})(?![\w+/-]|[.:]\w)", re.IGNORECASE)
 
 
+def _clauses(text: str) -> Iterator[list[str]]:
+    """The words of each clause of a text. A word that is a clause keeps the marks around it."""
+    for line in QUOTES.sub("", _forms().sub(GAP, text)).splitlines():
+        tokens: list[str] = []
+        for token in line.split():
+            word = token.strip(MARKS)
+            if tokens and (not word or token[0] != word[0]):
+                yield _clause(tokens)
+                tokens = []
+            if word.strip("-"):
+                tokens.append(token)
+            if tokens and token[-1] != word[-1:]:
+                yield _clause(tokens)
+                tokens = []
+        if tokens:
+            yield _clause(tokens)
+
+
+def _clause(tokens: list[str]) -> list[str]:
+    words = [token.strip(MARKS) for token in tokens]
+    is_alone = len(words) == 1 and not _is_value(words[0])
+    return tokens if is_alone else words
+
+
+def _is_value(word: str) -> bool:
+    return not LABELS.isdisjoint([word, word.lower()]) or VALUES.fullmatch(word) is not None
+
+
+def _pieces_of(clause: list[str]) -> Iterator[Piece]:
+    words: list[str] = []
+    after_gap = False
+    for word in clause:
+        if not VALUES.fullmatch(word):
+            words.append(word)
+            continue
+        if words:
+            yield Piece(tuple(words), after_gap, before_gap=True)
+        words = []
+        after_gap = True
+    if words:
+        yield Piece(tuple(words), after_gap, before_gap=False)
+
+
+def _sentences() -> Iterator[str]:
+    """The texts of the workbook that have several words, with gaps where values stand."""
+    for place in PLACES.split():
+        for file in CHECKOUT.glob(place):
+            source = NO_TEXT.sub("", file.read_text("utf-8"))
+            for literal in LITERAL.findall(source):
+                if " " in literal and not PATTERN.search(literal):
+                    sentence = literal.replace("\\n", "\n").replace('\\"', '"')
+                    yield HOLE.sub(GAP, sentence)
+                    yield HOLE.sub(GAP, ENDING.sub("", sentence))
+    yield from (row["says"] for row in table())
+
+
+@cache
+def _pieces() -> dict[str, set[Piece]]:
+    """The pieces of the workbook's sentences, by their first words in small letters."""
+    pieces: dict[str, set[Piece]] = {}
+    for sentence in set(_sentences()):
+        for clause in _clauses(sentence):
+            for piece in _pieces_of(clause):
+                first = piece.words[0].lower()
+                if len(piece.words) > 1 or first in LINKS or not NAME.fullmatch(first):
+                    pieces.setdefault(first, set()).add(piece)
+    return pieces
+
+
+def _is_said(clause: list[str]) -> bool:
+    """Whether pieces, and values in their gaps, make up the clause."""
+    ends = [(0, START)]
+    for begin, state in ends:  # grows while it is read
+        if begin == len(clause):
+            if state != IN_GAP:
+                return True
+            continue
+        for step in _steps(clause, begin, state):
+            if step not in ends:
+                ends.append(step)
+    return False
+
+
+def _steps(clause: list[str], begin: int, state: str) -> Iterator[tuple[int, str]]:
+    """Where a value or a piece that begins there ends, and whether a gap has to be filled then."""
+    word = clause[begin]
+    if _is_value(word):
+        yield begin + 1, FILLED
+    for piece in _pieces().get(word.lower(), ()):
+        end = begin + len(piece.words)
+        has_words = tuple(clause[begin + 1 : end]) == piece.words[1:]
+        if has_words and (state == FILLED or not piece.after_gap):
+            yield end, IN_GAP if piece.before_gap else FILLED
+
+
 def is_heading(text: str) -> bool:
     """Whether it is the heading of a column of ours."""
-    return text in words_of(HEADING, "helpers/*/*.py helpers/*/*/*.py")
+    return text in _headings()
+
+
+@cache
+def _headings() -> frozenset[str]:
+    files = [file for place in PLACES.split() for file in CHECKOUT.glob(place)]
+    found = [groups for file in files for groups in HEADING.findall(file.read_text("utf-8"))]
+    return frozenset(map("".join, found))
 
 
 def is_ours(text: str) -> bool:
-    """Whether each word of a text is known, and each number has a known form."""
+    """Whether each clause of a text is one of the workbook's, with known values in its gaps."""
     if GROUPS_OF_DIGITS.search(text) or "://" in text:
         return False
-    without_numbers = _forms().sub(" ", text.replace("[-0-9]", " "))
-    words = WORD.findall(without_numbers)
-    if re.search(r"[\w@]", WORD.sub("", without_numbers)):
-        return False
-    if len(words) < 2:
-        return words_of(ALONE, LABELS).issuperset(words)
-    pairs, quoted, spelt = _words()
-    lower = [word.lower() for word in words]
-    beside_each_other = pairs.intersection(pairwise(lower))
-    return quoted.union(*beside_each_other).issuperset(lower) and spelt.issuperset(words[1:])
+    return all(map(_is_said, _clauses(text)))
