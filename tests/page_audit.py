@@ -6,9 +6,9 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
-VOID = set("meta img br hr link input col wbr".split())
+VOID = set("meta img br hr link input col wbr source".split())
 ACTING = set("iframe object embed link base form input svg math template video".split())
-NO_ATTRIBUTES = set("style srcset background action data".split())
+NO_ATTRIBUTES = set("style background action data".split())
 POLICY = "default-src 'none'; img-src data:; style-src {}; script-src {}; base-uri 'none'; form-action 'none'"
 KINDS = ("data:image/png;base64", "data:image/svg+xml;base64")
 
@@ -70,9 +70,11 @@ def check(page, beside=()):
         href = attrs.get("href", "")
         assert href[1:] in ids if href.startswith("#") else not href or href in beside
         assert tag == "img" or "src" not in attrs
-        if tag == "img":
-            kind, _, content = attrs["src"].partition(",")
-            assert kind in KINDS and attrs["alt"].strip()
+        assert tag == "source" or "srcset" not in attrs
+        if tag in ("img", "source"):
+            picture = attrs["src"] if tag == "img" else attrs["srcset"]
+            kind, _, content = picture.partition(",")
+            assert kind in KINDS and (tag == "source" or attrs["alt"].strip())
             assert int(attrs["width"]) > 0 and int(attrs["height"]) > 0
             drawn = base64.b64decode(content).decode("latin-1").replace("www.w3.org/2000/svg", "")
             reach = re.search(r"https?://\w|script|\son\w+=|url\((?!#)", drawn)

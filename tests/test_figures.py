@@ -37,7 +37,7 @@ from helpers.ground.units import GIB
 from helpers.look.gpus import Gpu
 from helpers.tell import figures, sheet, tables
 from helpers.tell.display import display
-from helpers.tell.figure_style import DARK, SCHEME
+from helpers.tell.figure_style import ALARM, DARK, INK, MUTED, SCHEME, SERIES
 from helpers.tell.shown import Shown
 from helpers.tell.svg import clean_svg
 
@@ -53,7 +53,7 @@ DRAWN = {
 }
 
 
-WORDS = (sheet.INK, sheet.MUTED, sheet.ALARM)
+WORDS = (INK, MUTED, ALARM)
 
 
 def words(figure):
@@ -191,11 +191,11 @@ def test_in_a_notebook_a_figure_is_a_picture_with_its_words(monkeypatch):
     data, more = shown[0]._repr_mimebundle_()
     assert base64.b64decode(data["image/png"]).startswith(b"\x89PNG")
     clean, width, _ = clean_svg(data["image/svg+xml"])
-    assert SCHEME in clean and width == sheet.WIDTH * 72 and len(clean) < len(data["image/png"])
+    assert SCHEME in clean and width == sheet.WIDE * 72 and len(clean) < len(data["image/png"])
     assert view.title in clean and "<title>" not in clean
     about = more["image/png"]
     assert about["alt"] == data["text/plain"] == view.alt
-    assert about["width"] == int(sheet.WIDTH * 96)
+    assert about["width"] == int(sheet.WIDE * 96)
     assert set(DisplayFormatter().format(view)[0]) == set(data)
 
 
@@ -220,9 +220,9 @@ def test_in_the_dark_a_figure_has_the_contrast_that_words_and_shapes_need():
     new = dict(re.findall(r"l: (#\w+)'\],\[fill='#\w+'\]{fill:(#\w+)", DARK))
     for paper in ("#ffffff", new["#ffffff"]):
         dark = paper != "#ffffff"
-        shown = {old: new.get(old, old) if dark else old for old in (*WORDS, *sheet.SERIES)}
+        shown = {old: new.get(old, old) if dark else old for old in (*WORDS, *SERIES)}
         assert all(contrast(shown[one], paper) >= 4.5 for one in WORDS)
-        assert all(contrast(shown[one], paper) >= (3 if dark else 2) for one in sheet.SERIES)
+        assert all(contrast(shown[one], paper) >= (3 if dark else 2) for one in SERIES)
         assert len(set(shown.values())) == len(shown)
 
 

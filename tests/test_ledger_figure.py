@@ -16,8 +16,9 @@ from helpers.judge.ledger import DRIVER, MESSAGE, GpuLedger, LedgerRow, ledgers_
 from helpers.look.boxes import open_box, recorded_names
 from helpers.tell import figures
 from helpers.tell.box import NO_LEDGER, ledger_table
+from helpers.tell.figure_style import PALETTE
 from helpers.tell.figures import ROWS, colours, pieces_of
-from helpers.tell.sheet import MARGIN, RIGHT, STACKED, STUB, UNKNOWN
+from helpers.tell.sheet import MARGIN, STACKED, STUB, WIDTH
 
 
 def book(rows, total=16 * GIB, account=DRIVER, **more):
@@ -109,7 +110,7 @@ def test_the_pieces_add_up_to_the_total_and_so_does_the_bar(parts, free):
     used = sum(size for _, size in parts)
     one = book([(kind, kind, size) for kind, size in parts], total=used + free)
     assert sum(piece.bytes for piece in pieces_of(one, colours([one]))) == used + free
-    assert sum(widths(drawn(one))) == pytest.approx(RIGHT - MARGIN, rel=1e-6)
+    assert sum(widths(drawn(one))) == pytest.approx(WIDTH - 2 * MARGIN, rel=1e-6)
 
 
 def test_bars_of_two_sources_share_one_scale():
@@ -136,7 +137,7 @@ def test_what_was_not_measured_is_said_and_hatched_and_takes_no_part_of_the_bar(
     figure = drawn(UNMEASURED)
     said = words(figure)
     assert "not available" in said and "not allowed" in said and "0 B" not in said
-    hatched = [bar for bar in bars(figure) if bar.get_hatch() == UNKNOWN]
+    hatched = [bar for bar in bars(figure) if bar.get_hatch() == PALETTE["not known"].hatch]
     assert len(widths(figure)) == len(hatched) == 2
 
 

@@ -23,7 +23,6 @@ from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_limit
 from helpers.look.boxes import open_box
-from helpers.tell.figure_style import DARK
 from helpers.tell.panels import frame, monitor
 from helpers.tell.panels.questions import (
     Reader,
@@ -166,8 +165,6 @@ def test_the_segments_of_the_map_have_sizes_and_say_what_keeps_them():
     view = bench.map(bench.moment)
     assert [row["segment"] >> 20 for row in view.rows] == [2, 30, 30]
     assert [row["kept by"] for row in view.rows] == ["operation 4", "", ""]
-    drawing = view.draw().svg(view.alt)
-    assert DARK in drawing and "prefers-color-scheme" not in drawing
 
 
 def test_on_another_box_the_monitor_is_one_sentence():

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 79_380,
+    "allocator": 80_890,
     "batch": 31_080,
     "commands": 13_090,
     "face": 6_100,
@@ -22,10 +22,10 @@ MOST_TOKENS = {
     "rehearse": 17_920,
     "settings": 11_860,
     "share": 11_300,
-    "tell": 31_990,
-    "trials": 32_170,
+    "tell": 33_490,
+    "trials": 32_180,
     "vpoc": 16_130,
-    "TOTAL": 390_470,
+    "TOTAL": 393_500,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -115,10 +115,12 @@ def test_last_words_stand_beneath_the_failed_cell_and_where_there_is_no_notebook
 
 def test_the_only_script_of_a_page_is_its_own(whole):
     folder = Path(report.__file__).parents[1] / "tell" / "templates"
-    own = [(folder / name).read_text() for name in ("table.js", "page.js")]
+    own = [(folder / name).read_text() for name in ("table.js", "figure.js", "page.js")]
     assert check(whole).script == "".join(own)
     assert own[0] in Shown("", ["a"], [[1]])._repr_mimebundle_()[0]["text/html"]
-    css = "".join((folder / name).read_text() for name in ("casebook.css", "stacked.css"))
+    css = "".join(
+        (folder / name).read_text() for name in ("casebook.css", "stacked.css", "figure.css")
+    )
     assert Audit(whole).style == css
 
 

@@ -58,7 +58,7 @@ def test_the_figure_says_in_words_and_by_a_line_which_layer_binds():
     ), "since 2026-11-27 the line stands at each bar and crosses no words"
     top = max(row["value"].value for row in view.rows if row["value"].ok)
     limit = stack_of("strix-halo-3-gttsize").decision.binding_bytes
-    at = sheet.MARGIN + limit / top * (sheet.RIGHT - sheet.MARGIN)
+    at = sheet.MARGIN + limit / top * (sheet.WIDTH - 2 * sheet.MARGIN)
     assert (line.get_x() * sheet.WIDTH + 0.006) == pytest.approx(at)
     assert "binds" not in tell.ceilings_bars(stack_of("cuda-healthy")).alt
 

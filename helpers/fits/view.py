@@ -12,6 +12,7 @@ from typing import Any
 from helpers.fits.answer import Answer
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
+from helpers.tell.figure_style import PALETTE, SERIES, Look
 from helpers.tell.prose import SCREEN, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
@@ -75,13 +76,13 @@ def _draw(answer: Answer) -> Any:
     names = words("fits")["parts"]
     sizes = {names[row["part"]]: row["bytes"] for row in answer.rows if row["bytes"]}
     pieces = [
-        sheet.Piece(name, size, sheet.Look(colour, "white"))
-        for (name, size), colour in zip(sizes.items(), cycle(sheet.SERIES), strict=False)
+        sheet.Piece(name, size, Look(colour, "white"))
+        for (name, size), colour in zip(sizes.items(), cycle(SERIES), strict=False)
     ]
     whole = sum(sizes.values())
     top = answer.ceiling_bytes or 0
     if top > whole:
-        pieces.append(sheet.Piece("left", top - whole, sheet.Look(sheet.PALE, sheet.MUTED)))
+        pieces.append(sheet.Piece("left", top - whole, PALETTE["free"]))
     page.stacked(pieces, max(top, whole))
     return page.done()
 

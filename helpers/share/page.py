@@ -17,7 +17,7 @@ from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
 from helpers.tell.page_cells import ProseCell, cells
-from helpers.tell.page_output import drawing_of
+from helpers.tell.page_output import figure_of
 from helpers.tell.page_room import Room
 from helpers.tell.render import render
 from helpers.tell.values import cell
@@ -98,7 +98,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         started=_day(about.when),
         search=re.search,
         cell=cell,
-        drawing_of=drawing_of,
+        figure_of=figure_of,
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
 

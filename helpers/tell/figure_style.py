@@ -1,4 +1,49 @@
-"""The colours of a figure where its reader's page is dark."""
+"""What things look like in every figure, and the colours where its reader's page is dark."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+INK = "#1c2126"
+MUTED = "#5c6670"
+RULE = "#c4cad0"
+PALE = "#eef1f4"
+ACCENT = "#0072b2"
+ALARM = "#bf4f00"
+PENDING = "#9ecae1"
+WINE = "#882255"
+SERIES = (ACCENT, "#e69f00", "#009e73", "#cc79a7", "#56b4e9", WINE)
+"""The colours of Okabe and Ito, which colour-blind readers can tell apart (Wong, Nature Methods
+8:441, 2011), and a wine of Tol.
+"""
+
+
+class Look(NamedTuple):
+    """How a box is filled, edged and hatched."""
+
+    face: str = "none"
+    edge: str = "none"
+    hatch: str = ""
+
+
+PALETTE = {
+    "in use": Look(ACCENT),
+    "small": Look("#56b4e9"),
+    "awaiting": Look("#cc79a7", INK, "||||"),
+    "stranded": Look("#e69f00", INK, "////"),
+    "free": Look(PALE, MUTED),
+    "reserved": Look(INK),
+    "card": Look(ALARM),
+    "pending": Look(PENDING, MUTED),
+    "fails": Look("#f3c9ad", ALARM, "////"),
+    "outside": Look("#8a949e", "white", "\\\\\\\\"),
+    "other": Look("#8a949e", "white"),
+    "unattributed": Look("white", INK, "xxxx"),
+    "too much": Look("white", ALARM, "++++"),
+    "not known": Look("none", RULE, "/////"),
+    "picked": Look(WINE),
+}
+"""One look for one thing, in every figure: of memory, of blocks of the allocator, of answers."""
 
 _LIGHT_AND_DARK = {
     "1c2126": "e4e7ea",
@@ -14,6 +59,12 @@ _LIGHT_AND_DARK = {
 """The ink, paper and alarm of a figure, and the colours too dark for a dark page, each with what
 stands for it there.
 """
+
+
+def on_dark(colour: str) -> str:
+    """The colour that stands for one on a dark page."""
+    dark = _LIGHT_AND_DARK.get(colour[1:])
+    return f"#{dark}" if dark else colour
 
 
 def _dark_rules() -> str:

@@ -19,6 +19,7 @@ from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
 from helpers.judge.ledger import MESSAGE, GpuLedger, LedgerRow
 from helpers.look.gpus import Gpu, Pool
+from helpers.tell.figure_style import ALARM, MUTED, PALETTE, SERIES, Look
 from helpers.tell.shown import Shown
 from helpers.tell.values import cell, size, size_or_zero
 
@@ -26,15 +27,13 @@ from . import sheet, tables
 from .box import ledger_table
 
 LOOKS = {
-    "outside": sheet.Look("#8a949e", "white", "\\\\\\\\"),
-    "reserved": sheet.Look("#8a949e", "white"),
-    "unattributed": sheet.Look("white", sheet.INK, "xxxx"),
+    "outside": PALETTE["outside"],
+    "reserved": PALETTE["other"],
+    "unattributed": PALETTE["unattributed"],
 }
 """How the parts that are no process of this box look; a process has its own colour."""
 HATCHES = ("", "||||", "////")
 """Parts of one process beside each other."""
-TOO_MUCH = sheet.Look("white", sheet.ALARM, "++++")
-FREE = sheet.Look(sheet.PALE, sheet.MUTED)
 MOST_BARS = 24
 ROWS = 8
 """Rows of a ledger that have a piece of their own; the smallest processes beyond are taken
@@ -98,10 +97,10 @@ def _pool_bar(pool: Pool) -> sheet.Bar:
     """A pool's bar; below it where the figures came from, and why one is missing."""
     total = size(pool.total)
     used = used_of(pool)
-    fills: list[tuple[float | None, sheet.Look]] = []
+    fills: list[tuple[float | None, Look]] = []
     if total is not None:
-        fills.append((total, sheet.Look(sheet.PALE, sheet.MUTED)))
-    fills.append((used, sheet.NOT_KNOWN if used is None else sheet.Look(sheet.ACCENT)))
+        fills.append((total, PALETTE["free"]))
+    fills.append((used, PALETTE["not known"] if used is None else PALETTE["in use"]))
     readings = [reading for reading in (pool.total, pool.used) if reading.ok]
     small = []
     if readings:
@@ -160,9 +159,9 @@ def colours(books: Iterable[GpuLedger]) -> dict[int, str]:
             if row.pid:
                 most_bytes[row.pid] = max(most_bytes.get(row.pid, 0), size_or_zero(row.bytes))
     colour_of: dict[int, str] = {}
-    count = len(sheet.SERIES)
+    count = len(SERIES)
     for pid in sorted(most_bytes, key=lambda pid: (-most_bytes[pid], pid)):
-        preferred = [sheet.SERIES[(pid + step) % count] for step in range(count)]
+        preferred = [SERIES[(pid + step) % count] for step in range(count)]
         unused = [colour for colour in preferred if colour not in colour_of.values()]
         colour_of[pid] = (unused or preferred)[0]
     return colour_of
@@ -174,7 +173,7 @@ def _remaining_processes(readings: list[Reading]) -> sheet.Piece:
     unknown = [reading for reading in readings if size(reading) is None]
     if unknown:
         name += f", {len(unknown)} not measured"
-    return sheet.Piece(name, sum(map(size_or_zero, readings)), sheet.Look(sheet.MUTED, "white"))
+    return sheet.Piece(name, sum(map(size_or_zero, readings)), Look(MUTED, "white"))
 
 
 @dataclass(frozen=True)
@@ -208,8 +207,8 @@ def with_bars(view: Shown) -> Shown:
                 sizes.append(size_or_zero(value))
         if sizes:
             top = max(top, *sizes)
-            outline = (sizes[0], sheet.Look(sheet.PALE, sheet.MUTED))
-            fills = [outline, (sizes[:2][-1], sheet.Look(sheet.ACCENT))]
+            outline = (sizes[0], PALETTE["free"])
+            fills = [outline, (sizes[:2][-1], PALETTE["in use"])]
             sizes_in_words = ", ".join(map(show_bytes, sizes))
             bars.append(sheet.Bar(", ".join(words), sizes_in_words, fills))
     if not bars:
@@ -254,7 +253,7 @@ def _largest_piece(bars: list[_LedgerBar]) -> str:
     largest = 0
     for bar in bars:
         for piece in bar.pieces:
-            if piece.look != FREE and piece.bytes and piece.bytes > largest:
+            if piece.look != PALETTE["free"] and piece.bytes and piece.bytes > largest:
                 largest = piece.bytes
                 words = piece.words.replace(": ", ", ")
                 title = f"{out_of(largest, bar.length_bytes)}: {words}"
@@ -272,13 +271,13 @@ def _draw_ledgers(bars: list[_LedgerBar], title: str) -> Figure:
         page.y += 0.16
         page.lines(_in_use(book))
         if used is not None:
-            x = sheet.MARGIN + used * (sheet.RIGHT - sheet.MARGIN) / top
-            page.box(x - 0.012, 0.024, 0.05, sheet.Look(sheet.INK), dy=-0.05)
+            x = sheet.MARGIN + used * page.scale(top)
+            page.box(x - 0.012, 0.024, 0.05, PALETTE["reserved"], dy=-0.05)
         page.stacked(bar.pieces, top, measured=used is not None)
         for line in book.contradictions:
-            _note(page, f"Contradiction: {line}", sheet.ALARM)
+            _note(page, f"Contradiction: {line}", ALARM)
         for line in book.notes:
-            _note(page, line, sheet.MUTED)
+            _note(page, line, MUTED)
         page.y += 0.1
     return page.done()
 
@@ -317,9 +316,9 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece
         look = LOOKS.get(row.kind)
         if look is None:
             hatch = HATCHES[pieces_of_process[row.pid] % len(HATCHES)]
-            look = sheet.Look(colour_of[row.pid], "white", hatch)
+            look = Look(colour_of[row.pid], "white", hatch)
         if size_or_zero(row.bytes) < 0:
-            look = TOO_MUCH
+            look = PALETTE["too much"]
         pieces_of_process[row.pid] += 1
         pieces.append(sheet.Piece(row.words, row.bytes, look))
         if row.kind == "other_process":
@@ -329,7 +328,7 @@ def pieces_of(book: GpuLedger, colour_of: Mapping[int, str]) -> list[sheet.Piece
     total = size(book.total)
     used = size(book.used)
     if total is not None and used is not None and total > used:
-        pieces.append(sheet.Piece(book.left, total - used, FREE))
+        pieces.append(sheet.Piece(book.left, total - used, PALETTE["free"]))
     return pieces
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable
 from html import escape
@@ -58,6 +59,20 @@ def within_sheet(*parts: str) -> str:
     """Pieces of HTML in the house's frame, with the style of its tables."""
     style = template("table.css", "stacked.css")
     return f"<div class=casebook style='{SHEET}'>{''.join(parts)}</div><style>{style}</style>"
+
+
+def figure_html(drawing: str, alt: str, chart: str = "") -> str:
+    """A figure's SVG as a picture with its words; ``chart`` is its data for figure.js."""
+    picture = base64.b64encode(drawing.encode()).decode()
+    data = ""
+    if chart:
+        data = f" class=chart data-chart='{escape(chart)}'"
+    style = template("table.css", "figure.css")
+    return (
+        f"<div class=casebook><figure{data} style='margin:4px 0'><img alt='{escape(alt)}' "
+        f"style='max-width:100%' src='data:image/svg+xml;base64,{picture}'></figure></div>"
+        f"<style>{style}</style>"
+    )
 
 
 def _heading(words: str, number: bool, room: int) -> str:

@@ -15,7 +15,8 @@ from markupsafe import Markup
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.shapes import VERDICT_MIME, Verdict
 from helpers.ground.units import plain
-from helpers.tell.shown import ABOUT
+from helpers.tell.chart import FIGURE_MIME, Chart
+from helpers.tell.shown import ABOUT, Shown
 
 from .box import ELSEWHERE
 from .markdown_html import Prose
@@ -34,6 +35,7 @@ KINDS = (
     "text/plain",
 )
 """Kinds of data that a page can show, the first of them first."""
+FIGURE_BYTES = 2_000_000
 NO_WORDS = "A figure without a description"
 
 
@@ -42,8 +44,10 @@ class PageOutput:
     """What a page shows of an output.
 
     ``kind`` is stdout, stderr or error of a ``text``, else picture, table, prose or verdict, of
-    which ``html`` is the markup and ``picture`` the data of an image. ``says`` is what it comes to
-    in a line, where its view says so; ``again``: the same stands elsewhere on a batch's page.
+    which ``html`` is the markup and ``picture`` the data of an image. ``phone`` is the picture for
+    a narrow screen, ``chart`` its data for the page's script, ``note`` what that leaves out.
+    ``says`` is what it comes to in a line, where its view says so; ``again``: the same stands
+    elsewhere on a batch's page.
     """
 
     kind: str
@@ -53,6 +57,9 @@ class PageOutput:
     alt: str = ""
     width: int = 0
     height: int = 0
+    phone: PageOutput | None = None
+    chart: str = ""
+    note: str = ""
     says: str = ""
     again: bool = False
 
@@ -118,10 +125,38 @@ def _picture(output: Any, alt: str | None, words: str, room: Room) -> PageOutput
     if "image/svg+xml" in data:
         drawing = drawing_of(_text(data["image/svg+xml"]), alt)
         if drawing and room.take(len(drawing.picture)):
-            return drawing
+            return _answering(drawing, data.get(FIGURE_MIME), room)
     if "image/png" in data:
         return _png(_text(data["image/png"]), alt, room)
     return None
+
+
+def _answering(drawing: PageOutput, data: Any, room: Room) -> PageOutput:
+    """A drawing with the one for a phone and with its chart, where its output has them and the
+    page has room.
+    """
+    if not isinstance(data, dict):
+        return drawing
+    phone = drawing_of(_text(data.get("narrow", "")), drawing.alt)
+    if phone and room.take(len(phone.picture)):
+        drawing = replace(drawing, phone=phone)
+    if "chart" not in data:
+        return drawing
+    try:
+        chart = from_json(Chart, data["chart"])
+    except ValueError:
+        return drawing
+    script_data = chart.for_script()
+    if not room.take(len(script_data) + 6 * script_data.count('"')):
+        return replace(drawing, note=f"The blocks of this figure are {NO_ROOM}.")
+    return replace(drawing, chart=script_data, note=chart.note)
+
+
+def figure_of(view: Shown) -> PageOutput | None:
+    """The figure of a view as a page shows it; None where it cannot be drawn."""
+    figure = view.figure_data()
+    drawing = drawing_of(figure["wide"], view.alt)
+    return drawing and _answering(drawing, figure, Room(FIGURE_BYTES))
 
 
 def drawing_of(svg: str, alt: str) -> PageOutput | None:

@@ -2,18 +2,18 @@
 on it.
 
 Everything has its place and its size, so no label overlaps another and none is smaller than 8
-pt. The font is DejaVu Sans, which comes with matplotlib; the colours are those of Okabe and
-Ito, which colour-blind readers can tell apart (Wong, Nature Methods 8:441, 2011), and a wine of
-Tol; what is unknown has a dashed edge and a hatch as well as its words.
+pt. The font is DejaVu Sans, which comes with matplotlib; what is unknown has a dashed edge and
+a hatch as well as its words.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,45 +26,38 @@ from matplotlib.patches import Rectangle
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain
-from helpers.tell.figure_style import DARK, SCHEME
+from helpers.tell.figure_style import ALARM, INK, MUTED, PALETTE, RULE, SCHEME, Look
 from helpers.tell.values import cell, size
 
 STYLE = Path(__file__).with_name("casebook.mplstyle")
-INK = "#1c2126"
-MUTED = "#5c6670"
-RULE = "#c4cad0"
-PALE = "#eef1f4"
-ACCENT = "#0072b2"
-ALARM = "#bf4f00"
-PENDING = "#9ecae1"
-SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#882255")
 WIDTH = 4.0
+WIDE = 10.0
 MARGIN = 0.08
 BODY = 9.5
 SMALL = 9.0
 TITLE = 10.5
-"""Inches and points: on a phone of 390 pixels the smallest words are 11 pixels high."""
+"""Inches and points: a figure is drawn for a phone of 390 pixels, where its smallest words are 11
+pixels high, and for the column of a desk, which is ``WIDE``.
+"""
 FONTS = "DejaVu Sans,Verdana,sans-serif"
-UNKNOWN = "/////"
-RIGHT = WIDTH - MARGIN
 BAR = 0.15
 STACKED = 0.24
 STUB = 0.6
 LONGEST_WORD = 200
-"""The right edge, the height of a bar and of a stacked one, and the width of a bar that is not
-known, in inches; and letters that are tried of a word that is too long.
+"""The height of a bar and of a stacked one, and the width of a bar that is not known, in inches;
+and letters that are tried of a word that is too long.
 """
+_page_width: ContextVar[float] = ContextVar("page_width", default=WIDTH)
 
 
-class Look(NamedTuple):
-    """How a box is filled, edged and hatched."""
-
-    face: str = "none"
-    edge: str = "none"
-    hatch: str = ""
-
-
-NOT_KNOWN = Look(edge=RULE, hatch=UNKNOWN)
+@contextmanager
+def page_width(width: float) -> Iterator[None]:
+    """Figures that are drawn meanwhile are so many inches wide."""
+    token = _page_width.set(width)
+    try:
+        yield
+    finally:
+        _page_width.reset(token)
 
 
 class Bar(NamedTuple):
@@ -110,10 +103,12 @@ class Sheet:
     """
 
     def __init__(self, title: str = "") -> None:
+        self.width = _page_width.get()
+        self.right = self.width - MARGIN
         self.y = MARGIN
         self._lowest = 0.0
         self._marks: list[Callable[[Figure, float], object]] = []
-        for line in filter(None, wrap(title, RIGHT - MARGIN, TITLE, "bold")):
+        for line in filter(None, wrap(title, self.right - MARGIN, TITLE, "bold")):
             self.y += 0.17
             self.text(MARGIN, line, TITLE, weight="bold")
         if title:
@@ -135,7 +130,7 @@ class Sheet:
 
         def mark(figure: Figure, height: float) -> None:
             figure.text(
-                x / WIDTH,
+                x / self.width,
                 1 - y / height,
                 words,
                 va="baseline",
@@ -155,15 +150,15 @@ class Sheet:
 
         def mark(figure: Figure, total: float) -> None:
             rectangle = Rectangle(
-                (x / WIDTH, 1 - (y + height) / total),
-                max(width, 0) / WIDTH,
+                (x / self.width, 1 - (y + height) / total),
+                max(width, 0) / self.width,
                 height / total,
                 transform=figure.transFigure,
                 facecolor=look.face,
                 edgecolor=look.edge,
                 hatch=look.hatch or None,
                 hatchcolor="white" if look.edge == "white" else "#8a929b",
-                linestyle=dashed if look.hatch == UNKNOWN else "solid",
+                linestyle=dashed if look == PALETTE["not known"] else "solid",
             )
             figure.add_artist(rectangle)
 
@@ -172,10 +167,10 @@ class Sheet:
     def heading(self, title: str, small: str = "") -> None:
         """What a part of the page is about, with something small beside it and a rule below."""
         self.y += 0.16
-        self.text(RIGHT, small, SMALL, ha="right", color=MUTED)
+        self.text(self.right, small, SMALL, ha="right", color=MUTED)
         self.beside(title, inches(small, SMALL), weight="bold")
         self.y += 0.09
-        self.box(MARGIN, RIGHT - MARGIN, 0.008, Look(RULE))
+        self.box(MARGIN, self.right - MARGIN, 0.008, Look(RULE))
         self.y += 0.06
 
     def beside(
@@ -189,7 +184,7 @@ class Sheet:
         """Words beside something of a width, in as many lines as they need, four at most; the
         pen goes down to the last.
         """
-        lines = wrap(words, RIGHT - x - taken - 0.2, BODY, weight)
+        lines = wrap(words, self.right - x - taken - 0.2, BODY, weight)
         if len(lines) > 4:
             lines = [*lines[:3], "…"]
         for number, line in enumerate(lines):
@@ -199,7 +194,7 @@ class Sheet:
 
     def lines(self, words: str, x: float = MARGIN, tone: str = MUTED) -> None:
         """Small words, wrapped, down from the pen."""
-        for line in wrap(words, RIGHT - x, SMALL):
+        for line in wrap(words, self.right - x, SMALL):
             self.text(x, line, SMALL, tone)
             self.y += 0.16
 
@@ -207,10 +202,10 @@ class Sheet:
         """Bars on one scale, on which ``top`` is the whole width; ``mark`` is a line at an
         amount on each, which crosses no words.
         """
-        scale = _scale(top)
+        scale = self.scale(top)
         for bar in bars:
             self.y += 0.17
-            self.text(RIGHT, bar.value, ha="right", weight=bar.weight)
+            self.text(self.right, bar.value, ha="right", weight=bar.weight)
             taken = inches(bar.value, BODY, bar.weight)
             self.beside(bar.words, taken, weight=bar.weight, color=bar.tone)
             self.y += 0.06
@@ -231,10 +226,10 @@ class Sheet:
 
         A piece of unknown size is in the words alone; a bar that was not ``measured`` is a stub.
         """
-        scale = _scale(top)
+        scale = self.scale(top)
         x = MARGIN
         if not measured:
-            self.box(MARGIN, STUB, STACKED, NOT_KNOWN)
+            self.box(MARGIN, STUB, STACKED, PALETTE["not known"])
         else:
             for piece in pieces:
                 if piece.bytes and piece.bytes > 0:
@@ -242,11 +237,15 @@ class Sheet:
                     x += piece.bytes * scale
         self.y += STACKED + 0.18
         for piece in pieces:
-            look = NOT_KNOWN if piece.bytes is None else piece.look
+            look = PALETTE["not known"] if piece.bytes is None else piece.look
             self.box(MARGIN, 0.11, 0.11, look, dy=-0.10)
-            self.text(RIGHT, piece.value, ha="right")
+            self.text(self.right, piece.value, ha="right")
             self.beside(piece.words, inches(piece.value, BODY), x=MARGIN + 0.2)
             self.y += 0.195
+
+    def scale(self, top: float) -> float:
+        """Inches for each unit of an amount, where ``top`` is the whole width."""
+        return (self.right - MARGIN) / max(top, 1)
 
     def footnote(self, words: str) -> None:
         """What the marks of the figure mean."""
@@ -262,11 +261,6 @@ class Sheet:
                 mark(figure, height)
 
         return drawn(draw, height, layout=None)
-
-
-def _scale(top: float) -> float:
-    """Inches for each unit of an amount, where ``top`` is the whole width."""
-    return (RIGHT - MARGIN) / max(top, 1)
 
 
 def _length(amount: float | None, scale: float) -> float:
@@ -300,9 +294,8 @@ class Drawing(Figure):
         few.save(small, format="PNG", optimize=True)
         return small.getvalue(), picture.width // 2, picture.height // 2
 
-    def svg(self, words: str = "") -> str:
-        """It as an SVG, which is dark where its reader's system is; with ``words`` for a page
-        of JupyterLab, whose theme it follows.
+    def svg(self) -> str:
+        """It as an SVG, which is dark where its reader's page is.
 
         Its text is text. What matplotlib says twice or to more digits than a screen has is left
         out.
@@ -315,12 +308,8 @@ class Drawing(Figure):
         text = re.sub(r" font-family: 'DejaVu Sans';| id=\"[\w.]+_\d+\"", "", text)
         text = re.sub(r"<[^>]+>", _short, text)
         text = re.sub(r">\s+<", "><", text)
-        style = f"[data-jp-theme-light=false]{{{DARK}}}" if words else SCHEME
-        text = re.sub(r"<style.*?</style>", lambda _: f"<style>{style}</style>", text, count=1)
-        about = ""
-        if words:
-            about = f" role='img' aria-label='{escape(words)}' style='max-width:100%;height:auto'"
-        return text.strip().replace("<svg", f"<svg{about} font-family='{FONTS}'", 1)
+        text = re.sub(r"<style.*?</style>", lambda _: f"<style>{SCHEME}</style>", text, count=1)
+        return text.strip().replace("<svg", f"<svg font-family='{FONTS}'", 1)
 
 
 def _short(tag: re.Match[str]) -> str:
@@ -335,7 +324,7 @@ def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrai
     For axes, else see ``Sheet``.
     """
     with matplotlib.rc_context(fname=STYLE):
-        figure = Drawing(figsize=(WIDTH, height), layout=layout)
+        figure = Drawing(figsize=(_page_width.get(), height), layout=layout)
         FigureCanvasAgg(figure)
         draw(figure)
     return figure
@@ -343,9 +332,10 @@ def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrai
 
 def titled(axes: Axes, title: str) -> None:
     """The title of axes, in the one place and size that all have; a long one in several lines."""
+    width = axes.figure.bbox.width / axes.figure.dpi
     lines = []
     for part in title.splitlines():
-        lines += wrap(part, WIDTH * 0.8, BODY)
+        lines += wrap(part, width * 0.8, BODY)
     axes.set_title("\n".join(lines), fontsize=BODY, loc="left")
 
 

@@ -22,7 +22,10 @@ from typing import Any
 from helpers.ground.contract import as_dict, from_json
 from helpers.ground.shapes import Reading
 from helpers.ground.units import columns_of, cut, plain
+from helpers.tell.chart import FIGURE_MIME, Chart
+from helpers.tell.front_end import is_interactive
 from helpers.tell.html_table import (
+    figure_html,
     lines_html,
     table_html,
     within_sheet,
@@ -49,7 +52,8 @@ class Shown:
 
     ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may
     take; ``before`` and ``notes`` are lines above and below the table, ``none`` is what an
-    empty one says instead, ``draw`` makes its figure, where it has one. ``result`` is what its
+    empty one says instead, ``draw`` makes its figure, where it has one, and ``chart`` its data for
+    who points at it. ``result`` is what its
     rows come to, in a line; ``again`` as of ABOUT. Of more than ``most`` rows so many are shown
     and the rest counted; ``rows`` and ``table()`` have all. Raises ValueError for a row of
     another length.
@@ -62,6 +66,7 @@ class Shown:
     before: Sequence[str] = ()
     none: str = ""
     draw: Callable[[], Any] | None = None
+    chart: Callable[[], Chart] | None = None
     widest: int | None = WIDEST
     result: str = ""
     again: bool = False
@@ -75,6 +80,7 @@ class Shown:
         object.__setattr__(self, "columns", columns)
         if not self.cells:
             object.__setattr__(self, "draw", None)  # no figure of nothing
+            object.__setattr__(self, "chart", None)
         for row in self.cells:
             if len(row) != len(columns):
                 expected = f"{len(columns)}, one for each of {', '.join(self._heads())}"
@@ -98,7 +104,7 @@ class Shown:
         """
         place = self._heads().index(column)
         cells = [row for row in self.cells if row[place]]
-        return replace(self, cells=cells, draw=None, before=(), notes=(), none=none)
+        return replace(self, cells=cells, draw=None, chart=None, before=(), notes=(), none=none)
 
     def data(self) -> dict[str, list[object]]:
         """The view as JSON: the columns that name a rule, and their cells, a reading as an object."""
@@ -136,7 +142,9 @@ class Shown:
         cells = []
         for row in self.cells:
             cells.append([rules[self.columns[place].passes](row[place]) for place in places])
-        return replace(self, columns=columns, cells=cells, before=(), notes=(), none="", result="")
+        return replace(
+            self, columns=columns, cells=cells, before=(), notes=(), none="", result="", chart=None
+        )
 
     def __repr__(self) -> str:
         return self.text()
@@ -200,11 +208,11 @@ class Shown:
         """
         return None if self.draw else f"{self.html()}<script>{template('table.js')}</script>"
 
-    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
+    def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
         A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook
-        that nobody has trusted yet.
+        that nobody has trusted yet. Where somebody sits at it, it answers to the pointer.
         """
         about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
         if any(column.passes for column in self.columns):
@@ -212,13 +220,42 @@ class Shown:
         if self.draw is None:
             html = self._repr_html_() or ""
             return {"text/html": html, "text/plain": str(self)}, about
-        figure = self.draw()
-        drawing = figure.svg()
-        data, width, height = figure.picture()
+        figure = self.figure_data()
+        data, width, height = self._drawn(wide=True).picture()
         about["image/png"] = {"alt": self.alt, "width": width, "height": height}
-        picture = base64.b64encode(data).decode("ascii")
-        shown = {"image/svg+xml": drawing, "image/png": picture, "text/plain": self.alt}
+        shown: dict[str, Any] = {
+            "image/svg+xml": figure.pop("wide"),
+            "image/png": base64.b64encode(data).decode("ascii"),
+            "text/plain": self.alt,
+            FIGURE_MIME: figure,
+        }
+        if self.chart and is_interactive():
+            script = template("table.js", "figure.js")
+            shown["text/html"] = f"{self.figure_html()}<script>{script}</script>"
         return shown, about
+
+    def figure_html(self) -> str:
+        """Its figure for JupyterLab."""
+        chart = self.chart().for_script() if self.chart else ""
+        return figure_html(self._drawn(wide=True).svg(), self.alt, chart)
+
+    def figure_data(self) -> dict[str, Any]:
+        """Its figure for a desk (``wide``) and for a phone (``narrow``) as SVG, and its ``chart``
+        as JSON where it has one.
+        """
+        figure: dict[str, Any] = {}
+        for name in ("wide", "narrow"):
+            figure[name] = self._drawn(name == "wide").svg()
+        if self.chart:
+            figure["chart"] = as_dict(self.chart())
+        return figure
+
+    def _drawn(self, wide: bool) -> Any:
+        from helpers.tell.sheet import WIDE, WIDTH, page_width  # here: matplotlib takes long
+
+        assert self.draw is not None
+        with page_width(WIDE if wide else WIDTH):
+            return self.draw()
 
     def table(self) -> Any:
         """The rows as a ``pyarrow.Table``; what has no value is null.

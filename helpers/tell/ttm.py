@@ -19,6 +19,7 @@ from helpers.judge.ttm_limit import Room, in_units, plan
 from helpers.judge.ttm_verify import VerifyResult
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.bundle import Bundle
+from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PALE, PALETTE, Look
 from helpers.tell.prose import SCREEN, typed, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
@@ -244,18 +245,18 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
     from . import sheet
 
     if not row.value.ok:
-        return sheet.Bar(row.name, "not known", [(None, sheet.NOT_KNOWN)], [row.value.show()])
+        return sheet.Bar(row.name, "not known", [(None, PALETTE["not known"])], [row.value.show()])
     live = row.value.bytes
-    face = sheet.PALE if row.layer in KERNEL_LAYERS else sheet.ACCENT
-    look = sheet.Look(sheet.ALARM if binds else face, sheet.MUTED)
+    face = PALE if row.layer in KERNEL_LAYERS else ACCENT
+    look = Look(ALARM if binds else face, MUTED)
     value = show_bytes(live)
     fills: list[tuple[float | None, Any]] = [(live, look)]
     if row.pending_bytes is not None:
         value = f"{value} → {show_bytes(row.pending_bytes)}"
-        fills.insert(0, (max(live, row.pending_bytes), sheet.Look(sheet.PENDING, sheet.MUTED)))
+        fills.insert(0, (max(live, row.pending_bytes), PALETTE["pending"]))
         fills[1] = (min(live, row.pending_bytes), look)
     if binds:
-        return sheet.Bar(f"{row.name}: this one binds", value, fills, (), "bold", sheet.ALARM)
+        return sheet.Bar(f"{row.name}: this one binds", value, fills, (), "bold", ALARM)
     return sheet.Bar(row.name, value, fills)
 
 

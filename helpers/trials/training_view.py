@@ -11,6 +11,7 @@ from typing import Any
 
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
+from helpers.tell.figure_style import PALETTE
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 from helpers.trials.training import PATHS, WAYS, PathResult
@@ -69,14 +70,16 @@ def _draw_paths(results: Sequence[PathResult], title: str) -> Any:
 
 
 def _path_bar(path: PathResult) -> Any:
-    from helpers.tell.sheet import ACCENT, NOT_KNOWN, Bar, Look
+    from helpers.tell.sheet import Bar
 
     took = above_start(path)
     small = list(filter(None, [path.says or path.why]))
     if took is None or path.state != "ran":
-        return Bar(path.name, path.state.replace("_", " "), [(None, NOT_KNOWN)], small, "bold")
+        return Bar(
+            path.name, path.state.replace("_", " "), [(None, PALETTE["not known"])], small, "bold"
+        )
     value = f"{show_bytes(took)} in {path.seconds:.1f} s"
-    return Bar(path.name, value, [(took, Look(ACCENT))], small, "bold")
+    return Bar(path.name, value, [(took, PALETTE["in use"])], small, "bold")
 
 
 def verdict(results: Sequence[PathResult]) -> Verdict:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.settings.presets import load
-from helpers.tell.sheet import ACCENT, ALARM, MUTED, PALE, Bar, Look, Sheet
+from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PALE, Look
+from helpers.tell.sheet import Bar, Sheet
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns, percent
 from helpers.trials.box_study import FixStudy

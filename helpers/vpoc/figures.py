@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers.ground.units import MIB, show_bytes
-from helpers.tell.sheet import ACCENT, ALARM, MUTED, SERIES, annotated, drawn, legend, titled
+from helpers.tell.figure_style import ACCENT, ALARM, MUTED, PENDING, SERIES
+from helpers.tell.sheet import annotated, drawn, legend, titled
 from helpers.tell.shown import Shown
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.files import Profiles
@@ -22,7 +23,6 @@ from helpers.vpoc.view import PEAKS, TIME, strategy_words
 
 MARKS = dict(zip(STRATEGIES, "os^DvP", strict=True))
 COLOURS = dict(zip(STRATEGIES, SERIES, strict=False))
-OUTSIDE = "#9ecae1"
 
 
 class Point(NamedTuple):
@@ -60,7 +60,7 @@ def _draw_profile(
     right = float(row.max(initial=1))
     inside = (price >= marked["VAL"]) & (price <= marked["VAH"])
     high = 0.9 * (price[1] - price[0]) if len(price) > 1 else 0.9
-    axes.barh(price, row, height=high, color=np.where(inside, ACCENT, OUTSIDE), linewidth=0)
+    axes.barh(price, row, height=high, color=np.where(inside, ACCENT, PENDING), linewidth=0)
     for name, level in marked.items():
         is_poc = name == "POC"
         colour = ALARM if is_poc else MUTED

@@ -108,7 +108,9 @@ def panel(page):
 
 
 def drawn(page, cell):
-    return page.js(f"[...lab.output({cell}).querySelectorAll('svg')].map(e => e.outerHTML).join()")
+    return page.js(
+        f"[...lab.output({cell}).querySelectorAll('svg, figure img')].map(e => e.outerHTML).join()"
+    )
 
 
 def take(page, cell, step, before):

@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from helpers.allocator.blocks import STATES
+from helpers.allocator.blocks import STATES as BLOCK_STATES
 from helpers.allocator.outcome import BLOCK_COLUMNS, Outcome
 from helpers.allocator.trace import Op, Trace
+from helpers.allocator.views import charts
 from helpers.ground.units import MIB, show_bytes
 from helpers.tell import sheet
+from helpers.tell.chart import STATES, Chart
+from helpers.tell.figure_style import INK, PALETTE
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
 
@@ -28,22 +31,8 @@ ROWS = 26
 """Rows that the segment map is folded into."""
 
 
-class Kind(NamedTuple):
-    """A class of bytes on the segment map: its words and its look."""
-
-    words: str
-    face: str
-    hatch: str
-
-
-KINDS = (
-    Kind("in use, blocks over 1 MiB", "#0072b2", ""),
-    Kind("in use, small blocks", "#56b4e9", ""),
-    Kind("freed, awaiting another stream", "#cc79a7", "||||"),
-    Kind("free but stranded in a segment in use", "#e69f00", "////"),
-    Kind("free, a whole segment: releasable", sheet.PALE, ""),
-)
-IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(5)
+IN_USE, SMALL_USE, AWAITING, STRANDED, RELEASABLE = range(len(STATES))
+"""What a mapped block is, in the order of STATES."""
 
 
 class _Blocks:
@@ -75,7 +64,7 @@ def _column(name: str) -> int:
 
 
 def kinds_of(blocks: np.ndarray) -> np.ndarray:
-    """Which of KINDS each mapped block of a block table is; a page counts as stranded with the
+    """Which of STATES each mapped block of a block table is; a page counts as stranded with the
     range that holds it.
     """
     segment_kind = blocks[:, _column("kind")]
@@ -86,8 +75,8 @@ def kinds_of(blocks: np.ndarray) -> np.ndarray:
     whole_segment = (counts[inverse] == 1) & (segment_kind == 0)
     in_use = np.where(small, SMALL_USE, IN_USE)
     free = np.where(whole_segment, RELEASABLE, STRANDED)
-    kinds = np.where(state == STATES.index("A"), in_use, AWAITING)
-    return np.where(state == STATES.index("I"), free, kinds)
+    kinds = np.where(state == BLOCK_STATES.index("A"), in_use, AWAITING)
+    return np.where(state == BLOCK_STATES.index("I"), free, kinds)
 
 
 def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
@@ -97,29 +86,42 @@ def segment_map(trace: Trace, whole: Outcome, at: Outcome, title: str) -> Shown:
     where the trace has stacks, with the line that allocated what keeps it.
     """
     blocks = _Blocks(at.blocks)
-    rows = _rows(blocks, _allocated_by(trace, whole, at.events))
+    allocated_at = _allocated_at(trace, whole, at.events)
+    rows = _rows(trace, blocks, allocated_at)
     stranded = show_bytes(blocks.bytes_of(STRANDED))
     head = f"{title}: {stranded} of {show_bytes(blocks.total)} reserved are stranded"
-    present = [number for number in range(len(KINDS)) if blocks.bytes_of(number)]
+    present = [number for number in range(len(STATES)) if blocks.bytes_of(number)]
     notes = [_kind_words(blocks, number) for number in present]
     draw = partial(sheet.drawn, partial(_draw_map, blocks, head), 5.0)
     heads = columns(SEGMENTS, widest=90)
-    return Shown(head, heads, rows, notes, draw=draw)
+    chart = partial(_chart, blocks, head, trace, allocated_at)
+    return Shown(head, heads, rows, notes, draw=draw, chart=chart)
+
+
+def _chart(
+    blocks: _Blocks, head: str, trace: Trace, allocated_at: dict[tuple[int, ...], int]
+) -> Chart:
+    segments = np.zeros(len(blocks.sizes), np.int64)
+    segments[blocks.begins[1:]] = 1
+    places = map(tuple, blocks.places.tolist())
+    events = np.array([allocated_at.get(place, -1) for place in places], np.int64)
+    in_use = blocks.kinds < STRANDED
+    columns = (blocks.starts, blocks.sizes, blocks.kinds, np.cumsum(segments))
+    return charts.strip(head, trace, np.stack((*columns, np.where(in_use, events, -1)), axis=1))
 
 
 def _kind_words(blocks: _Blocks, number: int) -> str:
-    return f"{KINDS[number].words}: {show_bytes(blocks.bytes_of(number))}"
+    return f"{list(STATES.values())[number]}: {show_bytes(blocks.bytes_of(number))}"
 
 
-def _allocated_by(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, ...], str]:
-    """Who allocated what lies at a place after so many operations: the line, else the operation."""
+def _allocated_at(trace: Trace, whole: Outcome, moment: int) -> dict[tuple[int, ...], int]:
+    """The operation that allocated what lies at a place after so many operations."""
     allocates = trace.op[:moment] == Op.ALLOC
     served = whole.column("kind")[:moment] >= 0
     events = np.flatnonzero(allocates & served)
     parts = [whole.column(name)[events] for name in ("kind", "ordinal", "offset")]
     places = map(tuple, np.stack(parts, axis=1).tolist())
-    latest = dict(zip(places, events.tolist(), strict=True))
-    return {place: _line_of(trace, event) for place, event in latest.items()}
+    return dict(zip(places, events.tolist(), strict=True))
 
 
 def _line_of(trace: Trace, event: int) -> str:
@@ -130,7 +132,9 @@ def _line_of(trace: Trace, event: int) -> str:
     return f"operation {event}"
 
 
-def _rows(blocks: _Blocks, allocated_by: dict[tuple[int, ...], str]) -> list[list[Any]]:
+def _rows(
+    trace: Trace, blocks: _Blocks, allocated_at: dict[tuple[int, ...], int]
+) -> list[list[Any]]:
     """For each segment its bytes, those in use and stranded in it, and what was allocated there
     and strands them, the largest first; the segment that strands most first.
     """
@@ -144,7 +148,8 @@ def _rows(blocks: _Blocks, allocated_by: dict[tuple[int, ...], str]) -> list[lis
         if stranded:
             largest_first = used[np.argsort(-sizes[used], kind="stable")] + begin
             owners = map(tuple, blocks.places[largest_first].tolist())
-            held_by = _names([allocated_by.get(owner, "") for owner in owners])
+            events = [allocated_at[owner] for owner in owners if owner in allocated_at]
+            held_by = _names([_line_of(trace, event) for event in events])
         row = [int(sizes.sum()), int(sizes[used].sum()), stranded, held_by]
         rows[tuple(blocks.places[begin].tolist())] = row
     return sorted((rows[place] for place in sorted(rows)), key=lambda row: (-row[2], -row[0]))
@@ -165,21 +170,22 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
         (blocks.starts[changes], np.append(blocks.starts[changes][1:], blocks.total)), 1
     )
     patches = []
-    for number, kind in enumerate(KINDS):
+    for number, name in enumerate(STATES):
+        look = PALETTE[name]
         spans = runs[blocks.kinds[changes] == number].tolist()
         if not spans:
             continue
         patch = PathPatch(
             _strips(spans, row_bytes),
             linewidth=0,
-            facecolor=kind.face,
-            edgecolor=sheet.INK if kind.hatch else "none",
-            hatch=kind.hatch or None,
+            facecolor=look.face,
+            edgecolor=INK if look.hatch else "none",
+            hatch=look.hatch or None,
             label=_kind_words(blocks, number),
         )
         patches.append(axes.add_patch(patch))
     row, column = np.divmod(blocks.starts[blocks.begins], row_bytes)
-    axes.vlines(column / row_bytes, -row - 0.98, -row - 0.02, colors=sheet.INK, linewidth=0.5)
+    axes.vlines(column / row_bytes, -row - 0.98, -row - 0.02, colors=INK, linewidth=0.5)
     rows = -(-blocks.total // row_bytes)
     axes.set(xlim=(0, 1), ylim=(-rows - 0.1, 0.1), xticks=[], yticks=[])
     axes.spines[:].set_visible(False)

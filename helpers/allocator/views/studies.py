@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from helpers.allocator import metrics
 from helpers.allocator.outcome import Outcome
 from helpers.allocator.study import Study
+from helpers.allocator.views import charts
 from helpers.allocator.views.replays import league as league_rows
 from helpers.allocator.views.replays import ranked
 from helpers.allocator.views.segment_map import segment_map
@@ -24,6 +25,8 @@ from helpers.ground.units import GIB, show_bytes
 from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour
 from helpers.tell import sheet
+from helpers.tell.chart import Chart
+from helpers.tell.figure_style import ALARM, PALETTE
 from helpers.tell.prose import wrapped
 from helpers.tell.resources import words as wording
 from helpers.tell.shown import Shown
@@ -35,19 +38,15 @@ SAMPLES = 30
 """How often stranded bytes are measured over the run."""
 LEAGUE_ROWS = 14
 """Settings that are drawn."""
-CURVES = (
-    (sheet.ACCENT, "-", 1.6),
-    ("#009e73", "-", 0.8),
-    ("#e69f00", "-.", 1.6),
-)
-"""Colour, style and width of the curves of a view."""
-FAILS = sheet.Look("#f3c9ad", sheet.ALARM, "////")
 
 
 class Curve(NamedTuple):
-    """Bytes over operations: in words, the values at each operation, or where sampled at ``at``."""
+    """Bytes over operations: in words, its row of the palette, the values at each operation, or
+    where sampled at ``at``.
+    """
 
     words: str
+    look: str
     values: np.ndarray
     at: np.ndarray | None = None
 
@@ -73,8 +72,8 @@ class View:
     @property
     def curves(self) -> list[Curve]:
         return [
-            Curve("reserved", self.outcome.column("reserved")),
-            Curve("allocated", self.outcome.column("allocated")),
+            Curve("reserved", "reserved", self.outcome.column("reserved")),
+            Curve("allocated", "in use", self.outcome.column("allocated")),
             self.stranded,
         ]
 
@@ -115,7 +114,7 @@ def view(study: Study, conf: str | None = None) -> View:
         moment=moment,
         at=at,
         metrics=metrics.metrics(at.blocks, parse(conf, behaviour(study.torch, study.build))),
-        stranded=Curve("stranded", stranded, points),
+        stranded=Curve("stranded", "stranded", stranded, points),
     )
 
 
@@ -144,7 +143,20 @@ def memory(*views: View) -> Shown:
     title = f"On a card of {size}: {'; '.join(ends)}"
     height = 2.2 * len(views) + 0.9
     draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
-    return Shown(title, ["settings", *peaks, ""], rows, draw=draw, widest=None)
+    chart = partial(_chart, views[0], title) if len(views) == 1 else None
+    return Shown(title, ["settings", *peaks, ""], rows, draw=draw, chart=chart, widest=None)
+
+
+def _chart(seen: View, title: str) -> Chart:
+    stranded = seen.stranded
+    assert stranded.at is not None
+    return charts.timeline(
+        trace=seen.study.trace,
+        outcome=seen.outcome,
+        title=title,
+        capacity_bytes=seen.study.card.capacity_bytes,
+        stranded=(stranded.at, stranded.values),
+    )
 
 
 def pair(seen: View, answer: WhatIf) -> Sequence[View]:
@@ -174,7 +186,7 @@ def _draw_runs(views: Sequence[View], title: str, figure: Figure) -> None:
 def _draw_run(axes: Axes, seen: View) -> None:
     """Curves, the card's size, and the first out-of-memory, on one axis."""
     capacity = seen.study.card.capacity_bytes
-    for curve, (color, style, width) in zip(seen.curves, CURVES, strict=True):
+    for curve in seen.curves:
         at = curve.at
         if at is None:
             at = np.arange(len(curve.values))
@@ -182,22 +194,23 @@ def _draw_run(axes: Axes, seen: View) -> None:
         step = max(1, len(at) // POINTS)
         end = len(at) // step * step
         tops = curve.values[:end].reshape(-1, step).max(axis=1) / GIB
-        axes.plot(
-            at[:end:step], tops, label=curve.words, color=color, linestyle=style, linewidth=width
-        )
-    axes.axhline(capacity / GIB, color=sheet.ALARM, linewidth=1)
-    sheet.annotated(
-        axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), sheet.ALARM
-    )
+        colour = PALETTE[curve.look].face
+        if curve.look == "in use":
+            axes.fill_between(at[:end:step], tops, label=curve.words, color=colour, linewidth=0)
+        else:
+            style = "-." if curve.look == "stranded" else "-"
+            axes.plot(at[:end:step], tops, label=curve.words, color=colour, linestyle=style)
+    axes.axhline(capacity / GIB, color=ALARM, linewidth=1)
+    sheet.annotated(axes, f"the card, {show_bytes(capacity)}", (0, capacity / GIB), (2, 3), ALARM)
     first = seen.outcome.first_oom
     if first is not None:
-        axes.axvline(first, color=sheet.ALARM, linewidth=1, linestyle="--")
+        axes.axvline(first, color=ALARM, linewidth=1, linestyle="--")
         sheet.annotated(
             axes,
             "first out-of-memory",
             (first, 1),
             (-3, -3),
-            sheet.ALARM,
+            ALARM,
             xycoords=("data", "axes fraction"),
             ha="right",
             va="top",
@@ -260,9 +273,9 @@ def _league_bar(row: Replay, answer: WhatIf) -> sheet.Bar:
         name = f"use {name}"
         weight = "bold"
     value = f"{row.slow_calls} slow calls"
-    look = sheet.Look(sheet.ACCENT)
+    look = PALETTE["in use"]
     if not row.passes:
         value = f"fails {max(row.ooms, 1)}x, {value}"
-        look = FAILS
-    fills = [(answer.capacity_bytes, sheet.Look(sheet.PALE)), (row.peak_reserved_bytes, look)]
+        look = PALETTE["fails"]
+    fills = [(answer.capacity_bytes, PALETTE["free"]), (row.peak_reserved_bytes, look)]
     return sheet.Bar(name, value, fills, (), weight)

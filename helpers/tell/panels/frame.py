@@ -8,16 +8,14 @@ restarts.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeGuard
 
 from helpers.ground.units import plain
-from helpers.ground.workbook_process import MARK
 from helpers.tell.display import display
+from helpers.tell.front_end import is_interactive
 from helpers.tell.html_table import MUTED, text_html
 from helpers.tell.resources import template
 from helpers.tell.shown import ABOUT, Shown
@@ -167,7 +165,7 @@ class Panel:
             from IPython.display import display as front
 
             words = "\n\n".join(part.alt if is_drawn(part) else str(part) for part in parts)
-            acts = f"{OWN_KEYS};\n{template('table.js')}"
+            acts = f"{OWN_KEYS};\n{template('table.js', 'figure.js')}"
             about = {ABOUT: {"again": bool(self.again)}}
             front({"application/javascript": acts, "text/plain": words}, raw=True, metadata=about)
             frame = open_panel(self.name, lambda frame: self.build(frame, state))
@@ -179,21 +177,6 @@ class Panel:
             parts = [self.again]
         for part in parts:
             display(part, again=bool(self.again))
-
-
-def is_interactive() -> bool:
-    """Whether a person can answer: no run of the workbook's own, and a front end that lets a
-    cell ask (runners do not).
-    """
-    if os.environ.get(MARK) or "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    kernel: Any = getattr(get_ipython(), "kernel", None)
-    try:
-        return bool(kernel.get_parent("shell")["content"]["allow_stdin"])
-    except (AttributeError, KeyError, TypeError):
-        return False
 
 
 def is_drawn(part: Part) -> TypeGuard[Shown]:
@@ -210,7 +193,7 @@ def parts_html(parts: Iterable[Part]) -> str:
         if isinstance(part, str):
             pieces.append(text_html(part))
         elif part.draw:
-            pieces.append(part.draw().svg(part.alt))
+            pieces.append(part.figure_html())
         else:
             pieces.append(part.html() or text_html(str(part)))
     return f"<div style='width:0;min-width:100%'>{''.join(pieces)}</div>"

@@ -54,7 +54,7 @@ def shares_of(samples: Sequence[dict[str, Any]]) -> dict[str, list[float | None]
 
 def chart(samples: Sequence[dict[str, Any]]) -> str:
     """The shares over the last two minutes as one small SVG, the newest at the right."""
-    from helpers.tell.sheet import SERIES
+    from helpers.tell.figure_style import SERIES
 
     lines = []
     words = []

@@ -1,0 +1,160 @@
+"""Blocks as charts that answer to a pointer: over a run, and in the order of their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from helpers.allocator.circumstances import AMPLE_BYTES
+from helpers.allocator.outcome import Outcome
+from helpers.allocator.stack_frames import own_line
+from helpers.allocator.trace import Op, Trace
+from helpers.ground.units import MIB
+from helpers.tell.chart import MOST_BLOCKS, MOST_FRAMES, MOST_STACKS, STATES, Chart, column
+
+MOST_CHANGES = 6_000
+"""Points of a curve of a chart."""
+_USE = list(STATES).index("in use")
+_SMALL = list(STATES).index("small")
+
+
+@dataclass
+class _Stacks:
+    """The stacks of a chart, each frame once, by their numbers in the trace."""
+
+    trace: Trace
+    texts: list[str] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+    _frames: dict[str, int] = field(default_factory=dict)
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def frames(self) -> list[str]:
+        return list(self._frames)
+
+    def number(self, event: int) -> int:
+        """The chart's number of the stack of an operation; -1 where it has none."""
+        if self.trace.frame is None or event < 0:
+            return -1
+        stack = int(self.trace.frame[event])
+        if stack < 0 or stack not in self._numbers and len(self.texts) >= MOST_STACKS:
+            return -1
+        if stack not in self._numbers:
+            self._numbers[stack] = len(self.texts)
+            self._add(self.trace.frames[stack][:MOST_FRAMES])
+        return self._numbers[stack]
+
+    def _add(self, frames: Sequence[str]) -> None:
+        self.texts.append(
+            column(self._frames.setdefault(frame, len(self._frames)) for frame in frames)
+        )
+        own = [place for place, frame in enumerate(frames) if own_line(frame)]
+        self.own.append(own[0] if own else -1)
+
+
+def timeline(
+    trace: Trace,
+    outcome: Outcome,
+    title: str,
+    capacity_bytes: int,
+    stranded: tuple[np.ndarray, np.ndarray],
+) -> Chart:
+    """The blocks that are in use at each operation of a replay.
+
+    ``stranded``: operations, and the bytes stranded after each. Of very many blocks the largest.
+    """
+    blocks, left_out = _largest(_lives(trace, outcome), by=2)
+    starts, ends, sizes, events = blocks.T.tolist()
+    stacks = _Stacks(trace)
+    stack_of = list(map(stacks.number, events))
+    states = (_SMALL if size <= MIB else _USE for size in sizes)
+    reserved_at, reserved = _changes(outcome.column("reserved"))
+    first_oom = outcome.first_oom
+    return Chart(
+        kind="timeline",
+        title=title,
+        length=len(trace),
+        start=column(starts),
+        until=column(ends),
+        size=column(sizes),
+        state=column(states),
+        stack=column(stack_of),
+        stacks=stacks.texts,
+        own=column(stacks.own),
+        frames=stacks.frames,
+        reserved_at=column(reserved_at),
+        reserved=column(reserved),
+        stranded_at=column(stranded[0].tolist()),
+        stranded=column(stranded[1].tolist()),
+        capacity_bytes=capacity_bytes if capacity_bytes < AMPLE_BYTES else 0,
+        fails_at=-1 if first_oom is None else first_oom,
+        left_out=len(left_out),
+        left_out_bytes=int(left_out[:, 2].sum()),
+    )
+
+
+def _lives(trace: Trace, outcome: Outcome) -> np.ndarray:
+    """Of each block that was in use: the first operation at which it is, the one that frees it
+    (or the number of operations), its bytes, and the operation that allocated it (-1 for what was
+    there before), in order.
+    """
+    end = len(trace)
+    freed_at = np.full(trace.ids, end, np.int64)
+    frees = np.flatnonzero(np.isin(trace.op, (Op.FREE, Op.FREE_REQUESTED)))[::-1]
+    freed_at[trace.id[frees]] = frees
+    was_served = (trace.op == Op.ALLOC) & (outcome.column("kind") >= 0)
+    events = np.flatnonzero(was_served)
+    sizes = outcome.column("size")[events]
+    lives = np.stack((events, freed_at[trace.id[events]], sizes, events), axis=1)
+    before = [block for _, block in trace.live_at_start if block.state == "A"]
+    at_start = [(0, int(freed_at[block.id]), block.size, -1) for block in before]
+    return np.concatenate((np.array(at_start, np.int64).reshape(-1, 4), lives))
+
+
+def _changes(values: np.ndarray) -> tuple[list[int], list[int]]:
+    """The operations at which a figure changed, and what it was from then on; of very many the
+    highest of some beside each other.
+    """
+    at = np.flatnonzero(np.diff(values, prepend=-1))
+    step = -(-len(at) // MOST_CHANGES)
+    if step > 1:
+        places = np.arange(0, len(at), step)
+        return at[places].tolist(), np.maximum.reduceat(values[at], places).tolist()
+    return at.tolist(), values[at].tolist()
+
+
+def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
+    """Every mapped block in the order of addresses.
+
+    ``blocks`` has a row for each: the reserved bytes before it, its size, its state (as of
+    STATES), the number of its segment, and the operation that allocated it, -1 where none did.
+    """
+    length = int(blocks[:, 1].sum())
+    blocks, left_out = _largest(blocks, by=1)
+    starts, sizes, states, segments, events = blocks.T.tolist()
+    stacks = _Stacks(trace)
+    stack_of = list(map(stacks.number, events))
+    return Chart(
+        kind="map",
+        title=title,
+        length=length,
+        start=column(starts),
+        size=column(sizes),
+        state=column(states),
+        segment=column(segments),
+        operation=column(events),
+        stack=column(stack_of),
+        stacks=stacks.texts,
+        own=column(stacks.own),
+        frames=stacks.frames,
+        left_out=len(left_out),
+        left_out_bytes=int(left_out[:, 1].sum()),
+    )
+
+
+def _largest(blocks: np.ndarray, by: int) -> tuple[np.ndarray, np.ndarray]:
+    """The blocks that a chart has room for, the largest, in their order; and the others."""
+    largest = np.sort(np.argsort(-blocks[:, by], kind="stable")[:MOST_BLOCKS])
+    return blocks[largest], np.delete(blocks, largest, axis=0)
