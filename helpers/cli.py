@@ -66,14 +66,14 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except OSError as error:
         where = error.filename
+        if isinstance(error, FileNotFoundError) and where:
+            return _refuse(_not_there(Path(os.fsdecode(where))))
         try:
             print(end="" if where else "\n", flush=True)  # is it the answer that cannot be written?
         except OSError:
             where = "standard output"
             _say_no_more()
         expected = "expected what may be read, and a place that may be written and has room"
-        if isinstance(error, FileNotFoundError):
-            expected = "expected a file to read that is there, or a folder to write into that is"
         return _refuse(f"{where or 'a file'}: {error.strerror or error}; {expected}")
     except MemoryError:
         return _refuse("no memory is left to read this; expected smaller input, or more memory")
@@ -159,6 +159,18 @@ def _verb(argv: list[str]) -> int:
     finally:
         os.umask(umask.users_umask)
         umask.users_umask = -1
+
+
+def _not_there(path: Path) -> str:
+    """That a file is not there, with what lies beside its place and differs in the ending alone."""
+    if not path.parent.is_dir():
+        return f"{path}: there is no folder {path.parent}"
+    beside = []
+    with suppress(OSError):  # a folder that may not be listed
+        beside = sorted(file.name for file in path.parent.iterdir() if file.stem == path.stem)
+    if beside:
+        return f"{path} does not exist; beside it: {', '.join(beside)}"
+    return f"{path} does not exist"
 
 
 def _say_no_more() -> None:

@@ -72,7 +72,7 @@ def test_a_folder_to_write_into_that_is_not_there_is_to_be_made(casebook, tmp_pa
     words = f"vpoc {tmp_path}/ticks.csv --tick 0.25 --zone UTC --out {tmp_path}/none/x"
     done = casebook(*words.split())
     assert done.code == 2 and done.err.count("\n") == 1
-    assert "or a folder to write into that is" in done.err
+    assert f"there is no folder {tmp_path}/none" in done.err
 
 
 ANSWERS = [

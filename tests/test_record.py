@@ -102,7 +102,7 @@ CUDA_ASYNC = "not available because RuntimeError: cudaMallocAsync does not yet s
 @pytest.mark.parametrize(
     ("text", "environ", "options", "why"),
     [
-        (ASKS, {}, [], "^no Python of it imported torch$"),
+        (ASKS, {}, [], "^the command never imported torch$"),
         ("print('ran')", {}, ["-I"], NOT_LOADED),
         ("print('ran')", {}, ["-S"], NOT_LOADED),
         ("print('ran')", {}, ["-E"], NOT_LOADED),

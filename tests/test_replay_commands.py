@@ -1,6 +1,7 @@
 """record, replay and whatif at the command line: what they print, what they refuse, and with which exit code."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -156,7 +157,7 @@ def test_whatif_sweeps_releases_and_cards_and_finds_the_smallest():
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["replay", "no-such-file"], "No such file"),
+        (["replay", "no-such-file"], "no-such-file does not exist"),
         (["replay", LOOP, "--conf", "max_split_size_mb:5"], "too small"),
         (["replay", LOOP, "--conf", "quux:1"], "unrecognized key"),
         (["replay", LOOP, "--torch", "soon"], "soon"),
@@ -187,6 +188,7 @@ def test_record_keeps_the_programs_own_output_and_exit_code(tmp_path):
     program.write_text("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
     argv = ["record", "--out", tmp_path / "t", "--", sys.executable, program]
     words = [sys.executable, "-m", "helpers", *map(str, argv)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "programs" / "history_torch")}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 7 and done.stdout == "out\n"
     assert done.stderr.startswith("err\n") and "nothing was recorded" in done.stderr

@@ -52,7 +52,7 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
     elif not reached:
         notes.append(NOT_LOADED)
     elif not rows and not broken:
-        notes.append("no Python of it imported torch")
+        notes.append("the command never imported torch")
     told = [*folder.glob("*-*.json"), *folder.glob("*.part")]
     for path in [*told, *reached, *too_old, *broken]:
         path.unlink()

@@ -39,8 +39,17 @@ command -- COMMAND: the program and its arguments
 
 
 def _program(arguments: argparse.Namespace) -> list[str]:
+    """The command; raises where it, or the name for its trace, cannot be meant."""
+    from helpers.trials.user_program import check_script
+
     words: list[str] = arguments.command
-    return words[1:] if words[:1] == ["--"] else words
+    command = words[1:] if words[:1] == ["--"] else words
+    check_script(command)
+    out = Path(arguments.out)
+    if out.suffix not in ("", ".pickle"):
+        written = out.with_suffix(".pickle")
+        raise WrongUse(f"--out {out}: the trace is a memory snapshot, in a .pickle; give {written}")
+    return command
 
 
 def _out(arguments: argparse.Namespace, kind: str) -> Path:
@@ -77,10 +86,13 @@ def record(arguments: argparse.Namespace) -> int:
     Example: record --out run.pickle -- python train.py
     """
     from helpers.allocator.record import record as record_program
+    from helpers.trials.user_program import check_torch
 
     command = _program(arguments)
     if not command:
         raise WrongUse("record: no command; expected: record [OPTIONS] -- python train.py")
+    # The stacks of a hang are worth having on the CPU, too.
+    check_torch(command, arguments.torch_python, needs_gpu=not arguments.hang_after)
     recording = record_program(
         command,
         _out(arguments, "trace"),
@@ -92,7 +104,7 @@ def record(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
     ask = _deciding_rehearsal(recording, command, arguments.torch_python)
-    _print_lines(recording.notes, sys.stderr)
+    _print_lines([note for note in recording.notes if note != recording.why_no_trace], sys.stderr)
     _print_end_of_recording(recording, ask)
     return recording.exit_code
 
@@ -373,6 +385,7 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
     from helpers.allocator.record import under
     from helpers.commands.batch import peaks, share
     from helpers.rehearse import commits
+    from helpers.trials.user_program import check_script
 
     allowed = share(arguments.allow)
     out = _out(arguments, "rehearsal")
@@ -383,8 +396,10 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
         return bench.run(words, bench.card, trace, python="", log=trace.with_suffix(".log"))
 
     with commits.checked_out(ref, OUTPUTS) as (commit, folder):
+        words_then = commits.as_it_was(words, folder)
+        check_script(words_then, folder, f"at {ref} ({commit})")
         earlier_out = out.with_stem(f"{out.stem}-{commit}")
-        before = commits.rehearsed(run, words, folder, earlier_out)
+        before = commits.rehearsed(run, words_then, folder, earlier_out)
         after = commits.rehearsed(run, words, Path.cwd(), out)
         sources = (commits.sources(folder), commits.sources(Path.cwd()))
     names = (f"{ref} ({commit}): {before}", f"as it is now: {after}")

@@ -137,11 +137,13 @@ def _rehearsed(arguments: argparse.Namespace) -> int:
 
 def _workload(arguments: argparse.Namespace) -> Workload:
     """The workload that the words name: a built-in and its parameters, or the user's command."""
+    from helpers.trials.user_program import check_script
     from helpers.trials.workload import BUILT_IN, command, workload
 
     words = arguments.workload
     name, _, rest = (words[0] if words else "").partition(":")
     if len(words) > 1 or (name and name not in BUILT_IN and Path(name).exists()):
+        check_script(words)
         return command(words, arguments.step)
     if not name:
         expected = f"expected one of {', '.join(BUILT_IN)}, or -- and a command"
@@ -170,14 +172,14 @@ def tune(arguments: argparse.Namespace) -> int:
     --parallel N <int> = 1: trials at once (default: 1)
     --seconds S <float> = 3600: the most that one trial may take
     --maximize: the largest value is the best
-    --torch-python PATH: the interpreter of the objective
+    --torch-python PATH: the interpreter of the objective (default: that of the active environment)
     --seed N <int> = 0: of the sampler
     Example: tune fit.py:loss --study s.db --param lr=1e-5..0.1
     """
     from helpers.tell.shown import Shown
-    from helpers.trials.interpreter import torch_interpreter
     from helpers.trials.tuning import Settings, command
     from helpers.trials.tuning import tune as run_study
+    from helpers.trials.user_program import callers_python
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
         expected = "expected FILE.py:FUNCTION, of a file that is there"
@@ -190,7 +192,7 @@ def tune(arguments: argparse.Namespace) -> int:
     )
     study = run_study(
         Path(arguments.study),
-        partial(command, arguments.torch_python or torch_interpreter(), arguments.objective),
+        partial(command, arguments.torch_python or callers_python(), arguments.objective),
         dict(map(_range, arguments.param)),
         arguments.trials,
         settings,

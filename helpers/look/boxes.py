@@ -50,16 +50,13 @@ def is_this_box(bundle: Bundle) -> bool:
 def _captured_now() -> Bundle:
     # In a child: the caller may be a kernel with threads, where the forks of a capture are not
     # safe.
-    place = CHECKOUT
-    program = ["-m", "helpers"]
-    if not CHECKOUT.is_dir():  # it is the one file that holds the package
-        place = CHECKOUT.parent
-        program = [str(CHECKOUT)]
+    program = CHECKOUT / "helpers" / "__main__.py"
+    if not CHECKOUT.is_dir():
+        program = CHECKOUT  # it is the one file that holds the package
     with tempfile.TemporaryDirectory(prefix="casebook-") as folder:
         out = Path(folder, "box")
         done = subprocess.run(
-            [sys.executable, *program, "capture", "--out", str(out)],
-            cwd=place,
+            [sys.executable, "-I", str(program), "capture", "--out", str(out)],
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ COMMAND_LIMIT_BYTES = 4 << 20
 TERM_S = 0.2
 GRACE_S = 1.0
 LAST_WORDS_LINES = 3
-_COLOURING = ("LANGUAGE", "SYSTEMD_COLORS", "SYSTEMD_LESS")
+_LEFT_OUT = ("LANGUAGE", "PYTHONHOME", "SYSTEMD_COLORS", "SYSTEMD_LESS")
 TOOL_FOLDERS = (
     "/opt/rocm/bin /usr/local/cuda/bin /usr/lib/wsl/lib /usr/sbin /sbin /usr/bin /bin".split()
 )
@@ -95,7 +95,7 @@ def run(
             limit_s,
             on_data=keep,
             env=child.environment(
-                _COLOURING, {"PATH": path, "LC_ALL": "C", "TERM": "dumb"}, own=False
+                _LEFT_OUT, {"PATH": path, "LC_ALL": "C", "TERM": "dumb"}, own=False
             ),
             cwd="/",
             direct=True,

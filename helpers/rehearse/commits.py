@@ -10,6 +10,7 @@ from pathlib import Path
 from helpers.ground.child import watch
 from helpers.look import files
 from helpers.rehearse.rehearsal import Rehearsal
+from helpers.trials.user_program import script_of
 
 GIT_S = 120.0
 Sources = dict[str, list[str]]
@@ -50,6 +51,18 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
         git("worktree", "remove", "--force", str(tree))
 
 
+def as_it_was(command: Sequence[str], folder: Path) -> list[str]:
+    """The command with the full path of a script of this repository turned into that of the
+    work tree: else both would run the file that is here now.
+    """
+    top = git("rev-parse", "--show-toplevel")[0]
+    tree = git("rev-parse", "--show-toplevel", cwd=folder)[0]
+    script = script_of(command)
+    if not script.startswith(f"{top}/"):
+        return list(command)
+    return [tree + word[len(top) :] if word == script else word for word in command]
+
+
 def sources(folder: Path) -> Sources:
     """The lines of each Python file that git knows in a folder's repository, by its name; of a
     name that several have, of the one nearest to the folder, in which the program runs.
@@ -72,5 +85,6 @@ def rehearsed(
     done = run(["env", "-C", str(folder), first, *command[1:]], out)
     if done.trace is None or done.failed_otherwise:
         why = done.error or done.why_no_trace or f"it ended with {done.exit_code}"
-        raise CommitError(f"in {folder}: {why}; expected a program that runs at both commits")
+        output = f"; its output is in {out.with_suffix('.log')}"
+        raise CommitError(f"in {folder}: {why}; expected a program that runs at both{output}")
     return done.trace

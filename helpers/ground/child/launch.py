@@ -52,11 +52,18 @@ def program(python: str, module: str, *arguments: str) -> list[str]:
     """The command line of a program of this checkout, ``main`` of ``module``, under any
     interpreter.
 
-    Its folder, whatever lies there, shadows neither helpers nor a library: sys.path[0] is ''
-    under -c.
+    Under this Python it finds as little of the caller's packages as this process (-I). Its folder,
+    whatever lies there, shadows neither helpers nor a library: sys.path[0] is '' under -c.
     """
+    flags = ["-I"] if python == sys.executable and sys.flags.isolated else []
     path = f"sys.path[:] = [{str(CHECKOUT)!r}, *(p for p in sys.path if p)]"
-    return [python, "-c", f"import sys; {path}; from {module} import main; main()", *arguments]
+    return [
+        python,
+        *flags,
+        "-c",
+        f"import sys; {path}; from {module} import main; main()",
+        *arguments,
+    ]
 
 
 def environment(
@@ -71,6 +78,7 @@ def environment(
     variables = {name: value for name, value in os.environ.items() if name not in without}
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     if own:
+        variables.pop("PYTHONHOME", None)  # it is of the caller's Python
         path = [str(CHECKOUT), variables.get("PYTHONPATH", "")]
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if more:

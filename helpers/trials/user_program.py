@@ -1,0 +1,117 @@
+"""What is wrong with a command line of the user's own, said before it runs."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from helpers.allocator.recorded_processes import redacted
+from helpers.ground.places import PROGRAM
+from helpers.ground.shell import line
+from helpers.look import files
+from helpers.trials.interpreter import torch_files, torch_interpreter
+
+PYTHON = re.compile(r"python[0-9.]*")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+"""Programs whose first word that ends in .py is the script that they start."""
+TAKE_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
+"""Options of Python with a word of their own behind them."""
+NO_SCRIPT = re.compile(r"-|-[a-zA-Z]*[cm].*")
+"""Options of Python with which it runs a module, a text or its input."""
+DEVICES = {
+    "CUDA": ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvgpu*", "/dev/nvmap", "/dev/dxg"),
+    "ROCm": ("/dev/kfd", "/dev/dxg"),
+}
+"""The device nodes through which a build of torch reaches a GPU: discrete, of a Jetson, of WSL."""
+
+
+class CannotRunError(ValueError):
+    """A command that would fail: one line with what was seen and what to do."""
+
+
+def script_of(command: Sequence[str]) -> str:
+    """The Python file that a command runs, as it is written there; empty where it names none."""
+    name = os.path.basename(command[0]) if command else ""
+    if name.endswith(".py"):
+        return command[0]
+    if name in LAUNCHERS:
+        return next((word for word in command if word.endswith(".py")), "")
+    if not PYTHON.fullmatch(name):
+        return ""
+    words = iter(command[1:])
+    for word in words:
+        if word in TAKE_A_VALUE:
+            next(words, "")
+        elif NO_SCRIPT.fullmatch(word):
+            return ""
+        elif not word.startswith("-"):
+            return word
+    return ""
+
+
+def check_script(command: Sequence[str], folder: Path | None = None, place: str = "") -> None:
+    """Raises CannotRunError where the command's Python file is not there.
+
+    ``folder``: where the command runs, if not here, and ``place`` what that is called.
+    """
+    folder = folder or Path.cwd()
+    script = script_of(command)
+    if script and not (folder / script).exists():
+        where = place or f"in {folder}"
+        raise CannotRunError(f"{script} does not exist {where}; check its path")
+
+
+def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) -> None:
+    """Raises CannotRunError where the Python of a command has no torch or, with ``needs_gpu``, one
+    that cannot use a GPU here. ``python`` takes the place of the one that the command names.
+
+    What other programs start is not known before.
+    """
+    names_python = bool(command) and PYTHON.fullmatch(os.path.basename(command[0]))
+    first = python or (command[0] if names_python else "")
+    program = shutil.which(first)
+    if not program:
+        return
+    origin, version = torch_files(program)
+    which = f"`{first}` on your PATH"
+    if os.path.dirname(first):
+        which = first
+    if version and not origin:
+        do = "activate the environment that you train in, or name its Python with --torch-python"
+        raise CannotRunError(f"{which} has no torch; {do}")
+    why = _why_no_gpu(origin)
+    if needs_gpu and why:
+        rehearse = f"{PROGRAM} rehearse --gpu 4090 -- {line(redacted(command))}"
+        do = "simulate the GPU instead"
+        raise CannotRunError(f"{which} has {why}, and a recording needs a GPU; {do}: {rehearse}")
+
+
+def _why_no_gpu(origin: str) -> str:
+    """The torch at this place and why it uses no GPU; empty where it does, or nobody knows."""
+    text = files.text("", str(Path(origin).with_name("version.py"))) if origin else ""
+    stated = dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']+)'", text, re.MULTILINE))
+    version = stated.get("__version__", "")
+    if not version:
+        return ""
+    build = "CUDA" if "cuda" in stated else "ROCm" if "hip" in stated else ""
+    if not build:
+        return f"torch {version}, a build for the CPU"
+    if any(glob.glob(node) for node in DEVICES[build]):
+        return ""
+    return f"torch {version}, which finds no GPU here (no {DEVICES[build][0]})"
+
+
+def callers_python() -> str:
+    """The Python of the user's own code that no command names: that of the active environment, or
+    `python` on the PATH where it has torch; else the one that owns torch by the set-up's record.
+    """
+    python = shutil.which("python") or ""
+    environment = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    is_active = bool(environment) and python.startswith(f"{environment}{os.sep}")
+    if python and (is_active or torch_files(python)[0]):
+        return python
+    return torch_interpreter()
