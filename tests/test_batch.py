@@ -69,7 +69,7 @@ def test_a_batch_about_one_recorded_box_is_named_after_it_and_keeps_a_plan_that_
     rows = f"{LIVE[:-1]}, box: live}}\n{LIVE[:-1]}, grid: {{box: [live]}}}}"
     result = go(plan(tmp_path, rows), StandIn(), box="rx7900xt-container")
     kept = result.folder / "plan.yaml"
-    assert result.folder.name.endswith("Z-night-rx7900-xt-container")
+    assert result.folder.name.endswith("Z-night-rx7900xt-container")
     assert {run.box for run in result.runs} == {
         "rx7900xt-container"
     } and "live" not in kept.read_text()

@@ -21,7 +21,7 @@ from helpers.batch import report
 from helpers.batch.batch_table import NO_BATCH, runs_table
 from helpers.batch.notebook_file import VERDICT as MIME
 from helpers.batch.record import boot_id, read_run
-from helpers.batch.section import STATE_WORDS
+from helpers.batch.section import STATE_WORDS, answers_of
 from helpers.batch.shapes import STATES
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import CAUSES, Evidence, Missing, NextStep, Verdict, seen
@@ -82,7 +82,7 @@ def test_verdict_machine_runs_notebooks_and_where_it_came_from_stand_in_this_ord
         "The kernel's TTM or GTT limit is below",
         "sudo update-initramfs -u",
         "strix-halo: Ubuntu 24.04",
-        "What needs a person",
+        "4 runs need attention",
         "5 runs",
         "06-torn/run.json",
         "What is this box?",
@@ -382,11 +382,80 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
         run = run_record(name[:2], f"{name}.ipynb", "answered", verdict=said)
         put(tmp_path, run.model_copy(update={"box": box}))
     audit = check(report.page(tmp_path))
-    table = audit.text[audit.text.index("Every box") :]
-    assert in_order(table, "What was found", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
+    table = audit.text[audit.text.index("Boxes") :]
+    assert in_order(table, "Verdict", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
     assert in_order(
         table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns (weak)"
     )
+
+
+def repeated(folder, said):
+    """A batch of runs of notebook 02 on one box, each (parameters, verdict or state)."""
+    for number, (parameters, answer) in enumerate(said):
+        state = answer if isinstance(answer, str) else "answered"
+        run = run_record(f"{number:02d}", "02_stress.ipynb", state)
+        about = {"parameters": parameters, "box": "oak", "cause": ""}
+        about["verdict"] = answer if state == "answered" else None
+        put(folder, run.model_copy(update=about))
+    other = run_record("99", "01_probe.ipynb", "answered", verdict=verdict("ttm-gtt-cap", "likely"))
+    put(folder, other.model_copy(update={"box": "oak"}))
+    (box,) = answers_of(report.read_report([folder]).sections)
+    return box
+
+
+FRAGMENTED = verdict("allocator-fragmentation", "likely", state="aside")
+UNDECIDED = verdict("cannot-tell", state="aside")
+
+
+@pytest.mark.parametrize(
+    ("answers", "words", "note"),
+    [
+        ([FRAGMENTED] * 4, "fragmentation (likely)", "4 runs"),
+        (
+            [FRAGMENTED, FRAGMENTED, UNDECIDED, UNDECIDED],
+            "fragmentation (likely)",
+            "size=1, 2 of 4 runs",
+        ),
+        (
+            [FRAGMENTED, UNDECIDED, FRAGMENTED, UNDECIDED],
+            "fragmentation (likely)",
+            "seed=0, 2 of 4 runs",
+        ),
+        ([UNDECIDED, UNDECIDED, UNDECIDED, "timed_out"], "undecided", "1 of 4 timed out"),
+        (["failed"] * 4, "", "4 runs"),
+        ([verdict("ttm-gtt-cap", "weak")] * 4, "agrees", "4 runs"),
+    ],
+)
+def test_a_cell_of_a_box_has_one_verdict_and_says_of_which_runs(tmp_path, answers, words, note):
+    grid = [{"size": size, "seed": seed, "batch": 9} for size in (1, 2) for seed in (0, 7)]
+    box = repeated(tmp_path, zip(grid, answers, strict=True))
+    first, cell = box.cells
+    assert (cell.words, cell.note) == (words, note) and first.words == "agrees"
+    assert (
+        check(report.page(tmp_path)).text.count(
+            "runs need attention" if "failed" in answers else ""
+        )
+        > 0
+    )
+
+
+def test_repeated_runs_are_told_apart_by_their_parameters_and_the_same_ones_by_number(tmp_path):
+    parameters = [
+        {"size": 1, "seed": 7},
+        {"size": 2, "seed": 7},
+        {"size": 2, "seed": 7},
+        {"size": ""},
+    ]
+    repeated(tmp_path, [(given, FRAGMENTED) for given in parameters])
+    sections = report.read_report([tmp_path]).sections
+    assert [section.apart for section in sections] == [
+        ("size=1", "seed=7"),
+        ("size=2", "seed=7", "run 1 of 2"),
+        ("size=2", "seed=7", "run 2 of 2"),
+        ("no size",),
+        (),
+    ]
+    assert "with size=2, seed=7, run 2 of 2" in check(report.page(tmp_path)).text
 
 
 @pytest.mark.parametrize("cause", CAUSES)
@@ -467,17 +536,16 @@ def pages_of(folder):
     return {f"{path.parent.name}/index.html" for path in folder.glob("*/index.html")}
 
 
-def test_a_night_counts_first_then_says_what_needs_a_person_then_the_answers(long_night):
+def test_a_night_counts_first_then_says_what_needs_attention_then_the_answers(long_night):
     folder, text = long_night
     assert in_order(
         check(text, pages_of(folder)).text,
         "60 runs",
-        "What needs a person",
+        "runs need attention",
         "44 answered",
-        "need a person",
         "by SIGKILL",
         "9998-torn/run.json: no",
-        "What was found",
+        "Boxes",
         "44 runs answered",
         "Plan (SHA-256)",
     )
@@ -516,7 +584,7 @@ def test_the_page_of_a_run_is_written_anew_only_where_its_record_is_newer(tmp_pa
     assert [path.read_text() == "old" for path in own] == [False] + [True] * (len(own) - 1)
 
 
-def test_a_gate_a_quarantine_and_a_run_whose_process_is_gone_need_a_person(tmp_path):
+def test_a_gate_a_quarantine_and_a_run_whose_process_is_gone_need_attention_and_say_why(tmp_path):
     folder = night(tmp_path / "n", 20)
     started = {"state": "started", "node": "", "seconds": None, "verdict": None, "pid": 2**22 + 5}
     changes = (
@@ -531,8 +599,7 @@ def test_a_gate_a_quarantine_and_a_run_whose_process_is_gone_need_a_person(tmp_p
         "Afterwards the box was not clean: VRAM 3.10 GiB above before; closed since then: gpu 0000:03:00.0.",
         "started, and its process is gone",
         "started under another boot",
-        "What kept a box or a GPU from being clean after a run",
-        "gpu 0000:03:00.0: VRAM 3.10 GiB above before",
+        "the box was not clean afterwards, gpu 0000:03:00.0: VRAM 3.10 GiB above before",
     ):
         assert words in text
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-import re
 import signal
 import time
 from collections.abc import Collection
@@ -332,8 +331,7 @@ def _new_folder(out_root: Path, checked: CheckedPlan) -> Path:
     stem = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{checked.plan.name}"
     boxes = {step.box_name for step in checked.steps} - {""}
     if len(boxes) == 1 and boxes <= {*recorded_names()}:
-        # rx7900-xt: letters behind digits look like a key to the scan of a page that is shared.
-        stem += "-" + re.sub(r"(\d)(?=[a-z])", r"\1-", boxes.pop())
+        stem += f"-{boxes.pop()}"
     for number in itertools.count(1):
         folder = out_root.resolve() / (stem if number == 1 else f"{stem}-{number}")
         try:

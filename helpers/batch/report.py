@@ -1,4 +1,4 @@
-"""One page for a batch, or for several: the verdict and its next step, what needs a person, what
+"""One page for a batch, or for several: the verdict and its next step, what needs attention, what
 each notebook came to on each box, and every run with its true state. Notebooks of a few runs are on
 it, those of many on pages of their own beside it.
 
@@ -9,7 +9,6 @@ Pages are written for partial batches and torn records too, and name what could 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from .kernel_process import last_words
 from .leading_verdict import bundle_of
 from .notebook_file import NotebookError, open_notebook
 from .record import RecordUnreadable, boot_id, gone, is_batch, last_words_before, read_run
-from .section import BoxAnswer, Section, Sections, answers_of, troubles
+from .section import BoxAnswer, Section, Sections, answers_of, titles, told_apart, troubles
 
 PAGE_BYTES = 2_400_000
 RUN_PAGE_BYTES = 1_200_000
@@ -126,6 +125,7 @@ def read_report(batches: Sequence[Path]) -> Report:
             without_record = path.is_dir() and not (path / "run.json").exists()
             if without_record and any(path.glob("*.ipynb")):
                 unreadable.append(f"{path.name}: a run's folder without a run.json")
+    sections = told_apart(sections)
     report = Report(folder, tuple(batches), sections, unreadable)
     if not report.is_large:
         return report
@@ -162,15 +162,12 @@ def _page(report: Report, up: str = "") -> str:
     """The page as text; ``up`` leads from the page of a run to that of its batch."""
     sections = report.sections
     answers = answers_of(sections)
-    notebooks = list(dict.fromkeys(section.title for section in sections))
     if not report.is_large and not up:
         sections = _embedded(sections, answers)
         answers = answers_of(sections)
     kinds = troubles(sections)
     if report.is_large:
         sections = _with_last_words(sections, kinds)
-    alarms = [runs for runs in kinds if runs[0].run.state != "skipped"]
-    gates = Counter(section.not_clean for section in sections if section.not_clean).most_common()
     shown = sections
     folded: list[Section] = []
     if report.is_large:
@@ -186,15 +183,13 @@ def _page(report: Report, up: str = "") -> str:
         runs=len(sections),
         many=len(answers) > 1,
         answers=answers,
-        notebooks=notebooks,
+        notebooks=titles(sections),
         unreadable=report.unreadable,
         counts=counted(section.run for section in sections),
         troubles=kinds[:MOST_TROUBLES],
         more_troubles=len(kinds) - MOST_TROUBLES,
         most_alike=MOST_ALIKE,
-        alarms=len(alarms),
-        need=sum(len(runs) for runs in alarms),
-        gates=[why if count == 1 else f"{why}, {count} times" for why, count in gates],
+        need=sum(map(len, kinds)) + len(report.unreadable),
     )
     return str(html)
 

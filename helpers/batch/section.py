@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 
@@ -19,6 +20,7 @@ from .leading_verdict import leading
 from .shapes import Run
 
 MOST_TEXTS = 6
+MOST_LETTERS = 40  # of an answer in a cell of the table of boxes
 STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
 Key = TypeVar("Key", bound=Hashable)
@@ -28,7 +30,8 @@ Key = TypeVar("Key", bound=Hashable)
 class Section:
     """One run on the page: its record, its executed notebook as HTML, or why there is none.
 
-    ``folder`` is the run's own, below that of its batch. ``link`` leads to its notebook.
+    ``folder`` is the run's own, below that of its batch. ``link`` leads to its notebook. ``apart`` tells
+    it from the other runs of its notebook on its box.
     """
 
     run: Run
@@ -36,6 +39,7 @@ class Section:
     folder: Path
     gone: str
     link: str = ""
+    apart: tuple[str, ...] = ()
     machine: str = ""
     question: str = ""
     html: Markup = Markup("")
@@ -136,10 +140,21 @@ Sections = tuple[Section, ...]
 
 
 @dataclass(frozen=True)
+class Cell:
+    """What the runs of a notebook on a box came to: the run that leads, its answer in a few words
+    (empty where it has none), and how many runs that is said of, and which.
+    """
+
+    section: Section
+    words: str
+    note: str
+
+
+@dataclass(frozen=True)
 class BoxAnswer:
     """What a batch found out about one box; without a ``verdict``, the ``obstacle`` in its way.
 
-    ``cells`` has for each notebook of the batch a run of each outcome with how many there are.
+    ``cells`` has for each notebook of the batch what its runs on this box came to.
     """
 
     box: str
@@ -147,7 +162,7 @@ class BoxAnswer:
     obstacle: str
     machine: str
     link: str
-    cells: list[list[tuple[Section, int]]]
+    cells: list[Cell | None]
 
     @property
     def sure(self) -> str:
@@ -157,9 +172,14 @@ class BoxAnswer:
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:
     """What the batch found out about each box, in order of first appearance."""
-    notebooks = list(dict.fromkeys(section.title for section in sections))
+    notebooks = titles(sections)
     by_box = grouped(sections, lambda section: section.run.box)
     return [_answer(box, runs, notebooks) for box, runs in by_box]
+
+
+def titles(sections: Iterable[Section]) -> list[str]:
+    """The notebooks of these runs, each once, in the order of their names."""
+    return sorted({section.title for section in sections})
 
 
 def _answer(box: str, sections: Sections, notebooks: list[str]) -> BoxAnswer:
@@ -178,14 +198,68 @@ def _answer(box: str, sections: Sections, notebooks: list[str]) -> BoxAnswer:
         obstacle=obstacle,
         machine=next((s.machine for s in sections if s.machine), f"box {box}"),
         link=link,
-        cells=[_outcomes(by_title.get(title, ())) for title in notebooks],
+        cells=[_cell(by_title.get(title, ()), verdict) for title in notebooks],
     )
 
 
-def _outcomes(runs: Sections) -> list[tuple[Section, int]]:
-    """A run of each outcome with how many there are, the most frequent first."""
-    counted = [(alike[0], len(alike)) for _, alike in grouped(runs, lambda run: run.outcome)]
-    return sorted(counted, key=lambda pair: -pair[1])
+def _cell(runs: Sections, of_box: Verdict | None) -> Cell | None:
+    """One verdict for the runs of a notebook on a box: the one that leads; None without runs."""
+    if not runs:
+        return None
+    verdict = leading(section.run.verdict for section in runs)
+    first = next(section for section in runs if section.run.verdict is verdict)
+    words = ""
+    if verdict is not None:
+        agrees = of_box is not None and verdict.headline == of_box.headline
+        words = "agrees" if agrees else cut(re.split("[:;,]", verdict.short)[0], MOST_LETTERS)
+    return Cell(first, words, _note(first, runs))
+
+
+def _note(first: Section, runs: Sections) -> str:
+    """How many of a cell's runs came to what the cell says, and by which parameters."""
+    lost = [section for section in runs if section.lost]
+    if lost and first not in lost:
+        return f"{len(lost)} of {len(runs)} {lost[0].run.state.replace('_', ' ')}"
+    alike = [section for section in runs if section.outcome == first.outcome]
+    if len(alike) == len(runs):
+        return f"{len(runs)} runs" if len(runs) > 1 else ""
+    others = [section for section in runs if section not in alike]
+    said = [
+        part
+        for part in first.apart
+        if all(part in section.apart for section in alike)
+        and not any(part in section.apart for section in others)
+    ]
+    return ", ".join([*said, f"{len(alike)} of {len(runs)} runs"])
+
+
+def told_apart(sections: list[Section]) -> list[Section]:
+    """Each run with what tells it from the other runs of its notebook on its box: the parameters
+    that differ; of runs that are alike, which one it is.
+    """
+    apart: dict[str, tuple[str, ...]] = {}
+    for _, runs in grouped(sections, lambda section: (section.title, section.run.box)):
+        differing = {section.anchor: _differing(section, runs) for section in runs}
+        counts = Counter(differing.values())
+        numbers: Counter[tuple[str, ...]] = Counter()
+        for anchor, parameters in differing.items():
+            numbers[parameters] += 1
+            which = f"run {numbers[parameters]} of {counts[parameters]}"
+            apart[anchor] = (*parameters, which) if counts[parameters] > 1 else parameters
+    return [replace(section, apart=apart[section.anchor]) for section in sections]
+
+
+def _differing(section: Section, runs: Sections) -> tuple[str, ...]:
+    """The parameters of a run that are not the same in all of these runs, each as a text."""
+    given = [_given(run) for run in runs]
+    own = _given(section)
+    names = [name for name in own if len({str(other.get(name)) for other in given}) > 1]
+    return tuple(f"no {name}" if own[name] == "" else f"{name}={own[name]}" for name in names)
+
+
+def _given(section: Section) -> dict[str, Any]:
+    run = section.run
+    return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
 
 
 def grouped(
@@ -199,12 +273,12 @@ def grouped(
 
 
 def troubles(sections: list[Section]) -> list[Sections]:
-    """Runs that need a person, worst first; those that ended alike (numbers aside) together."""
+    """Runs that need attention, worst first; those that ended alike (numbers aside) together."""
 
     def alike(section: Section) -> tuple[str, ...]:
         run = section.run
-        cause = re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", section.cause)
-        return run.state, run.notebook, run.signal, cause
+        reason = f"{section.cause} {section.not_clean}"
+        return run.state, run.notebook, run.signal, re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", reason)
 
     needing = [s for s in sections if s.lost or s.cause or s.not_clean]
     kinds = [members for _, members in grouped(needing, alike)]
