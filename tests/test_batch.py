@@ -464,7 +464,7 @@ def test_memory_that_another_program_takes_closes_live_runs_while_it_is_short_an
     looks = Host(64, 8, 8, 8, 8, *[1] * 8, 40)
     result = go(path, capture=capture, measure=looks)
     assert states(result) == ["answered", "answered", "skipped", *["answered"] * 4]
-    why = "host memory is not clean: 1.00 GiB available, expected at least 2.00 GiB"
+    why = "host memory is short: 1.00 GiB available, expected at least 2.00 GiB"
     assert (result.runs[2].cause, result.runs[2].stopped_by) == (why, "box")
     assert {run.gate for run in result.runs} == {""}, "no run is blamed for it"
     assert states(go(path, capture=capture, resume=result.folder)) == ["answered"] * 7

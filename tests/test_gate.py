@@ -334,7 +334,8 @@ def test_what_one_look_told_is_not_forgotten_while_settling_waits_for_the_rest()
     ],
 )
 def test_a_trouble_concerns_the_runs_that_could_meet_it(scope, gpu, concerns):
-    words = f"{scope} is not clean: GPU reset" if concerns else ""
+    state = "short" if scope == "host memory" else "not clean"
+    words = f"{scope} is {state}: GPU reset" if concerns else ""
     trouble = Trouble(scope, "GPU reset", False)
     assert concerning([trouble], gpu) == words
     assert bool(concerning([trouble], "", elsewhere=True)) == (scope == "box")

@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_890,
-    "batch": 31_080,
+    "batch": 31_530,
     "commands": 13_210,
     "face": 6_100,
     "fits": 17_590,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 33_490,
     "trials": 32_820,
     "vpoc": 16_130,
-    "TOTAL": 394_460,
+    "TOTAL": 394_920,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

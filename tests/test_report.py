@@ -385,7 +385,7 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
     table = audit.text[audit.text.index("Boxes") :]
     assert in_order(table, "Verdict", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
     assert in_order(
-        table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns (weak)"
+        table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns"
     )
 
 
@@ -410,15 +410,15 @@ UNDECIDED = verdict("cannot-tell", state="aside")
 @pytest.mark.parametrize(
     ("answers", "words", "note"),
     [
-        ([FRAGMENTED] * 4, "fragmentation (likely)", "4 runs"),
+        ([FRAGMENTED] * 4, "fragmentation", "4 runs"),
         (
             [FRAGMENTED, FRAGMENTED, UNDECIDED, UNDECIDED],
-            "fragmentation (likely)",
+            "fragmentation",
             "size=1, 2 of 4 runs",
         ),
         (
             [FRAGMENTED, UNDECIDED, FRAGMENTED, UNDECIDED],
-            "fragmentation (likely)",
+            "fragmentation",
             "seed=0, 2 of 4 runs",
         ),
         ([UNDECIDED, UNDECIDED, UNDECIDED, "timed_out"], "undecided", "1 of 4 timed out"),

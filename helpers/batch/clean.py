@@ -166,5 +166,6 @@ def concerning(troubles: Iterable[Trouble], gpu: str, elsewhere: bool = False) -
         is_general = trouble.scope == "box"
         is_near = trouble.scope in ("host memory", "a GPU", f"gpu {address}") or not address
         if is_general or (is_near and not elsewhere):
-            return f"{trouble.scope} is not clean: {trouble.why}"
+            state = "short" if trouble.scope == "host memory" else "not clean"
+            return f"{trouble.scope} is {state}: {trouble.why}"
     return ""

@@ -211,7 +211,7 @@ def _cell(runs: Sections, of_box: Verdict | None) -> Cell | None:
     words = ""
     if verdict is not None:
         agrees = of_box is not None and verdict.headline == of_box.headline
-        words = "agrees" if agrees else cut(re.split("[:;,]", verdict.short)[0], MOST_LETTERS)
+        words = "agrees" if agrees else cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
     return Cell(first, words, _note(first, runs))
 
 
