@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_890,
-    "batch": 31_530,
+    "batch": 31_540,
     "commands": 13_210,
     "face": 6_100,
     "fits": 17_590,

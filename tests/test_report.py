@@ -384,9 +384,7 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
     audit = check(report.page(tmp_path))
     table = audit.text[audit.text.index("Boxes") :]
     assert in_order(table, "Verdict", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
-    assert in_order(
-        table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns"
-    )
+    assert in_order(table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns")
 
 
 def repeated(folder, said):

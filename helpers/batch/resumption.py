@@ -68,8 +68,8 @@ def earlier_attempt(folder: Path, run: Run) -> Path | None:
 def earlier_box(past: Path, batch: Path) -> str:
     """The bundle that an earlier attempt was given, where it is one of its batch's folder."""
     with suppress(NotebookError):
-        given = open_notebook(past / NOTEBOOK).metadata.get("papermill", {}).get("parameters", {})
-        box = Path(str(given.get("box", "")))
+        about = open_notebook(past / NOTEBOOK).metadata.get("papermill", {})
+        box = Path(str(about.get("parameters", {}).get("box", "")))
         if box.parent == batch.resolve() and box.exists():
             return str(box)
     return ""

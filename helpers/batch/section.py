@@ -211,7 +211,9 @@ def _cell(runs: Sections, of_box: Verdict | None) -> Cell | None:
     words = ""
     if verdict is not None:
         agrees = of_box is not None and verdict.headline == of_box.headline
-        words = "agrees" if agrees else cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
+        words = (
+            "agrees" if agrees else cut(re.split("[:;,(]", verdict.short)[0].strip(), MOST_LETTERS)
+        )
     return Cell(first, words, _note(first, runs))
 
 
@@ -224,13 +226,13 @@ def _note(first: Section, runs: Sections) -> str:
     if len(alike) == len(runs):
         return f"{len(runs)} runs" if len(runs) > 1 else ""
     others = [section for section in runs if section not in alike]
-    said = [
+    shared = [
         part
         for part in first.apart
         if all(part in section.apart for section in alike)
         and not any(part in section.apart for section in others)
     ]
-    return ", ".join([*said, f"{len(alike)} of {len(runs)} runs"])
+    return ", ".join([*shared, f"{len(alike)} of {len(runs)} runs"])
 
 
 def told_apart(sections: list[Section]) -> list[Section]:
@@ -251,10 +253,10 @@ def told_apart(sections: list[Section]) -> list[Section]:
 
 def _differing(section: Section, runs: Sections) -> tuple[str, ...]:
     """The parameters of a run that are not the same in all of these runs, each as a text."""
-    given = [_given(run) for run in runs]
-    own = _given(section)
-    names = [name for name in own if len({str(other.get(name)) for other in given}) > 1]
-    return tuple(f"no {name}" if own[name] == "" else f"{name}={own[name]}" for name in names)
+    values = _given(section)
+    others = [_given(other) for other in runs]
+    names = [name for name in values if len({str(other.get(name)) for other in others}) > 1]
+    return tuple(f"no {name}" if values[name] == "" else f"{name}={values[name]}" for name in names)
 
 
 def _given(section: Section) -> dict[str, Any]:

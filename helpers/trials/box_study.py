@@ -145,13 +145,13 @@ def fix_study(
     else:
         plan = fixplan.plan(tried, repeats=repeats, budget_s=budget_s, seed=seed)
         # A run of a batch keeps its trials beside its notebook, and goes on from them.
-        here = os.environ.get(TRIALS_HERE, "")
+        folder = os.environ.get(TRIALS_HERE, "")
         ran = fixplan.run(
             plan,
             python=torch_interpreter(),
-            out=Path(here) if here else OUT,
+            out=Path(folder) if folder else OUT,
             target=target,
-            finished=read_trials(Path(here)) if here else (),
+            finished=read_trials(Path(folder)) if folder else (),
         )
         not_tried |= plan.left_out
     rows = fix_table(

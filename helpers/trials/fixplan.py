@@ -182,8 +182,8 @@ def run(
     troubles: list[str] = []
     before = 0
     # A finished trial is the planned one where it was given the same.
-    given = {"python": python, "limits": asdict(limits)}
-    usable = [record for record in finished if given == record.model_dump(include={*given})]
+    settings = {"python": python, "limits": asdict(limits)}
+    usable = [record for record in finished if settings == record.model_dump(include={*settings})]
     usable = [record for record in usable if (record.device == "cpu") == (target.pci == "cpu")]
     for planned in wanted.trials:
         arm = planned.arm
