@@ -24,7 +24,7 @@ from helpers.ground.shapes import Alternative, Evidence, NextStep, Reading, Verd
 from helpers.judge import diagnosis
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.boxes import open_box, recorded_names
-from helpers.share import Case, issue_text, subject_of
+from helpers.share import issue_text, subject_of
 from helpers.share.verdict_facts import headline
 from helpers.tell.prose import typed
 from helpers.tell.render import verdict_html
@@ -84,9 +84,7 @@ def test_what_make_diagnose_runs_its_page_and_the_issue_say_the_same(box, tmp_pa
     assert said.headline in unescape(report.page(folder))
     about = subject_of(folder)
     assert answer(about.verdict) == answer(said)
-    text = issue_text(
-        "pytorch", Case(about.verdict, evidence_from_bundle(open_box(box)), steps=about.steps)
-    )
+    text = issue_text("pytorch", replace(about, evidence=evidence_from_bundle(open_box(box))))
     assert f"**Seen:** {headline(said)} (" in text
 
 

@@ -36,13 +36,11 @@ def grown(kind, seed, example_batch, tmp_path):
 def pages(target, tick=False):
     """Everything that leaves of a target; all that can be ticked is, where ``tick`` is given."""
     about = share.subject_of(target, whole=tick)
-    evidence = about.evidence()
     choices = frozenset()
     if tick:
         choices = frozenset(row.digest for row in share.review_of(about).rows)
     page = share.page_of(about, choices)
-    case = share.Case(about.verdict, evidence, about.steps)
-    reports = [share.issue_text(tracker, case) for tracker in share.TRACKERS]
+    reports = [share.issue_text(tracker, about) for tracker in share.TRACKERS]
     return [page.html, page.name, page.left_out, *reports]
 
 

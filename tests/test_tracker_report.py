@@ -10,7 +10,7 @@ from helpers.ground.shapes import CAUSES
 from helpers.judge.evidence import evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box, recorded_names
 from helpers.look.wordings import table
-from helpers.share import TRACKERS, Case, issue_text
+from helpers.share import TRACKERS, Subject, issue_text
 from helpers.share.verdict_facts import TABLE
 from helpers.tell import resources
 from helpers.tell.message import printed_anew
@@ -51,13 +51,18 @@ FIELDS = {
 
 def report(tracker, box="strix-halo-1-found", verdict=VERDICT):
     return issue_text(
-        tracker, Case(verdict, evidence_from_bundle(open_box(box)), steps=("03_ttm.ipynb",))
+        tracker,
+        Subject(
+            verdict=verdict,
+            evidence=evidence_from_bundle(open_box(box)),
+            steps=("03_ttm.ipynb",),
+        ),
     )
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_the_fields_stand_in_the_order_of_the_trackers_form_and_none_is_empty(tracker):
-    for text in (report(tracker), issue_text(tracker, Case(None))):
+    for text in (report(tracker), issue_text(tracker, Subject())):
         lines = text.split("\n")
         starts = [[line.startswith(field) for line in lines] for field in FIELDS[tracker]]
         places = [at.index(True) for at in starts]
@@ -153,7 +158,7 @@ def test_kinds_of_the_kernel_log_are_counted_without_their_lines():
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_without_a_bundle_and_a_verdict_every_field_says_why_it_is_empty(tracker):
-    text = issue_text(tracker, Case(None))
+    text = issue_text(tracker, Subject())
     assert text.count("not available because") >= 3
     assert "no run came to a verdict" in text
     assert "None" not in text
@@ -229,4 +234,4 @@ def test_where_no_program_was_recorded_the_steps_are_one_sentence():
 def test_an_unknown_tracker_is_refused_with_the_known_ones():
     known = "rocm, rocm-systems, pytorch, linux-amdgpu"
     with pytest.raises(ValueError, match=f"tracker 'jira': expected one of {known}"):
-        issue_text("jira", Case(None))
+        issue_text("jira", Subject())

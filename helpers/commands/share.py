@@ -37,7 +37,6 @@ def share(arguments: argparse.Namespace) -> int:
     from helpers.look.files import write_atomic
     from helpers.share import (
         TRACKERS,
-        Case,
         issue_text,
         page_of,
         read_choices,
@@ -84,8 +83,7 @@ def share(arguments: argparse.Namespace) -> int:
         why_not = write_pdf(out, pdf)
         answer["pdf"] = f"not available because {why_not}" if why_not else str(pdf)
     if tracker:
-        case = Case(about.verdict, about.evidence(), about.steps)
-        write_atomic(report, issue_text(tracker, case))
+        write_atomic(report, issue_text(tracker, about))
         answer["issue"] = str(report)
     if about.no_bundle:
         print(f"Without a box: {about.no_bundle}", file=sys.stderr)

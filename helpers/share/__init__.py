@@ -17,7 +17,6 @@ _HOMES = {
     "Review": "review",
     "review_of": "page",
     "read_choices": "review",
-    "Case": "tracker",
     "TRACKERS": "tracker",
     "issue_text": "tracker",
 }

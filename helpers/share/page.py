@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from helpers.ground.shapes import Verdict
-from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import CaseEvidence
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import figure_of
 from helpers.tell.page_room import Room
@@ -41,58 +38,33 @@ class SharedPage:
     html: str = field(repr=False)
 
 
-@dataclass(frozen=True)
-class _Public:
-    """What of a subject is public: its ``verdict`` with its copy, and the review of the rest."""
-
-    evidence: CaseEvidence
-    copies: PublicCopy
-    verdict: Verdict | None
-    judged: Verdict | None
-    review: Review
-
-
-def _public(about: Subject) -> _Public:
-    evidence = about.evidence()
-    copies = PublicCopy(evidence)
-    verdict = about.verdict
-    if verdict is None and evidence.messages:
-        verdict = diagnose(evidence)
-    judged = copies.verdict(verdict) if verdict else None
-    review = review_beside(about, evidence.bundle, copies.said)
-    return _Public(evidence, copies, verdict, judged, review)
-
-
 def review_of(about: Subject) -> Review:
-    """The review of a subject: each text that its page leaves out.
-
-    Raises BundleError where its bundle can no longer be read.
-    """
-    return _public(about).review
+    """The review of a subject: each text that its page leaves out."""
+    copies = PublicCopy(about.evidence)
+    copies.verdict(about.verdict)
+    return review_beside(about, copies.said)
 
 
 def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
-    """The page of a subject with the texts that somebody ticked.
-
-    Raises BundleError where its bundle can no longer be read.
-    """
-    public_part = _public(about)
-    copies = public_part.copies
-    ticked = public_part.review.ticked(choices)
-    kept = Counter(row.text.kind for row in public_part.review.rows if row not in ticked)
+    """The page of a subject with the texts that somebody ticked."""
+    copies = PublicCopy(about.evidence)
+    judged = copies.verdict(about.verdict)
+    review = review_beside(about, copies.said)
+    ticked = review.ticked(choices)
+    kept = Counter(row.text.kind for row in review.rows if row not in ticked)
     left_out = left_out_words(kept + about.unread)
     html = render(
         "shared.html.j2",
         about=about,
-        bundle=public_part.evidence.bundle,
+        bundle=about.bundle,
         facts=verdict_facts,
         box_facts=box_facts,
         names=copies.names,
         boxes=boxes_view(about, copies.names),
         story=_story(about),
-        verdict=public_part.verdict,
-        judged=public_part.judged,
-        views=views(about, public_part.evidence, copies),
+        verdict=about.verdict,
+        judged=judged,
+        views=views(about, copies),
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
@@ -119,7 +91,8 @@ def left_out_words(left_out: Counter[str]) -> str:
     if not left_out:
         return "Nothing was left out."
     kinds = ", ".join(_counted(count, kind) for kind, count in sorted(left_out.items()))
-    return f"Left out, because they may hold a person's words: {left_out.total()} pieces ({kinds})."
+    pieces = _counted(left_out.total(), "piece")
+    return f"Left out, because they may hold a person's words: {pieces} ({kinds})."
 
 
 def _counted(count: int, kind: str) -> str:

@@ -40,14 +40,15 @@ DISTRIBUTION = re.compile(
 VERSION = re.compile(
     r"\d{1,4}(?:\.\d{1,5}){1,2}(?!\d)(?:\.\d{1,3}(?=-microsoft)|(?!\.\d))"
     r"(?:(?:a|b|rc)\d{1,3}|\.dev20\d\d[01]\d[0-3]\d)?(?!\d)"
-    r"(?:\+(?:rocm\d\d?(?:\.\d\d?){1,2}|cu\d{2,3}|cpu|deb\d\d|git(?=\d{0,11}[a-f])[0-9a-f]{7,12}"
-    r"|(?=\d{0,11}[a-f])[0-9a-f]{7,12}(?=\.nv\d\d\.\d\d\b))(?!\d))?(?:\.nv\d\d\.\d\d\b)?"
+    r"(?:\+(?:rocm\d\d?(?:\.\d\d?){1,2}|cu\d{2,3}|cpu|deb\d\d|(?:git)?…)(?!\d))?(?:\.nv\d\d\.\d\d\b)?"
     r"(?:-\d{1,5}(?:\.\d{1,3}){0,3}(?!\.?\d))?"
     r"(?:\.(?:el\d\d?(?:_\d\d?)?|fc\d\d|amzn20\d\d)(?:\.(?:x86_64|aarch64))?\b)?"
     r"(?:-(?:generic|lowlatency|aws|azure|gcp|oem|nvidia|64k|cloud|amd64|arm64|rt|lts|hardened"
     r"|zen\d?|arch\d\d?|\d\d?|cachyos|MANJARO|pve|default|microsoft|standard|WSL2|tegra|raspi"
     r"|liquorix|xanmod\d)\b){0,4}"
 )
+COMMIT = re.compile(r"(?<=[+t])[0-9a-f]{7,40}\b")
+"""The hash of a commit, which a build without a release has: any number may look like one."""
 GFX = re.compile(r"gfx(?:[678]0\d|810|90[0-9ac]|94[0-2]|950|10[13][0-6]|11[057][0-3]|12[05][01])")
 """The instruction sets of AMD GPUs that LLVM knows (AMDGPUUsage)."""
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
@@ -134,7 +135,7 @@ def start(pattern: re.Pattern[str], text: str) -> str:
 
 def version(text: str) -> str:
     """The digits that a release begins with, with torch's mark of its build."""
-    return start(VERSION, text)
+    return start(VERSION, COMMIT.sub("…", text))
 
 
 def distribution(text: str) -> str:

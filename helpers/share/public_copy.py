@@ -115,16 +115,20 @@ class PublicCopy:
 
     def _printed_anew(self, event: Event) -> str:
         """What a line of the kernel means, with its numbers."""
-        says = [meaning(event.row)]
+        says = [meaning(event.row).removesuffix(".")]
         for name, value in event.facts.items():
             if name.endswith("_bytes"):
                 says.append(f"{name[:-6].replace('_', ' ')} {show_bytes(int(value))}")
-            elif isinstance(value, int) or re.fullmatch("0x[0-9a-fA-F]{1,13}", value):
+            elif isinstance(value, int):
+                says.append(f"{name.replace('_', ' ')} {value:,}")
+            elif re.fullmatch("0x[0-9a-fA-F]{1,13}", value):
                 says.append(f"{name.replace('_', ' ')} {value}")
         return "; ".join(filter(None, says))
 
-    def verdict(self, verdict: Verdict) -> Verdict:
+    def verdict(self, verdict: Verdict | None) -> Verdict | None:
         """A verdict with the sentences that pass."""
+        if verdict is None:
+            return None
         copy: Verdict = self.of(verdict)
         return replace(
             copy,

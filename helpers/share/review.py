@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from unicodedata import category
 
-from helpers.look.bundle import Bundle
 from helpers.look.files import json_of
 from helpers.tell.prose import uncoloured
 from helpers.tell.render import render
@@ -105,17 +104,17 @@ class Review:
         return str(page)
 
 
-def review_beside(about: Subject, bundle: Bundle | None, said: Container[str]) -> Review:
+def review_beside(about: Subject, said: Container[str]) -> Review:
     """The review of a subject beside the sentences that its page has already, ``said``; a text that
     stands in several places is asked for once.
     """
     texts = [text for text in about.texts if text.text not in said]
-    if bundle is not None:
-        texts += of_bundle(bundle)
+    if about.bundle is not None:
+        texts += of_bundle(about.bundle)
     once: dict[str, Text] = {}
     for text in texts:
         once.setdefault(text.digest, text)
-    known = Known(bundle)
+    known = Known(about.bundle)
     return Review(about.name, tuple(Row(text, known) for text in once.values()))
 
 

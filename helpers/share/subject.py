@@ -25,7 +25,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.archive import BundleError
 from helpers.look.boxes import RECORDED
-from helpers.look.bundle import open_bundle
+from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
@@ -54,16 +54,17 @@ class ShareError(ValueError):
 class Subject:
     """What is to be shared.
 
-    ``bundle`` is the folder or archive of the box that it is about, or ``no_bundle`` says why
-    there is none. ``when`` is the moment of the ``verdict`` as its record has it. ``texts`` are
-    those that stay at home until somebody ticks them, ``unread`` counts what is not looked into.
-    ``notebook`` is the one that is shared, where it is one.
+    ``evidence`` is that of the box that it is about, with the messages that its parameters and
+    outputs hold, or ``no_bundle`` says why no box is in it. ``when`` is the moment of the
+    ``verdict`` as its record has it. ``texts`` are those that stay at home until somebody ticks
+    them, ``unread`` counts what is not looked into. ``notebook`` is the one that is shared, where
+    it is one.
     """
 
-    name: str
+    name: str = ""
     runs: tuple[Run, ...] = ()
     verdict: Verdict | None = None
-    bundle: Path | None = None
+    evidence: CaseEvidence = CaseEvidence()
     no_bundle: str = ""
     steps: tuple[str, ...] = ()
     when: str = ""
@@ -72,27 +73,14 @@ class Subject:
     notebook: Any = None
 
     @property
+    def bundle(self) -> Bundle | None:
+        """The evidence bundle of the box, where there is one."""
+        return self.evidence.bundle
+
+    @property
     def boxes(self) -> list[str]:
         """The boxes that its runs are about, each once."""
         return list(dict.fromkeys(run.box for run in self.runs if run.box))
-
-    def evidence(self) -> CaseEvidence:
-        """What the bundle holds, and the failures that parameters name, and the outputs of the
-        notebook that is shared.
-
-        Raises BundleError where the bundle can no longer be read.
-        """
-        kinds = [PARAMETER]
-        if self.notebook is not None:
-            kinds.append(OUTPUT)
-        printed = [text.text[-LAST_WORDS:] for text in self.texts if text.kind in kinds]
-        said = evidence_from_message("\n".join(printed))
-        if self.bundle is None:
-            return said
-        evidence = evidence_from_bundle(open_bundle(self.bundle))
-        if said.messages:
-            return replace(said, bundle=evidence.bundle)
-        return evidence
 
 
 def subject_of(target: Path, whole: bool = False) -> Subject:
@@ -133,26 +121,26 @@ def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     boxes = [run.box for run in runs]
     boxes += [str(run.parameters.get("box") or "") for run in runs]
     bundle, no_bundle = bundle_of(boxes, folder)
-    verdict = None
+    on_the_box: set[str] = set()
     if bundle:
-        names = about_box(open_bundle(bundle))
-        verdict = leading(run.verdict for run in runs if run.box in names)
+        on_the_box = about_box(open_bundle(bundle))
+    verdict = leading(run.verdict for run in runs if run.box in on_the_box)
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
     leads = [run for run in runs if verdict is not None and run.verdict == verdict]
+    name = public.batch_name(folder.name)
+    if only:
+        name += f"-run-{view.runs.index(runs[0]) + 1}"
     subject = Subject(
-        name=public.batch_name(folder.name),
+        name=name,
         runs=runs,
         verdict=verdict,
-        bundle=bundle,
         no_bundle=no_bundle,
         steps=tuple(map(step, leads[:MOST_STEPS])),
         when="".join(run.started_at for run in leads[:1]),
         unread=Counter({"unreadable record": len(view.unreadable)}),
     )
-    if only:
-        subject = replace(subject, name=f"{subject.name}-run-{view.runs.index(runs[0]) + 1}")
-    return _with_texts(subject, folder, bool(only), whole)
+    return _with_evidence(_with_texts(subject, folder, bool(only), whole), bundle)
 
 
 def _with_texts(subject: Subject, folder: Path, is_one_run: bool, whole: bool) -> Subject:
@@ -171,6 +159,26 @@ def _with_texts(subject: Subject, folder: Path, is_one_run: bool, whole: bool) -
     if not is_one_run:
         notebook = None
     return replace(subject, texts=tuple(texts), unread=unread, notebook=notebook)
+
+
+def _with_evidence(subject: Subject, bundle: Path | None) -> Subject:
+    """The subject with what a bundle, its parameters and its outputs hold, and with the verdict on
+    their messages where no run has one.
+    """
+    kinds = [PARAMETER]
+    if subject.notebook is not None:
+        kinds.append(OUTPUT)
+    printed = [text.text[-LAST_WORDS:] for text in subject.texts if text.kind in kinds]
+    evidence = evidence_from_message("\n".join(printed))
+    if bundle is not None:
+        captured = evidence_from_bundle(open_bundle(bundle))
+        if evidence.messages:
+            captured = replace(evidence, bundle=captured.bundle)
+        evidence = captured
+    verdict = subject.verdict
+    if verdict is None and evidence.messages:
+        verdict = diagnose(evidence)
+    return replace(subject, evidence=evidence, verdict=verdict)
 
 
 def step(run: Run) -> str:
@@ -200,11 +208,12 @@ def _of_bundle(path: Path) -> Subject:
         bundle = open_bundle(path)
     except BundleError as error:
         raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
-    verdict = diagnose(evidence_from_bundle(bundle))
+    evidence = evidence_from_bundle(bundle)
+    verdict = diagnose(evidence)
     return Subject(
         name=public.box(bundle.box) or "box",
         verdict=verdict,
-        bundle=path,
+        evidence=evidence,
         when=bundle.captured_at,
         texts=tuple(of_verdict(verdict, "verdict")),
     )
@@ -222,20 +231,17 @@ def _of_notebook(path: Path) -> Subject:
         verdict = verdict_of(notebook)
     if verdict:
         texts += of_verdict(verdict, "verdict")
+    name = public.notebook(path.name)
     subject = Subject(
-        name="notebook",
+        name=name or "notebook",
         verdict=verdict,
-        bundle=bundle,
         no_bundle=no_bundle,
-        steps=(OWNERS_NOTEBOOK,),
+        steps=(f"{name}.ipynb" if name else OWNERS_NOTEBOOK,),
         when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
         texts=tuple(texts),
         notebook=notebook,
     )
-    name = public.notebook(path.name)
-    if not name:
-        return subject
-    return replace(subject, name=name, steps=(f"{name}.ipynb",))
+    return _with_evidence(subject, bundle)
 
 
 def _boxes_of(notebook: Any) -> list[str]:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from helpers.batch.leading_verdict import leading
-from helpers.judge.evidence import CaseEvidence
 from helpers.tell.message import anew_table
 from helpers.tell.shown import ABOUT, Shown
 from helpers.tell.values import Column
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
 MOST_RUNS = 100
 
 
-def views(about: Subject, evidence: CaseEvidence, copies: PublicCopy) -> Iterator[Shown]:
+def views(about: Subject, copies: PublicCopy) -> Iterator[Shown]:
     """The views of the page of a subject, in their order, as their rules let them through."""
-    if evidence.messages:
-        yield anew_table(evidence)
+    if about.evidence.messages:
+        yield anew_table(about.evidence)
     if about.verdict:
-        rows = verdict_facts.numbers(about.verdict, evidence.bundle)
+        rows = verdict_facts.numbers(about.verdict, about.bundle)
         heads = ["speaks", "what was read", "source"]
         yield Shown("What the answer rests on", heads, rows, none="It rests on no number.")
-    if evidence.bundle:
-        yield from box_views(evidence, evidence.bundle, copies)
+    if about.bundle:
+        yield from box_views(about.evidence, about.bundle, copies)
     if about.notebook is not None:
         yield from typed_views(about.notebook, copies)
     if about.runs:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from helpers.ground.places import CHECKOUT
@@ -26,24 +27,22 @@ helpers/ground/*.json helpers/tell/*.json helpers/trials/*.json
 """Where the workbook's sentences stand."""
 LABELS = LIBRARIES.union(
     """
-AMD B CUDA GPU GTT GiB HIP KFD KiB Linux MemTotal NVIDIA OOM PCI PowerShell PyTorch RAM ROCm TTM
-Windows account allocated allocator amd-smi amdgpu apu argument audit available binds bits bitwise
-boot bytes cache cached capacity card characters chunks claims compute confirmed container
-contradiction contradictory counted cpu dangerous debug decides deprecated device discrete docker
-driver effective env event failed fits fraction fragmentation framebuffer free gpu graphics grep grubby
-gtt harmless harms held helps hidden hip holds host hsa id index ineffective integrated intended
-kept kernel kfd layer likely limit live memory message min misspelt missing module more n N name none
-nothing number nvidia nvidia-smi nvidia-unified only operation other passes peak pending podman pool
-predicted process python3 raise raised ram ran refused rehearsal render replay requested reserved
-rocm rocm-smi rocminfo root roughly s says set setting settings shared size slower slow smaller split state
-stated step swap sysfs tail takes tensors text tokens torch total trials ttm ulimit unallocated
-unattributed undecided unified unknown unsupported untested used value vendor video vram weak
-weights within wsl yes
+allocated allocator AMD amd-smi amdgpu anon apu argument audit available B binds bitwise boot bytes
+cache cached capacity card chunks compute confirmed container contradiction contradictory cpu CUDA
+dangerous debug decides deprecated device devices discrete docker driver effective error event
+failed failures fits fragmentation framebuffer free GiB gpu graphics grubby gtt harmless harms held
+helps hidden hip host hsa id index ineffective integrated intended kept kernel kfd KiB layer likely
+limit Linux live memory MemTotal message misspelt msec n none nvidia nvidia-smi nvidia-unified only
+OOM operation other pages pasid passes PCI peak pending podman pool predicted process python3
+PyTorch raised ram ran refused region rehearsal render replay requested reserved ring rocm rocm-smi
+rocminfo root rss s says seconds seqno setting settings size slower smaller stated swap sysfs takes
+tensors text tokens torch total ttm ulimit unallocated unattributed undecided unified unknown
+unsupported untested usage used value vendor video vmid vram weak weights Windows within wsl yes
 """.split()
 )
-"""Words that stand alone in a cell, or in the gap of a sentence."""
+"""Words that stand alone in a cell, or in the gap of a sentence, and names of the kernel's facts."""
 LINKS = frozenset(
-    "above and at by case cat export from has in itself of on preset remove room: signal the to unset with".split()
+    "above and at by case cat export from has in itself of on preset remove signal the to unset with".split()
 )
 """Words that stand alone between two gaps, or at one."""
 HEADING = re.compile(r"([A-Za-z][\w ]*):[a-z]+(?=[:,\"])|\"([\w -]+)\": \"\w+\.\w+\",")
@@ -108,6 +107,7 @@ def _forms() -> re.Pattern[str]:
 
 def _clauses(text: str) -> Iterator[list[str]]:
     """The words of each clause of a text. A word that is a clause keeps the marks around it."""
+    text = text.replace("python3 -m helpers", "casebook")
     for line in QUOTES.sub("", _forms().sub(GAP, text)).splitlines():
         tokens: list[str] = []
         for token in line.split():
@@ -166,13 +166,31 @@ def _sentences() -> Iterator[str]:
 def _pieces() -> dict[str, set[Piece]]:
     """The pieces of the workbook's sentences, by their first words in small letters."""
     pieces: dict[str, set[Piece]] = {}
-    for sentence in set(_sentences()):
-        for clause in _clauses(sentence):
-            for piece in _pieces_of(clause):
-                first = piece.words[0].lower()
-                if len(piece.words) > 1 or first in LINKS or not NAME.fullmatch(first):
-                    pieces.setdefault(first, set()).add(piece)
+    for clauses in _said():
+        for piece in chain.from_iterable(map(_pieces_of, clauses)):
+            first = piece.words[0].lower()
+            if len(piece.words) > 1 or first in LINKS or not NAME.fullmatch(first):
+                pieces.setdefault(first, set()).add(piece)
     return pieces
+
+
+@cache
+def _said() -> list[list[list[str]]]:
+    return [list(_clauses(sentence)) for sentence in set(_sentences())]
+
+
+@cache
+def _neighbours() -> frozenset[tuple[str, str]]:
+    """The last word of a clause with the clause of one word that follows it."""
+    neighbours: set[tuple[str, str]] = set()
+    for clauses in _said():
+        neighbours.update(map(_ends, pairwise([[""], *clauses])))
+    return frozenset(neighbours)
+
+
+def _ends(clauses: tuple[list[str], list[str]]) -> tuple[str, str]:
+    before, clause = clauses
+    return before[-1], " ".join(clause)
 
 
 def _is_said(clause: list[str]) -> bool:
@@ -217,4 +235,7 @@ def is_ours(text: str) -> bool:
     """Whether each clause of a text is one of the workbook's, with known values in its gaps."""
     if GROUPS_OF_DIGITS.search(text) or "://" in text:
         return False
-    return all(map(_is_said, _clauses(text)))
+    return all(
+        _is_said(clauses[1]) or _ends(clauses) in _neighbours()
+        for clauses in pairwise([[""], *_clauses(text)])
+    )
