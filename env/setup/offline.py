@@ -23,25 +23,10 @@ from helpers.cli import main
 
 sys.exit(main(sys.argv[1:] if sys.argv[1:2] in (["capture"], ["diagnose"]) else ["capture"] + sys.argv[1:]))
 """
+ROOMS = "ground ground/child look look/under_torch judge settings allocator tell".split()
 PACKED = (
-    *(
-        f"{room}/*"
-        for room in (
-            "ground",
-            "ground/child",
-            "look",
-            "look/under_torch",
-            "ground",
-            "judge",
-            "settings",
-            "allocator",
-        )
-    ),
+    *(f"{room}/*" for room in ROOMS),
     *(f"commands/{name}.py" for name in ("__init__", "box", "gone", "use")),
-    *(f"tell/{name}.py" for name in ("__init__", "box", "display", "html_table", "message")),
-    *(f"tell/{name}.py" for name in ("prose", "resources", "shown", "tables", "text_table")),
-    *(f"tell/{name}.py" for name in ("values", "verdict")),
-    "tell/words.json",
     "*.py",
 )
 """What capture, and diagnose of a text, a snapshot or a bundle, stand on: the standard library, and these of helpers/."""
