@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 80_890,
+    "allocator": 80_930,
     "batch": 31_540,
     "commands": 13_210,
     "face": 6_100,
@@ -22,10 +22,10 @@ MOST_TOKENS = {
     "rehearse": 18_020,
     "settings": 11_860,
     "share": 11_380,
-    "tell": 33_490,
+    "tell": 33_520,
     "trials": 32_820,
     "vpoc": 16_130,
-    "TOTAL": 394_980,
+    "TOTAL": 395_050,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -35,8 +35,9 @@ CURVES = {
 MOST_BLOCKS = 12_000
 MOST_STACKS = 2_000
 MOST_FRAMES = 24
-"""Blocks of a chart, the largest, different stacks, and frames of each: a page of 10,000
-operations stays below 2 MB.
+MOST_TEXTS = 3_000
+"""Blocks of a chart, the largest, different stacks, frames of each, and different frames: a page of
+10,000 operations stays below 2 MB.
 """
 _COLUMN = re.compile(r"(?:-?\d{1,16}(?: -?\d{1,16})*)?")
 
@@ -53,6 +54,7 @@ class Chart(Shape):
     ``reserved_at`` and ``reserved``, the bytes reserved from an operation on, and the same of
     ``stranded``; ``fails_at``, the first operation that ran out, -1 for none. Of a map: the
     number of each block's ``segment``, and its ``operation``, -1 where it is not known.
+    ``left_out`` and ``without_stack`` count what found no room.
     Raises ValueError where columns do not fit each other.
     """
 
@@ -77,6 +79,7 @@ class Chart(Shape):
     fails_at: int = -1
     left_out: int = 0
     left_out_bytes: int = 0
+    without_stack: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,10 +103,13 @@ class Chart(Shape):
     @property
     def note(self) -> str:
         """What is not drawn, in a sentence; empty where all is."""
-        if not self.left_out:
-            return ""
-        size = show_bytes(self.left_out_bytes)
-        return f"Left out: the {self.left_out:,} smallest blocks, {size} in all of their sizes."
+        missing = []
+        if self.left_out:
+            size = show_bytes(self.left_out_bytes)
+            missing.append(f"the {self.left_out:,} smallest blocks, {size} in all")
+        if self.without_stack:
+            missing.append(f"the stacks of {self.without_stack:,} blocks")
+        return f"Left out to keep the page small: {', and '.join(missing)}." if missing else ""
 
     def for_script(self) -> str:
         """It with the colours and the words of its states, as JSON for templates/figure.js."""

@@ -12,7 +12,15 @@ from helpers.allocator.outcome import Outcome
 from helpers.allocator.stack_frames import own_line
 from helpers.allocator.trace import Op, Trace
 from helpers.ground.units import MIB
-from helpers.tell.chart import MOST_BLOCKS, MOST_FRAMES, MOST_STACKS, STATES, Chart, column
+from helpers.tell.chart import (
+    MOST_BLOCKS,
+    MOST_FRAMES,
+    MOST_STACKS,
+    MOST_TEXTS,
+    STATES,
+    Chart,
+    column,
+)
 
 MOST_CHANGES = 6_000
 """Points of a curve of a chart."""
@@ -27,6 +35,7 @@ class _Stacks:
     trace: Trace
     texts: list[str] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
+    left_out: int = 0
     _frames: dict[str, int] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
 
@@ -39,11 +48,13 @@ class _Stacks:
         if self.trace.frame is None or event < 0:
             return -1
         stack = int(self.trace.frame[event])
-        if stack < 0 or stack not in self._numbers and len(self.texts) >= MOST_STACKS:
+        if stack < 0 or stack in self._numbers:
+            return self._numbers.get(stack, -1)
+        if len(self.texts) >= MOST_STACKS or len(self._frames) >= MOST_TEXTS:
+            self.left_out += 1
             return -1
-        if stack not in self._numbers:
-            self._numbers[stack] = len(self.texts)
-            self._add(self.trace.frames[stack][:MOST_FRAMES])
+        self._numbers[stack] = len(self.texts)
+        self._add(self.trace.frames[stack][:MOST_FRAMES])
         return self._numbers[stack]
 
     def _add(self, frames: Sequence[str]) -> None:
@@ -90,6 +101,7 @@ def timeline(
         stranded=column(stranded[1].tolist()),
         capacity_bytes=capacity_bytes if capacity_bytes < AMPLE_BYTES else 0,
         fails_at=-1 if first_oom is None else first_oom,
+        without_stack=stacks.left_out,
         left_out=len(left_out),
         left_out_bytes=int(left_out[:, 2].sum()),
     )
@@ -149,6 +161,7 @@ def strip(title: str, trace: Trace, blocks: np.ndarray) -> Chart:
         stacks=stacks.texts,
         own=column(stacks.own),
         frames=stacks.frames,
+        without_stack=stacks.left_out,
         left_out=len(left_out),
         left_out_bytes=int(left_out[:, 1].sum()),
     )
