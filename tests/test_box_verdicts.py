@@ -52,7 +52,7 @@ def test_near_capacity_with_stranded_memory_shows_both_and_names_the_rehearsal_a
     verdict = judged("cuda-24gb-tuning")
     assert "allocator-fragmentation" in named(verdict)
     assert "rehearse" in " ".join(row.how for row in verdict.missing)
-    assert "assert" in {row.id for row in verdict.evidence}
+    assert "beside-assert" in {row.id for row in verdict.evidence}
     assert "not caused by it" in verdict.summary
 
 

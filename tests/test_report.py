@@ -139,7 +139,8 @@ def table_of(columns, rows, *notes):
 def test_a_page_shows_each_thing_once(whole):
     """The verdict, a figure or its table, what a panel repeats, and what an earlier notebook of the page has shown."""
     text = Audit(whole).text
-    assert text.count(VERDICT.headline) == 2 and "the answer above" in text  # with the title
+    assert text.count(VERDICT.headline) == 2  # with the title
+    assert "the answer above" not in text
     assert "print(machine_line" not in text and text.count("strix-halo: Ubuntu") == 1
     view = code("x", table_of(["a", "b"], [[1, 2]], "note"))
     panel = code("anything.show()", data(text__plain="One moment"))
@@ -150,7 +151,8 @@ def test_a_page_shows_each_thing_once(whole):
     )
     known = set()
     html = str(notebook_html(notebook, Room(ROOM), known=known))
-    assert re.findall("<summary>(.*?)</summary>", html) == ['Who. <span class="result">1 2</span>']
+    summaries = ['<span class="lead">Who.</span> <span class="result">1 2</span>']
+    assert re.findall("<summary>(.*?)</summary>", html) == summaries
     assert (
         '<td class="number">1</td><td class="number">2</td>' in html
         and "note" in html
@@ -264,8 +266,32 @@ def test_a_part_with_nothing_to_show_is_left_out_and_gives_its_title_to_no_other
         outputs = [data(text__html=one.html()) for one in shown]
         book.cells += [markdown(title), code("x", *outputs)]
     html = str(notebook_html(book, Room(10**6), known={"a page"}))
-    assert html.count("<summary>") == 1 and "<summary>What stands." in html
+    assert html.count("<summary>") == 1 and "What stands.</span>" in html
     assert "Advice" not in html
+
+
+def test_a_row_is_called_what_its_view_is_and_words_after_it_are_part_of_it():
+    books = Shown("Device nodes", ["node"], [["/dev/kfd"]], label="Permissions")
+    limits = Shown("Limits", ["layer"], [["TTM"]], label="Limits", applies=False)
+    notebook = new_notebook()
+    for title, view in (("What this process may open. And why.", books), ("Every limit.", limits)):
+        html, about = view._repr_mimebundle_()
+        output = data(text__html=html["text/html"])
+        output.metadata = about
+        notebook.cells += [markdown(title), code("x", output)]
+    notebook.cells += [markdown("What binds?"), code("y", printed("No layer binds."))]
+
+    def summaries(**how):
+        html = str(notebook_html(notebook, Room(ROOM), **how))
+        return re.findall('<span class="label">(.*?)</span>', html), html
+
+    labels, html = summaries()
+    assert labels == ["Permissions", "Limits"]
+    assert in_order(html, "Limits", "What binds?", "No layer binds.")
+    assert "What this process may open. And why." in html
+    labels, html = summaries(only_what_applies=True)
+    assert labels == ["Permissions"]
+    assert "What binds?" not in html
 
 
 def hostile_notebook():
@@ -326,7 +352,7 @@ def test_a_notebook_that_is_torn_is_named_and_the_page_is_written(tmp_path, torn
 
 
 def test_a_notebook_that_cannot_be_shown_costs_only_itself(tmp_path, monkeypatch):
-    def stumble(*_):
+    def stumble(*_, **__):
         raise KeyError("odd")
 
     monkeypatch.setattr(report, "notebook_html", stumble)

@@ -9,6 +9,7 @@ Pages are written for partial batches and torn records too, and name what could 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from helpers.ground.shapes import Verdict
 from helpers.ground.units import cut, plain
 from helpers.look.bundle import open_bundle
 from helpers.look.files import write_atomic
+from helpers.tell.box import facts
 from helpers.tell.notebook_cells import machine_line, question
 from helpers.tell.page import notebook_html
 from helpers.tell.page_room import Room
@@ -183,6 +185,8 @@ def _page(report: Report, up: str = "") -> str:
         runs=len(sections),
         many=len(answers) > 1,
         answers=answers,
+        search=re.search,
+        spoken=" ".join(map(_spoken, answers)),
         notebooks=titles(sections),
         unreadable=report.unreadable,
         counts=counted(section.run for section in sections),
@@ -194,6 +198,15 @@ def _page(report: Report, up: str = "") -> str:
     return str(html)
 
 
+def _spoken(answer: BoxAnswer) -> str:
+    """What a page says of a box before anything is unfolded: the words that it has to explain."""
+    verdict = answer.verdict
+    if verdict is None:
+        return answer.obstacle
+    says = [row.says for row in (*verdict.evidence, *verdict.against)]
+    return " ".join([verdict.headline, verdict.summary, verdict.error, *says])
+
+
 def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
     """What the page is about (the box, or how many runs and boxes; the day; in its title the
     verdict), and where it is from.
@@ -202,16 +215,22 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
     start = min((run.started_at for run in runs if run.started_at), default="")
     box = f"{len(runs)} runs on {len(answers)} boxes"
     verdict: Verdict | None = None
+    row: list[tuple[str, str]] = []
     if len(answers) == 1:
         box = answers[0].box
         verdict = answers[0].verdict
-        bundle = bundle_of([], report.batches[0])[0] if box == "live" else None
-        box = open_bundle(bundle).box if bundle else box
+        captured = report.batches[0] if box == "live" else None
+        place, _ = bundle_of([box], captured)
+        if place:
+            bundle = open_bundle(place)
+            box = bundle.box
+            row = facts(bundle)
     heading = ", ".join(part for part in (box, start[:10]) if part)
     provenance: dict[str, list[str]] = {
         "Batch": [batch.resolve().name for batch in report.batches],
         "Written with": [f"VRAM Casebook {run.tool_version}" for run in runs if run.tool_version],
         "Plan (SHA-256)": [run.plan_sha256 for run in runs],
+        "Runs": [_in_words(section) for section in report.sections if len(answers) == 1],
         "Boots": [run.boot_id for run in runs],
         "Started": [start],
         "Ended": [max((run.ended_at for run in runs), default="")],
@@ -221,8 +240,14 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
     return {
         "heading": heading,
         "title": f"{heading}: {verdict.headline}" if verdict else heading,
+        "facts": row,
         "provenance": [(name, _listed(values)) for name, values in provenance.items()],
     }
+
+
+def _in_words(section: Section) -> str:
+    """A run of a page that shows its views alone: what, what became of it, and how long it took."""
+    return f"{section.title} {section.state} in {section.time} ({section.run.run_id})"
 
 
 def _listed(values: list[str]) -> str:
@@ -239,9 +264,11 @@ def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section
     opened = []
     leading = answers[0].verdict if len(answers) == 1 else None
     few = len(sections) <= MOST_OPEN and len(answers) == 1
+    healthy = bool(leading and leading.state == "healthy")
     for section in sections:
         verdict = section.run.verdict
         agrees = bool(leading and verdict and verdict.headline == leading.headline)
+        agrees |= bool(healthy and verdict and verdict.state == "healthy")
         own_verdict = None if agrees else verdict
         section = replace(section, few=few, agrees=agrees, own_verdict=own_verdict)
         opened.append(_opened(section, room, shown_before))
@@ -287,7 +314,9 @@ def _opened(section: Section, room: Room, shown_before: set[str]) -> Section:
     try:
         notebook = open_notebook(path)
         section = replace(section, machine=machine_line(notebook), question=question(notebook))
-        html = notebook_html(notebook, room, words, run.failing_cell, shown_before)
+        html = notebook_html(
+            notebook, room, words, run.failing_cell, shown_before, only_what_applies=section.few
+        )
         return replace(section, html=html)
     except NotebookError as error:
         without = "No executed notebook was written."

@@ -93,6 +93,12 @@ class Section:
         return self.few or bool(self.lost and self.html)
 
     @property
+    def is_rows(self) -> bool:
+        """Whether its views alone stand on the page: it answered, and the answer is the page's."""
+        is_told = self.lost or self.cause or self.not_clean or self.own_verdict
+        return self.few and not (is_told or self.without)
+
+    @property
     def outcome(self) -> str:
         """What it came to: its answer, else its state."""
         verdict = self.run.verdict
@@ -103,7 +109,7 @@ class Section:
         """Its answer in a sentence, where the page has not said that above; or why there is none."""
         if self.run.verdict is None:
             return cut(self.cause, 120)
-        return "the answer above" if self.agrees else self.run.verdict.headline
+        return "" if self.agrees else self.run.verdict.headline
 
     @property
     def not_clean(self) -> str:

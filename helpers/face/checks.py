@@ -34,4 +34,6 @@ def check_torch(
         rows,
         widest=None,
         result=result if len(rows) > 1 else "",
+        label="Torch check",
+        applies=len(rows) > 1,
     )

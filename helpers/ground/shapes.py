@@ -152,6 +152,8 @@ class Evidence(Shape):
     says: str
 
 
+BESIDE = "beside-"
+"""How the id of evidence begins that was seen and has another cause."""
 LONGEST_TITLE = 140
 LONGEST_NAME = 56
 """Letters of an answer, and of one that has no name in a cell of a table."""
@@ -211,7 +213,8 @@ class Verdict(Shape):
 
     ``state`` is ``healthy`` where nothing wrong was seen, and ``aside`` where it answers a
     notebook's own question (which fix helps, what a pattern would do) and not why the box
-    fails. ``title`` is the answer in a few words, or empty.
+    fails. ``title`` is the answer in a few words, or empty; ``error`` is the line in which the
+    program said that it failed, as it was printed.
     """
 
     cause: Cause
@@ -220,6 +223,7 @@ class Verdict(Shape):
     schema_version: int = field(default=SCHEMA_VERSION, metadata=FIRST)
     state: State = ""
     title: str = ""
+    error: str = ""
     summary: str = ""
     alternatives: List[Alternative] = field(default_factory=list)
     evidence: List[Evidence] = field(default_factory=list)

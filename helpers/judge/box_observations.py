@@ -14,7 +14,7 @@ from helpers.judge import holders as whose
 from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.failing_card import card_of, holders_beside, slices_of
 from helpers.judge.figure_observations import RAM_SHARE
-from helpers.judge.host_limit_observations import host_limit_observations
+from helpers.judge.host_limit_observations import host_in_words, host_limit_observations
 from helpers.judge.kernel_observations import kernel_observations
 from helpers.judge.observation import Observation, make_observation
 from helpers.judge.obstacles import obstacles
@@ -75,18 +75,16 @@ def _aside(observation: Observation) -> Observation:
 
 
 def _without_gpu(bundle: Bundle) -> Iterator[Observation]:
-    """What a machine without a GPU has: the display of another maker, RAM, its limit."""
+    """What a machine without a GPU has: the display of another maker, and RAM."""
     for device in pci_devices(bundle):
         if device.is_gpu:
             place = f"PCI {device.vendor_id[-4:]}:{device.device_id[-4:]}"
             reading = seen(place, "text", "pci_devices")
             yield _observed("other-display", reading, f"{place} is a display of another maker")
-    host = machine(bundle)
-    if host.ram_available.ok:
-        says = f"RAM available, of {host.ram_total.show()}"
-        yield _observed("free-ram", host.ram_available, says)
-    if host.cgroup_limit.ok:
-        yield _observed("memory-limit", host.cgroup_limit, "Limit of this control group")
+    host = host_in_words(bundle)
+    if host:
+        reading = seen(host, "text", "/proc/meminfo", machine(bundle).ram_available.item)
+        yield _observed("free-ram", reading, "Programs can use the RAM")
 
 
 def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Observation]:

@@ -10,28 +10,35 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from helpers.ground.shapes import Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shapes import BESIDE, Alternative, Evidence, Missing, NextStep, Verdict, seen
 from helpers.ground.shell import word
-from helpers.ground.units import Quantity
+from helpers.ground.units import Quantity, plain
+from helpers.ground.units import cut as cut_text
 from helpers.judge import form, table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.confidence import Weighed, weigh_failures
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.headlines import headline, open_headline
 from helpers.judge.message_observations import SOURCE
-from helpers.judge.next_step import host_in_words, next_step, step_of_a_refusal
+from helpers.judge.next_step import next_step, step_of_a_refusal
 from helpers.judge.observation import SILENT, WRITTEN_UP, Observation
 from helpers.judge.observations import observe
 from helpers.judge.posted_processes import processes
 from helpers.judge.worlds import reading_for
-from helpers.look.message import Message
-from helpers.look.wordings import lines
+from helpers.look.message import Message, of_device, of_host
+from helpers.look.wordings import lines as forms
 
 NEAR = 1.0
 LEAST = 0.8
 MARGIN = 0.2
 """A cause that weighs less than LEAST is none, one that is not MARGIN above the next leaves it
 open; one within NEAR is still likely.
+"""
+LONGEST_ERROR = 400
+ENOUGH_OF_A_LINE = 30
+LONGEST_ENDING = 60
+"""Letters of an error line that are kept, by which it is found again in its text, and that may
+follow what was read of it.
 """
 APART = ("noted", "assert", "fault", "wrong-index", "option-refused", "setting-unread")
 NO_EVIDENCE = CaseEvidence()
@@ -48,6 +55,43 @@ def diagnose(evidence: CaseEvidence) -> Verdict:
 
 
 def _diagnose(evidence: CaseEvidence) -> Verdict:
+    verdict = replace(_judged(evidence), error=error_line(evidence))
+    if evidence.bundle is None:
+        return verdict
+    from helpers.look.kernel_log import not_whole  # only a captured box has a log
+
+    cut = not_whole(evidence.bundle)
+    return replace(verdict, summary=f"{verdict.summary} {cut}") if cut else verdict
+
+
+def error_line(evidence: CaseEvidence) -> str:
+    """The line of the text in which memory was refused, else of its first failure; at most
+    LONGEST_ERROR letters, empty where none was read.
+    """
+    failures = [message for message in evidence.messages if message.event not in SILENT]
+    refusals = [message for message in failures if of_device(message) or of_host(message)]
+    for message in [*refusals, *failures]:
+        return cut_text(plain(_sentence(message.words, evidence.error_text)), LONGEST_ERROR)
+    return ""
+
+
+def _sentence(words: str, text: str) -> str:
+    """The line of a text in which a message stands, or, where a log wrapped it, the message up to
+    the end of its sentence.
+    """
+    start = words[:ENOUGH_OF_A_LINE]
+    line = next((line for line in text.splitlines() if start in line), "")
+    if len(line) > len(words):
+        return line.strip()
+    _, found, rest = " ".join(text.split()).partition(words)
+    end = rest.find(".") + 1
+    if found and end <= LONGEST_ENDING:
+        return words + rest[:end]
+    return words
+
+
+def _judged(evidence: CaseEvidence) -> Verdict:
+    """The verdict on the texts and the box, or on a recorded program where that decides more."""
     verdict = verdict_of(observe(evidence), evidence)
     if evidence.program is not None:
         from helpers.judge.program_verdict import program_verdict  # only a recording has facts
@@ -56,12 +100,7 @@ def _diagnose(evidence: CaseEvidence) -> Verdict:
         is_open = of_program.label == "cannot-tell"
         if not is_open or verdict.label == "cannot-tell":
             return of_program
-    if evidence.bundle is None:
-        return verdict
-    from helpers.look.kernel_log import not_whole  # only a captured box has a log
-
-    cut = not_whole(evidence.bundle)
-    return replace(verdict, summary=f"{verdict.summary} {cut}") if cut else verdict
+    return verdict
 
 
 @dataclass(frozen=True)
@@ -155,7 +194,7 @@ def _decided(
         title=title,
         summary=summary,
         alternatives=[_alternative(row, top) for row in (ranking.behind if missing else close)[:4]],
-        evidence=_unique(_evidence((*top.speaks_for, *apart)) + _sums(evidence)),
+        evidence=_unique([*_evidence(top.speaks_for), *_beside(apart), *_sums(evidence)]),
         against=_unique(_evidence(against), "against-"),
         missing=missing,
         next_step=next_step(failure, names, evidence, top.speaks_for),
@@ -194,12 +233,12 @@ def _was_handed_over(reading: str, evidence: CaseEvidence) -> bool:
 
         return readable(evidence.bundle).ok
     if reading == "kernel-log":
-        rows_of_the_log = {line.id for line in lines(log=True)}
+        rows_of_the_log = {line.id for line in forms(log=True)}
         return any(message.row in rows_of_the_log for message in evidence.messages)
     if reading == "holders":
         return any(row.bytes for row in processes(evidence))
     if reading == "host":
-        return bool(host_in_words(evidence)) or any(
+        return evidence.bundle is not None or any(
             figure.pool == "available" for figure in evidence.figures
         )
     return reading == "ceilings" and evidence.bundle is not None
@@ -363,6 +402,11 @@ def _printed_sizes(message: Message) -> list[Evidence]:
         return []
     reading = seen(message.words[:80], "text", SOURCE)
     return [Evidence("sum-1", reading, f"It prints: {', '.join(sizes)}")]
+
+
+def _beside(observations: Iterable[Observation]) -> list[Evidence]:
+    """What was seen and is no reason for the verdict."""
+    return [replace(row, id=BESIDE + row.id) for row in _evidence(observations)]
 
 
 def _evidence(observations: Iterable[Observation]) -> list[Evidence]:

@@ -58,5 +58,16 @@ def _room(host: Machine) -> Reading | None:
     return room
 
 
+def host_in_words(bundle: Bundle) -> str:
+    """The RAM and the limit of the control group that were read; empty where neither was."""
+    host = machine(bundle)
+    says = []
+    if host.ram_available.ok:
+        says.append(f"{host.ram_available.show()} of {host.ram_total.show()} of RAM available")
+    if host.cgroup_limit.ok:
+        says.append(f"the control group's limit is {host.cgroup_limit.show()}")
+    return ", ".join(says)
+
+
 def _observed(name: str, reading: Reading) -> Observation:
     return Observation(name, reading, table("observations")[name], "bundle")

@@ -49,27 +49,14 @@ def next_step(
         name = "end-holder"
     if name == "allocator-text" and "corrected" in names:
         name = "corrected-text"
+    from helpers.judge.host_limit_observations import host_in_words  # reads files of a box
+
     wanted = remedy_for(name, evidence, speaking)
     step = _filled(wanted, names)
-    host = host_in_words(evidence)
+    host = host_in_words(evidence.bundle) if evidence.bundle else ""
     if host and wanted.id in table("failures")["read by a look"]:
         return replace(step, what=f"{step.what}. On this machine: {host}", command="")
     return step
-
-
-def host_in_words(evidence: CaseEvidence) -> str:
-    """The RAM and the limit of the control group that were read; empty without a captured box."""
-    if evidence.bundle is None:
-        return ""
-    from helpers.look.machine import machine  # only a captured box has files
-
-    host = machine(evidence.bundle)
-    says = []
-    if host.ram_available.ok:
-        says.append(f"{host.ram_available.show()} of {host.ram_total.show()} of RAM available")
-    if host.cgroup_limit.ok:
-        says.append(f"the control group's limit is {host.cgroup_limit.show()}")
-    return ", ".join(says)
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:

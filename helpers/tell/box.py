@@ -4,11 +4,16 @@ where the facts come from.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
 from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
+from helpers.judge.box_observations import TOTALS
+from helpers.judge.ceilings import ceilings
+from helpers.judge.diagnosis import ENOUGH_OF_A_LINE, error_line
+from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ledger import GpuLedger
 from helpers.judge.obstacles import obstacles
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
@@ -63,6 +68,61 @@ def box_line(bundle: Bundle) -> str:
     return ", ".join([*line, " and ".join(counted) or "no GPU"])
 
 
+def facts(bundle: Bundle) -> list[tuple[str, str]]:
+    """What a page says of a box in one row: GPU, driver, torch, limit, and when it failed."""
+    named = [_short(gpu.name, f"{gpu.vendor} GPU").split(" (")[0] for gpu in gpus(bundle)]
+    counted = Counter(named).items()
+    cards = [f"{count} x {name}" if count > 1 else name for name, count in counted]
+    rows = [
+        ("GPU", ", ".join(cards) or "none"),
+        ("Driver", _driver(bundle)),
+        ("torch", _short(framework.framework(bundle).version, "not found")),
+        ("Limit", _limit(bundle)),
+        ("Failed", _failed_at(bundle)),
+        ("Looked at", bundle.captured_at.replace("T00:00:00Z", "").replace("T", " ")[:16]),
+    ]
+    return [(name, plain(value)) for name, value in rows if value]
+
+
+def _driver(bundle: Bundle) -> str:
+    vendors = {gpu.vendor for gpu in gpus(bundle)}
+    names = []
+    if "NVIDIA" in vendors:
+        names.append(f"NVIDIA {_short(nvidia.driver(bundle), '')}".strip())
+    if "AMD" in vendors:
+        kernel = _short(machine(bundle).kernel, "unknown")
+        names.append(f"amdgpu {_short(kfd.driver_version(bundle), f'in Linux {kernel}')}")
+    return ", ".join(names)
+
+
+def _limit(bundle: Bundle) -> str:
+    """The memory that a program can have, and whose limit that is."""
+    stack = ceilings(bundle)[0]
+    box = machine(bundle)
+    if stack.decision.binding_bytes:
+        layer = words("layers").get(stack.decision.binding, stack.decision.binding)
+        return f"{show_bytes(stack.decision.binding_bytes)} ({layer})"
+    cards = [pool.total for gpu in gpus(bundle) for pool in gpu.pools if pool.layer in TOTALS]
+    sizes = Counter(total.show() for total in cards if total.ok).items()
+    if sizes:
+        listed = [f"{count} x {size}" if count > 1 else size for size, count in sizes]
+        return f"{', '.join(listed)} (VRAM)"
+    if box.cgroup_limit.ok:
+        return f"{box.cgroup_limit.show()} (control group)"
+    return f"{box.ram_total.show()} (RAM)" if box.ram_total.ok else ""
+
+
+def _failed_at(bundle: Bundle) -> str:
+    """The time that the program's log gives the failure; empty where it gives none."""
+    evidence = evidence_from_bundle(bundle)
+    start = error_line(evidence)[:ENOUGH_OF_A_LINE]
+    for line in evidence.error_text.splitlines() if start else ():
+        match = re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", line)
+        if start in " ".join(line.split()) and match:
+            return match[0].replace("T", " ")
+    return ""
+
+
 def _short(reading: Reading, otherwise: str) -> str:
     return reading.show() if reading.ok else otherwise
 
@@ -92,7 +152,8 @@ def stack_table(bundle: Bundle) -> Shown:
     cells = [[name, reading, reading.source] for name, reading in rows]
     says = ", ".join(f"{name} {reading.show()}" for name, reading in rows if reading.ok)
     head = columns("layer:word, release:version, source:source")
-    return Shown("Builds between a program and the card", head, cells, result=says)
+    title = "Builds between a program and the card"
+    return Shown(title, head, cells, result=says, label="Software")
 
 
 def settings_table(bundle: Bundle) -> Shown:
@@ -106,7 +167,7 @@ def settings_table(bundle: Bundle) -> Shown:
     counts = Counter(row[2] for row in rows)
     says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     title = "Memory settings and what they do here"
-    return Shown(title, head, rows, none=none, result=says)
+    return Shown(title, head, rows, none=none, result=says or "None is set", label="Settings")
 
 
 def preset_table(name: str) -> Shown:
@@ -138,7 +199,17 @@ def access_table(bundle: Bundle) -> Shown:
     head = columns("device node:word, opens:word, mode:mode, group:group")
     none = "No device node of a GPU is there."
     first = next((way.says for way in obstacles(bundle)), "Nothing is in the way")
-    return Shown("Device nodes", head, rows, lines, none=none, result=first if rows else none)
+    there = any(not node.missing for node in access(bundle))
+    return Shown(
+        "Device nodes",
+        head,
+        rows,
+        lines,
+        none=none,
+        result=first if rows else none,
+        label="Permissions",
+        applies=there or bool(gpus(bundle)),
+    )
 
 
 def provenance(bundle: Bundle) -> Shown:
@@ -161,7 +232,8 @@ def provenance(bundle: Bundle) -> Shown:
     checks = f"{len(checked)} {noun} found nothing wrong"
     says = f"{checks}; {bundle.kind}, {_filled(bundle) or 'all read'}"
     head = ["about", "what it is"]
-    return Shown("Where the facts come from", head, rows, widest=None, result=says)
+    title = "Where the facts come from"
+    return Shown(title, head, rows, widest=None, result=says, label="Sources")
 
 
 def _filled(bundle: Bundle) -> str:
@@ -224,4 +296,12 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
         "GPU:pci, account:word, kind:word, held by:holder, bytes:number, source:source", widest=72
     )
     title = "The ledger of each source"
-    return Shown(title, head, rows, below, none=NO_LEDGER)
+    return Shown(
+        title,
+        head,
+        rows,
+        below,
+        none=NO_LEDGER,
+        label="Memory by owner",
+        applies=bool(rows),
+    )

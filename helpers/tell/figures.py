@@ -53,7 +53,7 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
         title = f"{used} in use: {fullest.layer} is fullest"
     draw = partial(_draw_pools, listed, title)
     view = tables.pools_table(listed).without("source")
-    return replace(view, title=title, draw=draw)
+    return replace(view, title=title, draw=draw, label="Memory by layer")
 
 
 def _fullest(pools: list[Pool]) -> Pool | None:

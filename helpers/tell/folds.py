@@ -25,12 +25,39 @@ _SIZE = re.compile(r"[\d.]+ [KMGT]iB")
 class Fold:
     """A section of a page: one line, under it prose, the outputs of some cells, and the
     ``cells`` whose code or state is shown.
+
+    ``whole`` is the prose, ``rest`` is what of it follows ``lead``.
     """
 
-    title: str = ""
-    prose: Markup = Markup("")
+    lead: str = ""
+    rest: Markup = Markup("")
+    whole: Markup = Markup("")
     outputs: list[PageOutput] = field(default_factory=list)
     cells: list[CodeCell] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """What the view in it is called; empty where none has a name."""
+        return next((output.label for output in self.outputs if output.label), "")
+
+    @property
+    def title(self) -> str:
+        return self.label or self.lead
+
+    @property
+    def prose(self) -> Markup:
+        return self.whole if self.label else self.rest
+
+    @property
+    def is_words(self) -> bool:
+        """Whether it is a sentence or two without a view of their own."""
+        is_view = any(o.label or o.kind == "picture" or "<table" in o.html for o in self.outputs)
+        return not (is_view or self.cells or self.label)
+
+    @property
+    def applies(self) -> bool:
+        """Whether its views say anything of the box, or a cell has to be looked at."""
+        return bool(self.cells) or all(output.applies for output in self.outputs)
 
     @property
     def state(self) -> str:
@@ -62,12 +89,14 @@ class Fold:
         return next(filter(None, map(_says, self.outputs)), "")
 
 
-def folds(pieces: Iterable[ProseCell | CodeCell], known: set[str]) -> list[Fold]:
+def folds(
+    pieces: Iterable[ProseCell | CodeCell], known: set[str], only_what_applies: bool = False
+) -> list[Fold]:
     """The cells of a notebook under the lines that go before them.
 
     ``known`` are digests of outputs that the page around them shows already; they are not shown
     again, and what is shown is added. Neither are code that ran well, and the parts that the
-    head of that page holds.
+    head of that page holds. Words that follow a view with a label belong to its row.
     """
     folding = _Folding(known)
     for piece in pieces:
@@ -75,7 +104,15 @@ def folds(pieces: Iterable[ProseCell | CodeCell], known: set[str]) -> list[Fold]
             folding.add_prose(piece)
         else:
             folding.add_code(piece)
-    return [fold for fold in (*folding.closed, folding.fold) if fold.outputs or fold.cells]
+    rows: list[Fold] = []
+    for fold in (*folding.closed, folding.fold):
+        if not (fold.outputs or fold.cells):
+            continue
+        if rows and rows[-1].label and fold.is_words:
+            rows[-1].outputs += [PageOutput("prose", html=fold.whole), *fold.outputs]
+        else:
+            rows.append(fold)
+    return [fold for fold in rows if fold.applies or not only_what_applies]
 
 
 class _Folding:
@@ -98,13 +135,14 @@ class _Folding:
         self.code_passed = False
         if piece.heading:
             self.part = piece.heading
-        if self.fold.title:
-            self.fold.prose += piece.whole
+        self.fold.whole += piece.whole
+        if self.fold.lead:
+            self.fold.rest += piece.whole
             return
-        self.fold.prose += piece.rest
-        self.fold.title = piece.lead
+        self.fold.rest += piece.rest
+        self.fold.lead = piece.lead
         if not piece.lead:
-            self.fold.title = PARTS.get(piece.heading, piece.heading)
+            self.fold.lead = PARTS.get(piece.heading, piece.heading)
 
     def add_code(self, piece: CodeCell) -> None:
         """Add the outputs of a cell that are new, and the cell where it did not run well."""
@@ -120,8 +158,8 @@ class _Folding:
             self.closed[-1].outputs += outputs
             self.fold = Fold()
             return
-        if (outputs or is_wanted) and not self.fold.title:
-            self.fold.title = piece.label
+        if (outputs or is_wanted) and not self.fold.lead:
+            self.fold.lead = piece.label
         self.fold.outputs += outputs
         if is_wanted:
             self.fold.cells.append(piece)

@@ -23,14 +23,16 @@ def notebook_html(
     last_words: str = "",
     failing_cell: int | None = None,
     known: set[str] | None = None,
+    only_what_applies: bool = False,
 ) -> Markup:
     """The notebook as folded sections, without a page around them.
 
-    ``known`` is what the page around it shows already, as of ``folds``; ``last_words`` and
-    ``failing_cell`` are as of ``cells``.
+    ``only_what_applies`` leaves out what says nothing of its box; ``known`` is what the page
+    around it shows already, as of ``folds``; ``last_words`` and ``failing_cell`` are as of
+    ``cells``.
     """
     if known is None:
         known = set()
     mark = len(known)
     pieces = cells(notebook, room, last_words, failing_cell)
-    return render("folds.html.j2", folds=folds(pieces, known), mark=mark)
+    return render("folds.html.j2", folds=folds(pieces, known, only_what_applies), mark=mark)

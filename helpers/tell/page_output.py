@@ -46,8 +46,8 @@ class PageOutput:
     ``kind`` is stdout, stderr or error of a ``text``, else picture, table, prose or verdict, of
     which ``html`` is the markup and ``picture`` the data of an image. ``phone`` is the picture for
     a narrow screen, ``chart`` its data for the page's script, ``note`` what that leaves out.
-    ``says`` is what it comes to in a line, where its view says so; ``again``: the same stands
-    elsewhere on a batch's page.
+    ``says`` is what it comes to in a line, where its view says so; ``again``, ``label`` and
+    ``applies`` as of ``shown.ABOUT``.
     """
 
     kind: str
@@ -62,6 +62,8 @@ class PageOutput:
     note: str = ""
     says: str = ""
     again: bool = False
+    label: str = ""
+    applies: bool = True
 
     @property
     def is_text(self) -> bool:
@@ -80,7 +82,13 @@ def page_output(output: Any, alt: str | None, room: Room, prose: Prose) -> PageO
     about = output.get("metadata", {}).get(ABOUT)
     if not isinstance(about, dict):
         return shown
-    return replace(shown, says=str(about.get("says") or ""), again=about.get("again") is True)
+    return replace(
+        shown,
+        says=str(about.get("says") or ""),
+        again=about.get("again") is True,
+        label=str(about.get("label") or ""),
+        applies=about.get("applies") is not False,
+    )
 
 
 def _shown(output: Any, alt: str | None, room: Room, prose: Prose) -> PageOutput | None:

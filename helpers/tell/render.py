@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -69,15 +70,22 @@ def asset(*names: str) -> tuple[Markup, str]:
     return Markup(text), f"'sha256-{digest}'"
 
 
-def verdict_html(verdict: Verdict, hero: bool = False) -> Markup:
-    """The verdict as a box of the page; ``hero`` gives it the heading."""
+def verdict_html(
+    verdict: Verdict, hero: bool = False, facts: Sequence[tuple[str, str]] = ()
+) -> Markup:
+    """The verdict as a box of the page; ``hero`` gives it the heading, ``facts`` are of its box."""
     strength = 0
     if verdict.cause != "cannot-tell":
         strength = 3 - list(verdict_words.CONFIDENCE_WORDS).index(verdict.confidence)
     return render(
-        "verdict.html.j2", verdict=verdict, hero=hero, words=verdict_words, strength=strength
+        "verdict.html.j2",
+        verdict=verdict,
+        hero=hero,
+        facts=facts,
+        words=verdict_words,
+        strength=strength,
     )
 
 
-def _leading_verdict(verdict: Verdict) -> Markup:
-    return verdict_html(verdict, hero=True)
+def _leading_verdict(verdict: Verdict, facts: Sequence[tuple[str, str]] = ()) -> Markup:
+    return verdict_html(verdict, hero=True, facts=facts)

@@ -37,7 +37,8 @@ from helpers.tell.values import UNITS, WIDEST, Cell, Column, Rule, bare_values, 
 
 ABOUT = "casebook"
 """In an output's metadata: ``says``, its main result in a line, for where it is folded;
-``again``: somewhere else on a page of the batch stands the same, so that page leaves it out.
+``again``: somewhere else on a page of the batch stands the same, so that page leaves it out;
+``label``: what a page calls its row; ``applies``: whether it says anything of this box.
 """
 MOST_SPOKEN = 24
 """Rows that an alt text names; of more it says how many there are."""
@@ -53,8 +54,8 @@ class Shown:
     ``columns`` are headings or ``Column``s, ``widest`` what the headings' cells of words may
     take; ``before`` and ``notes`` are lines above and below the table, ``none`` is what an
     empty one says instead, ``draw`` makes its figure, where it has one, and ``chart`` its data for
-    who points at it. ``result`` is what its
-    rows come to, in a line; ``again`` as of ABOUT. Of more than ``most`` rows so many are shown
+    who points at it. ``result`` is what its rows come to, in a line; ``again``, ``label`` and
+    ``applies`` as of ABOUT. Of more than ``most`` rows so many are shown
     and the rest counted; ``rows`` and ``table()`` have all. Raises ValueError for a row of
     another length.
     """
@@ -71,6 +72,8 @@ class Shown:
     result: str = ""
     again: bool = False
     most: int | None = None
+    label: str = ""
+    applies: bool = True
 
     def __post_init__(self) -> None:
         columns = tuple(
@@ -215,6 +218,8 @@ class Shown:
         that nobody has trusted yet. Where somebody sits at it, it answers to the pointer.
         """
         about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
+        if self.label:
+            about[ABOUT].update(label=self.label, applies=self.applies)
         if any(column.passes for column in self.columns):
             about[ABOUT]["view"] = self.data()
         if self.draw is None:

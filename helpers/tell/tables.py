@@ -81,7 +81,7 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     head = columns("GPU:pci, name:chip, vendor:word, driver:driver, kind:word")
     head += [Column(plain(space), passes="index") for space in spaces]
     says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
-    return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says)
+    return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says, label="GPUs")
 
 
 def _kind(gpu: Gpu) -> str:
@@ -118,7 +118,16 @@ def holders_table(gpus: Iterable[Gpu]) -> Shown:
     head = columns(
         "GPU:pci, pid, process:process, uid, state:state, memory:number, note, source:source"
     )
-    return Shown("Holders of GPU memory", head, rows, blind, none=NO_GPU, result=_most_held(rows))
+    return Shown(
+        "Holders of GPU memory",
+        head,
+        rows,
+        blind,
+        none=NO_GPU,
+        result=_most_held(rows),
+        label="Processes",
+        applies=bool(rows),
+    )
 
 
 def _most_held(rows: list[list[Any]]) -> str:
@@ -129,7 +138,7 @@ def _most_held(rows: list[list[Any]]) -> str:
         held_bytes = size_or_zero(memory)
         if held_bytes > most:
             most = held_bytes
-            says = f"{memory.show()}, the most, by {plain(name)}"
+            says = f"{plain(name)} holds most: {memory.show()}"
     return says
 
 
@@ -157,10 +166,19 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     notes = [] if log is None else [f"The log of this boot: {plain(log.show())}"]
     says = _counted_kinds([str(row[3]) for row in rows])
     if rows and not says:
-        says = "Nothing in the kernel log is an error of a GPU or of memory"
-    title = "Events of the kernel log"
-    none = no_events(log)
-    return Shown(title, head, rows, notes, none=none, result=says, most=MOST_EVENTS)
+        says = "No error of a GPU or of memory"
+    if not rows and log is not None and not log.ok:
+        says = f"Not read: {log.show()}"
+    return Shown(
+        "Events of the kernel log",
+        head,
+        rows,
+        notes,
+        none=no_events(log),
+        result=says,
+        most=MOST_EVENTS,
+        label="Kernel log",
+    )
 
 
 def _counted_kinds(kinds: list[str]) -> str:

@@ -86,7 +86,15 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     rows += _planned(answer)
     head = ["about", "in short", "why"]
     says = f"{answer.plan.action}: {answer.plan.why}"
-    return Shown("What binds, and the plan", head, rows, widest=None, result=says)
+    return Shown(
+        "What binds, and the plan",
+        head,
+        rows,
+        widest=None,
+        result=says,
+        label="Plan",
+        applies=stack.kind == "apu",
+    )
 
 
 def _planned(answer: Ttm) -> list[list[object]]:
@@ -122,7 +130,8 @@ def command_text(answer: Ttm) -> str:
 def mistaken_table() -> Shown:
     """What is often set instead, and what it really does."""
     head = ["often believed", "what is true"]
-    return Shown("Settings often made by mistake", head, words("mistaken"), widest=None)
+    title = "Settings often made by mistake"
+    return Shown(title, head, words("mistaken"), widest=None, label="Common mistakes")
 
 
 def ceilings_table(stack: Stack) -> Shown:
@@ -146,7 +155,15 @@ def ceilings_table(stack: Stack) -> Shown:
         "layer:word, value:number, as written:native, pending:number:bytes, state:word, source:source"
     )
     says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
-    return Shown("The ceilings", head, rows, sentences, result=says or stack.decision.says)
+    return Shown(
+        "The ceilings",
+        head,
+        rows,
+        sentences,
+        result=says or stack.decision.says,
+        label="Limits",
+        applies=stack.kind == "apu",
+    )
 
 
 def _binds(stack: Stack, row: Ceiling) -> bool:
@@ -178,7 +195,9 @@ def verify_table(result: VerifyResult) -> Shown:
         notes.append(f"Intended: {result.intended_source or 'nothing'}")
         before.append(result.says)
     notes += [f"Mind: {warning}" for warning in result.warnings]
-    return Shown("What a change did", head, rows, notes, before, result.says, widest=None)
+    title = "What a change did"
+    none = result.says
+    return Shown(title, head, rows, notes, before, none, widest=None, label="After the change")
 
 
 def four_states() -> list[Bundle]:
@@ -214,7 +233,7 @@ def ceilings_bars(stack: Stack) -> Shown:
     ]
     draw = partial(_draw_ceilings, stack, rows, top, title)
     head = columns("layer:word, value:number, would be:number:bytes, :word")
-    return Shown(title, head, cells, draw=draw)
+    return Shown(title, head, cells, draw=draw, label="Limits", applies=stack.kind == "apu")
 
 
 def _is_drawn(row: Ceiling) -> bool:
@@ -324,4 +343,11 @@ def reserves_table(space: Room) -> Shown:
             title = f"{billion} billion parameters with {kept} kept for the system"
         rows.append([left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion])
     head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
-    return Shown(title, [*head, "plan", "parameters, 10^9, at 2 bytes"], rows, none=title)
+    return Shown(
+        title,
+        [*head, "plan", "parameters, 10^9, at 2 bytes"],
+        rows,
+        none=title,
+        label="What if",
+        applies=bool(rows),
+    )

@@ -12,7 +12,7 @@ from html import escape
 from typing import NamedTuple
 
 from helpers.ground.contract import as_dict
-from helpers.ground.shapes import VERDICT_MIME, Evidence, NextStep, Verdict, causes
+from helpers.ground.shapes import BESIDE, VERDICT_MIME, Evidence, NextStep, Verdict, causes
 from helpers.ground.units import plain
 from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
 from helpers.tell.display import display
@@ -35,6 +35,8 @@ NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No missing reading would change it."
 
 MOST_WHY = 3
+MOST_OF_AN_ERROR = 2
+"""Lines of a screen for the program's own error."""
 LINES = 25
 
 
@@ -70,17 +72,18 @@ def why(verdict: Verdict) -> list[Evidence]:
     """The three pieces of evidence to look at first: sizes, each once, then the rest in their
     order.
     """
-    sizes = {r.reading.value: r for r in reversed(rows(verdict)) if r.reading.unit == "bytes"}
-    first = [row for row in rows(verdict) if row in sizes.values()]
-    return [*first, *(row for row in rows(verdict) if row.reading.unit != "bytes")][:MOST_WHY]
+    reasons = [row for row in rows(verdict) if not row.id.startswith(BESIDE)]
+    sizes = {r.reading.value: r for r in reversed(reasons) if r.reading.unit == "bytes"}
+    first = [row for row in reasons if row in sizes.values()]
+    return [*first, *(row for row in reasons if row.reading.unit != "bytes")][:MOST_WHY]
 
 
-def quoted(row: Evidence) -> str:
+def quoted(row: Evidence, error: str = "") -> str:
     """What was read, as it stands beside what it says: a size, or the words of a log; a lone
-    word is a code, and left out.
+    word is a code, and left out, as is what stands in the ``error`` above it.
     """
     value = plain(row.reading.show())
-    is_a_code = " " not in value or value in row.says
+    is_a_code = " " not in value or value in row.says or value in error
     if row.reading.unit == "text" and is_a_code:
         return ""
     return value
@@ -119,23 +122,6 @@ def sums(verdict: Verdict) -> list[Evidence]:
     return [row for row in verdict.evidence if row.id.startswith(SUM)]
 
 
-def observations(items: Iterable[Evidence]) -> int:
-    """How many independent observations they are: words of a text count each, once; what is
-    computed from a source is no observation beside it.
-    """
-    quotes: dict[str, set[str]] = {}
-    for row in items:
-        words = quotes.setdefault(row.reading.source, set())
-        if row.reading.unit == "text":
-            words.add(row.reading.show())
-    return sum(max(1, _apart(words)) for words in quotes.values())
-
-
-def _apart(texts: set[str]) -> int:
-    """How many of the texts stand in no other one."""
-    return sum(1 for text in texts if not any(text in other for other in texts - {text}))
-
-
 def brief(verdict: Verdict, more: str = "") -> str:
     """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the
     next step.
@@ -162,12 +148,13 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     """The lines of ``brief`` with these reasons and these steps."""
     lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
+    lines += _error_lines(verdict)[:MOST_OF_AN_ERROR]
     lines.append("")
     if reasons:
         lines.append(bold("Why"))
     else:
         lines += wrapped(summary(verdict), columns=SCREEN)
-    quotes: set[str] = set()
+    quotes = {verdict.error}
     for row in reasons:
         lines += _reason(row, _after_title(verdict, row.says), quotes)
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
@@ -178,12 +165,16 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     return lines
 
 
+def _error_lines(verdict: Verdict) -> list[str]:
+    """What the program printed when it failed, in lines of a terminal."""
+    if not verdict.error:
+        return []
+    return wrapped(verdict.error, "  | ", "  | ", SCREEN)
+
+
 def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
     """What was read in numbers, and what ``--wide`` shows beyond one screen."""
-    speaking = observations(verdict.evidence)
-    noun = "independent reading" if speaking == 1 else "independent readings"
-    against = observations(verdict.against) or "none"
-    lines = [f"Evidence: {speaking} {noun} for it, {against} against it"]
+    lines = []
     taken_next = verdict.next_step.command
     missing = [row.reading for row in verdict.missing if row.how != taken_next]
     if missing:
@@ -202,11 +193,11 @@ def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
 
     ``quotes``: the texts quoted above, which are not quoted again; this one is added.
     """
-    value = quoted(row)
+    value = quoted(row, " ".join(quotes))
     if row.reading.unit != "text":
         return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
     lines = wrapped(says, "  ", "    ", SCREEN)
-    if value and value not in quotes:
+    if value:
         lines += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
     quotes.add(value)
     return lines
@@ -242,7 +233,7 @@ def limits(step: NextStep) -> list[str]:
 
 def as_text(verdict: Verdict) -> str:
     """The verdict with all its evidence."""
-    lines = [*wrapped(verdict.headline), f"({label(verdict)})"]
+    lines = [*wrapped(verdict.headline), f"({label(verdict)})", *_error_lines(verdict)]
     if summary(verdict):
         lines += ["", *_prose(summary(verdict), "")]
     lines += ["", "Evidence", *_items(rows(verdict), "None.")]
@@ -270,6 +261,7 @@ def as_markdown(verdict: Verdict) -> str:
     missing = [f"{_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
     parts = [
         f"**{_escaped(verdict.headline)}**",
+        code(verdict.error) if verdict.error else "",
         label(verdict),
         _escaped(summary(verdict)),
         _listed("Evidence", map(_item, rows(verdict)), "None."),
