@@ -12,20 +12,20 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_930,
-    "batch": 31_540,
+    "batch": 31_770,
     "commands": 13_210,
-    "face": 6_100,
+    "face": 6_110,
     "fits": 17_590,
-    "ground": 11_230,
-    "judge": 53_840,
+    "ground": 11_240,
+    "judge": 54_110,
     "look": 55_280,
     "rehearse": 18_020,
     "settings": 11_860,
     "share": 11_380,
-    "tell": 33_520,
+    "tell": 34_510,
     "trials": 32_820,
     "vpoc": 16_130,
-    "TOTAL": 395_050,
+    "TOTAL": 396_570,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
