@@ -41,7 +41,7 @@ COMMAND = """\
 # The workbook's command: it runs under the workbook's own Python (-I: whatever Python its caller has), and starts the
 # caller's programs in the caller's environment.
 if [ ! -x {python} ]; then
-    echo "casebook: its Python is gone from" {python} "- run make setup in the checkout again" >&2
+    echo "casebook:" {python} "cannot be run: gone, or not yours to run; run make setup in the checkout again" >&2
     exit 2
 fi
 exec {python} -I {program} "$@"

@@ -14,10 +14,12 @@ is laid out like one.
 IN_CHECKOUT = (CHECKOUT / "pyproject.toml").is_file()
 SET_UP = CHECKOUT / ".venv"
 """What the set-up makes: the workbook's own Python, its packages, and the command ``casebook``."""
-_HERE = CHECKOUT if IN_CHECKOUT else Path.cwd()
-OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _HERE / "outputs").absolute()
-"""Where everything that is kept goes: in the checkout, for an installed package below the
-folder where a command is typed.
+_OURS = CHECKOUT / "outputs"
+_MAY_WRITE = os.access(_OURS if _OURS.exists() else CHECKOUT, os.W_OK)
+_PLACE = _OURS if IN_CHECKOUT and _MAY_WRITE else Path.cwd() / "outputs"
+OUTPUTS = Path(os.environ.get("CASEBOOK_OUTPUTS") or _PLACE).absolute()
+"""Where everything that is kept goes: in the checkout; below the folder where a command is typed
+for an installed package, and where the checkout is another user's.
 """
 
 
