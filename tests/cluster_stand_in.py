@@ -48,10 +48,11 @@ class LoopbackCluster:
         soon(lambda: file.exists() and file.read_text().endswith("}"))
         self.address = json.loads(file.read_text())["address"]
 
-    def worker(self, name, *options, memory_limit="0"):
+    def worker(self, name, *options, memory_limit="0", checkout=ROOT):
         place = ("--local-directory", self.folder / name, "--no-nanny", "--nthreads", "1")
         limit = ("--memory-limit", memory_limit)
-        self._start(name, "worker", self.address, "--name", name, *place, *limit, *options)
+        words = ("worker", self.address, "--name", name, *place, *limit, *options)
+        self._start(name, *words, checkout=checkout)
 
     def end(self):
         for process in self.processes.values():
@@ -59,9 +60,9 @@ class LoopbackCluster:
         for process in self.processes.values():
             process.wait()
 
-    def _start(self, name, part, *arguments):
+    def _start(self, name, part, *arguments, checkout=ROOT):
         argv = [sys.executable, "-m", "dask", part, "--host", "127.0.0.1", "--no-dashboard"]
-        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
+        env = {**os.environ, "PYTHONPATH": f"{checkout}:{ROOT / 'tests'}"}
         env["CASEBOOK_OUTPUTS"] = str(self.folder / "outputs")
         with open(self.folder / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(

@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cluster_stand_in import LoopbackCluster, soon, stand_in
+from cluster_stand_in import ROOT, LoopbackCluster, soon, stand_in
 
+from helpers import __version__
 from helpers.batch.cluster import Cluster, refuse_open_door, resources_for
 from helpers.batch.plan import PlanError
 from helpers.batch.record import node, read_run, write_run
@@ -171,7 +173,10 @@ def test_a_lost_worker_costs_its_own_run_and_the_others_go_on(tmp_path):
         batch = Batch(tmp_path, cluster)
         killed = batch.submit("000-kills", do="SIGKILL", seconds=2)
         assert killed.result(60).state == "node_lost"
-        assert "its connection ended" in killed.result().cause
+        cause = killed.result().cause
+        assert "its connection ended" in cause and f"on {node()} was lost" in cause
+        assert cause.startswith(("worker killed (", "worker well ("))
+        assert cause.endswith("then: run PLAN --resume --again 000-kills")
         assert killed.result().strikes == 1 and batch.record("000-kills") == killed.result()
         later = [batch.submit(f"01{number}-on") for number in range(3)]
         assert {run.result(60).state for run in later} == {"answered"}
@@ -181,6 +186,43 @@ def test_a_lost_worker_costs_its_own_run_and_the_others_go_on(tmp_path):
         left = batch.submit("021-left").result(60)
         assert (left.state, left.stopped_by) == ("skipped", "box")
         assert "no worker that may run it is left" in left.cause
+        cluster.close()
+    finally:
+        grid.end()
+
+
+def test_a_worker_of_another_version_is_refused_by_name_and_one_that_comes_later_gets_no_run(
+    tmp_path,
+):
+    leave = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "helpers", tmp_path / "old" / "helpers", ignore=leave)
+    init = tmp_path / "old" / "helpers" / "__init__.py"
+    init.write_text(init.read_text().replace(f'"{__version__}"', '"0.0.7"'))
+    plan = SimpleNamespace(plan=Plan(name="p", runs=[{"notebook": "n"}]), steps=[])
+    grid = LoopbackCluster(tmp_path)
+    try:
+        grid.worker("well")
+        cluster = joined(grid.address, 1, run_one=stand_in)
+        cluster.check(plan)
+        said = cluster.carried()
+        assert "workers well" in said and "come home into its folder" in said
+        grid.worker("ash-0", checkout=tmp_path / "old")
+        soon(lambda: len(cluster._look()) == 2)
+        with pytest.raises(
+            PlanError, match=r"worker ash-0 \(tcp:.*seen 0.0.7; expected"
+        ) as refused:
+            joined(grid.address, 2).check(plan)
+        assert "\n" not in str(refused.value)
+        batch = Batch(tmp_path, cluster)
+        runs = [batch.submit(f"00{number}-a") for number in range(4)]
+        assert {run.result(60).state for run in runs} == {"answered"}
+        assert len({run.result().pid for run in runs}) == 1
+        grid.processes["well"].kill()
+        soon(lambda: len(cluster._look()) == 1)
+        left = batch.submit("009-left").result(60)
+        assert (
+            left.state == "skipped" and "worker ash-0" in left.cause and "is of 0.0.7" in left.cause
+        )
         cluster.close()
     finally:
         grid.end()

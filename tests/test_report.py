@@ -567,6 +567,8 @@ def test_a_night_counts_first_then_says_what_needs_attention_then_the_answers(lo
         "60 runs",
         "runs need attention",
         "44 answered",
+        "Carried out on node-",
+        "the files of each run are in its folder beside this page",
         "by SIGKILL",
         "9998-torn/run.json: no",
         "Boxes",

@@ -55,13 +55,18 @@ class BoxWatch:
         self.stays: list[Trouble] = []
         self.blind = ""
 
+    @property
+    def _without_host_memory(self) -> Gates:
+        return replace(self.gates, host_free_bytes=0)
+
     def holds_back(self, run: Run, runs: Iterable[Run]) -> str:
         """Why a run must not start now, or nothing; ``runs`` are all of its batch."""
         if run.danger == "looks":
             return ""
-        self.look(self.gates)
+        is_elsewhere = _is_elsewhere(run)
+        self.look(self._without_host_memory if is_elsewhere else self.gates)
         troubles = [*lost(runs), *self.stays, *self.troubles]
-        return concerning(troubles, run.gpu, elsewhere=_is_elsewhere(run))
+        return concerning(troubles, run.gpu, elsewhere=is_elsewhere)
 
     def after(self, runs: Sequence[Run]) -> list[Run]:
         """Look at the box after these runs; the records of those that left it unclean, or after
@@ -71,7 +76,7 @@ class BoxWatch:
             return []
         before = self.troubles
         # What other programs take of the host's memory is no run's doing.
-        self.look(replace(self.gates, host_free_bytes=0))
+        self.look(self._without_host_memory)
         if self.blind:
             return [run.model_copy(update={"gate": self.blind}) for run in runs]
         new = [trouble for trouble in self.troubles if trouble not in before]

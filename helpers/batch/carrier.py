@@ -33,6 +33,10 @@ class Local:
     def check(self, checked: CheckedPlan) -> None:
         """Raise PlanError for a plan that cannot be carried out here, before its first run."""
 
+    def carried(self) -> str:
+        """Which workers carry the runs out and where results land; empty where all is done here."""
+        return ""
+
     def submit(self, folder: Path, run: Run, job: Job, tick: Tick) -> Future[Run]:
         """Carry out a planned run in its folder.
 

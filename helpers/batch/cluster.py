@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from helpers import __version__
+from helpers.ground.units import show_bytes
 
 from .carrier import Local
-from .cluster_worker import Order, Outcome, about_worker, carry_out
+from .cluster_worker import MOST_BYTES, Order, Outcome, about_worker, carry_out
 from .one_run import kept, run_one
 from .plan import CheckedPlan, PlanError, Step
 from .record import files_below, in_words, move, now
@@ -30,6 +31,7 @@ from .stop import Stop
 from .watched import Job, Tick
 
 TICK_S = 0.5
+ANSWER_S = 10
 GUIDE = "see env/FLEET.md"
 Workers = dict[str, dict[str, Any]]
 """Workers by their addresses, as the scheduler describes them."""
@@ -71,7 +73,9 @@ class Cluster(Local):
             if not self.workers:
                 raise PlanError(f"{address}: seen no worker; expected one for each GPU; {GUIDE}")
             self.slots = len(self.workers)
-            self.about = self.client.run(about_worker, on_error="return")
+            self.about: dict[str, Any] = {}
+            for worker in self.workers:
+                self._asked(worker)
         except BaseException:
             self.client.close()
             raise
@@ -84,17 +88,24 @@ class Cluster(Local):
             if worker["memory_limit"]:
                 seen = f"worker {worker['name']}: seen a memory limit, at which Dask would end it"
                 raise PlanError(f"{seen}; expected none; start it with --memory-limit 0")
-        for address, about in self.about.items():
-            seen = in_words(about) if isinstance(about, Exception) else about[0]
-            if seen != __version__:
-                expected = f"expected VRAM Casebook {__version__}; start it in its checkout"
-                raise PlanError(f"worker {address}: seen {seen}; {expected}")
+        for address in self.workers:
+            version = self._asked(address)
+            if version != __version__:
+                expected = f"expected VRAM Casebook {__version__} as here; update its checkout, start it again"
+                raise PlanError(f"worker {self._name(address)}: seen {version}; {expected}")
         for step in checked.steps:
             if not self._usable(resources_for(step)):
                 names = " ".join(f"{name}=1" for name in resources_for(step))
                 seen = f"seen no worker with {names} among {len(self.workers)}"
                 advice = f'start one with --resources "{names}", or take the run out'
                 raise PlanError(f"{step.run_id}: {seen}; expected one; {advice}")
+
+    def carried(self) -> str:
+        """Which workers carry the runs out, and where results land."""
+        names = ", ".join(sorted(worker["name"] for worker in self.workers.values()))
+        most = show_bytes(MOST_BYTES)
+        left = f"of a run above {most} the largest stay on its worker, and its record says where"
+        return f"Carried out by the workers {names}. The files of each run come home into its folder there; {left}."
 
     def close(self) -> None:
         """Let go of the cluster; what still runs there is ended by its worker."""
@@ -119,7 +130,7 @@ class Cluster(Local):
             with suppress(OSError):
                 self.workers = self._look()
             if not self._usable(resources_for(run)):
-                why = "no worker that may run it is left"
+                why = "; ".join(["no worker that may run it is left", *self._refused()])
                 return move(run, "skipped", cause=why, stopped_by="box")
             worker = self._borrow(resources_for(run))
             if not worker:
@@ -135,6 +146,7 @@ class Cluster(Local):
 
     def _carried_by(self, worker: str, folder: Path, run: Run, job: Job, tick: Tick) -> Run:
         source = Path(job["source"])
+        name = self._name(worker)
         key = f"{run.run_id}-{uuid.uuid4().hex}"
         order = Order(
             key=key,
@@ -156,7 +168,7 @@ class Cluster(Local):
             pure=False,
             retries=0,
         )
-        _, node, boot = self.about.get(worker, ("", "", ""))
+        _, node, boot = self.about[worker]
         started = move(run, "started", node=node, boot_id=boot, started_at=now())
         kept(folder, started)
         began = time.monotonic()
@@ -172,7 +184,9 @@ class Cluster(Local):
             why = f"its worker broke: {in_words(task.exception())}"
             return move(started, "failed", cause=why, ended_at=now())
         task.cancel(force=True)
-        cause = f"worker {worker} on {node} is lost: its connection ended"
+        cause = f"worker {name} on {node} was lost: its connection ended"
+        look = f"look at {node}'s kernel log, start the worker again"
+        cause += f"; {look}, then: run PLAN --resume --again {run.run_id}"
         return move(started, "node_lost", cause=cause, files=files_below(folder), ended_at=now())
 
     def _is_there(self, worker: str) -> bool:
@@ -196,7 +210,41 @@ class Cluster(Local):
         return [
             worker
             for worker, about in self.workers.items()
-            if worker not in self.stuck and wanted.keys() <= about["resources"].keys()
+            if worker not in self.stuck
+            and wanted.keys() <= about["resources"].keys()
+            and self._asked(worker) == __version__
+        ]
+
+    def _asked(self, worker: str) -> str:
+        """The version of the workbook that a worker runs from, or what it says instead; each is
+        asked once.
+        """
+        if worker not in self.about:
+            try:
+                self.about |= self.client.sync(
+                    self.client._run,
+                    about_worker,
+                    workers=[worker],
+                    on_error="return",
+                    callback_timeout=ANSWER_S,
+                )
+            except (OSError, TimeoutError) as error:
+                return f"no answer ({in_words(error)})"
+        about = self.about.get(worker)
+        return about[0] if isinstance(about, tuple) else f"no VRAM Casebook ({about!r})"
+
+    def _name(self, worker: str) -> str:
+        """A worker by the name that it was started with, and its address."""
+        name = self.workers[worker]["name"] if worker in self.workers else ""
+        return worker if name in ("", worker) else f"{name} ({worker})"
+
+    def _refused(self) -> list[str]:
+        """The workers of another version, in words."""
+        versions = {worker: self._asked(worker) for worker in self.workers}
+        return [
+            f"worker {self._name(worker)} is of {version}, expected {__version__}"
+            for worker, version in versions.items()
+            if version != __version__
         ]
 
     def _borrow(self, wanted: dict[str, float]) -> str:

@@ -41,11 +41,14 @@ class Plain:
         self.runs: list[Run] = []
         self.going: dict[int, Going] = {}
 
-    def started(self, folder: Path, runs: Sequence[Run]) -> None:
+    def started(self, folder: Path, runs: Sequence[Run], carried: str = "") -> None:
+        """``carried`` says who carries the runs out, where that is not this machine alone."""
         self.runs = list(runs)
         before = sum(run.state not in ("planned", "started") for run in runs)
         ended = f", {before} of them ended before" if before else ""
         self._print(f"{len(runs)} run{'s' if len(runs) != 1 else ''} into {folder}{ended}")
+        if carried:
+            self._print(carried)
 
     def run_started(self, number: int, run: Run) -> None:
         self.going[number] = Going(run)

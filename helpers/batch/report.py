@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -190,6 +191,7 @@ def _page(report: Report, up: str = "") -> str:
         notebooks=titles(sections),
         unreadable=report.unreadable,
         counts=counted(section.run for section in sections),
+        nodes=_by_node(sections),
         troubles=kinds[:MOST_TROUBLES],
         more_troubles=len(kinds) - MOST_TROUBLES,
         most_alike=MOST_ALIKE,
@@ -205,6 +207,12 @@ def _spoken(answer: BoxAnswer) -> str:
         return answer.obstacle
     says = [row.says for row in (*verdict.evidence, *verdict.against)]
     return " ".join([verdict.headline, verdict.summary, verdict.error, *says])
+
+
+def _by_node(sections: list[Section]) -> list[str]:
+    """How many runs each machine carried out, where it was more than one."""
+    counts = Counter(section.run.node for section in sections if section.run.node)
+    return [f"{node} ({count})" for node, count in counts.most_common()] if len(counts) > 1 else []
 
 
 def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class _Supervisor:
         self.began = time.monotonic()
 
     def carry_out(self, capture: Capture | None) -> BatchResult:
-        self.progress.started(self.journal.folder, tuple(self.journal.runs))
+        self.progress.started(self.journal.folder, tuple(self.journal.runs), self.carrier.carried())
         try:
             self._capture(capture)
             while self.waiting or self.going:
