@@ -461,7 +461,7 @@ def test_memory_that_another_program_takes_closes_live_runs_while_it_is_short_an
         tmp_path, NIGHT, "order: as written\ngates: {settle_s: 0.3, host_free_bytes: 2147483648}"
     )
     # A browser takes 56 of 64 GiB: nobody is closed. Another program takes more, too long for the third run.
-    looks = Host(64, 8, 8, 8, 8, *[1] * 8, 40)
+    looks = Host(64, 8, 8, 8, 8, *[1] * 5, 40)
     result = go(path, capture=capture, measure=looks)
     assert states(result) == ["answered", "answered", "skipped", *["answered"] * 4]
     why = "host memory is short: 1.00 GiB available, expected at least 2.00 GiB"

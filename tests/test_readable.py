@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_930,
-    "batch": 31_770,
+    "batch": 32_150,
     "commands": 13_210,
     "face": 6_110,
     "fits": 17_590,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 34_510,
     "trials": 32_820,
     "vpoc": 16_130,
-    "TOTAL": 396_600,
+    "TOTAL": 396_980,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
