@@ -118,7 +118,7 @@ def test_a_commit_is_checked_out_beside_the_work_tree_and_goes(tmp_path, monkeyp
         assert len(name) >= 7 and folder.is_dir()
     assert not folder.exists()
     assert commits.git("worktree", "list", cwd=tmp_path)[1:] == []
-    with pytest.raises(commits.CommitError, match="git rev-parse: .*expected a commit"):
+    with pytest.raises(commits.CommitError, match=f"no-such is no commit of {tmp_path}"):
         with commits.checked_out("no-such", tmp_path / "outputs"):
             pass
 

@@ -38,7 +38,11 @@ def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
     ``outputs`` that goes at the end.
     """
     top = Path(git("rev-parse", "--show-toplevel")[0])
-    commit = git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
+    try:
+        commit = git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
+    except CommitError:
+        expected = "expected a branch, a tag or a hash of it"
+        raise CommitError(f"{ref} is no commit of {top}; {expected}") from None
     tree = (outputs / f"commit-{commit}-{os.getpid()}").absolute()
     git("worktree", "add", "--detach", str(tree), commit)
     try:
