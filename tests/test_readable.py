@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 80_930,
+    "allocator": 80_980,
     "batch": 32_150,
     "commands": 13_210,
     "face": 6_110,
@@ -22,10 +22,10 @@ MOST_TOKENS = {
     "rehearse": 18_040,
     "settings": 11_860,
     "share": 11_380,
-    "tell": 34_510,
+    "tell": 34_530,
     "trials": 32_820,
     "vpoc": 16_130,
-    "TOTAL": 397_000,
+    "TOTAL": 397_060,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

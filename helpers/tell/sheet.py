@@ -330,9 +330,14 @@ def drawn(draw: Callable[[Figure], None], height: float, layout: Any = "constrai
     return figure
 
 
+def width_of(axes: Axes) -> float:
+    """How wide the figure of axes is, in inches."""
+    return float(axes.figure.bbox.width / axes.figure.dpi)
+
+
 def titled(axes: Axes, title: str) -> None:
     """The title of axes, in the one place and size that all have; a long one in several lines."""
-    width = axes.figure.bbox.width / axes.figure.dpi
+    width = width_of(axes)
     lines = []
     for part in title.splitlines():
         lines += wrap(part, width * 0.8, BODY)

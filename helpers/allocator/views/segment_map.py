@@ -181,6 +181,7 @@ def _draw_map(blocks: _Blocks, head: str, figure: Figure) -> None:
             facecolor=look.face,
             edgecolor=INK if look.hatch else "none",
             hatch=look.hatch or None,
+            hatchcolor=INK,
             label=_kind_words(blocks, number),
         )
         patches.append(axes.add_patch(patch))

@@ -32,8 +32,8 @@ from helpers.tell.resources import words as wording
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
-POINTS = 1200
-"""Points of a curve that are drawn."""
+POINTS = 100
+"""Points of a curve that are drawn on each inch."""
 SAMPLES = 30
 """How often stranded bytes are measured over the run."""
 LEAGUE_ROWS = 14
@@ -191,12 +191,14 @@ def _draw_run(axes: Axes, seen: View) -> None:
         if at is None:
             at = np.arange(len(curve.values))
         # Peaks matter more than shape: each drawn point is the highest of those it stands for.
-        step = max(1, len(at) // POINTS)
+        points = round(sheet.width_of(axes) * POINTS)
+        step = max(1, len(at) // points)
         end = len(at) // step * step
         tops = curve.values[:end].reshape(-1, step).max(axis=1) / GIB
         colour = PALETTE[curve.look].face
         if curve.look == "in use":
-            axes.fill_between(at[:end:step], tops, label=curve.words, color=colour, linewidth=0)
+            outline = [at[0], *at[:end:step], at[end - step]]
+            axes.fill(outline, [0, *tops, 0], label=curve.words, color=colour, linewidth=0)
         else:
             style = "-." if curve.look == "stranded" else "-"
             axes.plot(at[:end:step], tops, label=curve.words, color=colour, linestyle=style)

@@ -208,7 +208,7 @@
       const ratio = devicePixelRatio, wide = Math.round(canvas.clientWidth * ratio), high = plot.high * ratio;
       if (!wide) return;
       Object.assign(canvas, {width: wide, height: high});
-      const inks = inksOf(data.looks, getComputedStyle(figure).color), pen = canvas.getContext('2d');
+      const inks = inksOf(data.looks, getComputedStyle(canvas).color), pen = canvas.getContext('2d');
       pen.lineWidth = 1.5 * ratio;
       plot.paint(pen, view, wide, Math.round(high), inks, picked);
       scale.textContent = plot.scale(view);
@@ -228,7 +228,7 @@
       const frames = numbers(data.stacks[stack]).map((frame) => data.frames[frame]);
       const own = frames[Math.max(data.own[stack], 0)] || '', [where, what] = plot.words(picked);
       const head = made('p'), list = made('ol', {tabIndex: 0, ariaLabel: 'Its stack, the innermost frame first'});
-      head.append(made('b', {textContent: what}), own && ', by ', made('code', {textContent: own}));
+      head.append(made('b', {textContent: what}), ...own ? [', by ', made('code', {textContent: own})] : []);
       list.append(...frames.map((frame) => made('li', {textContent: frame})));
       readout.replaceChildren(head, ...frames.length ? [list] : [], made('p', {textContent: where}));
       canvas.setAttribute('aria-valuenow', picked.at);
