@@ -76,7 +76,7 @@ ROCM = "__version__ = '2.9.1+rocm6.4'\ncuda: Optional[str] = None\nhip: Optional
 )
 def test_a_program_that_cannot_be_recorded_is_not_run(version, says, folder, tmp_path, monkeypatch):
     python_with(monkeypatch, tmp_path, version)
-    monkeypatch.setattr(user_program, "DEVICES", {"CUDA": ("/no/such",), "ROCm": ("/no/such",)})
+    monkeypatch.setattr(user_program, "DEVICES", ["/no/such"])
     done = verb(
         "record", "--out", "run.pickle", "--", "python", "train.py", "--token", "hf_" + "x" * 34
     )
@@ -92,7 +92,7 @@ def test_a_gpu_that_is_there_and_a_hang_on_the_cpu_are_recorded(folder, tmp_path
     assert done.code == 0 and Path("ran").exists(), done.err
     Path("ran").unlink()
     (tmp_path / "shims/torch/version.py").write_text(CUDA)
-    monkeypatch.setattr(user_program, "DEVICES", {"CUDA": (str(folder),)})
+    monkeypatch.setattr(user_program, "DEVICES", [str(folder)])
     done = verb("record", "--out", "b.pickle", "--", "python", "train.py")
     assert done.code == 0 and Path("ran").exists(), done.err
     assert done.err.count("loaded the recorder") == 1

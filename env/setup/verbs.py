@@ -202,6 +202,7 @@ def programs() -> dict[str, Verb]:
 
 
 WHEELS = "downloads every package to wheelhouse/, for a box without a network"
+SET_UP = "sets up .venv with the command casebook, and says which torch is used"
 PYZ = "packs capture and diagnose into one file for Python 3.8 or newer"
 VERBS: dict[str, Verb] = {
     "help": Verb("this list", help_text, takes_arguments=False),
@@ -211,7 +212,7 @@ VERBS: dict[str, Verb] = {
     "check": Verb(
         "ruff, mypy, layers, docs", check, ("base", "torch", "test"), takes_arguments=False
     ),
-    "setup": Verb("sets up .venv and says which torch is used", set_up, ("base", "torch"), False),
+    "setup": Verb(SET_UP, set_up, ("base", "torch"), False),
     "wheelhouse": Verb(WHEELS, offline.wheelhouse, takes_arguments=False),
     "capture.pyz": Verb(PYZ, offline.capture_pyz, takes_arguments=False),
 }

@@ -22,11 +22,11 @@ TAKE_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 """Options of Python with a word of their own behind them."""
 NO_SCRIPT = re.compile(r"-|-[a-zA-Z]*[cm].*")
 """Options of Python with which it runs a module, a text or its input."""
-DEVICES = {
-    "CUDA": ("/dev/nvidia*", "/dev/nvhost*", "/dev/nvgpu*", "/dev/nvmap", "/dev/dxg"),
-    "ROCm": ("/dev/kfd", "/dev/dxg"),
-}
-"""The device nodes through which a build of torch reaches a GPU: discrete, of a Jetson, of WSL."""
+DEVICES = "/dev/nvidia* /dev/kfd /dev/dxg /dev/nvhost* /dev/nvgpu* /dev/nvmap".split()
+"""The device nodes through which torch reaches a GPU: NVIDIA, AMD, WSL, and those of a Jetson.
+
+A build for one vendor may run on the other's card (ZLUDA), so any of them counts.
+"""
 
 
 class CannotRunError(ValueError):
@@ -97,12 +97,11 @@ def _why_no_gpu(origin: str) -> str:
     version = stated.get("__version__", "")
     if not version:
         return ""
-    build = "CUDA" if "cuda" in stated else "ROCm" if "hip" in stated else ""
-    if not build:
+    if "cuda" not in stated and "hip" not in stated:
         return f"torch {version}, a build for the CPU"
-    if any(glob.glob(node) for node in DEVICES[build]):
+    if any(glob.glob(node) for node in DEVICES):
         return ""
-    return f"torch {version}, which finds no GPU here (no {DEVICES[build][0]})"
+    return f"torch {version}, which finds no GPU here (no /dev/nvidia* and no /dev/kfd)"
 
 
 def callers_python() -> str:
