@@ -63,7 +63,7 @@ def test_each_row_is_of_a_failure_and_its_gaps_are_numbers_or_what_speaks_for_it
         ("cuda-24gb-tuning", "This process holds 22.88 GiB of the card's 23.56 GiB"),
         (
             "rx7900xt-container",
-            "cannot be seen from here use 19.98 GiB and 19.75 GiB on separate GPUs",
+            "Something outside this container (docker) uses 19.98 GiB and 19.75 GiB of its GPUs",
         ),
     ],
 )

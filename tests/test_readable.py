@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_980,
-    "batch": 32_150,
+    "batch": 32_160,
     "commands": 13_210,
     "face": 6_110,
     "fits": 17_590,
@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "rehearse": 18_040,
     "settings": 11_860,
     "share": 11_380,
-    "tell": 34_530,
+    "tell": 34_540,
     "trials": 32_820,
     "vpoc": 16_130,
     "TOTAL": 397_060,

@@ -514,9 +514,7 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
     assert text.count("line 2") == 1 and "the log: look" in text and "still possible" not in text
 
 
-@pytest.mark.parametrize(
-    "mark", ["(from the write-up of this recorded box)", "(stated, not measured)"]
-)
+@pytest.mark.parametrize("mark", ["(from the write-up)", "(stated, not measured)"])
 def test_of_long_words_the_card_may_cut_the_end_and_never_that_no_machine_printed_them(mark):
     long = Evidence(id="e", reading=seen(1, "bytes", "x"), says=f"{'word ' * 60}{mark}")
     html = verdict_html(verdict("user-leak", evidence=[long]))

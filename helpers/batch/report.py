@@ -242,7 +242,7 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
         "Boots": [run.boot_id for run in runs],
         "Started": [start],
         "Ended": [max((run.ended_at for run in runs), default="")],
-        "Notebooks": [run.notebook for run in runs],
+        "Notebooks": [run.notebook for run in runs if len(answers) > 1],
         "Code and outputs": ["notebook.ipynb in the folder of each run"],
     }
     return {

@@ -78,7 +78,7 @@ def _tables(evidence: CaseEvidence) -> list[object]:
 
     shown: list[object] = []
     if evidence.messages:
-        shown += [message.message_table(evidence), message.sums(evidence)]
+        shown.append(message.message_table(evidence))
     if evidence.bundle is not None:
         cards = gpus(evidence.bundle)
         shown += [

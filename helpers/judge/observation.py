@@ -22,7 +22,7 @@ NAMES = {
     "busy": "device-busy",
 }
 HOSTED = ("refused", "no-room-at-start", "workspace", "collective", "driver-refused")
-WRITTEN_UP = " (from the write-up of this recorded box)"
+WRITTEN_UP = " (from the write-up)"
 """What is said of a reading that no machine printed: the box's story gave it."""
 SILENT = ("sizes", "note", "footer")
 

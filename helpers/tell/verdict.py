@@ -51,10 +51,10 @@ def label(verdict: Verdict) -> str:
 
 def summary(verdict: Verdict) -> str:
     """The summary without the title that it may begin with: the headline has said that."""
-    return _after_title(verdict, verdict.summary)
+    return after_title(verdict, verdict.summary)
 
 
-def _after_title(verdict: Verdict, text: str) -> str:
+def after_title(verdict: Verdict, text: str) -> str:
     """A text without the title that it may begin with, where more follows."""
     title = _flat(verdict.title).rstrip(".") + ". "
     text = _flat(text)
@@ -156,7 +156,7 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
         lines += wrapped(summary(verdict), columns=SCREEN)
     quotes = {verdict.error}
     for row in reasons:
-        lines += _reason(row, _after_title(verdict, row.says), quotes)
+        lines += _reason(row, after_title(verdict, row.says), quotes)
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
