@@ -176,7 +176,7 @@ def test_a_lost_worker_costs_its_own_run_and_the_others_go_on(tmp_path):
         cause = killed.result().cause
         assert "its connection ended" in cause and f"on {node()} was lost" in cause
         assert cause.startswith(("worker killed (", "worker well ("))
-        assert cause.endswith("then: run PLAN --resume --again 000-kills")
+        assert cause.endswith("then: casebook run PLAN --resume --again 000-kills")
         assert killed.result().strikes == 1 and batch.record("000-kills") == killed.result()
         later = [batch.submit(f"01{number}-on") for number in range(3)]
         assert {run.result(60).state for run in later} == {"answered"}

@@ -78,7 +78,7 @@ def test_a_kernel_killed_in_the_third_trial_goes_on_with_it_and_makes_no_finishe
     assert first[:2] == ["bound", "shown"] and len(first) == 5
     run = go(path, run_one, resume=batch).runs[0]
     assert (run.state, run.attempt) == ("answered", 2)
-    assert run.notes == ["went on where attempt 1 stopped; 1 cells keep its outputs"]
+    assert run.notes == ["went on where attempt 1 stopped; outputs of cells kept: 1"]
     again = lines(log)[5:]
     assert again[0] == "bound" and "shown" not in again, "a cell that only shows is not repeated"
     trials = [line for line in lines(log) if line.startswith("trial")]

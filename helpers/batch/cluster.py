@@ -186,7 +186,7 @@ class Cluster(Local):
         task.cancel(force=True)
         cause = f"worker {name} on {node} was lost: its connection ended"
         look = f"look at {node}'s kernel log, start the worker again"
-        cause += f"; {look}, then: run PLAN --resume --again {run.run_id}"
+        cause += f"; {look}, then: casebook run PLAN --resume --again {run.run_id}"
         return move(started, "node_lost", cause=cause, files=files_below(folder), ended_at=now())
 
     def _is_there(self, worker: str) -> bool:

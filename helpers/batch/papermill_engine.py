@@ -327,7 +327,7 @@ class CasebookClient(PapermillNotebookClient):
         except NotebookError as error:
             self.run.notes.append(f"begun anew: its earlier notebook cannot be read: {error}")
             return {}
-        kept = f"; {len(outputs)} cells keep its outputs" if outputs else ""
+        kept = f"; outputs of cells kept: {len(outputs)}" if outputs else ""
         self.run.notes.append(f"went on where attempt {earlier.name} stopped{kept}")
         return outputs
 

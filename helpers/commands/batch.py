@@ -29,9 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     from helpers.batch.progress import Plain
     from helpers.batch.record import read_batch
     from helpers.batch.report import write_index
+    from helpers.batch.resumption import NEVER_RAN
     from helpers.batch.status import status_json, status_text
     from helpers.batch.stop import Stop
     from helpers.batch.supervisor import run_plan
+    from helpers.ground.shell import line
 
     plan = _plan(arguments.plan)
     stop = Stop()
@@ -65,7 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         advice = f"make room, then: casebook report {result.folder}"
         page = f"no page: {error.strerror}; {advice}"
     state = {**status_json(view), "unrecorded": list(result.unrecorded), "page": page}
-    lines = (f"  {line}" for line in result.unrecorded)
+    lines = [f"  {why}" for why in result.unrecorded]
+    left = sum(run.stopped_by in NEVER_RAN for run in view.runs)
+    if left:
+        words = ["casebook", "run", arguments.plan, "--resume", str(result.folder)]
+        words += ["--box", arguments.box] if arguments.box else []
+        lines.append(f"Runs left: {left}. Go on: {line(words)}")
     say(arguments, state, status_text(view), *lines, f"Open: {page}")
     return result.exit_code
 
