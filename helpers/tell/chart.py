@@ -39,7 +39,7 @@ MOST_TEXTS = 3_000
 """Blocks of a chart, the largest, different stacks, frames of each, and different frames: a page of
 10,000 operations stays below 2 MB.
 """
-_COLUMN = re.compile(r"(?:-?\d{1,16}(?: -?\d{1,16})*)?")
+_COLUMN = re.compile(r"(?:-?\d{1,19}(?: -?\d{1,19})*)?")
 
 
 @dataclass(frozen=True)

@@ -243,6 +243,19 @@ def test_names_of_a_trace_are_text_and_never_act(browser, tmp_path):
     assert [url for url in browser.asked if not url.startswith(("file:", "data:", "about:"))] == []
 
 
+def test_where_blocks_are_left_out_the_sum_is_of_those_drawn_and_the_figure_says_so(
+    browser, tmp_path
+):
+    run = replace(SMALL, kind="timeline", title="Two blocks", length=9, start="0 4", until="9 6")
+    run = replace(run, state="0 1", reserved_at="0", reserved=str(40 << 20), left_out=3)
+    path = tmp_path / "page.html"
+    path.write_text(chart_pages.page(tmp_path, chart_pages.shown(run)))
+    looked_at(browser, path)
+    assert "30.00 MiB in use in the blocks drawn, 40.00 MiB reserved" in pressed(browser, 0, "+")
+    said = browser.js("document.querySelector('figcaption').innerText")
+    assert "the 3 smallest blocks" in said
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.skipif(not AXE.is_file(), reason="not run because axe-core-python is not installed")
 def test_axe_finds_nothing_on_a_figure(browser, page, scheme):

@@ -138,7 +138,7 @@
       },
       words: ({at, block}) => {
         const reserved = data.reserved[placeOf(data.reserved_at, at)] ?? 0;
-        const where = `Operation ${count(at)} of ${count(length)}: ${size(total[at])} in use, ${size(reserved)} reserved.`;
+        const where = `Operation ${count(at)} of ${count(length)}: ${size(total[at])} in use${data.left_out ? ' in the blocks drawn' : ''}, ${size(reserved)} reserved.`;
         if (block === null) return [where, ''];
         const end = until[block] < length ? `freed at operation ${count(until[block])}` : 'never freed';
         return [where, `${size(sizes[block])}, allocated at operation ${count(start[block])}, ${end}`];
