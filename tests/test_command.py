@@ -67,6 +67,11 @@ def test_where_no_folder_of_the_path_is_the_users_an_alias_is_named(checkout):
     assert shlex.split(said)[-1] == f"casebook={shlex.quote(command(checkout))}"
 
 
+def test_the_first_use_of_another_verb_says_it_too(tmp_path):
+    done = lay(tmp_path).start("diagnose")
+    assert done.returncode == 0 and "to call casebook in any folder: " in done.stderr
+
+
 def test_a_checkout_that_was_moved_names_the_way_out(checkout, tmp_path):
     moved = tmp_path / "moved"
     moved.write_text((checkout.venv / "bin" / "casebook").read_text().replace("check", "gone"))
