@@ -301,7 +301,7 @@ def test_the_verdict_of_a_servers_failure_ends_in_fits_and_a_trainings_does_not(
     path = tmp_path / "error.txt"
     path.write_text(text)
     step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
-    assert (f"helpers fits {path}" in step["command"]) is fits
+    assert (f" fits {path}" in step["command"]) is fits
 
 
 SERVERS = [
@@ -317,4 +317,45 @@ def test_every_failure_of_a_server_ends_in_what_would_have_fitted(one, tmp_path)
     path = tmp_path / "error.txt"
     path.write_text(one["example"])
     step = json.loads(verb("diagnose", "--message", path, "--json").out)["next_step"]
-    assert f"helpers fits {path}" in step["command"], step
+    assert f" fits {path}" in step["command"], step
+
+
+POOL = """[2026-02-01 10:00:00] server_args=ServerArgs(model_path='/m', context_length=None, mem_fraction_static=0.8, tp_size=2)
+[2026-02-01 10:00:05 TP0] Load weight begin. avail mem=40.00 GB
+[2026-02-01 10:00:05 TP1] Load weight begin. avail mem=40.00 GB
+[2026-02-01 10:00:09 TP0] Load weight end. type=LlamaForCausalLM, dtype=torch.bfloat16, avail mem=20.00 GB, mem usage=20.00 GB.
+[2026-02-01 10:00:09 TP1] Load weight end. type=LlamaForCausalLM, dtype=torch.bfloat16, avail mem=20.00 GB, mem usage=20.00 GB.
+[2026-02-01 10:00:10 TP0] KV Cache is allocated. #tokens: 98304, K size: 6.00 GB, V size: 6.00 GB
+[2026-02-01 10:00:10 TP1] KV Cache is allocated. #tokens: 98304, K size: 6.00 GB, V size: 6.00 GB
+[2026-02-01 10:00:20 TP0] Capture cuda graph end. Time elapsed: 8.00 s. mem usage=1.50 GB. avail mem=2.00 GB.
+[2026-02-01 10:00:21 TP0] max_total_num_tokens=98304, chunked_prefill_size=8192, context_len=262144
+"""
+
+
+def test_the_pool_of_sglang_is_that_of_one_card_however_many_ranks_are_pasted(tmp_path):
+    path = tmp_path / "sglang.log"
+    path.write_text(POOL)
+    answer = of(path)
+    assert answer["ran"] is True and answer["fits"] is False, "a request of 262,144 is too long"
+    assert row(answer, "kv")["bytes"] == 12 * GIB and row(answer, "graphs")["bytes"] == 1.5 * GIB
+    assert answer["solved"]["tokens"] == answer["solved"]["context"] == 98304
+    assert answer["contexts"]["token_bytes"] == 12 * GIB // 98305
+    assert "16,384 tokens more" in " ".join(answer["notes"])
+    path.write_text("\n".join(line for line in POOL.splitlines() if "TP1" not in line))
+    alone = of(path)
+    assert alone["rows"] == answer["rows"] and alone["solved"] == answer["solved"]
+    shown = " ".join(verb("fits", path).out.split())
+    assert shown.startswith(
+        "The server runs, but a request of 262,144 tokens does not fit: its pool holds 98,304"
+    )
+    path.write_text(POOL.replace("context_len=262144", "context_len=65536"))
+    assert of(path)["fits"] is True
+
+
+def test_a_server_that_starts_anew_forgets_what_it_was_given_before(tmp_path):
+    path = tmp_path / "sglang.log"
+    path.write_text(POOL.replace("mem_fraction_static=0.8,", "mem_fraction_static=0.5,") + POOL)
+    assert row(of(path), "reserve")["high_bytes"] is None
+    once = tmp_path / "once.log"
+    once.write_text(POOL)
+    assert of(path)["rows"] == of(once)["rows"]

@@ -29,7 +29,7 @@ def fits(arguments: argparse.Namespace) -> int:
 
     [what]: a model (config.json, a safetensors header or index, a GGUF file, a folder) or a server's log
     --inputs FILE: program, version, architecture and inputs as JSON, in place of it
-    --gpu NAME: the card, such as 4090; `rehearse --gpu list` names all
+    --gpu NAME: the card, such as 4090; `--gpu list` names all
     --capacity SIZE: its memory, such as 20GiB
     --box B: the GPUs of that box or bundle, and what others hold on them
     --held SIZE: what others hold, such as 2GiB
@@ -39,14 +39,21 @@ def fits(arguments: argparse.Namespace) -> int:
     --kv TYPE: type of the cache, such as q8_0 or fp8
     --utilisation F <float>: the share that vLLM or SGLang may take
     --tp N <int>: cards that share each layer
-    --server NAME: llama.cpp, ollama, vllm, sglang (default: by the model's file)
+    --server NAME: llama.cpp, ollama, vllm, sglang, transformers (default: by the model's file)
     --release VERSION: its release or month, such as 0.21 or 2025-11
+    --wide: where each figure comes from
     Example: fits model.gguf --gpu 4090 --context 32768
     """
-    from helpers.fits.view import as_text
+    from dataclasses import asdict
 
+    from helpers.fits.view import as_text
+    from helpers.rehearse.view import cards_table
+
+    if arguments.gpu == "list":
+        print(cards_table(arguments.wide).text(0))
+        return 0
     answer = answer_for(arguments)
-    return say(arguments, vars(answer), as_text(answer))
+    return say(arguments, asdict(answer), as_text(answer, arguments.wide))
 
 
 def answer_for(arguments: argparse.Namespace) -> Answer:
@@ -57,6 +64,7 @@ def answer_for(arguments: argparse.Namespace) -> Answer:
     if bool(arguments.what) == bool(arguments.inputs):
         raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
     given = _read(arguments)
+    given.assumed = bool(given.path) and not arguments.server
     given.program = arguments.server or given.program
     given.version = arguments.release or given.version
     alike = 0
@@ -97,6 +105,7 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
         inputs.update(card_total_bytes=card.total_bytes, ceiling_words=arguments.gpu and card.name)
     if arguments.held:
         inputs["others_bytes"] = parse_size(arguments.held)
+        inputs.pop("held_words", None)
     for name, option in OPTIONS.items():
         inputs[name] = getattr(arguments, option)
     kept = {name: value for name, value in inputs.items() if value not in (None, "")}

@@ -53,9 +53,20 @@ class Fit(Result):
         return self.answer.solved["context"]
 
     @property
+    def start(self) -> str:
+        """The line that starts the server so, to paste; empty where the model does not fit."""
+        return "\n".join(self.answer.start)
+
+    @property
+    def ways(self) -> Shown:
+        """What would work where the model or the context does not fit, the smallest change first."""
+        return view.ways_table(self.answer)
+
+    @property
     def words(self) -> str:
-        """What is solved for, in the steps in which the server rounds, and what is to be said."""
-        return "\n".join([*view.solved_lines(self.answer), *self.answer.notes])
+        """The server, what is solved for, in the steps in which it rounds, and what is to be said."""
+        lines = [view.server_line(self.answer), *view.solved_lines(self.answer)]
+        return "\n".join([*lines, *self.answer.notes])
 
     def at(self, **inputs: Any) -> Fit:
         """The same with other inputs, such as ``n_ctx``, ``n_parallel`` or ``kv_type``."""
@@ -101,8 +112,8 @@ def what_fits(
     """What a server needs of a model, against the cards of a box or a card by its name.
 
     ``model`` is a file or folder, or a name from env/models; ``gpu`` a name such as ``4090`` or
-    ``capacity`` its memory such as ``20GiB``, in place of the box; ``context`` tokens (0: the
-    model's own longest) over all ``slots`` of llama.cpp and ollama; ``kv`` the type of the cache.
+    ``capacity`` its memory such as ``20GiB``, in place of the box; ``context`` tokens (0: none
+    is asked for) over all ``slots`` of llama.cpp and ollama; ``kv`` the type of the cache.
     Without a GPU only the need is told. Raises ValueError or OSError in one line.
     """
     recorded = MODELS / model
@@ -117,4 +128,5 @@ def what_fits(
         # vLLM and SGLang take the same of each card: the freest one counts.
         alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0
         inputs.update(cards_of(as_box(box).facts, alike))
-    return Fit(replace(given, program=program, version=release, inputs=inputs))
+    assumed = not server
+    return Fit(replace(given, program=program, version=release, inputs=inputs, assumed=assumed))

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from helpers.fits import rules  # noqa: F401 -- the sheet's rules
+from helpers.fits.contexts import Contexts, contexts_of
 from helpers.fits.servers import table
 from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, RULES, Given, Sheet, checked
 from helpers.fits.solving import UNKNOWNS, solved
+from helpers.fits.start import start_lines
+from helpers.fits.ways import Way, ways_that_work
 
 SHOWN_SOURCES = {
     "weights": ("model_bytes", "weights"),
@@ -36,6 +39,8 @@ PARTS = {
     "reserve": "reserve",
 }
 """The rows of an answer, and the figure that each shows."""
+LAYERED = ("weights", "kv_bytes", "state_bytes")
+"""Figures of which a part stays with the host where layers do."""
 ASKS = ("spare", "weights", "need_bytes", "compute", "ceiling")
 """Figures of which an answer says what they lack."""
 CACHE = (
@@ -56,18 +61,27 @@ CACHE = (
 @dataclass
 class Answer:
     """What fits: the rows (bytes as they are likely, the least and most they may be, None where
-    nothing says so; source), their ceiling, yes, no or None, what each open unknown may be,
-    what is missing to say more, and which weights are not there (``incomplete``), so that the
-    sum is the least. Its fields are its JSON.
+    nothing says so; source) and their ``total``, their ceiling, yes, no or None, the contexts, what
+    each open unknown may be, what is missing to say more, and which weights are not there
+    (``incomplete``), so that the sum is the least.
+
+    ``assumed``: nobody named the server. ``ran``: how a log ended. ``start``: lines to paste;
+    ``ways``: what would work where the model or the context does not fit. Its fields are its JSON.
     """
 
     program: str
+    assumed: bool
     rows: list[dict[str, Any]]
+    total: dict[str, int | None]
     ceiling_bytes: int | None
     ceiling_source: str
     fits: bool | None
+    ran: bool | None
     spare_bytes: int | None
+    contexts: Contexts
     solved: dict[str, Any]
+    start: list[str]
+    ways: list[Way]
     missing: list[str]
     cache: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -79,17 +93,23 @@ def answer(given: Given) -> Answer:
     is computed. Raises ValueError.
     """
     inputs = checked(given.inputs)
-    sheets = {end: Sheet(given.program, given.version, inputs, given.tags, end=end) for end in ENDS}
+    contexts = contexts_of(_sheets(given, inputs))
+    if contexts.asked is None and contexts.served is not None:
+        inputs = {**inputs, "n_ctx": contexts.served}
+    sheets = _sheets(given, inputs)
     sheet = sheets[LIKELY]
-    rows = [
-        _row(sheets, part, figure)
+    parts = {
+        part: figure
         for part, figure in PARTS.items()
         if part != "vision" or sheet.given("projector_weights_bytes")
-    ]
+    }
+    rows = [_row(sheets, part, figure) for part, figure in parts.items()]
     spare = {end: sheets[end].value("spare") for end in ENDS}
     ceiling = sheet.value("ceiling")
     verdict = given.fits
-    if verdict is None:
+    if verdict is None and contexts.asked is None and contexts.longest is not None:
+        verdict = contexts.holds_a_model
+    elif verdict is None:
         verdict = _verdict(spare, ceiling, sheets[LOW])
     if given.incomplete and verdict:
         verdict = None
@@ -106,19 +126,54 @@ def answer(given: Given) -> Answer:
     if not source and ceiling is not None:
         source = sheet.sources.get("ceiling", "")
     printed = {name: size for name, size in given.printed.items() if name in UNKNOWNS}
+    figures = {**solved(sheet), "context": contexts.longest, **printed}
+    start: list[str] = []
+    ways: list[Way] = []
+    if given.ran is None and not printed:
+        start = start_lines(given.path, sheet, contexts)
+        ways = ways_that_work(sheet, contexts)
     return Answer(
         program=given.program,
+        assumed=given.assumed,
         rows=rows,
+        total=_total(sheets, list(parts.values())),
         ceiling_bytes=None if ceiling is None else int(ceiling),
         ceiling_source=source,
         fits=verdict,
+        ran=given.ran,
         spare_bytes=None if spare[LIKELY] is None else int(spare[LIKELY]),
-        solved={**solved(sheet), **printed},
+        contexts=contexts,
+        solved=figures,
+        start=start,
+        ways=ways,
         missing=missing,
         cache={name: sheet.value(name) for name in CACHE},
-        notes=[*given.notes, *_unread(inputs)],
+        notes=[*given.notes, *filter(None, [inputs.get("held_words")]), *_unread(inputs)],
         incomplete=given.incomplete,
     )
+
+
+def _sheets(given: Given, inputs: dict[str, Any]) -> dict[str, Sheet]:
+    return {end: Sheet(given.program, given.version, inputs, given.tags, end=end) for end in ENDS}
+
+
+def _total(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, int | None]:
+    """The sum of the rows, None where one of them is not known, and the least and the most of its
+    ends; layers that stay with the host are not in it.
+    """
+    totals: dict[str, int | None] = {}
+    for end, sheet in sheets.items():
+        share = sheet.value("share_on_gpu") or 1
+        sizes = [sheet.value(figure) for figure in figures]
+        totals[end] = None
+        if None not in sizes:
+            parts = zip(figures, sizes, strict=True)
+            totals[end] = sum(
+                int(max(0, size) * (share if figure in LAYERED else 1)) for figure, size in parts
+            )
+    known = [total for total in totals.values() if total is not None]
+    high = None if totals[HIGH] is None else max(known)
+    return {"bytes": totals[LIKELY], "low_bytes": min(known, default=None), "high_bytes": high}
 
 
 def _verdict(spare: Mapping[str, Any], ceiling: Any, least: Sheet) -> bool | None:

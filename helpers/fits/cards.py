@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from helpers.ground.units import show_bytes
 from helpers.judge.ceilings import Stack, ceilings
+from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 from helpers.look.parts import UNIFIED
 
+FAILURES = ("refused", "refused-by-limit")
+
 
 class Room(NamedTuple):
-    """What one GPU can give, what others hold of it now, and the limit that says so."""
+    """What one GPU can give, what is in use of it now, what of that the failed process held, and the
+    limit that says so.
+    """
 
     bytes: int
-    held_bytes: int
+    used_bytes: int
+    failed_bytes: int
     words: str
+
+    @property
+    def held_bytes(self) -> int:
+        """What others than the failed process hold, which is gone when it is started again."""
+        return max(0, self.used_bytes - self.failed_bytes)
 
 
 def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     """What each GPU of a box can give, by the judgement that ``ttm`` makes, and what others
-    hold of it now, as inputs.
+    hold of it now, as inputs; a process that failed there, by the error it left, is not counted
+    among them. ``held_words`` says both figures.
 
     ``alike``: for a server that takes the same of so many cards, the freest of them and what is
     held of the fullest of those. Raises ValueError where no GPU memory was seen.
@@ -29,21 +42,50 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     if any(stack.kind in ("card", "other vendor") for stack in stacks):
         stacks = [stack for stack in stacks if stack.kind != "apu"]  # an APU beside it is idle
     by_pci = {gpu.pci: gpu for gpu in gpus(bundle)}
-    rooms = [_room(stack, by_pci[stack.pci]) for stack in stacks if stack.pci in by_pci]
+    failed = _failed_bytes(bundle)
+    rooms = [
+        _room(stack, by_pci[stack.pci], failed.get(number, 0))
+        for number, stack in enumerate(stacks)
+        if stack.pci in by_pci
+    ]
     rooms = [room for room in rooms if room.bytes]
     if not rooms:
         raise ValueError(f"{bundle.box}: seen no GPU memory; expected --gpu or --capacity")
     if alike:
         rooms = sorted(rooms, key=lambda room: room.held_bytes - room.bytes)[:alike]
     held = [room.held_bytes for room in rooms]
-    return {
+    inputs = {
         "card_total_bytes": [room.bytes for room in rooms],
         "others_bytes": max(held) if alike else sum(held),
         "ceiling_words": "; ".join(room.words for room in rooms),
     }
+    if any(room.failed_bytes for room in rooms):
+        inputs["held_words"] = _held_in_words(rooms)
+    return inputs
 
 
-def _room(stack: Stack, gpu: Gpu) -> Room:
+def _held_in_words(rooms: list[Room]) -> str:
+    """What is in use with the process that failed, and without it."""
+    used = sum(room.used_bytes for room in rooms)
+    failed = sum(min(room.used_bytes, room.failed_bytes) for room in rooms)
+    return (
+        f"In use at capture: {show_bytes(used)}, of which the process that failed held "
+        f"{show_bytes(failed)}. It is counted as gone; without it others hold "
+        f"{show_bytes(used - failed)}. To count it, give --held {show_bytes(used).replace(' ', '')}."
+    )
+
+
+def _failed_bytes(bundle: Bundle) -> dict[int, int]:
+    """What the process of the error that a box left held, by the number of its card."""
+    failed: dict[int, int] = {}
+    for message in evidence_from_bundle(bundle).messages:
+        if message.process and message.event in FAILURES:
+            number = message.device or 0
+            failed[number] = max(failed.get(number, 0), message.process.bytes)
+    return failed
+
+
+def _room(stack: Stack, gpu: Gpu, failed_bytes: int) -> Room:
     """What a GPU can give: the limit that binds, else its largest pool."""
     pools = [
         pool
@@ -62,4 +104,6 @@ def _room(stack: Stack, gpu: Gpu) -> Room:
     if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
         size = numbers.ram
         used = numbers.ram - numbers.available
-    return Room(size or 0, used, f"{stack.name or stack.pci}: {layer or 'RAM'}")
+    if failed_bytes > 1.02 * used:
+        failed_bytes = 0  # it was another card's, or is gone already
+    return Room(size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}")

@@ -20,6 +20,13 @@ def whole_number(value: Any) -> int | None:
     return None
 
 
+def part_of(value: Any) -> dict[str, Any]:
+    """A part of a header that should be an object, empty where it is none."""
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
 def named(
     keys: Mapping[str, Any], names: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> dict[str, Any]:

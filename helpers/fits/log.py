@@ -10,7 +10,7 @@ from typing import Any
 
 from helpers.fits.servers import table
 from helpers.fits.sheet import MOST, Given
-from helpers.ground.units import printed_size
+from helpers.ground.units import printed_size, show_bytes
 from helpers.look.messages import read_message
 
 LINE_CHARS = 4000
@@ -86,7 +86,11 @@ class LogReader:
         self.version = row.get("until", self.version)
         slot = Slot(row["key"], how, "printed" in row, row.get("at", 1), row["program"])
         values = self.slots.setdefault(slot, {})
-        device = groups[0] + self.draft_mark if how in ("each", "cards") else len(values)
+        device: Any = len(values)
+        if how in ("each", "cards"):
+            device = groups[0] + self.draft_mark
+        elif how == "rank":
+            device = (groups[0] if len(groups) > 1 else "", len(values))
         values[device] = _value(groups[-1], row)
 
     def gathered(self, printed: bool) -> dict[str, Any]:
@@ -98,6 +102,11 @@ class LogReader:
             figures = list(by_device.values())
             if slot.how in ("each", "add"):
                 values[slot.key] = sum(figures)
+            elif slot.how == "rank":
+                ranks = Counter[str]()
+                for (rank, _), size in by_device.items():
+                    ranks[rank] += size
+                values[slot.key] = max(ranks.values())
             elif slot.how in ("list", "cards"):
                 values[slot.key] = figures
             else:
@@ -124,6 +133,7 @@ def read_log(lines: Iterable[str]) -> Given:
         version=reader.version,
         printed=reader.gathered(printed=True),
         fits=reader.fits,
+        ran=reader.fits,
     )
     if log.printed.get("layers_on_gpu", MOST) < inputs.get("layers_model", 0):
         log.fits = False  # fewer than all run beside the card
@@ -133,7 +143,32 @@ def read_log(lines: Iterable[str]) -> Given:
         log.program = failures[-1].program
     if failures:
         _note_failure(log, failures[-1])
+    if log.program == "SGLang":
+        _note_pool(log)
     return log
+
+
+def _note_pool(log: Given) -> None:
+    """Add to a log of SGLang what its pool takes a token, and whether it holds what was asked for."""
+    inputs = log.inputs
+    halves = [inputs.pop(name, None) for name in ("k_printed", "v_printed")]
+    if None not in halves:
+        inputs["kv_printed"] = sum(halves)
+    tokens = log.printed.get("tokens")
+    if not tokens:
+        return
+    inputs["tokens_printed"] = tokens
+    asked = inputs.get("n_ctx")
+    log.printed["context"] = min(tokens, asked or tokens)
+    if log.ran and asked and asked > tokens:
+        log.fits = False
+    left = inputs.get("free_at_end")
+    if left and inputs.get("kv_printed"):
+        more = int(left * tokens / inputs["kv_printed"])
+        log.notes.append(
+            f"{show_bytes(left)} are free when it runs, and activations take of that: at most "
+            f"{more:,} tokens more, by a higher --mem-fraction-static."
+        )
 
 
 def _note_failure(log: Given, failure: Any) -> None:
@@ -141,6 +176,7 @@ def _note_failure(log: Given, failure: Any) -> None:
     capacity = failure.capacity.bytes if failure.capacity else None
     log.inputs = {"card_total_bytes": capacity, **log.inputs}
     log.fits = False
+    log.ran = False
     log.notes = [f"It ended in: {' '.join(failure.words.split())[:160]}"]
     advice = table("logs")["advice"].get(failure.row)
     if advice:

@@ -12,12 +12,15 @@ from typing import Any
 
 from helpers.fits.gguf import Gguf
 from helpers.fits.headers import Safetensors, json_file, start_of, wrong
-from helpers.fits.layers import layer_inputs, named, whole_number
+from helpers.fits.layers import layer_inputs, named, part_of, whole_number
+from helpers.fits.quantised import bits_of_config
 from helpers.fits.servers import table
 from helpers.fits.sheet import Given
 
 INDEX = "model.safetensors.index.json"
 PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.(?:gguf|safetensors)")
+PIPELINE = "model_index.json"
+VARIANT = ".fp16."
 SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
 
 
@@ -48,13 +51,39 @@ def read_record(path: Path) -> Given:
 
 def read_model(path: Path) -> Given:
     """A model by its own header. Raises ValueError in one line."""
+    if (path / PIPELINE).is_file():
+        return _pipeline(path)
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"), key=lambda file: "mmproj" in file.name)
         path = (*ggufs, path / "config.json")[0]
-    if start_of(path, 4) == b"GGUF":
-        return _gguf(path)
-    if path.suffix == ".safetensors":
-        return _hugging_face(path, {}, {}, [path])
+    is_gguf = start_of(path, 4) == b"GGUF"
+    if is_gguf:
+        model = _gguf(path)
+    elif path.suffix == ".safetensors":
+        model = _hugging_face(path, {}, {}, [path])
+    else:
+        model = _of_json(path)
+    model.path = str(path if is_gguf else path.parent)
+    return model
+
+
+def _pipeline(folder: Path) -> Given:
+    """A pipeline of diffusers: the weights of its parts, each in a folder of its own."""
+    sizes = []
+    for part in sorted(file.parent for file in folder.glob("*/config.json")):
+        files = sorted(part.glob("*.safetensors"))
+        plain = [file for file in files if VARIANT not in file.name]
+        sizes.append(sum(Safetensors(file).bytes for file in plain or files))
+    inputs = {"model_bytes": sum(sizes), "largest_part_bytes": max(sizes, default=0)}
+    model = Given("diffusers", inputs, path=str(folder))
+    if not sum(sizes):
+        model.missing.append("the weights of its parts, *.safetensors in a folder each")
+        model.inputs = {}
+    return model
+
+
+def _of_json(path: Path) -> Given:
+    """A model by its config, or by the index of its weights."""
     content = json_file(path)
     files = sorted(path.parent.glob("*.safetensors"))
     if "weight_map" in content:
@@ -76,7 +105,7 @@ def _hugging_face(
     else:
         lost = "config.json beside the weights: it names layers, heads and widths"
         model = Given("vLLM", {}, missing=[lost])
-    weights = whole_number(_part(index.get("metadata")).get("total_size"))
+    weights = whole_number(part_of(index.get("metadata")).get("total_size"))
     if not weights:
         headers = [Safetensors(file) for file in files]
         weights = sum(header.bytes for header in headers)
@@ -87,13 +116,6 @@ def _hugging_face(
     else:
         model.inputs["parameters_wide"] = 1
     return model
-
-
-def _part(value: Any) -> dict[str, Any]:
-    """A part of a header that should be an object, empty where it is none."""
-    if isinstance(value, dict):
-        return value
-    return {}
 
 
 def _headers_suffice(cut_off: str) -> str:
@@ -119,7 +141,7 @@ def _first(values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, .
 
 
 def _config(config: dict[str, Any], path: Path) -> Given:
-    text = {**config, **_part(config.get("text_config") or config.get("llm_config"))}
+    text = {**config, **part_of(config.get("text_config") or config.get("llm_config"))}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
     models = table("models")
     if text.get("is_encoder_decoder") is True:
@@ -130,11 +152,13 @@ def _config(config: dict[str, Any], path: Path) -> Given:
         raise wrong(path, f"no layers among {len(config)} keys", expected)
     if text.get("use_sliding_window") is False:
         header["n_swa"] = 0
+    if kind in models["one_shared_expert"]:
+        header.setdefault("n_expert_shared", 1)
     types = _first(text, models["types"], (list, str)) or ()
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
     inputs["act"] = str(_first(text, models["acts"], (object,)) or "")
-    inputs["quant"] = "by its config" if text.get("quantization_config") else None
+    inputs.update(bits_of_config({**config, **text}))
     inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
     return _note_architecture(Given("vLLM", inputs), kind)
 
@@ -153,6 +177,7 @@ def _gguf(path: Path) -> Given:
     if "output" in gguf.ends:
         host = gguf.ends.get("token_embd", 0)
     inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
+    inputs["elements"] = sum(part.elements for part in parts)
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         missing = ["layers and widths: its header names none"]
         model = Given("llama.cpp", inputs, missing=missing, notes=notes, incomplete=incomplete)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from helpers.fits.answer import answer
+from helpers.fits.contexts import LEAST_CONTEXT
 from helpers.fits.sheet import Given
 from helpers.fits.view import bar, solved_lines
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
@@ -28,8 +29,9 @@ def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     """Sliders for the context and the slots, and what they come to."""
     inputs = wish.given.inputs
     answers = frame.widgets.HTML()
-    most = max(inputs["n_ctx"], inputs.get("n_ctx_train", 0))
-    context = frame.field("IntSlider", "Context", inputs["n_ctx"], min=256, max=most, step=256)
+    served = answer(wish.given).contexts.served or LEAST_CONTEXT
+    most = max(served, inputs.get("n_ctx_train", 0))
+    context = frame.field("IntSlider", "Context", served, min=256, max=most, step=256)
     slots = frame.field("IntSlider", "Slots", inputs.get("n_parallel", 1), min=1, max=64)
 
     def look() -> None:

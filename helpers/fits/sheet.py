@@ -28,7 +28,9 @@ Figure = float | str | list[float]
 class Given:
     """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is
     ``missing``, which of its weights are not there (``incomplete``), what to say beside it
-    (``notes``), and of a log the ``printed`` results and how it ended (``fits``).
+    (``notes``), and of a log the ``printed`` results, whether it ``ran``, and whether what was
+    asked for ``fits``. ``path`` is the model's, as a server takes it; ``assumed``: nobody named the
+    program.
     """
 
     program: str
@@ -39,7 +41,10 @@ class Given:
     notes: list[str] = field(default_factory=list)
     printed: dict[str, Any] = field(default_factory=dict)
     fits: bool | None = None
+    ran: bool | None = None
     incomplete: str = ""
+    path: str = ""
+    assumed: bool = False
 
 
 class Missing(Exception):
@@ -129,6 +134,17 @@ class Sheet:
     def is_pooled(self) -> bool:
         """Whether the program takes the same of each card, for one pool, as vLLM and SGLang do."""
         return self.family in ("vLLM", "SGLang")
+
+    @property
+    def server(self) -> str:
+        """The name by which servers.json holds the options of the program."""
+        if "ollama" in self.program:
+            return "ollama"  # also where it runs llama-server
+        return self.family
+
+    def option(self, name: str) -> str:
+        """How the server calls one of its options; empty where it has none."""
+        return str(table()["server_options"].get(self.server, {}).get(name, ""))
 
     @property
     def architecture(self) -> str:

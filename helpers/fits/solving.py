@@ -22,7 +22,7 @@ def context(sheet: Sheet) -> int | None:
 
 def knows_a_token(sheet: Sheet) -> bool:
     """Whether another context may be asked for: what a token takes is known."""
-    if sheet.has("share_free") or sheet.given("kv_bytes"):
+    if sheet.family == "Diffusers" or sheet.has("share_free") or sheet.given("kv_bytes"):
         return False
     if sheet.given("kv_printed") and not sheet.has("full_token"):
         return False
@@ -59,12 +59,9 @@ def utilisation(sheet: Sheet) -> float | None:
     share = sheet.value("share_free")
     if share is not None:
         return max(0, share)
-    name = "mem_fraction_static" if sheet.family == "SGLang" else ""
-    if sheet.family == "vLLM" and not (
-        sheet.given("kv_cache_memory_bytes") or sheet.given("available_kv_bytes")
-    ):
-        name = "gpu_memory_utilization"
-    if not name:
+    name = sheet.option("share")
+    is_given = sheet.given("kv_cache_memory_bytes") or sheet.given("available_kv_bytes")
+    if not name or (sheet.family == "vLLM" and is_given):
         return None
 
     def fits(percent: int) -> bool | None:

@@ -1,5 +1,5 @@
-"""What fits, for people: the rows against the ceiling as a table and a stacked bar, and what is
-solved for in words.
+"""What fits, for people: the rows against the ceiling as a table and a stacked bar, what is solved
+for, how to start it, and what would work.
 """
 
 from __future__ import annotations
@@ -23,44 +23,114 @@ ASK = "casebook fits MODEL --gpu NAME --context N"
 
 def headline(answer: Answer) -> str:
     """Yes, no, or what is missing to say it."""
-    left = answer.spare_bytes
-    within = ""
-    if answer.ceiling_bytes is not None:
-        within = f" in {show_bytes(answer.ceiling_bytes)}"
-    if answer.fits is None:
+    if answer.incomplete and answer.fits is None:
+        within = _within(answer)
+        least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
+        part = f"{answer.incomplete}; what is here needs at least {least}"
+        return f"Cannot tell whether it fits{within}: {part}"
+    if answer.ran is not None:
+        return _of_a_log(answer)
+    if answer.spare_bytes is None:
         why = "; ".join(answer.missing[:2])
-        if answer.incomplete:
-            least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
-            part = f"{answer.incomplete}; what is here needs at least {least}"
-            return f"Cannot tell whether it fits{within}: {part}"
-        if left is None:
-            return f"Cannot tell whether it fits{within}: {why}"
-        likely = "fits" if left >= 0 else f"does not fit, by {show_bytes(-left)}"
-        return f"Likely {likely}{within}, not certainly; missing is {why}"
-    head = ("Fits" if answer.fits else "Does not fit") + within
-    if left is None or (left >= 0) is not answer.fits:
-        return head
-    rest = "to spare" if answer.fits else "too much"
-    return f"{head}: {show_bytes(abs(left))} {rest}"
+        return f"Cannot tell whether it fits{_within(answer)}: {why}"
+    contexts = answer.contexts
+    longest = contexts.longest
+    if longest is None:
+        return _by_the_sum(answer)
+    if longest < contexts.least:
+        return f"The model does not fit{_within(answer)}: {_too_much(answer)}"
+    likely = "" if answer.fits is not None else "likely "
+    if contexts.asked is not None and longest < contexts.asked:
+        return (
+            f"The model {likely}fits, but not with the context asked for: the longest is "
+            f"{longest:,} {_beside(answer)}"
+        )
+    return f"The model {likely}fits; the longest context is {longest:,} {_beside(answer)}"
+
+
+def _within(answer: Answer) -> str:
+    if answer.ceiling_bytes is None:
+        return ""
+    return f" in {show_bytes(answer.ceiling_bytes)}"
+
+
+def _by_the_sum(answer: Answer) -> str:
+    """Whether it fits by what is left, where no context can be solved for."""
+    left = answer.spare_bytes or 0
+    likely = "" if answer.fits is not None else "likely "
+    if left >= 0:
+        return f"The model {likely}fits{_within(answer)}: {show_bytes(left)} to spare"
+    return f"The model {likely}does not fit{_within(answer)}: {show_bytes(-left)} too much"
+
+
+def _too_much(answer: Answer) -> str:
+    """By how much it misses, beside what it needs at the shortest context of use."""
+    weights = answer.rows[0]["bytes"]
+    contexts = answer.contexts
+    if weights and answer.ceiling_bytes and weights > answer.ceiling_bytes:
+        return f"the weights alone take {show_bytes(weights)}"
+    others = next(row["bytes"] for row in answer.rows if row["part"] == "others")
+    room = f"beside the weights there is room for {contexts.longest:,} tokens"
+    if others:
+        return f"others hold {show_bytes(others)}, and {room}"
+    return room
+
+
+def _beside(answer: Answer) -> str:
+    """What was asked for, the server's own default where it is another, and the model's maximum."""
+    contexts = answer.contexts
+    asked = "none" if contexts.asked is None else f"{contexts.asked:,}"
+    parts = [f"asked: {asked}"]
+    if contexts.default not in (None, contexts.model, contexts.asked):
+        parts.append(f"{answer.program}'s default here is {contexts.default:,}")
+    if contexts.model is not None:
+        parts.append(f"the model's own maximum is {contexts.model:,}")
+    return f"({'; '.join(parts)})"
+
+
+def _of_a_log(answer: Answer) -> str:
+    """How a server's log ended, and what it had room for."""
+    asked = answer.contexts.asked
+    longest = answer.solved.get("context")
+    tokens = answer.solved.get("tokens")
+    layers = answer.solved.get("layers_on_gpu")
+    if answer.ran and answer.fits is False and tokens and asked:
+        return (
+            f"The server runs, but a request of {asked:,} tokens does not fit: its pool holds "
+            f"{tokens:,}"
+        )
+    if answer.ran and answer.fits is False:
+        return f"The server runs with {layers} layers on the card, the rest on the CPU"
+    if answer.ran:
+        left = answer.spare_bytes
+        rest = "" if left is None or left < 0 else f": {show_bytes(left)} to spare"
+        return f"It fits{_within(answer)}{rest}"
+    left = answer.spare_bytes
+    head = f"It does not fit{_within(answer)}"
+    if left is not None and left < 0:
+        head += f": {show_bytes(-left)} too much"
+    if longest and asked:
+        head += f"; the longest context is {longest:,} (asked: {asked:,})"
+    return head
 
 
 def rows_table(answer: Answer) -> Shown:
-    """Each part with its likely bytes and their range, and its source."""
+    """Each part with its likely bytes and their range, and its source; their sum, and the card."""
     names = words("fits")["parts"]
-    cells = [
-        [
-            names[row["part"]],
-            row["bytes"],
-            row["low_bytes"],
-            "no bound" if row["high_bytes"] is None else row["high_bytes"],
-            row["source"],
-        ]
-        for row in answer.rows
-        if row["bytes"] != 0 or row["high_bytes"] != 0 or row["source"] == "as given"
-    ]
+    rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
+    cells = [[names[row["part"]], *_sizes(row), row["source"]] for row in rows]
+    if answer.ceiling_bytes is not None:
+        cells.append(["total", *_sizes(answer.total), "the sum of the rows"])
+        ceiling = [answer.ceiling_bytes] * 3
+        cells.append(["the card can give", *ceiling, answer.ceiling_source])
     sizes = [Column(name, "bytes") for name in ("likely", "at least", "at most")]
     columns = ["part", *sizes, "source"]
     return Shown(f"What {answer.program} needs", columns, cells, result=headline(answer))
+
+
+def _sizes(row: dict[str, Any]) -> list[Any]:
+    most = row["high_bytes"]
+    return [row["bytes"], row["low_bytes"], "no bound" if most is None else most]
 
 
 def bar(answer: Answer) -> Shown:
@@ -88,10 +158,41 @@ def _draw(answer: Answer) -> Any:
 
 
 def solved_lines(answer: Answer) -> list[str]:
-    """What each open unknown may be, in a line each."""
+    """The longest context and how certain it is, and what each other unknown may be, a line each."""
     says = words("fits")["solved"]
-    figures = {"asked": answer.cache["n_ctx"], **answer.solved}
-    return [says[name].format(value) for name, value in figures.items() if value is not None]
+    lines = []
+    contexts = answer.contexts
+    if contexts.longest and answer.ran is None:
+        low = contexts.longest_low
+        certain = f"certain up to {low:,}" if low else "not certain"
+        high = contexts.longest_high
+        if low == high == contexts.longest:
+            certain = "certain"
+        elif high is not None and high != contexts.longest:
+            certain += f", at most {high:,}"
+        lines.append(f"{says['context'].format(contexts.longest)} ({certain})")
+    if contexts.asked is None and contexts.default is not None and answer.ran is None:
+        lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
+    if contexts.token_bytes:
+        lines.append(f"A token of the cache takes {show_bytes(contexts.token_bytes)} of a card")
+    shown = {name: value for name, value in answer.solved.items() if name != "context"}
+    if answer.ran is not None:
+        shown = {"context": answer.solved.get("context"), **shown}
+    lines += [says[name].format(value) for name, value in shown.items() if value]
+    return lines
+
+
+def server_line(answer: Answer) -> str:
+    """Which server is reckoned with, and whether anybody named it."""
+    if not answer.assumed:
+        return f"Server: {answer.program}"
+    return f"Server: {answer.program}, assumed for this file; {words('fits')['servers']}"
+
+
+def ways_table(answer: Answer) -> Shown:
+    """What would work, the smallest change first."""
+    cells = [[way.option, way.says] for way in answer.ways]
+    return Shown("What would work", ["give", "then"], cells, widest=None)
 
 
 def verdict(answer: Answer) -> Verdict:
@@ -105,6 +206,9 @@ def verdict(answer: Answer) -> Verdict:
     ]
     causes = {True: "other", False: "true-capacity", None: "cannot-tell"}
     step = words("fits")["steps"][str(answer.fits)].format(lines[0])
+    command = "\n".join(answer.start) or ASK
+    if answer.fits is False and answer.ways:
+        step = f"{step}. What would work: {answer.ways[0].says} ({answer.ways[0].option})"
     return Verdict(
         cause=causes[answer.fits],
         state="aside",
@@ -113,16 +217,29 @@ def verdict(answer: Answer) -> Verdict:
         summary="; ".join(lines),
         evidence=evidence,
         missing=[Missing(reading, ASK) for reading in answer.missing],
-        next_step=NextStep(step, ASK),
+        next_step=NextStep(step, command),
     )
 
 
-def as_text(answer: Answer) -> str:
-    """The answer of the command ``fits`` for a terminal."""
-    out = [headline(answer), "", rows_table(answer).text(0), ""]
+def as_text(answer: Answer, wide: bool = False) -> str:
+    """The answer of the command ``fits`` for a terminal; ``wide`` has the sources of the rows."""
+    table = rows_table(answer)
+    out = [*wrapped(headline(answer), "", "  ", SCREEN), ""]
+    out += [(table if wide else table.without("source")).text(0), ""]
+    out += wrapped(server_line(answer), "", "  ", SCREEN)
     if answer.ceiling_source:
-        out.append(f"Against: {answer.ceiling_source}")
-    missing = [f"Missing: {reading}" for reading in answer.missing]
-    for line in [*solved_lines(answer), *answer.notes, *missing]:
+        out.append(f"Card: {answer.ceiling_source}")
+    for line in [*solved_lines(answer), *answer.notes]:
         out += wrapped(line, "", "  ", SCREEN)
+    if answer.start:
+        lines = "\n".join(answer.start)
+        out += ["", "Start it with", *(f"  {line}" for line in lines.split("\n"))]
+    if answer.ways:
+        out += ["", "What would work"]
+        for way in answer.ways:
+            out += wrapped(f"{way.option}: {way.says}", "  ", "      ", SCREEN)
+    if answer.missing:
+        out.append("")
+    for reading in answer.missing:
+        out += wrapped(f"Missing: {reading}", "", "  ", SCREEN)
     return "\n".join(out)

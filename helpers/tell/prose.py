@@ -44,15 +44,15 @@ def one_line(words: str) -> str:
 def within(text: str, columns: int = 0) -> str:
     """Text in lines of so many columns (0: the terminal's); a wrapped line goes on indented.
 
-    A label with a path is never wrapped, as a path may hold blanks, nor is a command of ours, which
-    can be pasted.
+    A label with a path is never wrapped, as a path may hold blanks, nor is a command of ours, or a
+    line that a shell goes on from, which can be pasted.
     """
     most = columns or shutil.get_terminal_size().columns
     output = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         is_label = line.count(" ", len(indent)) < 2 or ": /" in line[:20]
-        is_command = line.startswith(f"{PROGRAM} ", len(indent))
+        is_command = line.startswith(f"{PROGRAM} ", len(indent)) or line.endswith("\\")
         if is_label or is_command or columns_of(line) <= most:
             output.append(line)
         else:

@@ -7,6 +7,7 @@ from helpers.fits.rules import (  # noqa: F401 -- each registers its rules with 
     buffers,
     cache,
     cells,
+    context,
     dimensions,
     graphs,
     pool,

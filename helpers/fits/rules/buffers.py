@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from helpers.fits.sheet import HIGH, LIKELY, LOW, Sheet, rule
+from helpers.fits.sheet import HIGH, LIKELY, LOW, Missing, Sheet, rule
 from helpers.ground.units import GIB, MIB
 
 
 @rule
 def non_torch_bytes(s: Sheet) -> float:
+    if s.tp == 1 and s.date >= 202505 and s.given("n_embd"):
+        # read: vllm/v1/worker/gpu_worker.py: only what it took itself since its start; no
+        # communicators on one card
+        s.cite("records: 0.05 to 0.7 GiB on one card")
+        return s.either(0.05, 0.4, 0.7) * GIB
     s.cite("records: 0.05 to 1.8 GiB")
     return s.either(0.05, 0.4, 1.8) * GIB
 
 
 @rule
 def activation_peak_bytes(s: Sheet) -> float:
+    most = 3.0 * GIB
+    if s.has("widest_step") and not s.vision_parts:
+        s.cite("records: 0.4 to 3 GiB; at most by the widest step of a batch and its samples")
+        most = min(most, 1.5 * s.widest_step + 0.3 * GIB)
+        return s.either(min(0.4 * GIB, most), min(1.4 * GIB, most), most)
     s.cite("records: 0.4 to 3 GiB, more with more batched tokens")
-    return s.either(0.4, 1.4, 3) * GIB
+    return s.either(0.4 * GIB, 1.4 * GIB, most)
+
+
+@rule
+def max_num_seqs(s: Sheet) -> float:
+    # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
+    if s.has("card_total") and s.card_total >= 70 * GIB:
+        return 1024
+    return 256
+
+
+@rule
+def widest_step(s: Sheet) -> float:
+    if not (s.given("n_embd") and s.given("n_vocab")):
+        raise Missing("widest_step")
+    # read: vllm/model_executor/models/llama.py: gate, up and their product, and four rows of the
+    # width, of 16 bits; fused_moe.py: of each expert of a token
+    width = s.n_ff if s.n_expert <= 1 else s.n_ff_expert * s.n_expert_used
+    step = 2 * s.max_num_batched_tokens * (3 * width / s.tp + 4 * s.n_embd)
+    # read: vllm/v1/sample/sampler.py: logits, their logarithms, and sorted ones with their places
+    samples = 32 * s.max_num_seqs * s.n_vocab / s.tp
+    return max(step, samples)
 
 
 @rule
 def cuda_graph_bytes(s: Sheet) -> float:
-    if s.enforce_eager:
+    if s.enforce_eager or s.family in ("Transformers", "Diffusers"):
         s.cite("no graphs are captured")
         return 0
     if s.is_ggml:
@@ -108,6 +139,12 @@ def compute(s: Sheet) -> float:
             "not predictable: 0.3 GiB to 52 GiB in the records, of what SGLang leaves free "
             "for activations, beside its fraction",
         )
+    if s.family == "Diffusers":
+        return s.unbounded(
+            0.5 * GIB, 2 * GIB, "not predictable: activations grow with the image or the video"
+        )
+    if s.family == "Transformers":
+        return s.unbounded(0.2 * GIB, GIB, "not predictable: activations grow with the prompt")
     return s.unbounded(0, 0.5 * GIB, "not predictable for this program")
 
 

@@ -90,6 +90,9 @@ def full_token(s: Sheet) -> float:
         # the sizes and the cells that the log prints
         cells = s.sizes("cache_cells")
         return s.on_cards * longest(s.sizes("cache_sizes"), cells) / max(cells) / s.streams
+    if s.given("kv_printed") and s.given("tokens_printed"):
+        # the pool and its tokens that the log prints, for one card
+        return s.kv_printed / (s.tokens_printed + s.page_size)
     if s.given("kv_printed") and s.given("n_ctx_printed"):
         # the size and the context that the log prints
         return s.kv_printed / s.n_ctx_printed
@@ -124,6 +127,13 @@ def token_bytes(s: Sheet) -> float:
     return s.full_token + s.swa_token
 
 
+@rule
+def swa_window(s: Sheet) -> float:
+    if s.n_layer_swa == 0:
+        return 0
+    return s.n_swa
+
+
 def paged(s: Sheet, tokens: float) -> float:
     """Bytes of a pool of SGLang that holds so many tokens."""
     size = (tokens + s.page_size) * s.full_token
@@ -135,6 +145,9 @@ def paged(s: Sheet, tokens: float) -> float:
 
 @rule
 def need_bytes(s: Sheet) -> float:
+    if s.family == "Diffusers":
+        s.cite("a pipeline of images keeps no cache")
+        return 0
     if s.family == "vLLM":
         s.cite("read: check_enough_kv_cache_memory: one request of max_model_len")
         return s.request_blocks * s.block_bytes
@@ -144,6 +157,9 @@ def need_bytes(s: Sheet) -> float:
             "pool_configurator.py: the sliding pool is cut to whole pages"
         )
         return paged(s, s.tokens_asked)
+    if s.family == "Transformers":
+        s.cite("read: transformers cache_utils.py, DynamicCache: the window of sliding layers")
+        return s.n_ctx * s.full_token + min(s.n_ctx, s.swa_window) * s.swa_token
     if s.family == "ollama":
         s.cite("read: ollama fs/ggml/ggml.go, GraphSize")
     else:
@@ -156,6 +172,9 @@ def kv_bytes(s: Sheet) -> float:
     if s.family == "vLLM" and s.has("available"):
         s.cite("vLLM gives the cache all that its share leaves")
         return s.available
+    if s.given("tokens_printed") and s.given("kv_printed"):
+        s.cite("as the log prints it, of one card")
+        return s.kv_printed
     if s.family == "SGLang" and s.has("available") and not s.given("tokens"):
         s.cite("read: sglang memory_pool.py")
         return paged(s, s.tokens_held)

@@ -6,18 +6,6 @@ from helpers.fits.sheet import Missing, Sheet, rule
 
 
 @rule
-def n_ctx(s: Sheet) -> float:
-    if s.given("cache_cells"):
-        # the cells that the log prints
-        return max(s.sizes("cache_cells")) * s.streams
-    if s.family == "ollama":
-        # read: ollama envconfig/config.go, OLLAMA_CONTEXT_LENGTH
-        return 4096
-    # the model's own longest, where none is given: llama.cpp and vLLM
-    return s.n_ctx_train
-
-
-@rule
 def n_layer(s: Sheet) -> float:
     # read: ollama llm/memory.go: the blocks and the output
     return s.layers_model - 1

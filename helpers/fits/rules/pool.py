@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from helpers.fits.arithmetic import up
 from helpers.fits.sheet import Missing, Sheet, rule
+from helpers.ground.units import GIB, MIB
+
+SGLANG_TIERS = (
+    (163840, 16384, 512, 512),
+    (61440, 8192, 256, 512),
+    (35840, 4096, 32, 160),
+    (20480, 4096, 48, 160),
+    (0, 2048, 8, 8),
+)
+"""Of SGLang: from so many MiB of the card on, tokens of a chunk, and requests of a graph under four
+cards that share a layer, and from four on.
+"""
+SGLANG_TIERS_BEFORE = (*SGLANG_TIERS[:3], (20480, 2048, 24, 80), SGLANG_TIERS[4])
+"""The same until the spring of 2026."""
+PREFILL_GRAPH_MIB = 400
+"""8 MiB for each of some 50 sizes of a prefill graph."""
 
 
 @rule
@@ -26,10 +42,10 @@ def block_size(s: Sheet) -> float:
 
 @rule
 def max_num_batched_tokens(s: Sheet) -> float:
-    # read: vllm/engine/arg_utils.py, the default of a server, 2048 on smaller cards
-    if s.date >= 202507:
-        return 8192
-    return 2048
+    # read: vllm/engine/arg_utils.py, the default of a server, by the memory of the card
+    if s.date < 202507 or (s.given("n_embd") and s.has("card_total") and s.card_total < 70 * GIB):
+        return 2048
+    return 8192
 
 
 @rule
@@ -149,6 +165,27 @@ def gpu_memory_utilization(s: Sheet) -> float:
 
 
 @rule
+def mem_fraction_static(s: Sheet) -> float:
+    if s.family != "SGLang":
+        raise Missing("mem_fraction_static")
+    if not s.given("card_total_bytes"):
+        return 0.88
+    # read: sglang/srt/arg_groups (until the spring of 2026 server_args.py),
+    # handle_gpu_memory_settings: 512 MiB, 1.5 MiB a token of a chunk, 2 MiB a request of a graph
+    is_new = s.date >= 202606
+    mib = s.card_total / MIB
+    tiers = SGLANG_TIERS if is_new else SGLANG_TIERS_BEFORE
+    _, chunk, few, many = next(tier for tier in tiers if mib >= tier[0])
+    requests = many if s.tp >= 4 else few
+    reserved = 512 + 1.5 * chunk + 2 * requests + s.tp * s.pp / 8 * 1024
+    if is_new:
+        reserved += PREFILL_GRAPH_MIB
+    if mib > 60 * 1024:
+        reserved = max(reserved, 10 * 1024)
+    return round(max(0.01, (mib - reserved) / mib), 3)
+
+
+@rule
 def card_total(s: Sheet) -> float:
     # of servers that take the same of each card, the smallest
     return min(s.sizes("card_total_bytes"))
@@ -200,6 +237,7 @@ def available(s: Sheet) -> float:
     free = s.ceiling - s.others_bytes
     if s.family == "SGLang":
         # read: sglang model_runner_kv_cache_mixin.py: a fraction of what was free before the load
+        free -= s.context_bytes
         return free * s.mem_fraction_static - s.weights - s.state_bytes
     if s.family != "TensorRT-LLM":
         raise Missing("available")

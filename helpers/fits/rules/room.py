@@ -29,11 +29,14 @@ def ceiling(s: Sheet) -> float:
 @rule
 def reserve(s: Sheet) -> float:
     if s.family == "vLLM":
-        s.cite("what utilisation leaves to others")
-        return s.card_total * (1 - s.gpu_memory_utilization)
+        s.cite("what --gpu-memory-utilization leaves, less what others and graphs take of it")
+        graphs = s.cuda_graph_bytes if s.date < 202605 else 0
+        return s.card_total * (1 - s.gpu_memory_utilization) - s.others_bytes - graphs
     if s.family == "SGLang":
-        s.cite("what the fraction leaves to activations and graphs")
-        return (s.ceiling - s.others_bytes) * (1 - s.mem_fraction_static)
+        s.cite("what --mem-fraction-static leaves, less activations and graphs")
+        free = s.ceiling - s.others_bytes - s.context_bytes
+        left = free * (1 - s.mem_fraction_static)
+        return left - s.either(0, s.compute, s.compute) - s.cuda_graph_bytes
     if s.family == "ollama":
         s.cite(
             "read: ollama discover/gpu.go: 457 MiB a card are kept free; llm/memory.go before "

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from helpers.fits.sheet import Missing, Sheet, rule
 
-NOT_PLAIN = ("quant", "kv_lora_rank", "interval", "n_layer_ff", "n_ff_mlp", "moe_step")
-"""Keys of a config whose weights its dimensions do not give: quantised, latent attention, gates and
-experts of some layers alone.
-"""
+HEADER = "the bytes of the weights: model.safetensors.index.json"
 
 
 @rule
@@ -29,37 +26,105 @@ def weights(s: Sheet) -> float:
 def model_bytes(s: Sheet) -> float:
     if not s.given("parameters_wide"):
         raise Missing("model_bytes")
-    if s.n_layer_recurrent or any(map(s.given, NOT_PLAIN)):
-        raise Missing("model_bytes", "the bytes of the weights: model.safetensors.index.json")
     s.cite("by the dimensions, to a few percent: no weights lie beside the config")
+    bits = {
+        "attention": s.attention_bits,
+        "feed-forward": s.linear_bits,
+        "experts": s.expert_bits,
+        "states": s.linear_bits,
+    }
+    size = sum(count * bits.get(part, 16) / 8 for part, count in parameters_by_part(s).items())
     if s.vision_parts > 0:
         s.no_bound(
             "the vision part: no weights lie beside the config; the rest by its dimensions, "
             "to a few percent"
         )
-    # query, key, value and output
-    attention = 2 * s.n_head * s.head_dim_k + s.n_head_kv * (s.head_dim_k + s.head_dim_v)
-    embeddings = s.n_vocab * (1 if s.tied else 2)
-    norms = 2 * s.n_layer + 1
-    return 2 * s.n_embd * (s.n_layer * attention + s.feed_forward + embeddings + norms)
+    if min(bits.values()) == 16:
+        return size
+    # what a quantisation leaves at 16 bits, and how its scales are packed, differs
+    return s.either(0.96, 1, 1.06) * size
+
+
+@rule
+def token_tables(s: Sheet) -> float:
+    # into the model and out of it, which may be one
+    tables = 2 - bool(s.tied)
+    return tables * s.n_embd * s.n_vocab
+
+
+@rule
+def parameters(s: Sheet) -> float:
+    if s.given("elements"):
+        return s.elements
+    return sum(parameters_by_part(s).values())
+
+
+def parameters_by_part(s: Sheet) -> dict[str, float]:
+    """Weights by what they are part of. Raises Missing where the dimensions do not give them."""
+    if s.given("conv_cache") or s.given("quant_unknown"):
+        raise Missing("model_bytes", HEADER)
+    blocks = s.n_layer - s.n_layer_ff
+    with_attention = blocks
+    if s.n_layer_recurrent:
+        with_attention = s.n_layer_kv + s.n_layer_swa
+    moe_layers = 0.0
+    ff_layers = s.n_layer_ff or s.n_layer
+    if s.n_expert > 1:
+        moe_layers = (ff_layers - min(s.n_dense, ff_layers)) // s.moe_step
+    expert_width = s.n_ff_expert * s.n_expert
+    shared_width = s.n_ff_expert * s.n_expert_shared + s.n_ff_shared
+    return {
+        "attention": with_attention * attention_of_a_layer(s),
+        "states": s.n_layer_recurrent * state_of_a_layer(s),
+        "feed-forward": s.n_embd
+        * matrices(s)
+        * ((ff_layers - moe_layers) * s.n_ff + moe_layers * shared_width),
+        "experts": s.n_embd * matrices(s) * moe_layers * expert_width,
+        "embeddings": s.token_tables,
+        "norms and routers": s.n_embd * (2 * s.n_layer + 1 + moe_layers * s.n_expert),
+    }
+
+
+def attention_of_a_layer(s: Sheet) -> float:
+    """Weights of query, key, value and output."""
+    if s.given("kv_lora_rank"):
+        # transformers modeling_deepseek_v3.py, DeepseekV3Attention
+        query_width = s.n_head * (s.n_nope + s.n_rot)
+        value_width = s.n_head * s.head_dim_expanded
+        latent = s.n_embd * (s.kv_lora_rank + s.n_rot)
+        expanded = s.kv_lora_rank * (s.n_head * s.n_nope + value_width)
+        return query(s, query_width) + latent + expanded + s.n_embd * value_width
+    width = s.n_head * s.head_dim_k
+    keys_and_values = s.n_head_kv * (s.head_dim_k + s.head_dim_v)
+    return query(s, width) + s.n_embd * (width + keys_and_values)
+
+
+def query(s: Sheet, width: float) -> float:
+    """Weights of the query, through a narrower one where the model has that."""
+    if s.given("q_lora_rank"):
+        return s.q_lora_rank * (s.n_embd + width)
+    return s.n_embd * width
+
+
+def state_of_a_layer(s: Sheet) -> float:
+    """Weights of a recurrent layer: in and out of Mamba, Mamba 2 and gated delta networks."""
+    if s.n_layer_recurrent == 0:
+        return 0
+    # transformers modeling_mamba2.py, in_proj and out_proj; modeling_qwen3_next.py, in_proj_qkvz
+    return s.n_embd * (3 * s.ssm_d_inner + 2 * s.ssm_n_group * s.ssm_d_state)
+
+
+def matrices(s: Sheet) -> int:
+    """Matrices of a feed-forward: a plain one is up and down, others have a gate beside them."""
+    if s.text("act") in ("gelu", "relu", "gelu_new", "relu2"):
+        return 2
+    return 3
 
 
 @rule
 def n_ff(s: Sheet) -> float:
     # transformers' default
     return 4 * s.n_embd
-
-
-@rule
-def feed_forward(s: Sheet) -> float:
-    # columns of all layers; a plain one is up and down, others have a gate beside them
-    matrices = 2 if s.text("act") in ("gelu", "relu", "gelu_new", "relu2") else 3
-    if s.n_expert <= 1:
-        return s.n_layer * matrices * s.n_ff
-    dense = min(s.n_dense, s.n_layer)
-    experts = s.n_ff_expert * (s.n_expert + s.n_expert_shared) + s.n_ff_shared
-    router = s.n_expert
-    return dense * matrices * s.n_ff + (s.n_layer - dense) * (matrices * experts + router)
 
 
 @rule

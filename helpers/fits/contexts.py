@@ -1,0 +1,80 @@
+"""The context that was asked for, what a server takes where none was, and the longest that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from helpers.fits.sheet import HIGH, LIKELY, LOW, Sheet
+from helpers.fits.solving import context
+
+LEAST_CONTEXT = 4096
+"""Tokens below which a model is of no use on a card: the least that llama.cpp's --fit goes down to
+(common/common.h, fit_params_min_ctx).
+"""
+
+
+@dataclass
+class Contexts:
+    """Tokens, None where they are not known.
+
+    ``asked``: for how many somebody asked; ``default``: how many the server takes by itself, with
+    ``default_source``; ``model``: the model's own maximum; ``longest``: what fits, likely;
+    ``longest_low``: what fits certainly, ``longest_high``: what may fit at best; ``token_bytes`` of
+    the cache, on each card.
+    """
+
+    asked: int | None
+    default: int | None
+    default_source: str
+    model: int | None
+    longest: int | None
+    longest_low: int | None
+    longest_high: int | None
+    token_bytes: int | None
+
+    @property
+    def least(self) -> int:
+        """The fewest tokens with which the model is of use."""
+        return min(LEAST_CONTEXT, self.model or LEAST_CONTEXT)
+
+    @property
+    def served(self) -> int | None:
+        """The context to reckon with: as asked, else the default where it fits, else the longest."""
+        if self.asked is not None:
+            return self.asked
+        if self.default is None or self.longest is None:
+            return self.default
+        return min(self.default, max(self.longest, self.least))
+
+    @property
+    def holds_a_model(self) -> bool | None:
+        """Whether a context of use fits, where none was asked for; None where that is not certain."""
+        if self.longest_low is not None and self.longest_low >= self.least:
+            return True
+        if self.longest_high is not None and self.longest_high < self.least:
+            return False
+        return None
+
+
+def contexts_of(sheets: Mapping[str, Sheet]) -> Contexts:
+    """The contexts of a server, by its sheets at the ends of their ranges."""
+    sheet = sheets[LIKELY]
+    default = _whole(sheet.value("default_context"))
+    return Contexts(
+        asked=_whole(sheet.inputs.get("n_ctx")),
+        default=default,
+        default_source=sheet.sources.get("default_context", ""),
+        model=_whole(sheet.value("n_ctx_train")),
+        longest=context(sheet),
+        longest_low=context(sheets[HIGH]),
+        longest_high=context(sheets[LOW]),
+        token_bytes=_whole(sheet.value("token_bytes")),
+    )
+
+
+def _whole(value: Any) -> int | None:
+    if value is None:
+        return None
+    return int(value)

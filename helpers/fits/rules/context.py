@@ -1,0 +1,81 @@
+"""The context that a server takes where none is asked for."""
+
+from __future__ import annotations
+
+from helpers.fits.rules.cells import GPT_OSS
+from helpers.fits.sheet import Sheet, rule
+from helpers.ground.units import GIB
+
+OLLAMA_TIERS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))
+"""Of ollama since 0.15.5: from so much memory of all cards on, so many tokens a slot."""
+MAXIMA = {
+    "vLLM": (
+        "the model's own maximum; where that does not fit, vLLM refuses to start (read: "
+        "vllm/config/model.py; vllm/v1/core/kv_cache_utils.py)"
+    ),
+    "SGLang": (
+        "the model's own maximum; requests longer than the pool are refused (read: "
+        "sglang/srt/configs/model_config.py)"
+    ),
+    "Transformers": "the model's own maximum; the cache grows with prompt and answer",
+}
+LONGER_ON_OLLAMA = (*GPT_OSS, "qwen3vl", "qwen3vlmoe")
+
+
+@rule
+def n_ctx(s: Sheet) -> float:
+    if s.given("cache_cells"):
+        # the cells that the log prints
+        return max(s.sizes("cache_cells")) * s.streams
+    return s.default_context
+
+
+@rule
+def default_context(s: Sheet) -> float:
+    if "ollama" in s.program:
+        context = context_of_ollama(s)
+        if s.has("n_ctx_train"):
+            # read: ollama server/sched.go, effectiveContext; llm/server.go
+            context = min(context, s.n_ctx_train)
+        return context * s.n_parallel
+    if s.family == "llama.cpp" and "llama" in s.program and "ik_" not in s.program:
+        return context_of_llama_cpp(s)
+    s.cite(MAXIMA.get(s.family, "the model's own maximum"))
+    return s.n_ctx_train
+
+
+def context_of_ollama(s: Sheet) -> float:
+    """Tokens of a slot, by the release and the memory of all cards."""
+    if s.date < 202505:
+        s.cite("read: ollama envconfig/config.go before 0.6.7")
+        return 2048
+    total = sum(s.sizes("card_total_bytes")) if s.given("card_total_bytes") else None
+    if s.date < 202602:
+        is_longer = s.date >= 202508 and s.architecture in LONGER_ON_OLLAMA
+        if is_longer and (total or 0) >= 20 * GIB:
+            s.cite("read: ollama server/routes.go, scheduleRunner, 0.11 to 0.15.4")
+            return 8192
+        s.cite("read: ollama envconfig/config.go, 0.6.7 to 0.15.4")
+        return 4096
+    s.cite(
+        "by the memory of all cards; layers that do not fit beside it go to the CPU (read: ollama "
+        "server/routes.go, Serve, since 0.15.5)"
+    )
+    if total is None:
+        return s.either(4096, 4096, 262144)
+    return next(tokens for least, tokens in OLLAMA_TIERS if total >= least)
+
+
+def context_of_llama_cpp(s: Sheet) -> float:
+    """Tokens of all slots, by the release."""
+    if 202411 <= s.date < 202512:
+        s.cite("read: llama.cpp common/common.h, n_ctx, until December 2025")
+        return 4096
+    if s.date < 202406:
+        s.cite("read: llama.cpp common/common.h, n_ctx, until the summer of 2024")
+        return 512
+    s.cite(
+        "the model's own maximum; since December 2025 --fit cuts it to what is free (read: llama.cpp "
+        "common/common.h, n_ctx; common/fit.cpp)"
+    )
+    return s.n_ctx_train

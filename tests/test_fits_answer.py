@@ -1,0 +1,147 @@
+"""What an answer of fits says: the headline, the line to start a server, its default context, and what would work."""
+
+import re
+
+import pytest
+from command_line import verb
+from fits_models import config, decoder, of, row, safetensors
+
+from helpers.ground.units import MIB
+
+CARD = ("--gpu", "4090")
+
+
+def plain(text):
+    return " ".join(text.split())
+
+
+def test_the_answer_is_read_in_a_terminal(tmp_path):
+    out = verb("fits", config(tmp_path), *CARD).out
+    assert plain(out).startswith(
+        "The model fits; the longest context is 35,136 (asked: none; the model's own maximum is "
+        "131,072)"
+    )
+    assert re.search(r"^weights +14\.96 GiB", out, re.MULTILINE)
+    assert re.search(r"^total +23\.64 GiB", out, re.MULTILINE)
+    assert "Server: vLLM, assumed for this file" in out
+    assert max(map(len, out.splitlines())) <= 80 and "read: vllm/worker" not in out
+    assert "records: 0.1 to 2.2 GiB" in plain(verb("fits", config(tmp_path), *CARD, "--wide").out)
+
+
+def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
+    path = config(tmp_path)
+    answer = of(path, *CARD, "--context", 131072)
+    assert answer["fits"] is False and answer["contexts"]["asked"] == 131072
+    out = plain(verb("fits", path, *CARD, "--context", 131072).out)
+    assert out.startswith(
+        "The model fits, but not with the context asked for: the longest is 35,136"
+    )
+    assert of(path, *CARD, "--context", 8192)["fits"] is True
+    small = plain(verb("fits", path, "--capacity", "4GiB").out)
+    assert small.startswith("The model does not fit in 4.00 GiB: the weights alone take 14.96 GiB")
+
+
+STARTS = {
+    "vllm": ["vllm serve", "--max-model-len 35136", "--gpu-memory-utilization 0.92"],
+    "llama.cpp": ["llama-server -m MODEL.gguf", "-c 56576", "-ngl 33"],
+    "ollama": ["OLLAMA_CONTEXT_LENGTH=56576 ollama serve", '"num_ctx": 56576'],
+    "sglang": ["sglang.launch_server", "--context-length", "--mem-fraction-static 0.699"],
+    "transformers": ["from_pretrained(", 'device_map="cuda"', "max_new_tokens"],
+}
+
+
+@pytest.mark.parametrize("server", STARTS)
+def test_the_line_to_start_each_server_can_be_pasted(tmp_path, server):
+    answer = of(config(tmp_path), *CARD, "--server", server)
+    line = "\n".join(answer["start"])
+    for words in STARTS[server]:
+        assert words in line
+    assert answer["assumed"] is False
+    shown = verb("fits", config(tmp_path), *CARD, "--server", server).out
+    for part in line.splitlines():
+        assert part in shown, "never wrapped but where a shell goes on"
+
+
+def test_a_line_to_paste_has_what_was_asked_for(tmp_path):
+    options = ("--server", "llama.cpp", "--slots", 4, "--kv", "q8_0", "--context", 16384)
+    line = of(config(tmp_path), *CARD, *options)["start"][0]
+    assert "-c 16384" in line and "-np 4" in line and "-ctk q8_0 -ctv q8_0" in line
+    path = decoder(tmp_path / "a model.gguf")
+    assert f"-m '{path}'" in of(path, *CARD)["start"][0]
+    both = of(config(tmp_path), "--gpu", "h100", "--tp", 2)["start"][0]
+    assert "--tensor-parallel-size 2" in both
+    assert of(config(tmp_path), "--capacity", "4GiB")["start"] == [], "nothing to start"
+
+
+@pytest.mark.parametrize(
+    ("server", "release", "card", "tokens"),
+    [
+        ("ollama", "0.6.6", "h100", 2048),
+        ("ollama", "0.6.7", "h100", 4096),
+        ("ollama", "0.12", "h100", 4096),
+        ("ollama", "0.15.5", "4080", 4096),
+        ("ollama", "0.15.5", "4090", 32768),
+        ("ollama", "0.33", "h100", 131072),
+        ("llama.cpp", "2024-03", "4090", 512),
+        ("llama.cpp", "2025-06", "4090", 4096),
+        ("llama.cpp", "2026-03", "4090", 131072),
+        ("vllm", "", "4090", 131072),
+        ("sglang", "", "4090", 131072),
+    ],
+)
+def test_the_default_context_is_that_of_the_server_its_release_and_the_card(
+    tmp_path, server, release, card, tokens
+):
+    options = ("--server", server, "--gpu", card, *(("--release", release) if release else ()))
+    contexts = of(config(tmp_path), *options)["contexts"]
+    assert contexts["default"] == tokens and contexts["default_source"]
+    assert contexts["asked"] is None
+
+
+def test_ollama_reckons_with_its_default_and_says_the_longest(tmp_path):
+    answer = of(config(tmp_path), *CARD, "--server", "ollama")
+    assert answer["cache"]["n_ctx"] == 32768 < answer["contexts"]["longest"]
+    out = plain(verb("fits", config(tmp_path), *CARD, "--server", "ollama").out)
+    assert "asked: none; ollama's default here is 32,768; the model's own maximum is 131,072" in out
+
+
+def test_where_the_model_does_not_fit_each_way_has_its_numbers(tmp_path):
+    path = config(tmp_path)
+    on_small = of(path, "--gpu", "3060", "--server", "llama.cpp")
+    assert on_small["fits"] is False
+    ways = {way["kind"]: way for way in on_small["ways"]}
+    assert set(ways) == {"quantisation", "host", "card"}
+    assert ways["quantisation"]["option"] == "Q8_0"
+    layers = int(ways["host"]["option"].split()[1])
+    assert 15 < layers < 30 and f"{layers} of 33 layers" in ways["host"]["says"]
+    asked = ("--gpu", ways["card"]["option"].split()[1], "--server", "llama.cpp")
+    assert of(path, *asked, "--context", 4096)["spare_bytes"] >= 0
+    pooled = of(path, "--gpu", "4080")
+    kinds = [way["kind"] for way in pooled["ways"]]
+    assert "quantisation" in kinds and "cards" in kinds and "host" in kinds
+    assert of(path, *CARD)["ways"] == [], "it fits"
+    hugging = of(path, "--gpu", "3060", "--server", "transformers")
+    assert any(way["option"] == 'device_map="auto"' for way in hugging["ways"])
+
+
+def test_a_smaller_cache_is_a_way_where_the_context_is_what_is_too_long(tmp_path):
+    answer = of(config(tmp_path), *CARD, "--context", 60000)
+    ways = {way["kind"]: way for way in answer["ways"]}
+    assert ways["cache"]["option"] == "--kv-cache-dtype fp8"
+    again = of(config(tmp_path), *CARD, "--context", 60000, "--kv", "fp8")
+    assert again["contexts"]["longest"] == ways["cache"]["context"] >= 60000
+
+
+def test_a_pipeline_of_diffusers_is_the_sum_of_its_parts(tmp_path):
+    (tmp_path / "model_index.json").write_text("{}")
+    for part, rows in (("unet", 3000), ("text_encoder", 2000)):
+        folder = tmp_path / part
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        safetensors(folder / "model.safetensors", {"a": [rows, 1024 * 1024]})
+        safetensors(folder / "model.fp16.safetensors", {"a": [1, 1]})
+    whole = of(tmp_path, "--gpu", "a100-40")
+    assert row(whole, "weights")["bytes"] == 5000 * 2 * MIB and whole["program"] == "diffusers"
+    assert whole["fits"] is None and whole["contexts"]["longest"] is None
+    small = of(tmp_path, "--capacity", "9GiB")
+    assert [way["option"] for way in small["ways"]] == ["pipe.enable_model_cpu_offload()"]
