@@ -113,8 +113,8 @@ def answer(given: Given) -> Answer:
         verdict = _verdict(spare, ceiling, sheets[LOW])
     if given.incomplete and verdict:
         verdict = None
-    asked = sheets[HIGH] if verdict is None else sheet
-    missing = [*given.missing, *_missing(asked, *ASKS)]
+    open_end = sheets[HIGH] if verdict is None else sheet
+    missing = [*given.missing, *_missing(open_end, *ASKS)]
     if given.incomplete:
         missing.insert(0, given.incomplete)
     elif verdict is None and None not in spare.values():
@@ -171,9 +171,9 @@ def _total(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, int
             totals[end] = sum(
                 int(max(0, size) * (share if figure in LAYERED else 1)) for figure, size in parts
             )
-    known = [total for total in totals.values() if total is not None]
-    high = None if totals[HIGH] is None else max(known)
-    return {"bytes": totals[LIKELY], "low_bytes": min(known, default=None), "high_bytes": high}
+    sums = [total for total in totals.values() if total is not None]
+    high = None if totals[HIGH] is None else max(sums)
+    return {"bytes": totals[LIKELY], "low_bytes": min(sums, default=None), "high_bytes": high}
 
 
 def _verdict(spare: Mapping[str, Any], ceiling: Any, least: Sheet) -> bool | None:
@@ -190,20 +190,20 @@ def _row(sheets: Mapping[str, Sheet], part: str, figure: str) -> dict[str, Any]:
     """A part with its bytes at each end of its range, and its source or what it lacks."""
     values = [sheet.value(figure) for sheet in sheets.values()]
     sizes = [None if value is None else max(0, int(value)) for value in values]
-    known = [size for size in sizes if size is not None]
+    numbers = [size for size in sizes if size is not None]
     sheet = sheets[LOW]
     source = "as given"
     for name in SHOWN_SOURCES.get(figure, ()):
         if name in sheet.sources:
             source = sheet.sources[name]
             break
-    if not known:
+    if not numbers:
         source = f"missing: {', '.join(_missing(sheet, figure))}"
     return {
         "part": part,
         "bytes": sizes[1],
-        "low_bytes": min(known, default=None),
-        "high_bytes": None if None in sizes else max(known),
+        "low_bytes": min(numbers, default=None),
+        "high_bytes": None if None in sizes else max(numbers),
         "source": source,
     }
 

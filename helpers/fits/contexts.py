@@ -61,20 +61,20 @@ class Contexts:
 def contexts_of(sheets: Mapping[str, Sheet]) -> Contexts:
     """The contexts of a server, by its sheets at the ends of their ranges."""
     sheet = sheets[LIKELY]
-    default = _whole(sheet.value("default_context"))
+    default = _tokens(sheet.value("default_context"))
     return Contexts(
-        asked=_whole(sheet.inputs.get("n_ctx")),
+        asked=_tokens(sheet.inputs.get("n_ctx")),
         default=default,
         default_source=sheet.sources.get("default_context", ""),
-        model=_whole(sheet.value("n_ctx_train")),
+        model=_tokens(sheet.value("n_ctx_train")),
         longest=context(sheet),
         longest_low=context(sheets[HIGH]),
         longest_high=context(sheets[LOW]),
-        token_bytes=_whole(sheet.value("token_bytes")),
+        token_bytes=_tokens(sheet.value("token_bytes")),
     )
 
 
-def _whole(value: Any) -> int | None:
+def _tokens(value: Any) -> int | None:
     if value is None:
         return None
     return int(value)

@@ -55,11 +55,11 @@ class Gguf:
         if rank > 4 or not label or prod(shape) >= 1 << 56 or offset >= 1 << 62:
             seen = f"tensor {name[:40]!r} of type {kind}, {rank} dimensions, {prod(shape)} elements"
             raise wrong(self.path, seen, "a type of ggml.h, at most 4 dimensions, 2^56 elements")
-        whole = prod(shape) // block * size
-        self.ends[name.partition(".")[0]] = whole
-        self.bytes += whole
+        size_bytes = prod(shape) // block * size
+        self.ends[name.partition(".")[0]] = size_bytes
+        self.bytes += size_bytes
         self.elements += prod(shape)
-        return int(offset + whole)
+        return int(offset + size_bytes)
 
     def _moved(self, count: int) -> int:
         """Where the next bytes begin, after a step over them; they are read where they are not."""

@@ -158,9 +158,9 @@ def _note_pool(log: Given) -> None:
     if not tokens:
         return
     inputs["tokens_printed"] = tokens
-    asked = inputs.get("n_ctx")
-    log.printed["context"] = min(tokens, asked or tokens)
-    if log.ran and asked and asked > tokens:
+    wanted = inputs.get("n_ctx")
+    log.printed["context"] = min(tokens, wanted or tokens)
+    if log.ran and wanted and wanted > tokens:
         log.fits = False
     left = inputs.get("free_at_end")
     if left and inputs.get("kv_printed"):

@@ -79,8 +79,9 @@ def _too_much(answer: Answer) -> str:
 def _beside(answer: Answer) -> str:
     """What was asked for, the server's own default where it is another, and the model's maximum."""
     contexts = answer.contexts
-    asked = "none" if contexts.asked is None else f"{contexts.asked:,}"
-    parts = [f"asked: {asked}"]
+    parts = ["asked: none"]
+    if contexts.asked is not None:
+        parts = [f"asked: {contexts.asked:,}"]
     if contexts.default not in (None, contexts.model, contexts.asked):
         parts.append(f"{answer.program}'s default here is {contexts.default:,}")
     if contexts.model is not None:
@@ -90,13 +91,13 @@ def _beside(answer: Answer) -> str:
 
 def _of_a_log(answer: Answer) -> str:
     """How a server's log ended, and what it had room for."""
-    asked = answer.contexts.asked
+    wanted = answer.contexts.asked
     longest = answer.solved.get("context")
     tokens = answer.solved.get("tokens")
     layers = answer.solved.get("layers_on_gpu")
-    if answer.ran and answer.fits is False and tokens and asked:
+    if answer.ran and answer.fits is False and tokens and wanted:
         return (
-            f"The server runs, but a request of {asked:,} tokens does not fit: its pool holds "
+            f"The server runs, but a request of {wanted:,} tokens does not fit: its pool holds "
             f"{tokens:,}"
         )
     if answer.ran and answer.fits is False:
@@ -109,8 +110,8 @@ def _of_a_log(answer: Answer) -> str:
     head = f"It does not fit{_within(answer)}"
     if left is not None and left < 0:
         head += f": {show_bytes(-left)} too much"
-    if longest and asked:
-        head += f"; the longest context is {longest:,} (asked: {asked:,})"
+    if longest and wanted:
+        head += f"; the longest context is {longest:,} (asked: {wanted:,})"
     return head
 
 

@@ -147,11 +147,11 @@ def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[Way]:
         return
     if not sheet.is_ggml:
         return
-    asked = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
-    layers = layers_on_gpu(asked)
+    changed = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
+    layers = layers_on_gpu(changed)
     count = int(sheet.value("n_layer") or 0) + 1
     if layers and layers < count:
-        beside = int((count - layers) * (asked.value("layer_bytes") or 0))
+        beside = int((count - layers) * (changed.value("layer_bytes") or 0))
         says = (
             f"{layers} of {count} layers on the card, the rest ({show_bytes(beside)}) in RAM, at a "
             f"context of {wanted:,}: slower"
