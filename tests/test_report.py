@@ -479,7 +479,7 @@ def test_repeated_runs_are_told_apart_by_their_parameters_and_the_same_ones_by_n
         ("no size",),
         (),
     ]
-    assert "with size=2, seed=7, run 2 of 2" in check(report.page(tmp_path)).text
+    assert ", size=2, seed=7, run 2 of 2" in check(report.page(tmp_path)).text
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -123,15 +123,17 @@ class Section:
         run = self.run
         parameters = run.parameters.items()
         lines = [run.run_id]
-        lines += [f"{name}={value}" for name, value in parameters if "{batch}" not in str(value)]
+        lines += [
+            f"{name}={value}"
+            for name, value in parameters
+            if value != "" and "{batch}" not in str(value)
+        ]
         total = sum(run.cells.values())
         done = run.cells.get("completed", 0)
         if done < total:
             lines.append(f"{done} of {total} cells")
         if run.failing_cell is not None:
             lines.append(f"stopped in cell {run.failing_cell}")
-        if run.node:
-            lines.append(f"node {run.node}")
         if run.attempt > 1:
             lines.append(f"attempt {run.attempt}")
         if run.strikes:
