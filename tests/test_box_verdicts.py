@@ -14,6 +14,7 @@ from helpers.judge.next_step import recovery
 from helpers.look.boxes import open_box, recorded_names
 from helpers.settings import presets
 from helpers.settings.audit import audit_box
+from helpers.tell.box import facts
 
 GIB = 1 << 30
 HELD = {"external-holder", "stale-holder", "driver-leak"}
@@ -336,3 +337,35 @@ def test_another_vendors_gpu_or_node_is_no_obstacle_to_a_program_that_runs(
     assert not {"permission", "other"} & named(verdict)
     command = verdict.next_step.command
     assert "modprobe" not in command and "--device" not in command
+
+
+# -- what a page says of a box in one row ---------------------------------------------------------
+@pytest.mark.parametrize(
+    ("box", "row"),
+    [
+        ("cpu-only", {"GPU": "none", "Limit": "16.00 GiB (RAM)"}),
+        (
+            "rx7900xt-container",
+            {"GPU": "2 x AMD Radeon RX 7900 XT", "Limit": "2 x 19.98 GiB (VRAM)"},
+        ),
+        ("strix-halo-1-found", {"Limit": "62.54 GiB (TTM pages_limit)", "Looked at": "2025-12-30"}),
+        ("cuda-healthy", {"Driver": "NVIDIA 580.95.05", "torch": "2.9.1+cu130"}),
+    ],
+)
+def test_the_facts_of_a_box_are_its_gpu_driver_torch_and_limit(box, row):
+    facts_of_box = dict(facts(open_box(box)))
+    assert {name: facts_of_box.get(name) for name in row} == row
+
+
+@pytest.mark.parametrize(
+    ("log", "when"),
+    [
+        ("[2031-02-03 04:05:06,789] ERROR {}", "2031-02-03 04:05:06"),
+        ("2031-02-03T04:05:06Z start\n2031-02-03T05:00:00Z step 1\n{}", None),
+        ("{}", None),
+    ],
+)
+def test_the_time_of_a_failure_is_the_one_on_its_own_line(log, when):
+    error = oom("2.00 GiB", "23.99 GiB", "1.00 GiB", "20.00 GiB", "1.00 GiB")
+    bundle = changed("cuda-healthy", message=log.format(error))
+    assert dict(facts(bundle)).get("Failed") == when
