@@ -75,9 +75,7 @@ def opened(browser, path, width=1280, scheme="light"):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    ("name", "head"), [("night", "What was found"), ("shared", "what was read")]
-)
+@pytest.mark.parametrize(("name", "head"), [("night", "Verdict"), ("shared", "what was read")])
 def test_on_paper_a_table_keeps_its_headings_and_nothing_to_press_is_left(
     browser, pages, name, head
 ):
@@ -101,13 +99,21 @@ def test_no_page_is_wider_than_the_screen(browser, pages, name, width):
     assert browser.js("document.documentElement.scrollWidth") <= width
 
 
+def test_the_table_of_boxes_fits_the_screen_of_a_laptop_and_breaks_no_name(browser, pages):
+    opened(browser, pages["night"], 1280)
+    scrolls = "document.querySelector('#answers .scroll')"
+    assert browser.js(f"{scrolls}.scrollWidth <= {scrolls}.clientWidth")
+    wide = "[...document.querySelectorAll('#answers th, #answers td')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+    assert browser.js(f"{wide}.map(e => e.textContent)") == []
+
+
 def test_on_a_phone_a_wide_table_becomes_pairs_of_heading_and_value_and_nothing_of_it_is_cut(
     browser, pages
 ):
     opened(browser, pages["night"], 390)
     cells = "[...document.querySelectorAll('#answers tbody tr')].map(e => [...e.cells])"
     label = "getComputedStyle(e, '::before').content.slice(1, -1)"
-    assert browser.js(f"{cells}[0].slice(0, 2).map(e => {label})") == ["Box", "What was found"]
+    assert browser.js(f"{cells}[0].slice(0, 2).map(e => {label})") == ["Box", "Verdict"]
     wide = "Math.max(...e.map(one => one.getBoundingClientRect().right))"
     assert browser.js(f"Math.max(...{cells}.map(e => {wide}))") <= 390
     opened(browser, pages["night"])
