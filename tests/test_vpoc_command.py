@@ -161,3 +161,20 @@ def test_the_quickest_chunk_leads_the_table_of_chunks():
     table = view.chunks_table(study_rows())
     assert table.title.startswith("Fastest on this machine: 10 trades a chunk with fused, 10.0 ms")
     assert "6.00 MiB" in str(table)
+
+
+def test_each_instrument_of_a_file_has_profiles_of_its_own(tmp_path):
+    rows = [f"S,{'A/' if n % 2 else 'B'},{100 * (1 + n % 2) + 0.25 * n},{n + 1}" for n in range(20)]
+    path = lines(tmp_path / "t.csv", rows, "session,symbol,price,volume")
+    out = tmp_path / "got"
+    code, printed, _ = run(path, "--out", out, "--json")
+    assert code == 0
+    answers = json.loads(printed)
+    assert [answered["instrument"] for answered in answers] == ["A/", "B"]
+    files = [name for answered in answers for name in answered["written"]]
+    assert len(set(files)) == 4 and all(name.startswith(str(out)) for name in files)
+    code, printed, _ = run(path, "--instrument", "B", "--out", tmp_path / "b", "--json")
+    (only,) = json.loads(printed)
+    assert only["sessions"] == answers[1]["sessions"]
+    code, _, err = run(path, "--instrument", "C")
+    assert code == 2 and err.count("\n") == 1

@@ -7,11 +7,12 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from vpoc_trades import CHICAGO, lines, minutes, parquet_of
 
 from helpers.vpoc import sessions
 from helpers.vpoc.files import profiles_of, write
-from helpers.vpoc.reading import read_trades
+from helpers.vpoc.reading import read_instruments, read_trades
 from helpers.vpoc.trades import Trades, TradesError, generated
 
 
@@ -88,6 +89,60 @@ def test_columns_are_taken_by_name(tmp_path):
     assert trades.volume.tolist() == list(range(1, 21))
     with pytest.raises(TradesError, match="no column 'ask'"):
         read_trades(path, zone=CHICAGO, columns={"price": "ask"})
+
+
+PLACES = {"time": "1", "price": "2", "volume": "3"}
+
+
+@pytest.mark.parametrize("start", ["", "\n", "\ufeff"])
+def test_a_file_without_a_header_keeps_its_first_trade(tmp_path, start):
+    path = tmp_path / "t.csv"
+    path.write_text(start + "\n".join(minutes()) + "\n")
+    trades = read_trades(path, zone=CHICAGO, columns=PLACES)
+    assert trades.volume.tolist() == list(range(1, 21)), "twenty trades, the first among them"
+    named = {"price": minutes()[0].split(",")[1], "volume": minutes()[0].split(",")[2]}
+    for columns in (None, named):
+        with pytest.raises(TradesError, match="its first line is a trade, no header"):
+            read_trades(path, zone=CHICAGO, columns=columns)
+    with pytest.raises(TradesError, match="no column '7'"):
+        read_trades(path, zone=CHICAGO, columns={**PLACES, "volume": "7"})
+
+
+def test_places_name_the_columns_of_a_file_with_a_header_too(tmp_path):
+    path = lines(tmp_path / "t.csv", minutes(), "time,bid,close")
+    trades = read_trades(path, zone=CHICAGO, columns={"price": "2", "volume": "3"})
+    assert trades.volume.tolist() == list(range(1, 21))
+
+
+SEVERAL = [f"S,{'ZYX'[n % 3]},{100 * (1 + n % 3) + 0.25 * n},{n + 1}" for n in range(30)]
+
+
+@pytest.mark.parametrize("header", ["session,Symbol,price,volume", "session,ticker,price,volume"])
+def test_several_instruments_are_never_one_profile(tmp_path, header):
+    path = lines(tmp_path / "t.csv", SEVERAL, header)
+    with pytest.raises(TradesError, match="3 instruments .X, Y, Z. make no one profile"):
+        read_trades(path)
+    each = read_instruments(path)
+    assert list(each) == ["X", "Y", "Z"]
+    assert sum(len(trades) for trades in each.values()) == 30
+    only = read_trades(path, instrument="Y")
+    assert only.volume.tolist() == each["Y"].volume.tolist() == list(range(2, 31, 3))
+    assert noted(only, "instrument Y")
+    with pytest.raises(TradesError, match="no instrument 'W'; it has X, Y, Z"):
+        read_trades(path, instrument="W")
+    without = lines(tmp_path / "w.csv", minutes())
+    with pytest.raises(TradesError, match="no column says the instrument"):
+        read_trades(without, zone=CHICAGO, instrument="Y")
+    columns = {"symbol": ["A", "B"] * 10, "price": [1.0] * 20, "volume": [1] * 20}
+    packed = tmp_path / "t.parquet"
+    parquet.write_table(pa.table(columns), packed)
+    assert list(read_instruments(packed, 0.25)) == ["A", "B"]
+
+
+def test_an_instrument_of_few_prices_has_the_tick_of_all(tmp_path):
+    path = lines(tmp_path / "t.csv", [*SEVERAL, "S,few,100.25,1"], "session,symbol,price,volume")
+    few = read_instruments(path)["few"]
+    assert few.tick == 0.25 and len(few) == 1
 
 
 def test_prices_off_the_grid_and_a_wrong_tick_are_said(tmp_path):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -232,14 +233,16 @@ def vpoc(arguments: argparse.Namespace) -> int:
     --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated (default: fused)
     --device D = cpu: cpu or cuda:0, for the strategies that torch runs
     --zone ZONE: the zone of times without one, such as America/Chicago
-    --column ROLE=NAME ...: which column is the price, volume, time or session, where the guess is wrong
+    --column ROLE=NAME ...: which column is the price, volume, time, session or instrument, where the guess is wrong;
+        of a file without a header its place, as price=2
+    --instrument NAME: which instrument of a file with several (default: each by itself)
     --out NAME: writes NAME.profiles.parquet and NAME.levels.parquet
     --force: write over files that are there
     Example: vpoc ticks.parquet --tick ES
     """
     from helpers.vpoc.files import check_strategy, profiles_of, write
     from helpers.vpoc.levels import USUAL
-    from helpers.vpoc.reading import read_trades
+    from helpers.vpoc.reading import read_instruments
     from helpers.vpoc.view import levels_table, usual_levels
 
     answers = []
@@ -251,27 +254,49 @@ def vpoc(arguments: argparse.Namespace) -> int:
         out = Path(arguments.out) if arguments.out else OUTPUTS / path.stem
         if len(arguments.file) > 1 and arguments.out:
             out = out.with_name(f"{out.name}-{path.stem}")
-        trades = read_trades(path, arguments.tick, zone=arguments.zone, columns=columns)
-        profiles = profiles_of(trades, arguments.strategy, arguments.device)
-        try:
-            written = [str(file) for file in write(profiles, out, arguments.force)]
-        except FileExistsError as error:
-            raise WrongUse(str(error)) from error
-        sessions = [
-            {"session": row.session, "poc": row.poc, "val": row.val, "vah": row.vah}
-            for row in usual_levels(profiles)
-        ]
-        answers.append(
-            {
-                "file": name,
-                "rule": str(USUAL),
-                "sessions": sessions,
-                "notes": list(profiles.notes),
-                "written": written,
-            }
+        instruments = read_instruments(
+            path,
+            arguments.tick,
+            zone=arguments.zone,
+            columns=columns,
+            instrument=arguments.instrument,
         )
-        views.append(levels_table(profiles, name, written))
+        for instrument, trades in instruments.items():
+            title = name
+            if len(instruments) > 1:
+                title = f"{name}, {instrument}"
+            profiles = profiles_of(trades, arguments.strategy, arguments.device)
+            try:
+                files = write(profiles, _out_of(out, instruments, instrument), arguments.force)
+            except FileExistsError as error:
+                raise WrongUse(str(error)) from error
+            written = [str(file) for file in files]
+            sessions = [
+                {"session": row.session, "poc": row.poc, "val": row.val, "vah": row.vah}
+                for row in usual_levels(profiles)
+            ]
+            answers.append(
+                {
+                    "file": name,
+                    "instrument": instrument,
+                    "rule": str(USUAL),
+                    "sessions": sessions,
+                    "notes": list(profiles.notes),
+                    "written": written,
+                }
+            )
+            views.append(levels_table(profiles, title, written))
     return say(arguments, answers, *views)
+
+
+def _out_of(out: Path, instruments: Collection[str], instrument: str) -> Path:
+    """Where the profiles of an instrument go: beside those of the others, where there are several."""
+    if len(instruments) == 1:
+        return out
+    letters = re.sub(r"[^A-Za-z0-9._-]+", "-", instrument)[:40]
+    if letters != instrument:
+        letters += f"-{list(instruments).index(instrument) + 1}"
+    return out.with_name(f"{out.name}-{letters}")
 
 
 def _columns(roles: Sequence[str]) -> dict[str, str]:

@@ -123,6 +123,7 @@ def volume_profiles(
     tick: float | str | None = None,
     zone: str = "",
     columns: Mapping[str, str] | None = None,
+    instrument: str = "",
     sessions: int = 1014,
     per_session: int = 20_000,
     seed: int = 0,
@@ -130,14 +131,15 @@ def volume_profiles(
     """Volume profiles of a file of trades, or of generated ones, and the chunk that fits a box.
 
     ``trades`` is a CSV or Parquet file, or ``generated``: so many ``sessions`` of ``per_session``
-    trades from ``seed``. ``tick``, ``zone`` and ``columns`` as the command vpoc takes them.
+    trades from ``seed``. ``tick``, ``zone``, ``columns`` and ``instrument`` as the command vpoc
+    takes them.
     ``free`` is the memory of a card in place of what the box has free, such as ``20GiB``. Raises
     ValueError in one line.
     """
     if trades == "generated":
         ticks = generated(sessions, per_session, seed)
     else:
-        ticks = read_trades(Path(trades), tick, zone=zone, columns=columns)
+        ticks = read_trades(Path(trades), tick, zone=zone, columns=columns, instrument=instrument)
     if free:
         size = parse_size(free)
         return VolumeProfiles(ticks, free_on(size, f"a card of {free}"), trades)

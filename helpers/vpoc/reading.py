@@ -5,6 +5,7 @@ What is guessed and what is left out is counted and said in the notes of the tra
 
 from __future__ import annotations
 
+import csv as plain_csv
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,8 @@ MOST_ROWS_A_BYTE = 20
 MOST_UNPACKED = 500
 """Prices and volumes that move take more than a bit of each row, however well they are packed."""
 MOST_LISTED = 20
+MOST_INSTRUMENTS = 100
+"""Of one file, each with profiles of its own."""
 PACKED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
 """How files begin that gzip, bzip2, xz, zstd and zip made."""
 COLUMNS = {
@@ -45,11 +48,13 @@ COLUMNS = {
     "volume": ("volume", "size", "qty", "quantity", "vol", "lastsize", "lastvolume", "contracts"),
     "time": ("datetime", "timestamp", "time", "tsevent", "tsrecv", "date"),
     "session": ("session", "tradedate", "tradingday", "sessionid", "sessiondate"),
+    "instrument": ("symbol", "ticker", "instrument", "contract", "security", "sym", "instrumentid"),
 }
 """Names that a column goes by, in lower case without other characters; the first that a file has
 counts.
 """
 CLOCKS = [csv.ISO8601, "%m/%d/%Y %H:%M:%S"]
+NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 EPOCH_UNITS = (("s", 1e11), ("ms", 1e14), ("us", 1e17), ("ns", float("inf")))
 """The unit of a number of time since 1970, by what numbers of that unit stay below."""
 
@@ -60,12 +65,34 @@ def read_trades(
     *,
     zone: str = "",
     columns: Mapping[str, str] | None = None,
+    instrument: str = "",
 ) -> Trades:
     """The trades of a file as int32 ticks and volumes, by session.
 
     ``tick``: a size or a product; guessed without one. ``zone``: that of times without one of
     their own. Sessions come from a session column, else they are CME trade dates. ``columns``:
-    names for price, volume, time, session. Raises TradesError in one line.
+    names for price, volume, time, session and instrument, or their places from 1 on, which a file
+    without a header needs. ``instrument``: which of several to read. Raises TradesError in one
+    line, for a file of several instruments without one, too.
+    """
+    trades = read_instruments(path, tick, zone=zone, columns=columns, instrument=instrument)
+    if len(trades) > 1:
+        listed = ", ".join(list(trades)[:MOST_LISTED])
+        seen = f"{len(trades)} instruments ({listed})"
+        raise TradesError(f"{path.name}: {seen} make no one profile: say which, by instrument")
+    return next(iter(trades.values()))
+
+
+def read_instruments(
+    path: Path,
+    tick: float | str | None = None,
+    *,
+    zone: str = "",
+    columns: Mapping[str, str] | None = None,
+    instrument: str = "",
+) -> dict[str, Trades]:
+    """The trades of each instrument of a file, as of ``read_trades``, by its name; one without a
+    name where the file has no such column. Raises TradesError in one line.
     """
     notes: list[str] = []
     table = _table(path, columns or {}, notes)
@@ -73,6 +100,34 @@ def read_trades(
         table = table.set_column(
             table.column_names.index("time"), "time", _times(path, table["time"], zone, notes)
         )
+    if "instrument" not in table.column_names:
+        if instrument:
+            raise TradesError(f"{path.name}: no column says the instrument: say which it is")
+        return {"": _trades(path, table, tick, notes)}
+    names = compute.fill_null(table["instrument"].cast(pa.string()), "(none)")
+    present = sorted(compute.unique(names).to_pylist())
+    if instrument and instrument not in present:
+        listed = ", ".join(plain(name)[:40] for name in present[:MOST_LISTED])
+        raise TradesError(f"{path.name}: no instrument {instrument!r:.60}; it has {listed}")
+    if len(present) > MOST_INSTRUMENTS and not instrument:
+        limit = f"more than {MOST_INSTRUMENTS} at once: say which, by instrument"
+        raise TradesError(f"{path.name}: {len(present):,} instruments, {limit}")
+    if tick is None:
+        prices = table["price"].filter(compute.is_finite(table["price"]))
+        common = guess_tick(np.asarray(prices[:200_000]))
+    chosen = [instrument] if instrument else present
+    trades = {}
+    for name in chosen:
+        rows = table.filter(compute.equal(names, name))
+        size = tick
+        if tick is None and compute.count_distinct(rows["price"]).as_py() < LEAST_PRICES:
+            size = common  # too few prices of its own: that of all instruments together
+        trades[name] = _trades(path, rows, size, [*notes, f"instrument {plain(name)[:40]}"])
+    return trades
+
+
+def _trades(path: Path, table: Any, tick: float | str | None, notes: list[str]) -> Trades:
+    """The trades of a table whose columns have the names of their roles."""
     table = _good_rows(path, table, notes)
     price = np.asarray(table["price"])
     size = _tick(path, price, tick, notes)
@@ -107,7 +162,7 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
             if is_parquet:
                 check_parquet(file, size)
             else:
-                _check_head(path, file)
+                options = _header_options(path, file, columns)
         if is_parquet:
             with parquet.ParquetFile(path) as whole:
                 groups = (whole.metadata.row_group(at) for at in range(whole.num_row_groups))
@@ -117,9 +172,9 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
                 roles = column_names(whole.schema_arrow.names, columns, notes, path)
                 table = whole.read([*roles.values()])
         else:
-            with csv.open_csv(path) as head:
+            with csv.open_csv(path, read_options=options) as head:
                 roles = column_names(head.schema.names, columns, notes, path)
-            table = csv.read_csv(path, convert_options=_options(roles))
+            table = csv.read_csv(path, read_options=options, convert_options=_options(roles))
         numbers = {name: pa.float64() for name in ("price", "volume")}
         arrays = {role: table[name] for role, name in roles.items()}
         for role, kind in numbers.items():
@@ -134,15 +189,26 @@ def _table(path: Path, columns: Mapping[str, str], notes: list[str]) -> Any:
     return pa.table(arrays)
 
 
-def _check_head(path: Path, file: BinaryIO) -> None:
-    """Refuse a text whose first line names more columns than trades have. Raises TradesError."""
+def _header_options(path: Path, file: BinaryIO, columns: Mapping[str, str]) -> Any:
+    """How the first line of a text is read: as a header, or as a trade.
+
+    Raises TradesError for more columns than trades have, and for a trade whose columns are not
+    named by their places.
+    """
     head = file.read(HEAD_BYTES)
     if head.startswith(PACKED):
         raise TradesError(f"{path.name}: it is packed; unpack it first")
-    columns = head.partition(b"\n")[0].count(b",") + 1
-    if columns > MOST_COLUMNS:
+    first = head.lstrip(b"\r\n").partition(b"\n")[0]
+    count = first.count(b",") + 1
+    if count > MOST_COLUMNS:
         seen = f"more than {MOST_COLUMNS} columns in its first {len(head):,} bytes"
         raise TradesError(f"{path.name}: {seen}: expected columns for time, price and volume")
+    cells = next(plain_csv.reader([first.decode("utf-8-sig", "replace")]), [])
+    is_trade = sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 2
+    if is_trade and not all(columns.get(role, "").isdigit() for role in ("price", "volume")):
+        places = "name the columns by their places, such as time=1, price=2 and volume=3"
+        raise TradesError(f"{path.name}: its first line is a trade, no header: {places}")
+    return csv.ReadOptions(autogenerate_column_names=is_trade)
 
 
 def _check_packing(path: Path, size: int, rows: int, unpacked: int) -> None:
@@ -156,6 +222,8 @@ def _check_packing(path: Path, size: int, rows: int, unpacked: int) -> None:
 def _options(roles: Mapping[str, str]) -> Any:
     """How a CSV is converted: numbers as float64, the times and sessions as pyarrow infers them."""
     kinds = {roles[role]: pa.float64() for role in ("price", "volume")}
+    if "instrument" in roles:
+        kinds[roles["instrument"]] = pa.dictionary(pa.int32(), pa.string())
     return csv.ConvertOptions(
         include_columns=[*roles.values()], column_types=kinds, timestamp_parsers=CLOCKS
     )
@@ -181,9 +249,12 @@ def column_names(
     roles = {}
     for role, usual_names in COLUMNS.items():
         if role in columns:
-            if columns[role] not in names:
-                raise TradesError(f"{path.name}: no column {columns[role]!r}; it has {listed}")
-            roles[role] = columns[role]
+            name = columns[role]
+            if name not in names and name.isdigit() and 1 <= int(name) <= len(names):
+                name = names[int(name) - 1]
+            if name not in names:
+                raise TradesError(f"{path.name}: no column {name!r}; it has {listed}")
+            roles[role] = name
             continue
         for usual in usual_names:
             if usual in plain_names:
