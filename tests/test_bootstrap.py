@@ -501,7 +501,9 @@ def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_nev
     became.clear()
     verbs.lab(call.Call(tmp_path, ["--port", "18801"], {}))
     assert became[-2:] == ["--port", "18801"] and not [word for word in became if "port=" in word]
-    assert capsys.readouterr().out.count("ssh -L 18801:127.0.0.1:18801 ") == 2
+    said = capsys.readouterr().out
+    assert said.count("ssh -L 18801:127.0.0.1:18801 ") == 2
+    assert "then: Run > Run All Cells" in said and "outputs/lab/cases" in said
     for path in (ROOT / "notebooks").glob("*.ipynb"):
         copy = json.loads((tmp_path / "outputs/lab" / path.name).read_text())
         assert not any(cell.get("outputs") for cell in copy["cells"])
@@ -511,6 +513,13 @@ def test_lab_takes_a_port_and_opens_copies_that_look_at_this_machine_and_are_nev
         assert about["language_info"]["version"] == "3.12.9"
         assert 'box: str = "live"' in "".join("".join(cell["source"]) for cell in copy["cells"])
         assert (tmp_path / "notebooks" / path.name).read_bytes() == path.read_bytes()
+        assert "Run > Run All Cells" in "".join(copy["cells"][0]["source"])
+    for path in (ROOT / "notebooks/cases").glob("*.ipynb"):  # to read at once, as they were told
+        copy = json.loads((tmp_path / "outputs/lab/cases" / path.name).read_text())
+        assert [cell["source"] for cell in copy["cells"]] == [
+            cell["source"] for cell in json.loads(path.read_text())["cells"]
+        ]
+        assert any(cell.get("outputs") for cell in copy["cells"])
     mine = tmp_path / "outputs/lab/01_hardware_probe.ipynb"
     mine.write_text("mine")
     verbs.lab(call.Call(tmp_path, [], {}))

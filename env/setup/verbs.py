@@ -13,12 +13,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from . import SetupError, WrongUse, offline, torch_build, venv
 from .call import Call
 from .ready import ready
 
 COPIES = "outputs/lab"
+PRESS = "Run > Run All Cells"
+TO_START = f"**To start: {PRESS}.** This copy is yours to change, and looks at this machine."
 CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
 LAB_PORTS = range(8888, 8988)
 QUIET_LAB = (
@@ -51,32 +54,43 @@ def check(call: Call) -> int:
 
 
 def working_copies(root: Path) -> list[Path]:
-    """Copies of the notebooks that look at this machine, for exploring; one that is there already is yours and stays.
+    """Copies of the notebooks that look at this machine, and of the cases as they are, for exploring; one that is
+    there already is yours and stays.
 
     So an autosave changes none of the committed notebooks, which hold what was found on recorded boxes.
     """
     copies = []
     made = root / ".venv" / "pyvenv.cfg"
     found = re.search(r"(?m)^version\w* = ([\d.]+)", made.read_text() if made.exists() else "")
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
-        copies.append(root / COPIES / path.name)
+    notebooks = root / "notebooks"
+    for path in [*sorted(notebooks.glob("*.ipynb")), *sorted(notebooks.glob("cases/*.ipynb"))]:
+        copies.append(root / COPIES / path.relative_to(notebooks))
         if copies[-1].exists():
             continue
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        for cell in notebook["cells"]:
-            if cell["cell_type"] == "code":
-                cell["outputs"] = []
-                cell["execution_count"] = None
-            if "parameters" in cell["metadata"].get("tags", ()):
-                cell["source"] = re.sub(
-                    r'(?m)^(box: str = )"[^"]*"', r'\1"live"', "".join(cell["source"])
-                )
+        if path.parent == notebooks:
+            look_at_this_machine(notebook)
         if found:  # what JupyterLab would write there at once, and so mark the notebook as changed
             notebook["metadata"]["language_info"]["version"] = found[1].rstrip(".")
         copies[-1].parent.mkdir(parents=True, exist_ok=True)
         copies[-1].write_text(json.dumps(notebook, indent=1) + "\n", encoding="utf-8")
         copies[-1].chmod(0o600)
     return copies
+
+
+def look_at_this_machine(notebook: dict[str, Any]) -> None:
+    """Without what was found on a recorded box, with ``box = "live"``, and with what to press under its title."""
+    first, *_ = notebook["cells"]
+    title, _, rest = "".join(first["source"]).partition("\n\n")
+    first["source"] = f"{title}\n\n{TO_START}\n\n{rest}"
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = []
+            cell["execution_count"] = None
+        if "parameters" in cell["metadata"].get("tags", ()):
+            cell["source"] = re.sub(
+                r'(?m)^(box: str = )"[^"]*"', r'\1"live"', "".join(cell["source"])
+            )
 
 
 def lab(call: Call) -> int:
@@ -97,6 +111,7 @@ def lab(call: Call) -> int:
     tunnel = f"ssh -L {port}:127.0.0.1:{port} {user()}@{socket.gethostname()}"
     address = f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={token}"
     print(f"open: {address}\n  from another machine first: {tunnel}")
+    print(f"then: {PRESS}; the cases are in {COPIES}/cases, each told from the error to the fix")
     return call.become(*argv, *call.arguments)
 
 
