@@ -3,8 +3,10 @@
 When the first test fails, upstream records dead kernels truly: read its release notes and drop helpers/batch/papermill_engine.py.
 """
 
+import json
 import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import nbformat
 import papermill
@@ -24,6 +26,7 @@ from helpers.batch.notebook_file import (
 )
 from helpers.batch.papermill_engine import CasebookEngine
 
+OWN_NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 KILLS_ITSELF = str(NOTEBOOKS / "kills_itself.ipynb")
 
 
@@ -114,3 +117,46 @@ def test_plain_papermill_runs_our_engine_by_name(tmp_path):
     with pytest.raises(papermill.PapermillExecutionError) as caught:
         papermill.execute_notebook(KILLS_ITSELF, str(tmp_path / "out.ipynb"), **options)
     assert caught.value.ename == "Died" and "killed by SIGKILL" in caught.value.evalue
+
+
+REFUSED = [
+    ({"reserve": "banana"}, "ValueError: size 'banana': expected bytes or a number with a unit"),
+    ({"box": "/no/such/box"}, "BundleError: /no/such/box: no such file or folder"),
+]
+
+
+@pytest.mark.parametrize(("given", "line"), REFUSED)
+def test_a_value_that_the_workbook_refuses_ends_a_notebook_in_one_line(tmp_path, given, line):
+    """``-p reserve banana`` ended in a traceback of the kernel, 20 cells on. Since 2026-11-28."""
+    path = str(OWN_NOTEBOOKS / "03_ttm_gtt_analysis.ipynb")
+    options = {"kernel_name": "python3", "progress_bar": False, "cwd": str(OWN_NOTEBOOKS)}
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        papermill.execute_notebook(path, str(tmp_path / "out.ipynb"), given, **options)
+    assert len(caught.value.traceback) == 1 and caught.value.traceback[0].startswith(line)
+    assert caught.value.exec_count <= 4, "before anything is shown"
+
+
+def test_what_another_package_raises_keeps_its_traceback():
+    sources = [OWN, CHECK, "import json\njson.loads('{')"]
+    with pytest.raises(json.JSONDecodeError):
+        carried_out(sources)
+
+
+SEVERAL_LINES = """Traceback (most recent call last):
+  File "C:\\Users\\new\\train.py", line 7, in <module>
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB. GPU 0 has a total capacity of 11.75 GiB
+of which 1.25 GiB is free. Of the allocated memory 9.75 GiB is allocated by PyTorch, and 0.25 GiB is reserved by
+PyTorch but unallocated."""
+
+
+def test_a_message_of_several_lines_is_pasted_or_given_to_papermill_as_it_is():
+    nb = load_notebook_node(str(OWN_NOTEBOOKS / "00_start_here.ipynb"))
+    code = [cell.source for cell in nb.cells if cell.cell_type == "code"]
+    pasted = code[0].replace('r"""', f'r"""{SEVERAL_LINES}').replace("strix-halo-1-found", "")
+    given = {"message": SEVERAL_LINES, "box": ""}
+    injected = [
+        cell.source for cell in parameterize_notebook(nb, given).cells if cell.cell_type == "code"
+    ]
+    for sources in ([pasted, *code[1:6]], injected[:7]):
+        told = "\n".join(carried_out(sources))
+        assert "3.50 GiB" in told and "a message alone, no box" in told

@@ -6,13 +6,16 @@ import ast
 import importlib
 import json
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from types import TracebackType
 from typing import Any, cast
 
+from helpers.ground.child import CHECKOUT
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import VERDICT_MIME as VERDICT
 from helpers.ground.shapes import Verdict
@@ -170,12 +173,15 @@ def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -
 
 def refuse_wrong_parameters() -> None:
     """In a notebook's kernel: ``check_parameters`` of the cell of parameters, and of what
-    papermill injected behind it.
+    papermill injected behind it; from now on a value that the workbook refuses is refused in one
+    line as well.
 
     papermill only warns of a name that a notebook does not have. Outside a kernel nothing is
     checked. Raises NotebookError.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell:
+        shell.set_custom_exc((ValueError, OSError), _refuse_in_one_line)
     cells = shell.user_ns.get("In", ()) if shell else ()
     for source, behind in zip(cells, [*cells[1:], ""], strict=False):
         with suppress(SyntaxError):  # a magic: no cell of parameters
@@ -184,6 +190,25 @@ def refuse_wrong_parameters() -> None:
                 known = _assigned(source)
                 names = [*known, *(_assigned(behind) if behind.startswith(INJECTED_FIRST) else ())]
                 return check_parameters(known, {name: shell.user_ns.get(name) for name in names})
+
+
+def _refuse_in_one_line(
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    tb_offset: int | None = None,
+) -> None:
+    """Show an error of a cell: without its traceback where the workbook refused a value, and where
+    a file is missing. What another package raised keeps its traceback.
+    """
+    frames = traceback.extract_tb(trace)
+    is_ours = bool(frames) and Path(frames[-1].filename).is_relative_to(CHECKOUT / "helpers")
+    if is_ours or isinstance(error, OSError):
+        cast(Any, error)._render_traceback_ = lambda: [
+            f"{kind.__name__}: {' '.join(str(error).split())}"
+        ]
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
 def _is_json(value: Any) -> bool:
