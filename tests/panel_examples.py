@@ -13,7 +13,7 @@ MESSAGE = (
     "memory 4.50 GiB is allocated by PyTorch, and 1.25 GiB is reserved by PyTorch but unallocated."
 )
 CELLS = {
-    "Message reader": ("00_start_here", "message_reader(message, box)"),
+    "Message reader": ("00_start_here", "this_box.reader()"),
     "Live monitor": ("01_hardware_probe", "this_box.monitor()"),
     "Allocator what-if": ("02_allocator_stress", "program.panel()"),
     "Ceilings and the reserve": ("03_ttm_gtt_analysis", "limits.panel()"),
@@ -42,8 +42,7 @@ study.replay = functools.partial(replay, engine="plain")  # the compiled one tak
 message, box, bundle = "", "", open_box("strix-halo-1-found")
 stacks, case = layers.ceilings(bundle), panel_examples.small_study()
 room = ttm_limit.room(bundle, stacks[0])
-message_reader = reader_panel.show
-this_box = types.SimpleNamespace(monitor=functools.partial(monitor.show, bundle))
+this_box = types.SimpleNamespace(monitor=functools.partial(monitor.show, bundle), reader=reader_panel.show)
 program = types.SimpleNamespace(panel=functools.partial(allocator.show, case))
 limits = types.SimpleNamespace(panel=functools.partial(ceilings_panel.show, stacks[0], room))
 given = Given("llama.cpp", {"n_layer": 4, "n_head_kv": 2, "head_dim_k": 64, "n_ctx": 4096, "weights_bytes": 1 << 30,

@@ -191,6 +191,33 @@ def states():
     return zip(PANELS, [*several, monitor.Watch()], strict=True)
 
 
+def marked_old(answers):
+    return [one for one in answers if "casebook-old" in one._dom_classes]
+
+
+def test_an_error_stands_at_its_field_and_the_answers_are_said_to_be_of_another_input():
+    """The words stood above all fields, and the figure of the last input below, unmarked. Since 2026-11-28."""
+    bench = allocator.Bench(made.small_study())
+    open_one = frame.open_panel("errors", lambda one: allocator.build(one, bench))
+    children = list(open_one.box.children)
+    fields = {one.description: one for one in children if getattr(one, "description", "")}
+    below = {name: children[children.index(field) + 1] for name, field in fields.items()}
+    before = [answer.value for answer in open_one.answers]
+    fields["Settings"].value = "nonsense:1"
+    assert "refuses the settings" in below["Settings"].value and not below["Card"].value
+    assert frame.OLD in open_one.old.value and "see the field" in open_one.line.value
+    assert children.index(open_one.old) < children.index(open_one.answers[0])
+    assert [answer.value for answer in open_one.answers] == before
+    assert marked_old(open_one.answers) == open_one.answers
+    fields["Operation"].value = 2  # a step through the old run leaves the error where it is
+    assert "refuses the settings" in below["Settings"].value and open_one.old.value
+    fields["Card"].value = "200MiB"  # the settings are still wrong, and the card is not
+    assert "refuses the settings" in below["Settings"].value and not below["Card"].value
+    fields["Settings"].value = ""
+    assert not below["Settings"].value and not open_one.old.value and "ready" in open_one.line.value
+    assert not marked_old(open_one.answers)
+
+
 def test_sliders_for_context_and_slots_answer_what_fits():
     line, controls, says = opened(fits_panel, WISH)
     assert "The model fits; the longest context is 65,536 (asked: 8,192;" in says()

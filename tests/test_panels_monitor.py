@@ -162,7 +162,7 @@ def panel():
 
 def test_the_panel_watches_and_ends_with_its_cell(panel):
     made, feed = panel
-    pid, drawing, rows = made.box.children[2:]
+    pid, _, drawing, rows = made.box.children[2:]
     until(lambda: str(os.getpid()) in rows.value)
     assert "the process, anonymous" in drawing.value
     pid.value = 1

@@ -116,7 +116,7 @@ def build(frame: Frame, bench: Bench) -> Sequence[Any]:
     last = len(study.trace) - 1
     tip = "arrow keys step by one operation"
     at = frame.field("IntSlider", "Operation", bench.moment, True, min=0, max=last, tooltip=tip)
-    run, here, drawn = (frame.widgets.HTML() for _ in range(3))
+    run, here, drawn = (frame.answer() for _ in range(3))
 
     def look() -> None:
         size = str(study.card.capacity_bytes) if capacity.value == card else capacity.value

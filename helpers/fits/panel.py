@@ -28,7 +28,7 @@ class Wish:
 def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     """Sliders for the context and the slots, and what they come to."""
     inputs = wish.given.inputs
-    answers = frame.widgets.HTML()
+    answers = frame.answer()
     served = answer(wish.given).contexts.served or LEAST_CONTEXT
     most = max(served, inputs.get("n_ctx_train", 0))
     context = frame.field("IntSlider", "Context", served, min=256, max=most, step=256)
@@ -42,4 +42,5 @@ def build_fits(frame: Frame, wish: Wish) -> Sequence[Any]:
     return [context, slots, answers]
 
 
-PANEL = Panel("What fits", Wish, build_fits)
+ASK = "In JupyterLab these are two sliders, for the context and the slots, with what they come to."
+PANEL = Panel("What fits", Wish, build_fits, ASK)

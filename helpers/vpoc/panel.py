@@ -60,7 +60,7 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
     names = list(STRATEGIES)
     strategy = frame.field("Dropdown", "Way of counting", planner.strategy, options=names)
     controls = [trades, sessions, bins, free, gpu, strategy]
-    answers = frame.widgets.HTML()
+    answers = frame.answer()
 
     def look() -> None:
         size = free.value

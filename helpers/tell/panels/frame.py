@@ -1,5 +1,5 @@
-"""What every panel has: a line that says how it goes, errors in that line, its twin where
-nobody is there, and its end.
+"""What every panel has: a line that says how it goes, errors at the field they come from, its twin
+where nobody is there, and its end.
 
 A panel is opened under its name. The one that was open under that name is closed first, its
 threads stopped, so that a cell may be run again; threads are daemons and go with a kernel that
@@ -17,11 +17,12 @@ from helpers.ground.units import plain
 from helpers.tell.display import display
 from helpers.tell.front_end import is_interactive
 from helpers.tell.html_table import MUTED, text_html
+from helpers.tell.next_notebook import NextNotebook
 from helpers.tell.resources import template
 from helpers.tell.shown import ABOUT, Shown
 
-Part = str | Shown
-"""A piece of a static twin: words, or a view, which stands as its figure where it has one."""
+Part = str | Shown | NextNotebook
+"""A piece of a static twin: words, a view, which stands as its figure where it has one, or a link."""
 # JupyterLab 4 takes arrow keys and letters for its own, also while a panel's control has the
 # keyboard ("d d" deletes the cell); an element of this attribute keeps them (Lumino's
 # commands). ipywidgets 8.1 does not set it.
@@ -30,6 +31,8 @@ OWN_KEYS = (
     "e.target.setAttribute('data-lm-suppress-shortcuts', 'true')), 50)"
 )
 WRONG = "var(--jp-error-color1, #b3261e)"
+FADED = "<style>.casebook-old { opacity: 0.4 }</style>"
+OLD = "What follows belongs to the last input that worked, not to this one."
 NO_REASON = "no reason given"
 _OPEN: dict[str, Frame] = {}
 
@@ -37,7 +40,8 @@ _OPEN: dict[str, Frame] = {}
 class Frame:
     """One open panel.
 
-    ``say`` and ``guarded`` speak in its line; what ``ends`` holds is called when it is closed.
+    ``say`` speaks in its line; an error stands at the field whose change brought it, and the
+    answers fade until an input works again. What ``ends`` holds is called when it is closed.
     """
 
     def __init__(self, name: str):
@@ -49,30 +53,80 @@ class Frame:
         self.ends: list[Callable[[], object]] = []
         self.line = widgets.HTML()
         self.box = widgets.VBox()
+        self.errors: dict[Any, Any] = {}
+        """The place for its error below each field."""
+        self.refusals: dict[Callable[[], object], tuple[Any, str]] = {}
+        """What failed last, by what was to be done: the field that was changed, and why."""
+        self.answers: list[Any] = []
+        self.old = widgets.HTML()
         self.say("ready")
 
     def say(self, words: str, tone: str = MUTED) -> None:
         """Progress or an answer, in the panel's line."""
-        about = f"role='status' aria-live='polite' style='color:{tone}'"
-        self.line.value = f"<div {about}>{escape(plain(words))}</div>"
+        self.line.value = _said(words, tone, "status")
 
     def guarded(self, act: Callable[[], object]) -> Callable[..., None]:
-        """``act`` as a widget may call it: the line says working, then what ``act`` said,
-        ready, or in one line what failed.
+        """``act`` as a widget may call it: the line says working, then what ``act`` said or
+        ready. What fails is said in one line.
         """
 
-        def call(*arguments: object) -> None:
+        def call(change: Any = None) -> None:
             self.say("working …")
             before = self.line.value
             try:
                 act()
-            # An error of a callback reaches nobody but through this line.
+            # An error of a callback reaches nobody but through the panel.
             except Exception as error:  # noqa: BLE001
-                self.say(f"not done: {_reason(error)}", WRONG)
+                field = change["owner"] if isinstance(change, dict) else None
+                self._refuse(act, field, f"not done: {_reason(error)}")
+                return
+            self.refusals.pop(act, None)
+            self._show_errors()
             if self.line.value == before:
                 self.say("ready")
 
         return call
+
+    def _refuse(self, act: Callable[[], object], field: Any, words: str) -> None:
+        """Say an error at its field, or in the panel's line where it comes from none; one that is
+        still there stays where it is.
+        """
+        _, before = self.refusals.get(act, (None, ""))
+        if words != before:
+            self.refusals[act] = (field, words)
+        self._show_errors()
+        is_at_a_field = self.refusals[act][0] in self.errors
+        self.say("not done: see the field" if is_at_a_field else words, WRONG)
+
+    def _show_errors(self) -> None:
+        """Each error at its field, and above answers that are of another input that they are."""
+        words = dict(self.refusals.values())
+        for field, place in self.errors.items():
+            place.value = _said(words[field], WRONG, "alert") if field in words else ""
+        is_old = bool(words) and any(answer.value for answer in self.answers)
+        self.old.value = _said(OLD, WRONG, "note") if is_old else ""
+        for answer in self.answers:
+            mark = answer.add_class if is_old else answer.remove_class
+            mark("casebook-old")
+
+    def answer(self) -> Any:
+        """A place for an answer, which fades while the input has an error."""
+        answer = self.widgets.HTML()
+        self.answers.append(answer)
+        return answer
+
+    def laid_out(self, controls: Iterable[Any]) -> list[Any]:
+        """Controls below each other, each with the place for its error, and above the first
+        answer the place that says that it is old.
+        """
+        parts: list[Any] = []
+        for control in controls:
+            if control in self.answers and self.old not in parts:
+                parts.append(self.old)
+            parts.append(control)
+            within = (control, *getattr(control, "children", ()))
+            parts += [self.errors[field] for field in within if field in self.errors]
+        return parts
 
     def changed(self, act: Callable[[], object], *controls: Any) -> Callable[..., None]:
         """Call ``act``, guarded, whenever the value of a control changes; returned to be called
@@ -98,7 +152,9 @@ class Frame:
             more["continuous_update"] = False
         layout = {"width": "98%" if wide else "32em", "max_width": "98%"}
         label = {"description": words, "style": {"description_width": "8.5em"}}
-        return make(value=value, layout=layout, **label, **more)
+        control = make(value=value, layout=layout, **label, **more)
+        self.errors[control] = self.widgets.HTML()
+        return control
 
     def row(self, *controls: Any) -> Any:
         """Controls beside each other, in more lines where there is no room."""
@@ -118,6 +174,11 @@ class Frame:
                 control.close()
 
 
+def _said(words: str, tone: str, role: str) -> str:
+    about = f"role='{role}' aria-live='polite' style='color:{tone}'"
+    return f"<div {about}>{escape(plain(words))}</div>"
+
+
 def _reason(error: Exception) -> str:
     reason = " ".join(str(error).split()) or NO_REASON
     if isinstance(error, (ValueError, OSError)):
@@ -131,8 +192,8 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
     if before:
         before.close()
     frame = Frame(name)
-    title = frame.widgets.HTML(f"<h4 style='margin:2px 0'>{escape(name)}</h4>")
-    frame.box.children = [title, frame.line, *build(frame)]
+    title = frame.widgets.HTML(f"<h4 style='margin:2px 0'>{escape(name)}</h4>{FADED}")
+    frame.box.children = [title, frame.line, *frame.laid_out(build(frame))]
     _OPEN[name] = frame
     return frame
 
@@ -192,6 +253,8 @@ def parts_html(parts: Iterable[Part]) -> str:
     for part in parts:
         if isinstance(part, str):
             pieces.append(text_html(part))
+        elif isinstance(part, NextNotebook):
+            pieces.append(part._repr_html_())
         elif part.draw:
             pieces.append(part.figure_html())
         else:

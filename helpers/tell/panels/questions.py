@@ -12,6 +12,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.judge.ttm_limit import Room
 from helpers.look.boxes import recorded_names
 from helpers.tell import figures, message, ttm, verdict
+from helpers.tell.next_notebook import after
 
 from .frame import Frame, Panel, Part, parts_html
 
@@ -38,12 +39,11 @@ class Reader:
         says = [
             f"{made.headline} ({verdict.label(made)})",
             f"Next: {made.next_step.what}",
-            message.next_notebook(made),
         ]
         if not any(one.event == "refused" and one.side == "device" for one in evidence.messages):
             says.append("No out-of-memory message with numbers was found in the text.")
-        numbers = message.message_table(evidence)
-        parts: list[Part] = ["\n".join(says), message.sums(evidence), numbers]
+        next_notebook = after(made, self.box)
+        parts: list[Part] = ["\n".join(says), next_notebook, message.sums(evidence)]
         if books:
             parts.append(figures.ledger(books))
         return parts
@@ -55,7 +55,7 @@ def build_reader(frame: Frame, reader: Reader) -> Sequence[Any]:
     names: Any = {"options": ["live", *recorded_names()], "ensure_option": False}
     tip = "none, or a name or path"
     box = frame.field("Combobox", "Box", reader.box, placeholder=tip, **names)
-    answers = frame.widgets.HTML()
+    answers = frame.answer()
 
     def read() -> None:
         answers.value = parts_html(Reader(text.value, box.value.strip()).parts())
@@ -109,16 +109,13 @@ class Reserve:
         return f"{choice.words()}\n{now}: this would be {than}."
 
     def parts(self) -> list[Part]:
-        """The first position of the slider, and a few others as a table."""
-        parts: list[Part] = [self.says()]
-        if self.room and self.choice:
-            parts.append(ttm.reserves_table(self.room))
-        return parts
+        """The first position of the slider."""
+        return [self.says()]
 
 
 def build_ceilings(frame: Frame, state: Reserve) -> Sequence[Any]:
     """The slider, the words and the ceilings; where nothing can be chosen, the ceilings alone."""
-    answers = frame.widgets.HTML()
+    answers = frame.answer()
     controls = []
     if state.room and state.choice:
         scale: Any = {"min": 1, "max": max(2, state.room.ram_bytes // GIB // 2), "step": 1}

@@ -1,0 +1,111 @@
+"""The notebook that looks further, with its parameters filled in: a link and a command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from helpers.ground.places import CHECKOUT, OUTPUTS
+from helpers.ground.shapes import Verdict
+from helpers.ground.shell import word
+from helpers.look.files import write_atomic
+from helpers.tell.front_end import is_interactive
+from helpers.tell.html_table import text_html
+from helpers.tell.notebook_cells import PARAMETERS
+
+NOTEBOOKS = CHECKOUT / "notebooks"
+LAB = OUTPUTS / "lab"
+"""Where `make lab` keeps its copies of the notebooks."""
+PROBE = "01_hardware_probe"
+REPORT = "09_case_report"
+BY_CAUSE = {
+    "allocator-fragmentation": "02_allocator_stress",
+    "allocator-cache-not-returned": "02_allocator_stress",
+    "true-capacity": "02_allocator_stress",
+    "ttm-gtt-cap": "03_ttm_gtt_analysis",
+    "carveout-only": "03_ttm_gtt_analysis",
+    "hsa-pool-cap": "03_ttm_gtt_analysis",
+}
+"""The notebook that looks further into a cause; into any other PROBE, and from there REPORT."""
+RECORDING = "run.pickle"
+RECORD = f"casebook record --out {RECORDING} -- python train.py"
+
+
+class NextNotebook:
+    """A notebook and the parameters that it is to be run with; ``first`` is typed before."""
+
+    def __init__(self, name: str, given: dict[str, Any], first: str = "") -> None:
+        self.name = name
+        self.given = given
+        self.first = first
+
+    @property
+    def lines(self) -> list[str]:
+        """What is typed, line by line."""
+        return [line for line in (self.first, self.command) if line]
+
+    @property
+    def command(self) -> str:
+        """The command line that runs it with these parameters."""
+        options = [f"-p {name} {word(str(value))}" for name, value in self.given.items()]
+        return " ".join(["papermill", f"notebooks/{self.name}.ipynb", "out.ipynb", *options])
+
+    def link(self) -> str:
+        """The file to open, beside the notebook that asks.
+
+        In the folder of the lab it is a copy with the parameters filled in, made when it is first
+        asked for; it is yours from then on.
+        """
+        if not is_interactive() or Path.cwd() != LAB:
+            return f"{self.name}.ipynb"
+        about = "-".join(Path(str(value)).stem for value in self.given.values() if value)
+        words = re.sub(r"[^\w.]+", "-", about).strip("-")[:60]
+        path = LAB / f"{self.name}-{words}.ipynb"
+        if not path.exists():
+            write_atomic(path, json.dumps(self._filled(), indent=1) + "\n")
+        return path.name
+
+    def _filled(self) -> Any:
+        notebook = json.loads((NOTEBOOKS / f"{self.name}.ipynb").read_text(encoding="utf-8"))
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                cell["outputs"] = []
+                cell["execution_count"] = None
+            if PARAMETERS in cell["metadata"].get("tags", []):
+                cell["source"] = filled("".join(cell["source"]), self.given)
+        return notebook
+
+    def __str__(self) -> str:
+        return "\n".join(["Look further:", *(f"  {line}" for line in self.lines)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.given.items())
+        link = f"<a href='{escape(self.link())}'>{self.name}</a>"
+        return f"Look further: {link} with {escape(values)}" + text_html("\n".join(self.lines))
+
+
+def filled(source: str, given: dict[str, Any]) -> str:
+    """The cell of parameters with other values; the comment of each line stays."""
+    lines = []
+    for line in source.split("\n"):
+        name = line.partition(":")[0]
+        assigned = re.match(r"(\w+: [^=]+ = ).*?(  # .*)?$", line)
+        if assigned and name in given:
+            line = f"{assigned[1]}{given[name]!r}{assigned[2] or ''}"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def after(verdict: Verdict, box: str, here: str = "") -> NextNotebook:
+    """The notebook that looks further into the cause of a verdict about a box than ``here``."""
+    name = BY_CAUSE.get(verdict.cause, PROBE)
+    if name == here:
+        name = REPORT
+    if name == "02_allocator_stress":
+        return NextNotebook(name, {"box": box or "live", "trace": RECORDING}, RECORD)
+    return NextNotebook(name, {"box": box or "live"})
