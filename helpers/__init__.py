@@ -31,7 +31,7 @@ _HOMES = {
     "try_fixes": "face.fixes",
     "training_paths": "face.training",
     "check_torch": "face.checks",
-    "message_reader": "face.reader",
+    "fields_of": "face.fields",
     "open_batch": "face.batches",
     "show_bytes": "ground.units",
     "Shown": "tell.shown",

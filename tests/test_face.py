@@ -1,6 +1,7 @@
 """What ``import helpers`` offers is enough for a notebook, documented, and cheap to import."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import helpers
+from helpers.batch import notebook_file
+from helpers.tell import next_notebook
 from helpers.tell.shown import Shown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,7 +68,7 @@ def test_views_of_a_box_are_tables_to_go_on_with():
 
 def test_a_verdict_shows_itself():
     answer = helpers.diagnose("rx7900xt-container")
-    assert answer.verdict.headline in repr(answer)
+    assert answer.verdict.headline in " ".join(repr(answer).split())
     assert answer.verdict.headline.split(" ")[0] in answer._repr_mimebundle_()["text/markdown"]
 
 
@@ -101,3 +104,57 @@ def test_a_folder_that_is_no_batch_is_said_in_one_line(tmp_path):
 def test_a_training_path_that_is_not_known_is_said_in_one_line():
     with pytest.raises(ValueError, match="'tiny': expected one of single device"):
         helpers.training_paths(("tiny",))
+
+
+def test_the_fields_of_an_object_are_a_table_and_those_without_a_value_are_named():
+    box = helpers.open_box("rx7900xt-container")
+    view = helpers.fields_of(box.gpus)
+    assert str(view).startswith("Gpu, the first of 2")
+    values = {row["field"]: row["value"] for row in view.rows}
+    assert values[".pci"] == box.gpus[0].pci and values[".vendor"] == "AMD"
+    assert ".parts" in values and "Without a value here: holders" in str(view)
+    assert "None here." in str(helpers.fields_of(()))
+    assert {row["field"] for row in helpers.fields_of(box).rows} >= {".gpus", ".monitor()"}
+
+
+@pytest.mark.parametrize(
+    ("here", "expected"), [("", "03_ttm_gtt_analysis"), ("03_ttm_gtt_analysis", "09_case_report")]
+)
+def test_the_next_notebook_is_a_command_with_its_parameters_and_never_the_one_that_asks(
+    here, expected
+):
+    box = "strix-halo-1-found"
+    link = helpers.diagnose(box).next_notebook(box=box, here=here)
+    assert f"papermill notebooks/{expected}.ipynb out.ipynb -p box {box}" in str(link)
+
+
+def test_links_between_notebooks_name_parameters_that_the_next_one_has():
+    """From what the committed notebooks show."""
+    shown = "".join(path.read_text() for path in NOTEBOOKS)
+    commands = set(
+        re.findall(r"papermill (notebooks/\d\w+\.ipynb) out\.ipynb( -p [^\"<\\]+)", shown)
+    )
+    assert len(commands) >= 4
+    for path, options in commands:
+        known = notebook_file.parameters(notebook_file.open_notebook(ROOT / path))
+        assert set(re.findall(r"-p (\w+)", options)) <= set(known), (path, options)
+
+
+def test_a_link_in_the_labs_folder_leads_to_a_copy_with_the_parameters_filled_in(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(next_notebook, "LAB", tmp_path)
+    monkeypatch.setattr(next_notebook, "is_interactive", lambda: True)
+    link = next_notebook.NextNotebook("03_ttm_gtt_analysis", {"box": "live", "earlier": "b's.gz"})
+    assert link.link() == "03_ttm_gtt_analysis.ipynb"  # elsewhere it is the notebook itself
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / link.link()
+    cells = json.loads(path.read_text())["cells"]
+    (given,) = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    values = {}
+    exec("".join(given["source"]), values)
+    assert (values["box"], values["earlier"], values["reserve"]) == ("live", "b's.gz", "")
+    assert f"href='{path.name}'" in link._repr_html_()
+    assert not any(cell.get("outputs") for cell in cells)
+    path.write_text("mine")
+    assert link.link() == path.name and path.read_text() == "mine"

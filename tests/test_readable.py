@@ -12,20 +12,20 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_980,
-    "batch": 32_160,
+    "batch": 32_290,
     "commands": 13_440,
-    "face": 6_190,
-    "fits": 23_960,
+    "face": 7_000,
+    "fits": 23_970,
     "ground": 11_260,
     "judge": 54_110,
     "look": 55_280,
     "rehearse": 18_040,
     "settings": 11_860,
     "share": 11_380,
-    "tell": 34_550,
+    "tell": 35_660,
     "trials": 32_820,
     "vpoc": 16_740,
-    "TOTAL": 404_350,
+    "TOTAL": 406_400,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -12,7 +12,7 @@ from helpers.tell.shown import Shown
 from .record import gone, read_batch
 from .shapes import Run
 
-NO_BATCH = "no batch: this report stands on the box alone"
+NO_BATCH = "No batch was given: this report is about the box alone."
 MOST_ROWS = 60
 """Rows that the table shows a person; those that did not answer come first."""
 

@@ -75,17 +75,6 @@ class Box:
         return message.sums(self.evidence)
 
     @property
-    def unattributed(self) -> list[str]:
-        """A line for each part of a ledger that nothing accounts for."""
-        return [
-            f"{book.account} {book.place}".strip()
-            + f": {row.bytes.show()} of {book.used.show()}, {row.words}"
-            for book in self.ledgers
-            for row in book.rows
-            if row.kind == "unattributed"
-        ]
-
-    @property
     def provenance(self) -> Shown | str:
         """When and how the facts were taken, and what was checked and is fine."""
         if self.bundle is None:
@@ -99,6 +88,12 @@ class Box:
 
         table = claims_table(self.facts.box)
         return table if table.cells else None
+
+    def reader(self) -> None:
+        """Show a field that takes another error text and says what it comes to, else a sentence."""
+        from helpers.tell.panels import questions
+
+        questions.reader.show()
 
     def monitor(self) -> None:
         """Show the live monitor where somebody is there to use it, else a sentence."""

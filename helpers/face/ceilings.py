@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from helpers.face.box import Box, as_box
 from helpers.face.result import Result
 from helpers.ground.shapes import Ttm
@@ -56,11 +58,19 @@ class Ceilings(Result):
         """What is often set instead of TTM's limit, for a GPU that shares the RAM."""
         return ttm.mistaken_table() if self.stack.kind == "apu" else None
 
+    @property
+    def _room(self) -> limits.Room | None:
+        return limits.room(self.box.facts, self.stack) if self.stack.kind == "apu" else None
+
+    def reserves(self, gib: Sequence[float] = (8,)) -> Shown:
+        """The limit that each reserve for the system, in GiB, leaves, and the largest model for it."""
+        return ttm.reserves_table(self._room, gib)
+
     def panel(self) -> None:
-        """Show a slider of RAM to keep for the system, or the same choices as a table."""
+        """Show a slider of RAM to keep for the system, or what its first position leaves."""
         from helpers.tell.panels.questions import ceilings as panel
 
-        panel.show(self.stack, limits.room(self.box.facts, self.stack))
+        panel.show(self.stack, self._room)
 
 
 class TtmPlan(Result):

@@ -8,7 +8,8 @@ from helpers.face.box import Box, as_box
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import VERDICT_MIME, Verdict
 from helpers.judge import diagnosis
-from helpers.tell import message, verdict
+from helpers.tell import verdict
+from helpers.tell.next_notebook import NextNotebook, after
 from helpers.tell.shown import Shown
 
 
@@ -27,10 +28,15 @@ class Answer:
         """What speaks against the verdict, and the causes that stay open."""
         return verdict.against(self.verdict, sources=self.sources)
 
-    @property
-    def next_notebook(self) -> str:
-        """The notebook that looks further into the cause, with its parameters filled in."""
-        return message.next_notebook(self.verdict)
+    def next_notebook(self, name: str = "", **parameters: str) -> NextNotebook:
+        """A link to the notebook that looks further, and the command that runs it.
+
+        It is the one of that name with these parameters; without a name the one for the cause,
+        which takes ``box``, and ``here``, the notebook that asks.
+        """
+        if name:
+            return NextNotebook(name, parameters)
+        return after(self.verdict, **parameters)
 
     def show(self) -> None:
         """Show the verdict: its words, and its data for programs that read the notebook."""

@@ -19,8 +19,10 @@ from helpers.fits.sheet import Given
 from helpers.ground.child import CHECKOUT
 from helpers.look.cards import find_card
 from helpers.tell.shown import Shown
+from helpers.tell.values import Column
 
 MODELS = CHECKOUT / "env" / "models"
+YES_OR_NO = {True: "fits", False: "no", None: "cannot tell"}
 
 
 class Fit(Result):
@@ -74,11 +76,10 @@ class Fit(Result):
 
     def contexts(self, tokens: Sequence[int], slots: Sequence[int]) -> Shown:
         """A map of what fits: tokens of each request against the requests at once."""
-        words = {True: "fits", False: "no", None: "cannot tell"}
         rows: list[list[Any]] = []
         for count in slots:
             fits = [self.at(n_ctx=size * count, n_parallel=count).fits for size in tokens]
-            rows.append([count, *(words[each] for each in fits)])
+            rows.append([count, *(YES_OR_NO[each] for each in fits)])
         columns = ["at once", *(f"{size:,}" for size in tokens)]
         return Shown("What fits, by tokens of each request", columns, rows)
 
@@ -87,6 +88,15 @@ class Fit(Result):
         rows = [[kind, self.at(kv_type=kind).longest_context] for kind in kinds]
         title = "The longest context that fits, by the type of the cache"
         return Shown(title, ["type", "tokens"], rows)
+
+    def beside_others(self, held_bytes: Mapping[str, int]) -> Shown:
+        """Whether it fits, and the longest context, with so much of the card held by others."""
+        rows: list[list[Any]] = []
+        for name, size in held_bytes.items():
+            fit = self.at(others_bytes=size)
+            rows.append([name, size, YES_OR_NO[fit.fits], fit.longest_context])
+        columns = ["the card has", Column("held", "bytes"), "as asked", "longest context, tokens"]
+        return Shown("What fits, by what others hold", columns, rows)
 
     def panel(self) -> None:
         """Show sliders for the context and the slots, or their static twin."""

@@ -22,9 +22,6 @@ from helpers.tell.values import columns
 if TYPE_CHECKING:
     from helpers.judge.ledger import GpuLedger
 
-OF_A_TRACE = ("allocator-fragmentation", "allocator-cache-not-returned", "true-capacity")
-OF_THE_CEILINGS = ("ttm-gtt-cap", "carveout-only", "hsa-pool-cap")
-"""Causes that notebook 02, and that notebook 03 looks further into."""
 _UNITS = {"KiB": KIB, "KB": KIB, "kB": KIB, "MiB": MIB, "MB": MIB, "GiB": GIB, "GB": GIB}
 NOT_READ = "…"
 TEXT_SOURCES = ("error text", "the numbers of the error text")
@@ -36,7 +33,7 @@ def gathered(message: str, box: str) -> CaseEvidence:
     if not box:
         return evidence_from_message(message)
     evidence = evidence_of(box)
-    if not message:
+    if not message.strip():
         return evidence
     return replace(evidence_from_message(message), bundle=evidence.bundle)
 
@@ -210,14 +207,3 @@ def sums(evidence: CaseEvidence) -> Shown:
     none = "No message here has numbers to add up."
     heads = ["message", "its numbers, added up"]
     return Shown("The sums", heads, rows, none=none, widest=None, again=True)
-
-
-def next_notebook(verdict: Verdict) -> str:
-    """The notebook that looks further into a cause, with its parameters filled in."""
-    if verdict.cause in OF_A_TRACE:
-        return (
-            "notebooks/02_allocator_stress.ipynb with trace = the file that this wrote on the failing box:\n"
-            "  casebook record --out run.pickle -- python your_program.py"
-        )
-    name = "03_ttm_gtt_analysis" if verdict.cause in OF_THE_CEILINGS else "01_hardware_probe"
-    return f'notebooks/{name}.ipynb with box = "live" on the failing box, or the path of its captured bundle'

@@ -37,9 +37,9 @@ RECORD = f"casebook record --out {RECORDING} -- python train.py"
 class NextNotebook:
     """A notebook and the parameters that it is to be run with; ``first`` is typed before."""
 
-    def __init__(self, name: str, given: dict[str, Any], first: str = "") -> None:
+    def __init__(self, name: str, parameters: dict[str, Any], first: str = "") -> None:
         self.name = name
-        self.given = given
+        self.parameters = parameters
         self.first = first
 
     @property
@@ -50,7 +50,7 @@ class NextNotebook:
     @property
     def command(self) -> str:
         """The command line that runs it with these parameters."""
-        options = [f"-p {name} {word(str(value))}" for name, value in self.given.items()]
+        options = [f"-p {name} {word(str(value))}" for name, value in self.parameters.items()]
         return " ".join(["papermill", f"notebooks/{self.name}.ipynb", "out.ipynb", *options])
 
     def link(self) -> str:
@@ -61,7 +61,7 @@ class NextNotebook:
         """
         if not is_interactive() or Path.cwd() != LAB:
             return f"{self.name}.ipynb"
-        about = "-".join(Path(str(value)).stem for value in self.given.values() if value)
+        about = "-".join(Path(str(value)).stem for value in self.parameters.values() if value)
         words = re.sub(r"[^\w.]+", "-", about).strip("-")[:60]
         path = LAB / f"{self.name}-{words}.ipynb"
         if not path.exists():
@@ -75,7 +75,7 @@ class NextNotebook:
                 cell["outputs"] = []
                 cell["execution_count"] = None
             if PARAMETERS in cell["metadata"].get("tags", []):
-                cell["source"] = filled("".join(cell["source"]), self.given)
+                cell["source"] = filled("".join(cell["source"]), self.parameters)
         return notebook
 
     def __str__(self) -> str:
@@ -84,28 +84,34 @@ class NextNotebook:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in self.given.items())
+        values = ", ".join(
+            f"{name} = {json.dumps(value)}" for name, value in self.parameters.items()
+        )
         link = f"<a href='{escape(self.link())}'>{self.name}</a>"
         return f"Look further: {link} with {escape(values)}" + text_html("\n".join(self.lines))
 
 
-def filled(source: str, given: dict[str, Any]) -> str:
+def filled(source: str, parameters: dict[str, Any]) -> str:
     """The cell of parameters with other values; the comment of each line stays."""
     lines = []
     for line in source.split("\n"):
         name = line.partition(":")[0]
-        assigned = re.match(r"(\w+: [^=]+ = ).*?(  # .*)?$", line)
-        if assigned and name in given:
-            line = f"{assigned[1]}{given[name]!r}{assigned[2] or ''}"
+        assigned = re.match(r"(\w+: [^=]+ = ).*?((?:  # .*)?)$", line)
+        if assigned and name in parameters:
+            line = f"{assigned[1]}{parameters[name]!r}{assigned[2]}"
         lines.append(line)
     return "\n".join(lines)
 
 
 def after(verdict: Verdict, box: str, here: str = "") -> NextNotebook:
-    """The notebook that looks further into the cause of a verdict about a box than ``here``."""
+    """The notebook that looks further into the cause of a verdict about a box than ``here``.
+
+    Without a box it looks at this machine.
+    """
+    parameters = {"box": box if box else "live"}
     name = BY_CAUSE.get(verdict.cause, PROBE)
     if name == here:
         name = REPORT
     if name == "02_allocator_stress":
-        return NextNotebook(name, {"box": box or "live", "trace": RECORDING}, RECORD)
-    return NextNotebook(name, {"box": box or "live"})
+        return NextNotebook(name, {**parameters, "trace": RECORDING}, RECORD)
+    return NextNotebook(name, parameters)

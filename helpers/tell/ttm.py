@@ -31,7 +31,6 @@ KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
 """Layers drawn pale: the RAM, and what the firmware and the kernel keep of it."""
 FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
 """Layers that pass TTM's limit on, unless something else was set for them."""
-RESERVES_GIB = (4, 8, 12, 16, 24, 32, 48)
 BYTES_A_PARAMETER = 2
 
 
@@ -329,12 +328,14 @@ def choice(space: Room, reserve_gib: float) -> Choice | None:
     return Choice(reserve, planned.bytes, planned.pages_limit, planned.action)
 
 
-def reserves_table(space: Room) -> Shown:
-    """A few reserves, the limit each leaves, and the largest model."""
+def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
+    """Reserves in GiB, the limit each leaves, and the largest model; none where no limit can be
+    chosen.
+    """
     rows: list[list[object]] = []
     title = "No reserve to choose here"
-    for reserve_gib in RESERVES_GIB:
-        left = choice(space, reserve_gib)
+    for reserve_gib in reserves_gib:
+        left = choice(space, reserve_gib) if space else None
         if left is None:
             continue
         billion = round(left.parameters_billion, 1)
@@ -343,11 +344,7 @@ def reserves_table(space: Room) -> Shown:
             title = f"{billion} billion parameters with {kept} kept for the system"
         rows.append([left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion])
     head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
+    columns = [*head, "plan", "parameters, 10^9, at 2 bytes"]
     return Shown(
-        title,
-        [*head, "plan", "parameters, 10^9, at 2 bytes"],
-        rows,
-        none=title,
-        label="What if",
-        applies=bool(rows),
+        title, columns, rows, none=f"{title}.", label="What if", applies=bool(rows), again=not rows
     )

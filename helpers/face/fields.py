@@ -1,0 +1,97 @@
+"""What an object holds, as a table: its fields with their values, and what else a cell can ask of it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from helpers.ground.shapes import Reading
+from helpers.ground.units import Quantity, cut, show_bytes
+from helpers.tell.shown import Shown
+
+WIDEST_VALUE = 72
+
+
+def fields_of(subject: Any) -> Shown:
+    """The fields of an object with their values, and its properties and methods with what they give.
+
+    Of a list or a tuple it is the first item. Fields without a value are named below the table.
+    """
+    title = type(subject).__name__
+    if isinstance(subject, (list, tuple)):
+        if not subject:
+            return Shown("The fields", ["field", "value"], [], none="None here.", again=True)
+        count = len(subject)
+        subject = subject[0]
+        title = f"{type(subject).__name__}, the first of {count}"
+    rows: list[list[Any]] = []
+    empty = []
+    for name, value in _values(subject).items():
+        words = _words(name, value)
+        if words:
+            rows.append([f".{name}" if is_dataclass(subject) else repr(name), words])
+        else:
+            empty.append(name)
+    rows += [[name, says] for name, says in _asked_by_name(subject)]
+    notes = [f"Without a value here: {', '.join(empty)}"] if empty else []
+    return Shown(title, ["field", "value"], rows, notes, [title], widest=None, again=True)
+
+
+def _values(subject: Any) -> Mapping[str, Any]:
+    if isinstance(subject, Mapping):
+        return subject
+    if is_dataclass(subject):
+        return {field.name: getattr(subject, field.name) for field in fields(subject)}
+    return {}
+
+
+def _asked_by_name(subject: Any) -> list[tuple[str, str]]:
+    """The public properties and methods of an object of ours, each with the first line of its help."""
+    kind = type(subject)
+    if not kind.__module__.startswith("helpers."):
+        return []
+    rows = []
+    for name, member in inspect.getmembers(kind):
+        says = inspect.getdoc(member)
+        is_field = is_dataclass(subject) and name in _values(subject)
+        if name.startswith("_") or is_field or not says:
+            continue
+        is_called = inspect.isfunction(member) or inspect.ismethod(member)
+        rows.append((f".{name}()" if is_called else f".{name}", _first_sentence(says)))
+    return rows
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.?!;])\s", " ".join(text.split()))[0]
+
+
+def _words(name: str, value: Any) -> str:
+    """A value in a few words; empty where there is none."""
+    if value is None or value == "":
+        return ""
+    if isinstance(value, Reading):
+        words = value.show()
+    elif isinstance(value, Quantity):
+        words = value.text
+    elif isinstance(value, Mapping):
+        words = ", ".join(f"{key}: {item}" for key, item in value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        words = _counted(value)
+    elif is_dataclass(value):
+        words = f"a {type(value).__name__}"
+    elif name.endswith("bytes") and isinstance(value, int):
+        words = show_bytes(value)
+    else:
+        words = str(value)
+    return cut(" ".join(words.split()), WIDEST_VALUE)
+
+
+def _counted(items: Sequence[Any]) -> str:
+    if not items:
+        return ""
+    if all(isinstance(item, (str, int, float)) for item in items):
+        return ", ".join(map(str, items))
+    return f"{len(items)} x {type(items[0]).__name__}"
