@@ -470,6 +470,16 @@ def test_memory_that_another_program_takes_closes_live_runs_while_it_is_short_an
     assert states(go(path, capture=capture, resume=result.folder)) == ["answered"] * 7
 
 
+def test_a_run_waits_only_for_what_it_could_meet_and_is_blamed_for_nothing_else(tmp_path):
+    rows = f"""{TAKES}: cpu-only}}
+{LOADS}, gpu: "0000:04:00.0"}}"""
+    path = plan(tmp_path, rows, "order: as written\ngates: {settle_s: 600}")
+    looks = Looks(0, 12 * GIB)  # somebody takes the first card for the whole night
+    result = go(path, measure=looks)
+    assert states(result) == ["answered", "answered"] and looks.count == 5
+    assert [run.gate for run in result.runs] == ["", ""]
+
+
 def test_a_disk_that_cannot_be_written_closes_all_that_load_and_the_report_comes(tmp_path):
     path = plan(tmp_path, NIGHT, WRITTEN)
     result = go(path, capture=capture, measure=Host(64, read_only=True))

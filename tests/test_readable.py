@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 80_980,
-    "batch": 32_290,
+    "batch": 32_390,
     "commands": 13_440,
     "face": 7_000,
     "fits": 23_970,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "tell": 35_660,
     "trials": 32_820,
     "vpoc": 16_740,
-    "TOTAL": 406_400,
+    "TOTAL": 406_500,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -55,18 +55,13 @@ class BoxWatch:
         self.stays: list[Trouble] = []
         self.blind = ""
 
-    @property
-    def _without_host_memory(self) -> Gates:
-        return replace(self.gates, host_free_bytes=0)
-
     def holds_back(self, run: Run, runs: Iterable[Run]) -> str:
         """Why a run must not start now, or nothing; ``runs`` are all of its batch."""
         if run.danger == "looks":
             return ""
-        is_elsewhere = _is_elsewhere(run)
-        self.look(self._without_host_memory if is_elsewhere else self.gates)
+        self.look(lambda trouble: _concerns(trouble, run))
         troubles = [*lost(runs), *self.stays, *self.troubles]
-        return concerning(troubles, run.gpu, elsewhere=is_elsewhere)
+        return concerning(troubles, run.gpu, elsewhere=_is_elsewhere(run))
 
     def after(self, runs: Sequence[Run]) -> list[Run]:
         """Look at the box after these runs; the records of those that left it unclean, or after
@@ -75,11 +70,17 @@ class BoxWatch:
         if self.measure is None or self.interrupted():
             return []
         before = self.troubles
-        # What other programs take of the host's memory is no run's doing.
-        self.look(self._without_host_memory)
+
+        def may_be_theirs(trouble: Trouble) -> bool:
+            if trouble.scope == "host memory":  # other programs take it and give it back all night
+                return False
+            return not trouble.passes or any(_concerns(trouble, run) for run in runs)
+
+        self.look(may_be_theirs)
         if self.blind:
             return [run.model_copy(update={"gate": self.blind}) for run in runs]
         new = [trouble for trouble in self.troubles if trouble not in before]
+        new = [*filter(may_be_theirs, new)]
         if not new:
             return []
         beside = f" (after {len(runs)} runs side by side)" if len(runs) > 1 else ""
@@ -89,8 +90,8 @@ class BoxWatch:
             run.model_copy(update={"gate": why, "quarantined": ", ".join(stays)}) for run in runs
         ]
 
-    def look(self, gates: Gates) -> None:
-        """What is wrong with the box, after it had time to settle."""
+    def look(self, waits_for: Callable[[Trouble], bool]) -> None:
+        """What is wrong with the box, after what is worth a wait had time to settle."""
         self.blind = ""
         self.troubles = ()
         if self.measure is None:
@@ -100,7 +101,9 @@ class BoxWatch:
                 self.last = self.measure(folder=self.folder)
                 # Other programs come and go all night: only too little host memory counts.
                 self.first = replace(self.last, available_bytes=None)
-            self.troubles = settle(self.first, gates, self._measure, self._pause)
+            self.troubles = settle(
+                self.first, self.gates, self._measure, self._pause, waits_for=waits_for
+            )
             self.stays += [trouble for trouble in self.troubles if not trouble.passes]
         except _Interrupted:
             return
@@ -118,6 +121,10 @@ class BoxWatch:
             if self.interrupted():
                 raise _Interrupted
             time.sleep(TICK_S)
+
+
+def _concerns(trouble: Trouble, run: Run) -> bool:
+    return bool(concerning([trouble], run.gpu, elsewhere=_is_elsewhere(run)))
 
 
 def _is_elsewhere(run: Run) -> bool:

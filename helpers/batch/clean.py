@@ -114,11 +114,13 @@ def settle(
     gates: Gates,
     look: Callable[[], BoxState],
     sleep: Callable[[float], None] = time.sleep,
+    waits_for: Callable[[Trouble], bool] = lambda trouble: True,
 ) -> tuple[Trouble, ...]:
     """Look until the box is clean, for ``gates.settle_s`` seconds at most; what is still wrong,
     or nothing.
 
-    What happened is not waited for, only what may pass: memory, holders, heat. Give the batch's
+    What happened is not waited for, only what may pass, memory, holders, heat, and ``waits_for`` says
+    is worth it. Give the batch's
     first look as ``before``, so that many small leaks add up, and a ``look`` since the latest
     one, so that one fault counts once.
     """
@@ -131,6 +133,7 @@ def settle(
         happened = tuple(dict.fromkeys((*happened, *state.errors)))
         troubles = unclean(before, replace(state, errors=happened), gates)
         passing = [trouble for trouble in troubles if trouble.passes and trouble not in happened]
+        passing = [*filter(waits_for, passing)]
         if waited >= gates.settle_s or not passing:
             return troubles
         sleep(pause)
