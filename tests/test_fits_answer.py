@@ -145,3 +145,35 @@ def test_a_pipeline_of_diffusers_is_the_sum_of_its_parts(tmp_path):
     assert whole["fits"] is None and whole["contexts"]["longest"] is None
     small = of(tmp_path, "--capacity", "9GiB")
     assert [way["option"] for way in small["ways"]] == ["pipe.enable_model_cpu_offload()"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--context", "-5"), "--context -5; expected 1 or more"),
+        (("--slots", "0"), "--slots 0; expected 1 or more"),
+        (("--tp", "0"), "--tp 0; expected 1 or more"),
+        (("--utilisation", "1.7"), "expected a share above 0"),
+        (("--kv", "q9"), "type of the cache 'q9': not known, f32"),
+        (("--server", "zork"), "expected llama.cpp, ollama, vllm, sglang"),
+        (("--gpu", "8060s"), "expected --capacity SIZE"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_in_one_line(tmp_path, options, says):
+    done = verb("fits", config(tmp_path), *CARD, *options)
+    assert done.code == 2 and done.err.count("\n") == 1 and says in done.err
+
+
+def test_without_a_card_the_weights_are_said_and_a_card_is_asked_for(tmp_path):
+    out = plain(verb("fits", config(tmp_path)).out)
+    assert out.startswith("The weights take 14.96 GiB; name a card to learn whether the model fits")
+
+
+def test_nothing_likely_fits_while_a_part_of_it_is_not_known(tmp_path):
+    path = config(tmp_path, num_attention_heads=None, num_key_value_heads=None)
+    out = plain(verb("fits", path, *CARD).out)
+    assert out.startswith("Cannot tell whether it fits in 23.64 GiB: ")
+
+
+def test_memory_that_is_the_computers_is_said(tmp_path):
+    assert "the computer's RAM" in plain(verb("fits", config(tmp_path), "--gpu", "gb10").out)

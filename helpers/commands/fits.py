@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from helpers.fits.answer import Answer
     from helpers.fits.sheet import Given
 
+OF_RAM = (
+    "This card's memory is the computer's RAM: what the system and its programs hold of it comes "
+    "off; give that as --held."
+)
 OPTIONS = {
     "n_ctx": "context",
     "n_parallel": "slots",
@@ -63,10 +67,14 @@ def answer_for(arguments: argparse.Namespace) -> Answer:
 
     if bool(arguments.what) == bool(arguments.inputs):
         raise WrongUse("fits: expected a model's file or a server's log, or --inputs FILE")
+    _refuse_wrong_numbers(arguments)
     given = _read(arguments)
     given.assumed = bool(given.path) and not arguments.server
     given.program = arguments.server or given.program
     given.version = arguments.release or given.version
+    if arguments.server and not family_of(arguments.server):
+        expected = "expected llama.cpp, ollama, vllm, sglang, transformers or diffusers"
+        raise WrongUse(f"fits: --server {arguments.server!r:.40}; {expected}")
     alike = 0
     if family_of(given.program) in ("vLLM", "SGLang"):
         alike = arguments.tp or 1
@@ -90,6 +98,24 @@ def _read(arguments: argparse.Namespace) -> Given:
     return read_log(read_text(str(path)).text.splitlines(keepends=True))
 
 
+def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
+    """Raises WrongUse for an option that cannot be."""
+    from helpers.fits.sheet import Missing, element_bytes
+
+    for option in ("context", "slots", "tokens", "tp"):
+        count = getattr(arguments, option)
+        if count is not None and count < 1:
+            raise WrongUse(f"fits: --{option} {count}; expected 1 or more")
+    share = arguments.utilisation
+    if share is not None and not 0 < share <= 1:
+        raise WrongUse(f"fits: --utilisation {share:g}; expected a share above 0, at most 1")
+    if arguments.kv and not arguments.kv.startswith("turbo"):
+        try:
+            element_bytes(arguments.kv.lower())
+        except Missing as missing:
+            raise WrongUse(f"fits: --kv: {missing.why}") from None
+
+
 def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
     """What the options say, as inputs of a sheet; ``alike``: as of cards_of."""
     from helpers.fits.cards import cards_of
@@ -103,6 +129,8 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
     if arguments.gpu or arguments.capacity:
         card = find_card(arguments.gpu, arguments.capacity, arguments.held)
         inputs.update(card_total_bytes=card.total_bytes, ceiling_words=arguments.gpu and card.name)
+        if card.is_shared:
+            inputs["held_words"] = OF_RAM
     if arguments.held:
         inputs["others_bytes"] = parse_size(arguments.held)
         inputs.pop("held_words", None)

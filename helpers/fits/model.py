@@ -160,7 +160,13 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     inputs["act"] = str(_first(text, models["acts"], (object,)) or "")
     inputs.update(bits_of_config({**config, **text}))
     inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
-    return _note_architecture(Given("vLLM", inputs), kind)
+    model = Given("vLLM", inputs)
+    if text.get("compress_ratios"):
+        model.notes.append(
+            "Its cache is compressed layer by layer (compress_ratios); it is counted without that, "
+            "so more tokens fit than are said."
+        )
+    return _note_architecture(model, kind)
 
 
 def _gguf(path: Path) -> Given:

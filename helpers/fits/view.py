@@ -30,10 +30,14 @@ def headline(answer: Answer) -> str:
         return f"Cannot tell whether it fits{within}: {part}"
     if answer.ran is not None:
         return _of_a_log(answer)
-    if answer.spare_bytes is None:
+    if answer.ceiling_bytes is None and answer.rows[0]["bytes"]:
+        weights = show_bytes(answer.rows[0]["bytes"])
+        return f"The weights take {weights}; name a card to learn whether the model fits"
+    contexts = answer.contexts
+    is_part_unknown = contexts.longest is None and answer.cache["need_bytes"] is None
+    if answer.spare_bytes is None or is_part_unknown:
         why = "; ".join(answer.missing[:2])
         return f"Cannot tell whether it fits{_within(answer)}: {why}"
-    contexts = answer.contexts
     longest = contexts.longest
     if longest is None:
         return _by_the_sum(answer)
