@@ -32,7 +32,7 @@ from helpers.judge import ceilings as layers, ttm_limit
 from helpers.vpoc.free import Free
 from helpers.vpoc.panel import PANEL as chunks_panel
 from helpers.vpoc.planner import Shape
-from helpers.look.bundle import open_box
+from helpers.look.boxes import open_box
 from helpers.allocator import panel as allocator, study
 from helpers.tell.panels import monitor
 from helpers.tell.panels.questions import ceilings as ceilings_panel, reader as reader_panel
