@@ -27,7 +27,7 @@ from helpers.ground.units import cut, plain
 GROUPS = {
     "Look at a box": ("box",),
     "What fits": ("fits",),
-    "The allocator, on your own program": ("rehearse", "trace"),
+    "The allocator, on your own program": ("rehearse", "fix", "trace"),
     "Try what helps": ("trial",),
     "A night of runs": ("batch",),
     "Share, and the workbook itself": ("share", "workbook"),

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "allocator": CORE,
     "trials": {*CORE, "allocator"},
     "rehearse": {*CORE, "allocator", "trials"},
+    "fix": {*CORE, "allocator", "rehearse"},
     "fits": {*CORE},
     "vpoc": {*CORE, "trials"},
     "batch": {*CORE, "trials"},

@@ -13,8 +13,9 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 80_980,
     "batch": 32_390,
-    "commands": 13_600,
+    "commands": 14_480,
     "face": 7_000,
+    "fix": 17_300,
     "fits": 24_040,
     "ground": 11_260,
     "judge": 54_110,
@@ -25,7 +26,7 @@ MOST_TOKENS = {
     "tell": 35_660,
     "trials": 32_820,
     "vpoc": 16_740,
-    "TOTAL": 406_740,
+    "TOTAL": 424_860,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

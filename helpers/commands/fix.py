@@ -1,0 +1,163 @@
+"""The command that finds a change with which a program fits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helpers.commands.use import WrongUse
+from helpers.ground.places import PROGRAM
+
+if TYPE_CHECKING:
+    from helpers.fix.answer import Failure
+    from helpers.fix.search import Trial
+    from helpers.look.cards import GpuCard
+    from helpers.rehearse.rehearsal import Rehearsal
+
+
+def fix(arguments: argparse.Namespace) -> int:
+    """Find a change with which your program fits a card, and prove it by running the changed program there.
+
+    --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` names all
+    --capacity SIZE: its memory, such as 20GiB
+    --box B: the largest card of that box or bundle
+    --held SIZE: what the context and others hold, such as 500MiB
+    --gpus N <int> = 1: so many such cards
+    --steps N <int> = 0: end each run after N steps of an optimizer
+    --torch VER: the release of torch (default: your own CUDA torch, else 2.14.1)
+    --torch-python PATH: in place of a leading `python` of COMMAND
+    --cache FOLDER: where what rehearsals need is kept
+    --seconds S <float> = 180: end the search after S seconds
+    --tries N <int> = 12: try at most N changes
+    --write: make the change in this folder, which must be clean under git
+    command -- COMMAND: the program and its arguments
+    Example: fix --gpu 4090 -- python train.py
+    """
+    from helpers.fix.answer import NoFix, Search, change_for, failure_of
+    from helpers.rehearse.rehearsal import Limits
+
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    if not command:
+        raise WrongUse("fix: no command; expected: fix --gpu 4090 -- python train.py")
+    if arguments.write:
+        _refuse_changed_files()
+    card = _card(arguments)
+    run = _rehearsals(arguments, command)
+    limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
+    _say("running the program as it is on a card that is not there")
+    with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
+        try:
+            failure = failure_of(command, card, run, Path(scratch), limits)
+        except NoFix as why:
+            print(f"{PROGRAM}: {why}", file=sys.stderr)
+            return 1
+        _say(failure.verdict.title)
+        winner, trials = change_for(
+            failure,
+            run,
+            Search(limits, arguments.seconds, arguments.tries),
+            on_start=lambda change: _say(f"trying: {change.title}"),
+            on_trial=lambda trial: _say_outcome(trial, failure),
+        )
+    if arguments.json:
+        print(json.dumps(_shape(failure, winner, trials), indent=1))
+    else:
+        _print_answer(failure, winner, trials)
+    if winner and arguments.write:
+        _write(failure, winner)
+    return 0 if winner else 1
+
+
+def _say(line: str) -> None:
+    print(f"{PROGRAM}: {line}", file=sys.stderr)
+
+
+def _say_outcome(trial: Trial, failure: Failure) -> None:
+    from helpers.fix.view import outcome
+
+    _say(f"    {outcome(trial, failure.first)}")
+
+
+def _card(arguments: argparse.Namespace) -> GpuCard:
+    from helpers.look.boxes import open_box
+    from helpers.look.cards import find_card
+
+    bundle = open_box(arguments.box) if arguments.box else None
+    return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
+
+
+def _rehearsals(arguments: argparse.Namespace, command: list[str]) -> Callable[..., Rehearsal]:
+    """rehearse.run.rehearse under the program's torch. Raises NotReady."""
+    from helpers.rehearse import build, torches
+    from helpers.rehearse.run import rehearse
+
+    build.tools()
+    place = torches.cache_folder(arguments.cache)
+    python = torches.interpreter(command, arguments.torch_python)
+    torch, _ = torches.find_torch(python, arguments.torch, place)
+    if torch is None:
+        how = f"run: {PROGRAM} rehearse --setup ({torches.SIZE_WORDS})"
+        raise torches.NotReady(
+            f"{python} has no CUDA build of torch, which a rehearsal needs; {how}"
+        )
+    build.build(torch, place)
+    return partial(rehearse, torch=torch, cache=place, python=arguments.torch_python)
+
+
+def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -> None:
+    from helpers.fix.view import how_to_make, in_lines, tried_table
+
+    print(failure.verdict.title)
+    print()
+    if winner is None:
+        print("None of the changes that were tried lets the program finish.")
+    else:
+        print("\n".join(in_lines(winner, failure.first)))
+        print()
+        print(how_to_make(failure.program, winner.change))
+    if trials:
+        print(tried_table(trials, failure.first).text(0))
+
+
+def _shape(failure: Failure, winner: Trial | None, trials: list[Trial]) -> dict[str, Any]:
+    """The answer as --json prints it."""
+    from helpers.fix.view import as_shape
+    from helpers.ground.contract import as_dict
+
+    return {
+        "verdict": as_dict(failure.verdict),
+        "found": as_shape(failure, winner) if winner else None,
+        "tried": [as_shape(failure, trial) for trial in trials],
+    }
+
+
+def _refuse_changed_files() -> None:
+    """Raises WrongUse where git does not say that all files here are as committed."""
+    from helpers.rehearse.commits import CommitError, git
+
+    try:
+        changed = git("status", "--porcelain")
+    except CommitError as error:
+        raise WrongUse(f"fix --write: {error}; without --write the change is printed") from error
+    if changed:
+        seen = f"{len(changed)} files differ from the last commit"
+        raise WrongUse(f"fix --write: {seen}; commit or put them aside first, or leave --write out")
+
+
+def _write(failure: Failure, winner: Trial) -> None:
+    """Make the change in the folder's own files."""
+    from helpers.fix.search import changed_files
+
+    files = changed_files(failure.program, winner.change)
+    for name, text in files.items():
+        Path(name).write_bytes(text)
+    _say(f"changed: {', '.join(files)}" if files else "no file is to be changed; start it as shown")
+
+
+VERBS = (fix,)

@@ -1,0 +1,126 @@
+"""Changes that keep fewer results of the forward pass until the backward pass needs them, and
+those around a pass that needs no gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.kept import without_gradients
+from helpers.fix.program import Program
+from helpers.fix.regions import forward_regions
+from helpers.fix.source import Source, called
+
+CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
+RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
+SAME_AGAIN = (
+    "each block is computed a second time from the same input, with the same random numbers"
+)
+SEGMENTS = 4
+
+
+def changes_of_activations(program: Program) -> Iterator[Change]:
+    """Activations recomputed, held on the CPU, or never kept."""
+    for source, line in program.holding_places():
+        yield from without_gradients(program, source, line)
+    if not program.trains:
+        return
+    yield from _checkpointed_blocks(program)
+    yield from _checkpointed_sequences(program)
+    yield from _on_the_cpu(program)
+
+
+def _checkpointed_blocks(program: Program) -> Iterator[Change]:
+    """``for block in self.blocks: x = block(x)`` with each block under a checkpoint."""
+    edits: list[Edit] = []
+    places = []
+    for source in program.sources:
+        for loop in source.find(cst.For):
+            method = source.around(loop, cst.FunctionDef)
+            if method is None or method.name.value not in ("forward", "__call__"):
+                continue
+            if not source.code(loop.iter).startswith("self."):
+                continue
+            for call in source.calls(source.code(loop.target), below=loop):
+                if isinstance(call.func, cst.Name) and call.args:
+                    edits += _under_checkpoint(source, call)
+                    places.append(source.place(call))
+    if edits:
+        yield Change(
+            title=f"Recompute each block in the backward pass ({', '.join(places)})",
+            results=Results.SAME,
+            why=SAME_AGAIN,
+            costs=RECOMPUTED,
+            edits=tuple(dict.fromkeys(edits)),
+        )
+
+
+def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
+    words = [
+        source.code(call.func),
+        *(source.code(argument).rstrip(" ,") for argument in call.args),
+    ]
+    text = f"checkpoint({', '.join(words)}, use_reentrant=False)"
+    edits = [source.replaced(call, text)]
+    line = source.with_import(CHECKPOINT)
+    return [line, *edits] if line else edits
+
+
+def _checkpointed_sequences(program: Program) -> Iterator[Change]:
+    """nn.Sequential modules called in a forward pass, in segments under checkpoints."""
+    for source in program.sources:
+        names = _sequences(source)
+        edits: list[Edit] = []
+        places = []
+        for call in source.find(cst.Call):
+            if source.code(call.func) in names and len(call.args) == 1:
+                if _has_one_inside(source, call, names):
+                    continue
+                argument = source.code(call.args[0].value)
+                text = f"checkpoint_sequential({source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False)"
+                edits.append(source.replaced(call, text))
+                places.append(source.place(call))
+        line = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
+        if edits:
+            if line:
+                edits.insert(0, line)
+            yield Change(
+                title=f"Recompute the layers in the backward pass ({', '.join(places)})",
+                results=Results.SAME,
+                why=SAME_AGAIN,
+                costs=RECOMPUTED,
+                edits=tuple(edits),
+            )
+
+
+def _has_one_inside(source: Source, call: cst.Call, names: set[str]) -> bool:
+    """Whether a call of a sequence is made with the result of another."""
+    inner = source.find(cst.Call, call.args[0])
+    return any(source.code(other.func) in names for other in inner if isinstance(other, cst.Call))
+
+
+def _sequences(source: Source) -> set[str]:
+    """Attributes and variables that hold an nn.Sequential."""
+    names = set()
+    for assign in source.find(cst.Assign):
+        value = assign.value
+        if isinstance(value, cst.Call) and called(value) == "Sequential":
+            names |= {source.code(target.target) for target in assign.targets}
+    return names
+
+
+def _on_the_cpu(program: Program) -> Iterator[Change]:
+    """What the backward pass will need lies in RAM until then."""
+    for region in forward_regions(program):
+        header = "with torch.autograd.graph.save_on_cpu():"
+        yield Change(
+            title=f"Keep what the backward pass needs in RAM until then ({region.place})",
+            results=Results.SAME,
+            why="the same values go to the CPU and come back",
+            costs="RAM for all activations, and a transfer each way in every step",
+            edits=(region.source.within(region.first, region.last, header),),
+        )
+        return

@@ -1,0 +1,129 @@
+"""Why a program runs out of memory on a card, and a change with which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from helpers.allocator.program_facts import evidence_from_trace
+from helpers.fix.candidates import candidates
+from helpers.fix.change import Change
+from helpers.fix.imports import sources_of
+from helpers.fix.program import Program
+from helpers.fix.search import Trial, Trials
+from helpers.ground.shapes import Verdict
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.program_facts import ProgramFacts
+from helpers.look.cards import GpuCard
+from helpers.rehearse import counterfactual
+from helpers.rehearse.rehearsal import Limits, Rehearsal
+from helpers.rehearse.scratch import why_not_copied
+
+
+class NoFix(ValueError):
+    """A program for which no change can be looked for; why, in one line."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A program that ran out of memory, rehearsed: ``first`` as it is, and what was found."""
+
+    program: Program
+    first: Rehearsal
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Search:
+    """What each rehearsal and the whole search may take: seconds, and how many tries."""
+
+    limits: Limits
+    seconds: float = 180.0
+    tries: int = 12
+
+
+def failure_of(
+    command: Sequence[str],
+    card: GpuCard,
+    run: Callable[..., Rehearsal],
+    scratch: Path,
+    limits: Limits,
+) -> Failure:
+    """Rehearse a command in a copy of the current folder, and find out why it fails.
+
+    ``run``: rehearse.run.rehearse with its torch; ``scratch``: a folder for its traces. Raises
+    NoFix where it fits, or fails for another reason than memory.
+    """
+    folder = Path.cwd()
+    why_not = why_not_copied(folder)
+    if why_not:
+        raise NoFix(f"{why_not}; expected a smaller folder to run it in")
+    out = scratch / "first.pickle"
+    first = run(command, card, out, log=out.with_suffix(".log"), limits=limits)
+    if first.failed_otherwise:
+        seen = first.error or f"it ended with exit code {first.exit_code}"
+        raise NoFix(f"the program fails, but not for lack of memory: {seen}; mend that first")
+    if first.fits and not first.ooms:
+        raise NoFix(f"the program fits as it is: {first.label}; nothing is to be changed")
+    if first.trace is None:
+        raise NoFix(f"nothing was recorded: {first.why_no_trace}")
+    record = out.with_suffix(".record")
+    if not counterfactual.why_no_repeats(first, folder):
+        repeats = counterfactual.Repeats(
+            run=run,
+            command=list(command),
+            first=first,
+            record=record,
+            conf=None,
+            extra={},
+            limits=limits,
+        )
+        counterfactual.keep(repeats.both(), record)
+    evidence = evidence_from_trace(out)
+    facts = evidence.program
+    assert facts is not None
+    sources = sources_of(command, folder, _frames(facts))
+    if not sources:
+        raise NoFix(
+            "no Python file of the program lies below this folder; expected its sources here"
+        )
+    return Failure(Program(sources, list(command), facts), first, diagnose(evidence))
+
+
+def change_for(
+    failure: Failure,
+    run: Callable[..., Rehearsal],
+    search: Search,
+    *,
+    on_start: Callable[[Change], None] = lambda change: None,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> tuple[Trial | None, list[Trial]]:
+    """A change with which the program was rehearsed to fit, or None, and all that were tried."""
+    trials = Trials(
+        program=failure.program,
+        folder=Path.cwd(),
+        first=failure.first,
+        run=partial(run, limits=search.limits),
+        seconds=search.seconds,
+        tries=search.tries,
+        on_start=on_start,
+        on_trial=on_trial,
+    )
+    try:
+        winner = trials.best(candidates(failure.program, failure.verdict.label))
+    except KeyboardInterrupt:
+        winner = None  # what was tried until then is not lost
+    return winner, trials.done
+
+
+def _frames(facts: ProgramFacts) -> list[str]:
+    """The lines of the program that its recording names."""
+    frames = [row.line for row in facts.holding]
+    if facts.growth is not None:
+        for grower in facts.growth.growers:
+            frames += [grower.line, grower.asked_at]
+    if facts.refusal is not None:
+        frames += [facts.refusal.where, *facts.refusal.callers]
+    return frames

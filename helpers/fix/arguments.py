@@ -1,0 +1,178 @@
+"""What libraries change by their own arguments: transformers' Trainer, Lightning, peft."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called, keyword
+
+TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Config$")
+MODELS = re.compile(
+    r"^from_pretrained$|^from_config$|(ForCausalLM|LMHeadModel|ForSequenceClassification|ForConditionalGeneration)$"
+)
+RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
+SAME_AGAIN = (
+    "each block is computed a second time from the same input, with the same random numbers"
+)
+FACTORS = (2, 4, 8)
+
+
+def results_kept_by_arguments(program: Program) -> Iterator[Change]:
+    """Arguments of libraries that leave the results as they are, up to rounding."""
+    for source, call in _training(program):
+        if not keyword(call, "gradient_checkpointing"):
+            yield _with_argument(
+                source, call, "gradient_checkpointing", "True", Results.SAME, SAME_AGAIN, RECOMPUTED
+            )
+        if not keyword(call, "eval_accumulation_steps"):
+            why = "the same outputs, brought to the CPU step by step"
+            yield _with_argument(
+                source,
+                call,
+                "eval_accumulation_steps",
+                "1",
+                Results.SAME,
+                why,
+                "a transfer per step",
+            )
+        yield from _accumulated(source, call)
+    yield from _back_to_training(program)
+    for source in program.sources:
+        for assign in source.find(cst.Assign):
+            yield from _checkpointed_model(source, assign)
+
+
+def results_changed_by_arguments(program: Program) -> Iterator[Change]:
+    """Arguments of libraries that change the training."""
+    other = "another optimizer: the training takes another course"
+    for source, call in _training(program):
+        yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, "nothing")
+        if not keyword(call, "bf16") and not keyword(call, "fp16"):
+            why = "bfloat16 keeps 8 bits of the fraction"
+            yield _with_argument(
+                source, call, "bf16", "True", Results.OTHER, why, "nothing; it is faster"
+            )
+    for source in program.sources:
+        for call in source.calls("LoraConfig"):
+            saved = keyword(call, "modules_to_save")
+            if saved is not None:
+                yield Change(
+                    title=f"Train no whole modules beside the adapters ({source.place(saved)})",
+                    results=Results.OTHER,
+                    why="these modules are no longer trained",
+                    costs="nothing",
+                    edits=(source.replaced(saved.value, "None"),),
+                )
+        for call in source.calls("Trainer"):
+            if "lightning" in source.text.decode() and not keyword(call, "precision"):
+                why = "bfloat16 keeps 8 bits of the fraction"
+                yield _with_argument(
+                    source,
+                    call,
+                    "precision",
+                    '"bf16-mixed"',
+                    Results.OTHER,
+                    why,
+                    "nothing; it is faster",
+                )
+
+
+def _training(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+    for source in program.sources:
+        for call in source.find(cst.Call):
+            if isinstance(call, cst.Call) and TRAINING.search(called(call)):
+                yield source, call
+
+
+def _argument(source: Source, call: cst.Call, name: str, value: str) -> Edit:
+    """A keyword argument of a call, set or added."""
+    present = keyword(call, name)
+    if present is not None:
+        return source.replaced(present.value, value)
+    last = call.args[-1] if call.args else None
+    if last is None:
+        return source.replaced(call, f"{source.code(call.func)}({name}={value})")
+    return source.after(last, f", {name}={value}")
+
+
+def _with_argument(
+    source: Source, call: cst.Call, name: str, value: str, results: Results, why: str, costs: str
+) -> Change:
+    return Change(
+        title=f"{called(call)}({name}={value}) ({source.place(call)})",
+        results=results,
+        why=why,
+        costs=costs,
+        edits=(_argument(source, call, name, value),),
+    )
+
+
+def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
+    """A smaller batch per device, and as many more of them before each step."""
+    batch = keyword(call, "per_device_train_batch_size")
+    size = int(source.code(batch.value)) if batch and source.code(batch.value).isdigit() else 8
+    steps = keyword(call, "gradient_accumulation_steps")
+    before = int(source.code(steps.value)) if steps and source.code(steps.value).isdigit() else 1
+    for factor in FACTORS:
+        if size % factor:
+            return
+        yield Change(
+            title=f"Batches of {size // factor}, {factor * before} of them a step ({source.place(call)})",
+            results=Results.ROUNDED,
+            why="the same samples in each step; the loss is averaged over all of them",
+            costs="smaller calls of the GPU",
+            edits=(
+                _argument(source, call, "per_device_train_batch_size", str(size // factor)),
+                _argument(source, call, "gradient_accumulation_steps", str(factor * before)),
+            ),
+        )
+
+
+def _checkpointed_model(source: Source, assign: cst.CSTNode) -> Iterator[Change]:
+    """gradient_checkpointing_enable() behind a model of transformers."""
+    if not isinstance(assign, cst.Assign) or "transformers" not in source.text.decode():
+        return
+    models = [call for call in source.find(cst.Call, assign.value) if MODELS.search(called(call))]
+    target = source.code(assign.targets[0].target)
+    if not models or not re.fullmatch(r"[\w.]+", target):
+        return
+    statement = source.statement(assign)
+    yield Change(
+        title=f"Recompute each block in the backward pass ({source.place(assign)})",
+        results=Results.SAME,
+        why=SAME_AGAIN,
+        costs=RECOMPUTED,
+        edits=(source.lines_after(statement, f"{target}.gradient_checkpointing_enable()"),),
+    )
+
+
+def _back_to_training(program: Program) -> Iterator[Change]:
+    """Checkpointing that is on without effect, since an evaluation left the model in its mode."""
+    idle = program.facts.idle_checkpointing
+    if idle is None or not idle.where:
+        return
+    for source, line in program.places([idle.where]):
+        for statement in source.statements_at(line):
+            for call in source.calls("eval", below=statement):
+                model = source.code(call.func).removesuffix(".eval")
+                function = source.around(statement, cst.FunctionDef)
+                if function is None:
+                    continue
+                last = function.body.body[-1]
+                train = f"{model}.train()"
+                ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
+                    last.body[-1], cst.Return
+                )
+                edit = source.lines_before(last, train) if ends else source.lines_after(last, train)
+                yield Change(
+                    title=f"Switch back to training after the evaluation ({source.place(last)})",
+                    results=Results.OTHER,
+                    why="dropout and checkpointing act again in training, as they do before the first evaluation",
+                    costs=RECOMPUTED,
+                    edits=(edit,),
+                )

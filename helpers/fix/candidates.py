@@ -1,0 +1,67 @@
+"""Which changes are worth a try for a cause, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from helpers.fix.activations import changes_of_activations
+from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
+from helpers.fix.attention import changes_of_attention
+from helpers.fix.batches import micro_batches
+from helpers.fix.change import Change, Results
+from helpers.fix.kept import changes_of_what_is_kept
+from helpers.fix.loads import changes_of_loads, emptied_before_children
+from helpers.fix.optimizers import smaller_states, steps_one_by_one
+from helpers.fix.precision import changes_of_precision
+from helpers.fix.program import Program
+from helpers.fix.settings import changes_of_settings
+from helpers.fix.sizes import smaller_batches, smaller_portions
+
+Proposals = Callable[[Program], Iterator[Change]]
+FITTING: dict[str, tuple[Proposals, ...]] = {
+    "user-leak": (changes_of_what_is_kept, changes_of_settings),
+    "allocator-fragmentation": (changes_of_settings, changes_of_what_is_kept),
+    "config-ineffective": (changes_of_settings, results_kept_by_arguments),
+    "allocator-cache-not-returned": (emptied_before_children, changes_of_settings),
+    "multi-gpu-imbalance": (changes_of_loads,),
+}
+"""What removes a cause, before what needs less of everything."""
+SMALLER: tuple[Proposals, ...] = (
+    changes_of_loads,
+    changes_of_attention,
+    smaller_portions,
+    changes_of_activations,
+    results_kept_by_arguments,
+    micro_batches,
+    steps_one_by_one,
+)
+"""What makes room with the same results, up to rounding."""
+OTHER_RESULTS: tuple[Proposals, ...] = (
+    results_changed_by_arguments,
+    changes_of_precision,
+    smaller_states,
+    smaller_batches,
+)
+
+
+def candidates(program: Program, cause: str) -> Iterator[Change]:
+    """Changes to try, those first that remove the cause and keep the results; each once.
+
+    ``cause``: the label of the verdict.
+    """
+    seen: set[object] = set()
+    proposals = [*FITTING.get(cause, ()), *SMALLER, *OTHER_RESULTS]
+    late = []
+    for propose in proposals:
+        for change in propose(program):
+            key = (change.edits, tuple(change.environment.items()), tuple(change.replaces.items()))
+            if key in seen or change.is_empty:
+                continue
+            seen.add(key)
+            if change.results is Results.OTHER and propose not in OTHER_RESULTS:
+                late.append(change)
+            elif propose in OTHER_RESULTS:
+                late.append(change)
+            else:
+                yield change
+    yield from late

@@ -1,0 +1,92 @@
+"""A change of a program: what it edits, whether results stay the same, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Results(Enum):
+    """What a change does to the program's results, the least first."""
+
+    SAME = "exactly the same results"
+    ROUNDED = "the same results up to rounding"
+    OTHER = "other results"
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """``text`` in place of the bytes from ``start`` to ``end`` of the file ``name``."""
+
+    name: str
+    start: int
+    end: int
+    text: str
+
+    def excludes(self, other: Edit) -> bool:
+        """Whether the two cannot both be made: they change the same place differently."""
+        if self.name != other.name or self == other:
+            return False
+        if self.start == self.end or other.start == other.end:
+            return self.start < other.end and other.start < self.end
+        return self.start < other.end and other.start < self.end
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing to change.
+
+    ``title``: in the imperative, such as "Keep the entries of preds on the CPU (train.py:36)";
+    ``why``: why the results are what ``results`` says; ``costs``: what the program pays for it;
+    ``environment``: variables to set; ``replaces``: what stands in the place of words of the
+    command line, by their position.
+    """
+
+    title: str
+    results: Results
+    why: str
+    costs: str
+    edits: tuple[Edit, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    replaces: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.edits or self.environment or self.replaces)
+
+
+def together(changes: Sequence[Change]) -> Change | None:
+    """All these changes as one; None where two of them change the same place."""
+    edits: dict[Edit, None] = {}
+    for change in changes:
+        for edit in change.edits:
+            if any(edit.excludes(earlier) for earlier in edits):
+                return None
+            edits[edit] = None
+    worst = max(changes, key=lambda change: list(Results).index(change.results))
+    environment: dict[str, str] = {}
+    replaces: dict[int, str] = {}
+    for change in changes:
+        environment |= change.environment
+        replaces |= change.replaces
+    return Change(
+        title="; ".join(change.title for change in changes),
+        results=worst.results,
+        why=worst.why,
+        costs="; ".join(dict.fromkeys(change.costs for change in changes if change.costs)),
+        edits=tuple(edits),
+        environment=environment,
+        replaces=replaces,
+    )
+
+
+def edited(text: bytes, edits: Iterable[Edit]) -> bytes:
+    """A file's bytes with the edits made. Insertions at one place are made in their order."""
+    pieces = []
+    done = 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        pieces += [text[done : edit.start], edit.text.encode()]
+        done = edit.end
+    pieces.append(text[done:])
+    return b"".join(pieces)

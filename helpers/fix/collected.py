@@ -1,0 +1,231 @@
+"""Collections that a program fills and hardly reads: what can go from them with the same results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called, keyword
+from helpers.fix.stores import PUTS, Store, last_name, stores_of
+
+MOST_CACHED = 4
+
+
+def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """Changes that keep what the program reads again, and let go of the rest."""
+    yield from _only_the_last(program, stores)
+    yield from _bounded_caches(program, stores)
+    yield from _only_the_present(program, stores)
+    yield from _parts_let_go(program, stores)
+    yield from _gradients_let_go(program)
+
+
+def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """Lists of which only the last entry is read: keep that one. With all such lists that are
+    filled in the same function, since their entries often hold each other.
+    """
+    for store in stores:
+        if store.method != "append" or _reads(program, store.name) != {"[-1]"}:
+            continue
+        source = store.source
+        function = source.around(store.statement, cst.FunctionDef) or source.module
+        alike: list[Store] = []
+        for statement in source.find(cst.SimpleStatementLine, function):
+            for other in stores_of(source, statement):
+                if other.method == "append" and _reads(program, other.name) == {"[-1]"}:
+                    alike.append(other)
+        names = " and ".join(other.name for other in alike)
+        yield Change(
+            title=f"Keep the last entry of {names} alone ({store.place})",
+            results=Results.SAME,
+            why="the program reads no other entry",
+            costs="nothing",
+            edits=tuple(
+                source.replaced(
+                    other.statement.body[0], f"{other.name}[:] = [{source.code(other.value)}]"
+                )
+                for other in alike
+            ),
+        )
+
+
+def _reads(program: Program, collection: str) -> set[str]:
+    """How the program reads a collection: each index, such as "[-1]", "len", or "all"."""
+    name = last_name(collection)
+    ways = set()
+    for source in program.sources:
+        for node in source.find(cst.Name):
+            if node.value == name:
+                ways.add(_way(source, node))
+    return ways - {""}
+
+
+def _way(source: Source, name: cst.Name) -> str:
+    """How a collection is used where its name is written; empty where it is only filled."""
+    node: cst.CSTNode = name
+    outer = source.parent(node)
+    if isinstance(outer, cst.Attribute) and outer.attr is node:
+        node, outer = outer, source.parent(outer)
+    if isinstance(outer, cst.Subscript):
+        is_filled = isinstance(source.parent(outer), cst.AssignTarget)
+        return "" if is_filled else source.code(outer).removeprefix(source.code(node))
+    is_filled = isinstance(outer, cst.Attribute) and outer.attr.value in (*PUTS, "clear")
+    is_made = source.around(node, cst.AssignTarget) is not None
+    if is_filled or is_made or isinstance(outer, (cst.Param, cst.AnnAssign)):
+        return ""
+    if isinstance(outer, cst.Arg) and source.code(source.parent(outer)).startswith("len("):
+        return "len"
+    return "all"
+
+
+def _instances(source: Source, owner: cst.ClassDef) -> set[str]:
+    """Names that are assigned an object of a class."""
+    names = set()
+    for assign in source.find(cst.Assign):
+        value = assign.value
+        if isinstance(value, cst.Call) and called(value) == owner.name.value:
+            names.add(source.code(assign.targets[0].target))
+    return names
+
+
+def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """Objects of a class of the program that are collected: let go of the attributes that nobody
+    reads once an object is put away.
+    """
+    for store in stores:
+        if not isinstance(store.value, cst.Name):
+            continue
+        source = store.source
+        for owner in source.find(cst.ClassDef):
+            names = _instances(source, owner)
+            unread = sorted(_attributes(source, owner) - _read_outside(program, source, owner))
+            later = source.text.decode().splitlines()[source.line(store.statement) :]
+            used_later = re.search(
+                rf"\b{store.value.value}\b\.(?!{'|'.join(unread)})\w+\(", "\n".join(later)
+            )
+            if store.value.value not in names or not unread or used_later:
+                continue
+            lines = [f"{store.value.value}.{name} = None" for name in unread]
+            yield Change(
+                title=f"Let go of {' and '.join(unread)} of what {store.name} collects ({store.place})",
+                results=Results.SAME,
+                why="the program does not read them again",
+                costs="nothing",
+                edits=(source.lines_after(store.statement, *lines),),
+            )
+
+
+def _attributes(source: Source, owner: cst.ClassDef) -> set[str]:
+    """Attributes that a class's own methods set to what a call makes."""
+    names = set()
+    for assign in source.find(cst.Assign, owner):
+        target = source.code(assign.targets[0].target)
+        if target.startswith("self.") and source.find(cst.Call, assign.value):
+            names.add(target.removeprefix("self."))
+    return {name for name in names if name.isidentifier() and name not in SMALL}
+
+
+SMALL = ("score", "loss", "name", "params", "number", "result", "metrics")
+
+
+def _read_outside(program: Program, source: Source, owner: cst.ClassDef) -> set[str]:
+    """Attributes that are read anywhere but in the class itself."""
+    inside = {id(node) for node in source.find(cst.Attribute, owner)}
+    names = set()
+    for other in program.sources:
+        for node in other.find(cst.Attribute):
+            if id(node) not in inside:
+                names.add(node.attr.value)
+    return names
+
+
+def _gradients_let_go(program: Program) -> Iterator[Change]:
+    """zero_grad(set_to_none=False), which keeps the gradients between the steps."""
+    for source in program.sources:
+        for call in source.calls("zero_grad"):
+            argument = keyword(call, "set_to_none")
+            if argument is not None and source.code(argument.value) == "False":
+                yield Change(
+                    title=f"Let go of the gradients between the steps ({source.place(call)})",
+                    results=Results.SAME,
+                    why="a gradient that is not there counts as zero where a step has one for it",
+                    costs="nothing",
+                    edits=(source.replaced(argument.value, "True"),),
+                )
+
+
+def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """A dictionary whose entries are made where they are missing: keep a few."""
+    for store in stores:
+        source = store.source
+        target = store.statement.body[0]
+        if not (
+            isinstance(target, cst.Assign) and isinstance(target.targets[-1].target, cst.Subscript)
+        ):
+            continue
+        test = source.around(store.statement, cst.If)
+        asks = source.code(test.test) if test else ""
+        is_cache = re.search(rf"not in {re.escape(store.name)}\b|is None", asks)
+        if not is_cache:
+            continue
+        lines = (
+            f"while len({store.name}) >= {MOST_CACHED}:",
+            f"    del {store.name}[next(iter({store.name}))]",
+        )
+        yield Change(
+            title=f"Keep the last {MOST_CACHED} entries of the cache {store.name} ({store.place})",
+            results=Results.SAME,
+            why="an entry that is missing is computed again",
+            costs="entries are computed anew when they come back",
+            edits=(source.lines_before(store.statement, *lines),),
+        )
+    for source in program.sources:
+        for decorator in source.find(cst.Decorator):
+            text = source.code(decorator.decorator)
+            if re.fullmatch(
+                r"(functools\.)?(cache|lru_cache\(maxsize=None\)|lru_cache\(None\))", text
+            ):
+                start = "functools." if text.startswith("functools.") else ""
+                bounded = source.replaced(
+                    decorator.decorator, f"{start}lru_cache(maxsize={MOST_CACHED})"
+                )
+                line = None
+                if text == "cache":
+                    line = source.with_import("from functools import lru_cache")
+                yield Change(
+                    title=f"Bound the cache of a function ({source.place(decorator)})",
+                    results=Results.SAME,
+                    why="an entry that is missing is computed again",
+                    costs="entries are computed anew when they come back",
+                    edits=(line, bounded) if line else (bounded,),
+                )
+
+
+def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """A dictionary with an entry for each turn of a loop, of which only the present turn's is
+    read: forget the others.
+    """
+    for store in stores:
+        source = store.source
+        assign = store.statement.body[0]
+        if not (
+            isinstance(assign, cst.Assign) and isinstance(assign.targets[-1].target, cst.Subscript)
+        ):
+            continue
+        loop = source.around(store.statement, cst.For)
+        key = source.code(assign.targets[-1].target).removeprefix(store.name)
+        if loop is None or source.code(loop.target) != key.strip("[]"):
+            continue
+        if _reads(program, store.name) - {key}:
+            continue
+        yield Change(
+            title=f"Keep the present entry of {store.name} alone ({store.place})",
+            results=Results.SAME,
+            why=f"the program reads {store.name}{key} alone",
+            costs="nothing",
+            edits=(source.lines_before(store.statement, f"{store.name}.clear()"),),
+        )

@@ -1,0 +1,87 @@
+"""The program's own source files: the one that is run, and what it imports from around it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import libcst as cst
+
+from helpers.fix.source import Source
+
+MOST_FILES = 200
+
+
+def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> list[Source]:
+    """The Python files below ``folder`` that the command runs, that ``frames`` of its recording
+    name, and that these import, in that order. Files that are no Python are left out.
+    """
+    waiting = [*_scripts(command, folder), *_named(frames, folder)]
+    sources: dict[Path, Source] = {}
+    while waiting and len(sources) < MOST_FILES:
+        path = waiting.pop(0)
+        if path in sources:
+            continue
+        try:
+            text = path.read_bytes()
+            sources[path] = Source(str(path.relative_to(folder)), text)
+        except (OSError, ValueError, cst.ParserSyntaxError):
+            continue
+        waiting += _imported(text, path, folder)
+    return list(sources.values())
+
+
+def _scripts(command: Sequence[str], folder: Path) -> Iterator[Path]:
+    """Files of the command line, and the module of ``-m``."""
+    for at, word in enumerate(command):
+        if word.endswith(".py"):
+            yield _below(folder, Path(folder, word))
+        elif command[at - 1] == "-m" and at:
+            yield from _files_of(word, [folder])
+
+
+def _below(folder: Path, path: Path) -> Path:
+    return folder / os.path.relpath(path.resolve(), folder.resolve())
+
+
+def _named(frames: Sequence[str], folder: Path) -> Iterator[Path]:
+    """Files that frames such as "train.py:36 evaluate" name, the nearest of each name."""
+    names = {match[1] for frame in frames if (match := re.match(r"([\w.-]+\.py):\d+ ", frame))}
+    for name in sorted(names):
+        paths = [path for path in folder.rglob(name) if ".venv" not in path.parts]
+        yield from sorted(paths, key=lambda path: len(path.parts))[:1]
+
+
+def _imported(text: bytes, path: Path, folder: Path) -> Iterator[Path]:
+    """Files below the folder that a file imports."""
+    roots = [path.parent, folder]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield from _files_of(name.name, roots)
+        elif isinstance(node, ast.ImportFrom):
+            start = roots
+            if node.level:
+                start = [path.parents[node.level - 1]]
+            module = node.module or ""
+            yield from _files_of(module, start)
+            for name in node.names:
+                yield from _files_of(f"{module}.{name.name}".lstrip("."), start)
+
+
+def _files_of(module: str, roots: Sequence[Path]) -> Iterator[Path]:
+    """The files that importing a module runs: those of its packages, and its own."""
+    if not module:
+        return
+    names = module.split(".")
+    for depth in range(1, len(names) + 1):
+        place = Path(*names[:depth])
+        for root in roots:
+            choices = (root / place / "__init__.py", root / f"{place}.py")
+            files = [path for path in choices if path.is_file()]
+            if files:
+                yield files[0]
+                break

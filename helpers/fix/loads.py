@@ -1,0 +1,82 @@
+"""Copies of weights that need not be on the card, and a cache that another process needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, keyword
+
+SAME_VALUES = "a copy on the CPU has the same values"
+CHILDREN = (
+    "run",
+    "Popen",
+    "call",
+    "check_call",
+    "check_output",
+    "spawn",
+    "start_processes",
+    "system",
+)
+
+
+def changes_of_loads(program: Program) -> Iterator[Change]:
+    """Checkpoints loaded to the CPU, second copies of the model kept there."""
+    for source in program.sources:
+        for call in source.calls("load"):
+            loads = source.code(call.func) == "torch.load" and call.args
+            if loads and not keyword(call, "map_location"):
+                yield Change(
+                    title=f"Load the checkpoint to the CPU ({source.place(call)})",
+                    results=Results.SAME,
+                    why="what takes it over copies it to its own device",
+                    costs="RAM for the checkpoint while it is loaded",
+                    edits=(source.after(call.args[-1], ', map_location="cpu"'),),
+                )
+        for call in source.calls("deepcopy"):
+            yield Change(
+                title=f"Keep the copy on the CPU ({source.place(call)})",
+                results=Results.SAME,
+                why=SAME_VALUES,
+                costs="RAM for the copy, and transfers when it is updated",
+                edits=(source.after(call, ".cpu()"),),
+            )
+        yield from _states(source)
+
+
+def _states(source: Source) -> Iterator[Change]:
+    """``{name: value.clone() for ... in model.state_dict().items()}``."""
+    for copies in source.find(cst.DictComp):
+        text = source.code(copies)
+        if "state_dict()" in text and isinstance(copies, cst.DictComp) and ".cpu()" not in text:
+            value = re.sub(r"\.clone\(\)$", "", source.code(copies.value))
+            yield Change(
+                title=f"Keep the saved state on the CPU ({source.place(copies)})",
+                results=Results.SAME,
+                why=SAME_VALUES,
+                costs="RAM for the copy, and a transfer each time",
+                edits=(source.replaced(copies.value, f"{value}.cpu().clone()"),),
+            )
+
+
+def emptied_before_children(program: Program) -> Iterator[Change]:
+    """The cache given back before another process starts."""
+    for source in program.sources:
+        for call in source.calls(*CHILDREN):
+            if re.match(
+                r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b",
+                source.code(call.func),
+            ):
+                yield Change(
+                    title=f"Empty the cache before the other process starts ({source.place(call)})",
+                    results=Results.SAME,
+                    why="the cache holds nothing that is used",
+                    costs="later requests go to the driver once more",
+                    edits=(
+                        source.lines_before(source.statement(call), "torch.cuda.empty_cache()"),
+                    ),
+                )

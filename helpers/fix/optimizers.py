@@ -1,0 +1,68 @@
+"""Optimizers that need less beside the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called, keyword
+
+WITH_FOREACH = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "SGD",
+    "RMSprop",
+    "ASGD",
+    "Rprop",
+)
+WITH_STATES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
+KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
+
+
+def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+    for source in program.sources:
+        for call in source.calls(*WITH_FOREACH):
+            if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
+                yield source, call
+
+
+def steps_one_by_one(program: Program) -> Iterator[Change]:
+    """foreach=False: a step without temporaries as large as all weights."""
+    for source, call in _optimizers(program):
+        if keyword(call, "foreach") or keyword(call, "fused"):
+            continue
+        yield Change(
+            title=f"Update the weights one tensor at a time ({source.place(call)})",
+            results=Results.ROUNDED,
+            why="the same arithmetic, tensor by tensor",
+            costs="the optimizer's step takes longer",
+            edits=(source.after(call.args[-1], ", foreach=False"),),
+        )
+
+
+def smaller_states(program: Program) -> Iterator[Change]:
+    """Adafactor in place of Adam: factors of the second moments in place of two whole states."""
+    for source, call in _optimizers(program):
+        if called(call) not in WITH_STATES:
+            continue
+        kept = [
+            source.code(argument).rstrip(" ,")
+            for argument in call.args
+            if argument.keyword is None or argument.keyword.value in KEPT_BY_ADAFACTOR
+        ]
+        yield Change(
+            title=f"Use Adafactor in place of {called(call)} ({source.place(call)})",
+            results=Results.OTHER,
+            why="another optimizer: the training takes another course",
+            costs="the learning rate may have to be chosen anew",
+            edits=(source.replaced(call, f"torch.optim.Adafactor({', '.join(kept)})"),),
+        )

@@ -1,0 +1,72 @@
+"""The program that ran out of memory: its sources, its command, and what was found about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from helpers.fix.source import Source
+from helpers.judge.program_facts import ProgramFacts
+from helpers.judge.program_questions import needed_bytes
+
+_PLACE = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """``sources``: the Python files of the program, the one that is run first. ``command``: its
+    command line. ``facts``: what its recording shows.
+    """
+
+    sources: Sequence[Source]
+    command: Sequence[str]
+    facts: ProgramFacts
+
+    def places(self, frames: Sequence[str]) -> Iterator[tuple[Source, int]]:
+        """The file and line of each frame such as "train.py:36 evaluate", as far as its file is
+        one of the sources.
+        """
+        for frame in frames:
+            match = _PLACE.match(frame)
+            if match is None:
+                continue
+            for source in self.sources:
+                if source.name.rsplit("/", 1)[-1] == match[1]:
+                    yield source, int(match[2])
+                    break
+
+    def holding_places(self) -> Iterator[tuple[Source, int]]:
+        """The lines that hold most of the memory, and those that led to the refused request."""
+        facts = self.facts
+        frames = [row.line for row in facts.holding]
+        if facts.refusal is not None:
+            frames += [facts.refusal.where, *facts.refusal.callers]
+        return self.places(frames)
+
+    @property
+    def times_too_large(self) -> float:
+        """How many times what it can have of the card the program needs; 1 where that is not
+        known.
+        """
+        facts = self.facts
+        if facts.refusal is None or not facts.usable_bytes:
+            return 1.0
+        return max(1.0, needed_bytes(facts, facts.refusal) / facts.usable_bytes)
+
+    @property
+    def trains(self) -> bool:
+        """Whether its sources compute gradients, by themselves or through a trainer."""
+        return any(source.calls("backward", "fit", "train") for source in self.sources)
+
+    def functions_at_work(self) -> Iterator[tuple[Source, cst.FunctionDef]]:
+        """The functions around the lines that hold the memory, each once."""
+        seen: set[tuple[str, int]] = set()
+        for source, line in self.holding_places():
+            for function in source.functions_at(line):
+                key = (source.name, source.line(function))
+                if key not in seen:
+                    seen.add(key)
+                    yield source, function

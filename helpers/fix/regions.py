@@ -1,0 +1,165 @@
+"""The forward pass in the source of a program: the statements that lead to a backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called
+
+MOVES = {
+    *(
+        "arange",
+        "clone",
+        "cpu",
+        "cuda",
+        "device",
+        "float",
+        "get",
+        "half",
+        "items",
+        "iter",
+        "long",
+        "next",
+    ),
+    *(
+        "normal_",
+        "ones",
+        "pop",
+        "rand",
+        "randint",
+        "randn",
+        "random_",
+        "randperm",
+        "reshape",
+        "sample",
+    ),
+    *("tensor", "to", "train", "uniform_", "unsqueeze", "view", "zero_grad", "zeros"),
+}
+"""Calls that fetch or move a batch and compute nothing on it."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """The forward pass before a backward pass, in one block of statements.
+
+    ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``: those
+    among them that set gradients to zero; ``loss``: the name that goes backward.
+    """
+
+    source: Source
+    before: Sequence[cst.CSTNode]
+    forward: Sequence[cst.CSTNode]
+    zeroing: Sequence[cst.CSTNode]
+    backward: cst.CSTNode
+    loss: str
+
+    @property
+    def first(self) -> cst.CSTNode:
+        return self.forward[0]
+
+    @property
+    def last(self) -> cst.CSTNode:
+        return self.forward[-1]
+
+    @property
+    def place(self) -> str:
+        return self.source.place(self.first)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.source.code(statement) for statement in self.forward)
+
+    @property
+    def names(self) -> list[cst.Name]:
+        """Names that its statements read or assign."""
+        names: list[cst.Name] = []
+        for statement in self.forward:
+            names += self.source.find(cst.Name, statement)
+        return names
+
+    @property
+    def assigned(self) -> set[str]:
+        """Names that its statements assign to."""
+        return set().union(*(_names_assigned(self.source, node) for node in self.forward))
+
+
+def forward_regions(program: Program) -> Iterator[Region]:
+    """The forward pass before each backward pass of the sources."""
+    for source in program.sources:
+        for call in source.calls("backward"):
+            statement = source.statement(call)
+            block = source.around(statement, cst.IndentedBlock) or source.module
+            siblings = list(block.body)
+            at = siblings.index(statement)
+            wanted = _names_in(source, call.func)
+            begins = at
+            losses: list[str] = []
+            for position in reversed(range(at)):
+                earlier = siblings[position]
+                assigned = _names_assigned(source, earlier)
+                if not assigned & wanted:
+                    continue
+                losses = losses or sorted(assigned & wanted)
+                wanted |= _names_in(source, earlier)
+                if _computes(source, earlier):
+                    begins = position
+            if begins == at or len(losses) != 1:
+                continue
+            inside = siblings[begins:at]
+            zeroing = [node for node in inside if source.calls("zero_grad", below=node)]
+            yield Region(
+                source=source,
+                before=siblings[:begins],
+                forward=[node for node in inside if node not in zeroing],
+                zeroing=zeroing,
+                backward=statement,
+                loss=losses[0],
+            )
+
+
+def _names_in(source: Source, node: cst.CSTNode) -> set[str]:
+    return {name.value for name in source.find(cst.Name, node)}
+
+
+def _names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
+    """Names that a statement assigns to."""
+    names: set[str] = set()
+    for assign in source.find(cst.Assign, statement):
+        for target in assign.targets:
+            names |= _names_in(source, target.target)
+    return names
+
+
+def _computes(source: Source, statement: cst.CSTNode) -> bool:
+    calls = source.find(cst.Call, statement)
+    return any(isinstance(call, cst.Call) and called(call) not in MOVES for call in calls)
+
+
+def names_that_train(program: Program) -> set[str]:
+    """Functions and methods by whose results gradients flow: those that a forward pass before a
+    backward pass calls, those of modules and trainers, and what these call in turn.
+    """
+    waiting = {"forward", "training_step", "compute_loss"}
+    for region in forward_regions(program):
+        for statement in region.forward:
+            waiting |= _called_in(region.source, statement)
+    bodies: dict[str, set[str]] = {}
+    for source in program.sources:
+        for function in source.find(cst.FunctionDef):
+            calls = _called_in(source, function)
+            bodies[function.name.value] = bodies.get(function.name.value, set()) | calls
+    names: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        names.add(name)
+        waiting |= bodies.get(name, set()) - names
+    return names
+
+
+def _called_in(source: Source, node: cst.CSTNode) -> set[str]:
+    calls = source.find(cst.Call, node)
+    return {called(call) for call in calls if isinstance(call, cst.Call)} - {""}

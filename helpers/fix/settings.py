@@ -1,0 +1,77 @@
+"""The allocator's settings: one variable, or the line of the program that should set it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source
+
+ALIKE = "the allocator only places the same requests elsewhere"
+EXPANDABLE = "expandable_segments:True"
+
+
+def changes_of_settings(program: Program) -> Iterator[Change]:
+    """Expandable segments, and the setting under which the recorded requests pass, if any does."""
+    yield from _corrected(program)
+    replays = program.facts.replays
+    if replays is None or not replays.passes_with:
+        return
+    for conf in dict.fromkeys((EXPANDABLE, replays.passes_with)):
+        yield Change(
+            title=f"Set {program.facts.conf_variable}={conf}",
+            results=Results.SAME,
+            why=ALIKE,
+            costs="nothing",
+            environment={program.facts.conf_variable: conf},
+        )
+
+
+def _corrected(program: Program) -> Iterator[Change]:
+    """The program's own setting as it was meant, before torch is imported."""
+    trouble = program.facts.settings
+    if trouble is None or not trouble.where:
+        return
+    meant = trouble.instead.partition("=")[2] or trouble.value
+    for source, line in program.places([trouble.where]):
+        for statement in source.statements_at(line):
+            strings = [
+                node
+                for node in source.find(cst.SimpleString, statement)
+                if trouble.value and trouble.value in source.code(node)
+            ]
+            edits = [
+                source.replaced(node, source.code(node).replace(trouble.value, meant))
+                for node in strings
+            ]
+            if trouble.kind == "late":
+                edits = list(_moved_up(source, statement))
+            if edits:
+                yield Change(
+                    title=f"Set {trouble.variable} as it was meant ({source.place(statement)})",
+                    results=Results.SAME,
+                    why=ALIKE,
+                    costs="nothing",
+                    edits=tuple(edits),
+                )
+
+
+def _moved_up(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Edit]:
+    """A statement moved before the first import of torch."""
+    for other in source.module.body:
+        text = source.code(other)
+        if isinstance(other, cst.SimpleStatementLine) and text.startswith(
+            ("import torch", "from torch")
+        ):
+            moved = source.code(statement)
+            lines = (
+                []
+                if "import os" in source.text.decode()[: source.text.decode().find(text)]
+                else ["import os"]
+            )
+            yield source.lines_before(other, *lines, moved)
+            yield source.without(statement)
+            return

@@ -1,0 +1,151 @@
+"""Numbers of the program that say how much is done at once, made smaller."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called
+
+PORTIONS = re.compile(
+    r"chunk|tile|micro|portion|slice_size|(?:eval|val|valid|test|infer|encode)_?(?:batch|bs)|rays_per|points_per"
+)
+"""Names of how much is computed at once, of work that is done in any case."""
+BATCHES = re.compile(r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size")
+LENGTHS = re.compile(
+    r"^(?:max_?|block_?|seq_?|context_?|ctx_?)(?:len(?:gth)?|size|seq_?len(?:gth)?|tokens|ctx)$|^(?:seq|context)_?(?:len|length)$"
+)
+FACTORS = (2, 4, 8, 16, 32, 64)
+LEAST = 2
+
+
+@dataclass(frozen=True)
+class Number:
+    """A whole number of the program, by the name it has there."""
+
+    source: Source
+    node: cst.Integer
+    name: str
+
+    @property
+    def value(self) -> int:
+        return int(self.node.value.replace("_", ""))
+
+
+def smaller_portions(program: Program) -> Iterator[Change]:
+    """Chunks, tiles and evaluation batches."""
+    yield from _smaller(
+        program,
+        PORTIONS,
+        Results.ROUNDED,
+        "the same work in smaller portions",
+        "more calls of the GPU",
+    )
+
+
+def smaller_batches(program: Program) -> Iterator[Change]:
+    """The batch, then the context, in the source or on the command line."""
+    yield from _smaller(
+        program,
+        BATCHES,
+        Results.OTHER,
+        "another batch: the training takes another course",
+        "more steps",
+    )
+    yield from _smaller(
+        program,
+        LENGTHS,
+        Results.OTHER,
+        "a shorter context: what lies beyond it is not seen",
+        "shorter texts",
+    )
+
+
+def _smaller(
+    program: Program, names: re.Pattern[str], results: Results, why: str, costs: str
+) -> Iterator[Change]:
+    for factor in [factor for factor in FACTORS if factor > program.times_too_large][:2]:
+        for number in _numbers(program):
+            smaller = number.value // factor
+            if names.search(number.name) and smaller >= LEAST:
+                place = number.source.place(number.node)
+                yield Change(
+                    title=f"{number.name} = {smaller:,} in place of {number.value:,} ({place})",
+                    results=results,
+                    why=why,
+                    costs=costs,
+                    edits=(number.source.replaced(number.node, str(smaller)),),
+                )
+        for position, name, value in _arguments(program):
+            smaller = value // factor
+            if names.search(name) and smaller >= LEAST:
+                yield Change(
+                    title=f"--{name} {smaller} in place of {value}",
+                    results=results,
+                    why=why,
+                    costs=costs,
+                    replaces={position: str(smaller)},
+                )
+
+
+def _arguments(program: Program) -> Iterator[tuple[int, str, int]]:
+    """Options of the command line with a whole number: its position, the name, the number."""
+    for at, word in enumerate(program.command[:-1]):
+        value = program.command[at + 1]
+        if word.startswith("--") and value.isdigit():
+            yield at + 1, word.lstrip("-").replace("-", "_"), int(value)
+
+
+def _numbers(program: Program) -> Iterator[Number]:
+    """Every whole number that has a name."""
+    for source in program.sources:
+        for node in source.find(cst.Integer):
+            name = _name_of(source, node)
+            if name:
+                yield Number(source, node, name.lower())
+
+
+def _name_of(source: Source, node: cst.CSTNode) -> str:
+    """The variable, the parameter, the keyword or the option that a number is given to."""
+    for outer in source.above(node):
+        if isinstance(outer, cst.Arg):
+            if outer.keyword is None:
+                return ""
+            if outer.keyword.value != "default":
+                return outer.keyword.value
+            call = source.around(outer, cst.Call)
+            is_option = call is not None and called(call) in ("add_argument", "option", "Option")
+            first = source.code(call.args[0].value) if call and is_option else ""
+            return first.strip("'\"-").replace("-", "_")
+        if isinstance(outer, cst.Param):
+            return outer.name.value
+        if isinstance(outer, cst.AnnAssign):
+            return source.code(outer.target).rpartition(".")[2]
+        if isinstance(outer, cst.DictElement):
+            return source.code(outer.key).strip("'\"")
+        if isinstance(outer, cst.Assign):
+            target = outer.targets[0].target
+            return (
+                source.code(target).rpartition(".")[2]
+                if outer.value is node
+                else _in_tuple(source, outer, node)
+            )
+        if not isinstance(outer, (cst.Tuple, cst.Element, cst.AssignTarget)):
+            return ""
+    return ""
+
+
+def _in_tuple(source: Source, assign: cst.Assign, node: cst.CSTNode) -> str:
+    """``B, T = 8, 1024``: the name at the number's position."""
+    target = assign.targets[0].target
+    if not (isinstance(assign.value, cst.Tuple) and isinstance(target, cst.Tuple)):
+        return ""
+    for name, element in zip(target.elements, assign.value.elements, strict=False):
+        if element.value is node:
+            return source.code(name.value)
+    return ""

@@ -1,0 +1,200 @@
+"""A source file of the program: its syntax tree with places, and edits of it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import (
+    ByteSpanPositionProvider,
+    CodeRange,
+    CodeSpan,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+)
+
+from helpers.fix.change import Edit
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Tuple, cst.List, cst.Dict)
+
+
+class Source:
+    """A Python file of the program. ``name``: its path below the program's folder.
+
+    Raises libcst.ParserSyntaxError where it is no Python.
+    """
+
+    def __init__(self, name: str, text: bytes) -> None:
+        self.name = name
+        self.text = text
+        self.wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        self.module = self.wrapper.module
+
+    @cached_property
+    def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:
+        return self.wrapper.resolve(ByteSpanPositionProvider)
+
+    @cached_property
+    def _places(self) -> Mapping[cst.CSTNode, CodeRange]:
+        return self.wrapper.resolve(PositionProvider)
+
+    @cached_property
+    def _parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        return self.wrapper.resolve(ParentNodeProvider)
+
+    def code(self, node: cst.CSTNode) -> str:
+        """A node as it is written."""
+        return self.module.code_for_node(node).strip()
+
+    def operand(self, node: cst.BaseExpression) -> str:
+        """An expression as it is written, in parentheses where a method can only be called so."""
+        text = self.code(node)
+        return text if isinstance(node, ATOMS) or node.lpar else f"({text})"
+
+    def line(self, node: cst.CSTNode) -> int:
+        return self._places[node].start.line
+
+    def place(self, node: cst.CSTNode) -> str:
+        """Where a node begins, such as train.py:36."""
+        return f"{self.name}:{self.line(node)}"
+
+    def find(self, kind: type[Node], below: cst.CSTNode | None = None) -> list[Node]:
+        """The nodes of a kind, in the order of the file."""
+        nodes: list[Node] = []
+        waiting = [self.module if below is None else below]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, kind):
+                nodes.append(node)
+            waiting += node.children
+        return sorted(nodes, key=lambda node: self._spans[node].start)
+
+    def calls(self, *names: str, below: cst.CSTNode | None = None) -> list[cst.Call]:
+        """Calls of functions or methods with these names, whatever stands before the dot."""
+        return [call for call in self.find(cst.Call, below) if called(call) in names]
+
+    def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The nodes around a node, the innermost first."""
+        while not isinstance(node, cst.Module):
+            node = self._parents[node]
+            yield node
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode:
+        return self._parents[node]
+
+    def around(self, node: cst.CSTNode, kind: type[Node]) -> Node | None:
+        """The innermost node of a kind around a node."""
+        for outer in self.above(node):
+            if isinstance(outer, kind):
+                return outer
+        return None
+
+    def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+        """The statement that a node belongs to."""
+        for outer in (node, *self.above(node)):
+            if isinstance(outer, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+                return outer
+        raise ValueError(f"{self.place(node)} is in no statement")
+
+    def statements_at(self, line: int) -> list[cst.SimpleStatementLine]:
+        """The simple statements that a line belongs to."""
+        nodes = []
+        for node in self.find(cst.SimpleStatementLine):
+            place = self._places[node]
+            if place.start.line <= line <= place.end.line:
+                nodes.append(node)
+        return nodes
+
+    def functions_at(self, line: int) -> list[cst.FunctionDef]:
+        """The functions that a line belongs to, the innermost first."""
+        nodes = []
+        for node in self.find(cst.FunctionDef):
+            place = self._places[node]
+            if place.start.line <= line <= place.end.line:
+                nodes.append(node)
+        return nodes[::-1]
+
+    def replaced(self, node: cst.CSTNode, text: str) -> Edit:
+        """``text`` in place of a node."""
+        span = self._spans[node]
+        return Edit(self.name, span.start, span.start + span.length, text)
+
+    def after(self, node: cst.CSTNode, text: str) -> Edit:
+        """``text`` right behind a node, on its line."""
+        span = self._spans[node]
+        return Edit(self.name, span.start + span.length, span.start + span.length, text)
+
+    def lines_before(self, statement: cst.CSTNode, *lines: str) -> Edit:
+        """New lines before a statement, as far indented as it."""
+        return self._inserted(self._line_start(self.line(statement)), statement, lines)
+
+    def lines_after(self, statement: cst.CSTNode, *lines: str) -> Edit:
+        """New lines after a statement, as far indented as it."""
+        return self._inserted(self._line_start(self.end_line(statement) + 1), statement, lines)
+
+    def _inserted(self, start: int, like: cst.CSTNode, lines: Sequence[str]) -> Edit:
+        indent = self.indent(like)
+        text = "".join(f"{indent}{line}\n" for line in lines)
+        return Edit(self.name, start, start, text)
+
+    def without(self, statement: cst.CSTNode) -> Edit:
+        """A statement taken away, with its line."""
+        start = self._line_start(self.line(statement))
+        end = self._line_start(self.end_line(statement) + 1)
+        return Edit(self.name, start, end, "")
+
+    def end_line(self, node: cst.CSTNode) -> int:
+        """The last line of a node."""
+        end = self._places[node].end
+        return end.line - 1 if end.column == 0 else end.line
+
+    def indent(self, statement: cst.CSTNode) -> str:
+        """What stands before a statement on its line."""
+        line = self.text.decode().splitlines()[self.line(statement) - 1]
+        return line[: len(line) - len(line.lstrip())]
+
+    def _line_start(self, line: int) -> int:
+        lines = self.text.splitlines(keepends=True)
+        return sum(map(len, lines[: line - 1]))
+
+    def within(self, first: cst.CSTNode, last: cst.CSTNode, header: str) -> Edit:
+        """The statements from ``first`` to ``last``, indented below a line ``header``."""
+        start = self._line_start(self.line(first))
+        end = self._line_start(self.end_line(last) + 1)
+        indent = self.indent(first)
+        body = textwrap.indent(self.text[start:end].decode(), "    ")
+        return Edit(self.name, start, end, f"{indent}{header}\n{body}")
+
+    def with_import(self, line: str) -> Edit | None:
+        """An import below the first ones of the file; None where the line is there."""
+        if line in self.text.decode().splitlines():
+            return None
+        imports = [
+            statement
+            for statement in self.module.body
+            if isinstance(statement, cst.SimpleStatementLine)
+            and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
+        ]
+        torch = [node for node in imports if "torch" in self.code(node)] or imports
+        return self.lines_after(torch[-1], line) if torch else None
+
+
+def called(call: cst.Call) -> str:
+    """The name of the function or method that is called; empty where it has none."""
+    function = call.func
+    if isinstance(function, cst.Attribute):
+        return function.attr.value
+    return function.value if isinstance(function, cst.Name) else ""
+
+
+def keyword(call: cst.Call, name: str) -> cst.Arg | None:
+    """The keyword argument of a call with that name."""
+    for argument in call.args:
+        if argument.keyword is not None and argument.keyword.value == name:
+            return argument
+    return None

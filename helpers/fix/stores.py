@@ -1,0 +1,100 @@
+"""Statements of a program that put something into a collection or an attribute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called
+from helpers.judge.program_facts import GrowerFacts
+
+PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "push", "update", "setdefault")
+
+
+class Store:
+    """A statement that puts ``value`` into a collection or an attribute, called ``into``."""
+
+    def __init__(
+        self,
+        source: Source,
+        statement: cst.SimpleStatementLine,
+        into: cst.BaseExpression,
+        value: cst.BaseExpression,
+    ) -> None:
+        self.source = source
+        self.statement = statement
+        self.into = into
+        self.value = value
+
+    @property
+    def name(self) -> str:
+        """The collection as the program writes it."""
+        return self.source.code(self.into)
+
+    @property
+    def place(self) -> str:
+        return self.source.place(self.statement)
+
+    @property
+    def method(self) -> str:
+        """The method that takes it, such as append; empty for an assignment."""
+        first = self.statement.body[0]
+        call = first.value if isinstance(first, cst.Expr) else None
+        return called(call) if isinstance(call, cst.Call) else ""
+
+
+def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Store]:
+    """Statements that put something into what keeps the growers: on their lines, then wherever
+    else the sources fill a collection of that name.
+    """
+    seen: set[tuple[str, int]] = set()
+    lines = [grower.line for grower in growers] + [grower.asked_at for grower in growers]
+    places = list(program.places(lines))
+    names = {last_name(grower.keeper) for grower in growers} - {""}
+    stores: list[Store] = []
+    for source, line in places:
+        for statement in source.statements_at(line):
+            stores += stores_of(source, statement)
+    for source in program.sources:
+        for statement in source.find(cst.SimpleStatementLine):
+            stores += [
+                store for store in stores_of(source, statement) if last_name(store.name) in names
+            ]
+    for store in stores:
+        key = (store.source.name, store.source.line(store.statement))
+        if key not in seen:
+            seen.add(key)
+            yield store
+
+
+def last_name(keeper: str) -> str:
+    """Of "ex.maps['pool0']" or "self.memory" the name of the collection itself."""
+    plain = re.sub(r"\[[^\]]*\]|\(\)", "", keeper)
+    parts = [part for part in plain.split(".") if part and part not in ("state", "param_groups")]
+    return parts[-1] if parts else ""
+
+
+def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Store]:
+    for small in statement.body:
+        expression = getattr(small, "value", None)
+        if isinstance(small, cst.Expr) and isinstance(expression, cst.Call):
+            function = expression.func
+            if (
+                isinstance(function, cst.Attribute)
+                and function.attr.value in PUTS
+                and expression.args
+            ):
+                yield Store(source, statement, function.value, expression.args[-1].value)
+        elif isinstance(small, cst.Assign) and expression is not None:
+            target = small.targets[-1].target
+            if isinstance(target, cst.Subscript):
+                yield Store(source, statement, target.value, expression)
+            elif isinstance(target, (cst.Name, cst.Attribute)) and isinstance(
+                expression, cst.BinaryOperation
+            ):
+                yield Store(source, statement, target, expression)
+        elif isinstance(small, cst.AugAssign):
+            yield Store(source, statement, small.target, small.value)

@@ -1,0 +1,109 @@
+"""A search for a fitting change in words: the answer, the diff, and what else was tried."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from helpers.fix.answer import Failure
+from helpers.fix.change import Change
+from helpers.fix.program import Program
+from helpers.fix.search import Trial, changed_command, changed_files
+from helpers.ground import shell
+from helpers.ground.units import show_bytes
+from helpers.rehearse.rehearsal import Rehearsal
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
+
+
+def diff(program: Program, change: Change) -> str:
+    """A change of sources as `git apply` takes it; empty where it edits none."""
+    before = {source.name: source.text.decode() for source in program.sources}
+    pieces = []
+    for name, text in changed_files(program, change).items():
+        lines = difflib.unified_diff(
+            before[name].splitlines(keepends=True),
+            text.decode().splitlines(keepends=True),
+            f"a/{name}",
+            f"b/{name}",
+        )
+        for line in lines:
+            pieces.append(
+                line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            )
+    return "".join(pieces)
+
+
+def how_to_make(program: Program, change: Change) -> str:
+    """The change as text to take over: variables and the command line, then the diff."""
+    words = [f"{name}={value}" for name, value in change.environment.items()]
+    lines = []
+    if words or change.replaces:
+        lines.append(shell.line([*words, *changed_command(program, change)]) + "\n")
+    return "".join([*lines, diff(program, change)])
+
+
+def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
+    """What is recommended, and what is known of it, a line each."""
+    change = winner.change
+    after = winner.rehearsal
+    card_bytes = after.device.total_bytes - after.device.held_bytes
+    peak_bytes = (after.peak_reserved_bytes or 0) + after.more_bytes
+    yield f"Change: {change.title}"
+    yield (
+        f"Memory: peak {show_bytes(after.peak_reserved_bytes)} reserved with it, of "
+        f"{show_bytes(card_bytes)}; {show_bytes(max(0, card_bytes - peak_bytes))} to spare. "
+        f"Without it the program ran out of memory with {show_bytes(first.peak_reserved_bytes)}."
+    )
+    yield f"Results: {change.results.value}: {change.why}."
+    yield f"Cost: {change.costs}."
+
+
+def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
+    """Every change that was rehearsed, in order."""
+    rows = []
+    for trial in trials:
+        rehearsal = trial.rehearsal
+        rows.append(
+            (
+                trial.change.title,
+                outcome(trial, first),
+                rehearsal.peak_reserved_bytes,
+                trial.change.results.value,
+                round(rehearsal.seconds, 1),
+            )
+        )
+    columns = ("change", "outcome", Column("peak reserved", "bytes"), "results", "seconds")
+    return Shown("Changes that were tried", columns, rows)
+
+
+def outcome(trial: Trial, first: Rehearsal) -> str:
+    """How the changed program ended, in a few words."""
+    rehearsal = trial.rehearsal
+    if trial.passes:
+        return "fits"
+    if rehearsal.stopped:
+        return f"was still running after {rehearsal.seconds:.0f} s"
+    if rehearsal.failed_otherwise:
+        return f"fails: {rehearsal.error or rehearsal.exit_code}"
+    if trial.helps(first):
+        return "comes further, then runs out of memory"
+    return "runs out of memory"
+
+
+def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:
+    """A trial as --json prints it: sizes in bytes."""
+    change = trial.change
+    return {
+        "change": change.title,
+        "results": change.results.name.lower(),
+        "why": change.why,
+        "costs": change.costs,
+        "fits": trial.passes,
+        "outcome": outcome(trial, failure.first),
+        "peak_reserved_bytes": trial.rehearsal.peak_reserved_bytes,
+        "seconds": trial.rehearsal.seconds,
+        "diff": diff(failure.program, change),
+        "environment": dict(change.environment),
+    }

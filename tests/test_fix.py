@@ -1,0 +1,264 @@
+"""Changes of a program: what is proposed for what was found, and that the results stay what a change says."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("libcst")
+from helpers.fix.candidates import candidates
+from helpers.fix.change import Change, Edit, Results, edited, together
+from helpers.fix.imports import sources_of
+from helpers.fix.program import Program
+from helpers.fix.search import changed_files
+from helpers.fix.source import Source
+from helpers.fix.view import diff
+from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Replays
+
+PROGRAMS = Path(__file__).with_name("fix_programs")
+GIB = 1 << 30
+
+
+def keeper(line, name, through_graph=False):
+    return GrowerFacts(
+        line=line,
+        asked_at=line,
+        bytes_per_step=1 << 20,
+        kept_bytes=1 << 30,
+        keeper=name,
+        through_graph=through_graph,
+    )
+
+
+def program(text, growers=(), name="train.py", command=("python", "train.py"), **facts):
+    growth = GrowthFacts(growers=tuple(growers), steps=10) if growers else None
+    sources = [Source(name, text.encode())]
+    return Program(sources, list(command), ProgramFacts(source="a test", growth=growth, **facts))
+
+
+def proposed(text, cause, growers=(), **facts):
+    """The changes of a program of one file, each with the file as it is then."""
+    own = program(text, growers, **facts)
+    return [
+        (change, changed_files(own, change).get("train.py", b"").decode())
+        for change in candidates(own, cause)
+    ]
+
+
+def texts(text, cause, growers=(), **facts):
+    return [after for _, after in proposed(text, cause, growers, **facts)]
+
+
+LOOP = """import torch
+
+history = []
+for step in range(10):
+    loss = model(batch).mean()
+    loss.backward()
+    history.append({entry})
+"""
+
+
+def test_a_loss_that_is_kept_becomes_a_number_first():
+    first, after = proposed(
+        LOOP.format(entry="loss"), "user-leak", [keeper("train.py:7 <module>", "history")]
+    )[0]
+    assert "history.append(loss.item())" in after
+    assert first.results is Results.SAME
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("output", "history.append(output.detach().cpu())"),
+        ("hidden[:, 0]", "history.append(hidden[:, 0].clone())"),
+        ("(step, output)", "history.append((step, output.detach().cpu()))"),
+        (
+            "{'out': output, 'step': step}",
+            "history.append({'out': output.detach().cpu(), 'step': step})",
+        ),
+        ("output.detach()", "history.append(output.detach().cpu())"),
+        ("a + b", "history.append((a + b).detach().cpu())"),
+        ("tuple(t for t in parts)", "history.append(tuple(t.detach().cpu() for t in parts))"),
+        (
+            "lambda out=output, step=step: show(out, step)",
+            "history.append(lambda out=output.detach().cpu(), step=step: show(out, step))",
+        ),
+    ],
+)
+def test_what_a_list_keeps_is_kept_without_its_graph_or_on_the_cpu(entry, expected):
+    every = texts(LOOP.format(entry=entry), "user-leak", [keeper("train.py:7 <module>", "history")])
+    assert any(expected in after for after in every)
+
+
+def test_under_no_grad_nothing_is_detached():
+    text = "import torch\nkept = []\nwith torch.no_grad():\n    for x in data:\n        kept.append(model(x))\n"
+    every = texts(text, "user-leak", [keeper("train.py:5 <module>", "kept")])
+    assert any("kept.append(model(x).cpu())" in after for after in every)
+    assert not any("detach" in after for after in every)
+
+
+def test_a_function_whose_result_goes_backward_keeps_its_gradients():
+    text = """import torch
+
+def embed(x):
+    return encoder(x)
+
+for x in data:
+    loss = head(embed(x)).mean()
+    loss.backward()
+"""
+    changes = proposed(text, "user-leak", [keeper("train.py:4 embed", "encoder")])
+    assert not any("no_grad" in after for _, after in changes)
+
+
+def test_settings_are_proposed_only_where_the_recorded_requests_pass_with_one():
+    text = "import torch\n"
+    with_none = proposed(text, "allocator-fragmentation", replays=Replays(passes_with=None))
+    with_one = proposed(
+        text, "allocator-fragmentation", replays=Replays(passes_with="max_split_size_mb:64")
+    )
+    assert not any(change.environment for change, _ in with_none)
+    assert [change.environment["PYTORCH_CUDA_ALLOC_CONF"] for change, _ in with_one] == [
+        "expandable_segments:True",
+        "max_split_size_mb:64",
+    ]
+
+
+def test_other_results_come_last():
+    text = "import torch\nbatch_size = 64\n" + LOOP.format(entry="loss")
+    changes = [
+        change
+        for change, _ in proposed(text, "true-capacity", [keeper("train.py:9 <module>", "history")])
+    ]
+    ranks = [change.results is Results.OTHER for change in changes]
+    assert ranks == sorted(ranks)
+    assert True in ranks
+
+
+def test_portions_are_as_much_smaller_as_the_card_is_too_small():
+    refusal = Refusal(
+        request_bytes=30 * GIB,
+        device_free_bytes=2 * GIB,
+        allocated_bytes=8 * GIB,
+        reserved_bytes=8 * GIB,
+        where="train.py:2 f",
+    )
+    text = "import torch\nchunk_size = 4096\n"
+    facts = {"refusal": refusal, "usable_bytes": 10 * GIB, "capacity_bytes": 10 * GIB}
+    every = texts(text, "true-capacity", **facts)
+    assert "chunk_size = 1024\n" in every[0] or "chunk_size = 512\n" in every[0]
+
+
+def test_a_batch_is_not_taken_apart_where_a_layer_computes_over_all_of_it():
+    text = """import torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).cuda()
+for x, y in loader:
+    loss = torch.nn.functional.mse_loss(net(x), y)
+    loss.backward()
+"""
+    assert not any(".chunk(" in after for after in texts(text, "true-capacity"))
+    assert any(
+        ".chunk(" in after
+        for after in texts(text.replace(", torch.nn.BatchNorm1d(4)", ""), "true-capacity")
+    )
+
+
+def test_two_changes_of_one_place_are_not_made_together():
+    one = Change("one", Results.SAME, "", "", (Edit("a.py", 4, 9, "x"),))
+    other = Change("other", Results.OTHER, "", "", (Edit("a.py", 6, 7, "y"),))
+    apart = Change("apart", Results.ROUNDED, "", "", (Edit("a.py", 9, 12, "z"),))
+    assert together([one, other]) is None
+    both = together([one, apart])
+    assert edited(b"0123456789abcdef", both.edits) == b"0123xzcdef"
+    assert both.results is Results.ROUNDED
+
+
+def test_a_diff_is_taken_by_git(tmp_path):
+    text = LOOP.format(entry="loss")
+    own = program(text, [keeper("train.py:7 <module>", "history")])
+    change = next(iter(candidates(own, "user-leak")))
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "change.diff").write_text(diff(own, change))
+    subprocess.run(["git", "apply", "change.diff"], cwd=tmp_path, check=True)
+    assert "loss.item()" in (tmp_path / "train.py").read_text()
+
+
+def test_sources_are_the_script_and_what_it_imports_from_around_it(tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "engine.py").write_text("from .model import Net\nimport os\n")
+    (tmp_path / "pkg" / "model.py").write_text("class Net: pass\n")
+    (tmp_path / "other.py").write_text("never = 1\n")
+    (tmp_path / "main.py").write_text("from pkg.engine import Net\nimport torch\n")
+    names = [
+        source.name for source in sources_of(["python", "main.py", "config.yaml"], tmp_path, [])
+    ]
+    assert names[0] == "main.py"
+    assert set(names) == {"main.py", "pkg/__init__.py", "pkg/engine.py", "pkg/model.py"}
+
+
+DRIVER = """
+import contextlib, io, json, runpy, sys, warnings
+import torch
+warnings.simplefilter("ignore")
+printed = []
+for path in sys.argv[1:]:
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_path(path)
+        printed.append(out.getvalue())
+    except Exception as error:
+        printed.append(None)
+print(json.dumps(printed))
+"""
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"-?\d[\d.]*(?:e[+-]\d+)?", text)]
+
+
+def every_change(name):
+    """Each change that is proposed for a program of fix_programs, whatever its cause, with the file as it is then."""
+    text = (PROGRAMS / name).read_bytes()
+    growers = []
+    for number, line in enumerate(text.decode().splitlines(), 1):
+        if ".append(" in line or "+=" in line or "cache[" in line or "streams[fold] =" in line:
+            kept_in = line.split(".append")[0].split("[")[0].split("+=")[0].strip()
+            growers.append(keeper(f"{name}:{number} f", kept_in))
+    changes = {}
+    for grower in growers:
+        own = program(text.decode(), [grower], name=name)
+        for change in candidates(own, "user-leak"):
+            files = changed_files(own, change)
+            if files and change.results is not Results.OTHER:
+                changes[files[name]] = change
+    return changes
+
+
+@pytest.mark.parametrize("name", ["attention.py", "keeps.py"])
+def test_a_changed_program_prints_what_its_change_promises(name, tmp_path):
+    """On the CPU: to the bit where the results stay the same, to rounding where they are rounded. A program that no
+    longer runs is never proposed, as it does not come to its end when it is rehearsed.
+    """
+    changes = every_change(name)
+    paths = [PROGRAMS / name]
+    for number, text in enumerate(changes):
+        paths.append(tmp_path / f"{number}_{name}")
+        paths[-1].write_bytes(text)
+    command = [sys.executable, "-c", DRIVER, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    before, *after = json.loads(done.stdout.splitlines()[-1])
+    assert before
+    run = [(change, out) for change, out in zip(changes.values(), after, strict=True) if out]
+    assert len(run) > len(changes) / 2
+    for change, out in run:
+        if change.results is Results.SAME:
+            assert out == before, change.title
+        else:
+            assert numbers_in(out) == pytest.approx(numbers_in(before), rel=1e-4), change.title
