@@ -221,7 +221,7 @@ def test_a_worker_of_another_version_is_refused_by_name_and_one_that_comes_later
         soon(lambda: len(cluster._look()) == 1)
         left = batch.submit("009-left").result(60)
         assert (
-            left.state == "skipped" and "worker ash-0" in left.cause and "is of 0.0.7" in left.cause
+            left.state == "skipped" and "worker ash-0" in left.cause and "seen 0.0.7" in left.cause
         )
         cluster.close()
     finally:

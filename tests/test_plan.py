@@ -13,7 +13,7 @@ from run_stand_in import NOTEBOOKS
 
 from helpers.batch.dry_run import dry_run, dry_run_text, total_estimate_s
 from helpers.batch.notebook_file import NotebookError, check_parameters
-from helpers.batch.plan import GONE_KEYS, PlanError, in_order, load_plan
+from helpers.batch.plan import PlanError, in_order, load_plan
 from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
 from helpers.batch.shapes import DANGERS
 from helpers.batch.step import Step
@@ -120,11 +120,6 @@ def test_a_wrong_plan_is_refused_in_one_line_that_says_where(plan, runs, words):
 )
 def test_a_wrong_head_is_refused(plan, head):
     refused(plan, f"{NEEDS}}}", f"name: {head}")
-
-
-@pytest.mark.parametrize("key", GONE_KEYS)
-def test_a_key_that_is_gone_says_what_to_use_instead(plan, key):
-    assert f"{key} is gone; {GONE_KEYS[key]}" in refused(plan, f"{NEEDS}}}", f"name: try\n{key}: x")
 
 
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

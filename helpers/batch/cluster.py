@@ -88,11 +88,9 @@ class Cluster(Local):
             if worker["memory_limit"]:
                 seen = f"worker {worker['name']}: seen a memory limit, at which Dask would end it"
                 raise PlanError(f"{seen}; expected none; start it with --memory-limit 0")
-        for address in self.workers:
-            version = self._asked(address)
-            if version != __version__:
-                expected = f"expected VRAM Casebook {__version__} as here; update its checkout, start it again"
-                raise PlanError(f"worker {self._name(address)}: seen {version}; {expected}")
+        refused = self._refused()
+        if refused:
+            raise PlanError(f"{refused[0]}; update its checkout, start it again")
         for step in checked.steps:
             if not self._usable(resources_for(step)):
                 names = " ".join(f"{name}=1" for name in resources_for(step))
@@ -242,7 +240,7 @@ class Cluster(Local):
         """The workers of another version, in words."""
         versions = {worker: self._asked(worker) for worker in self.workers}
         return [
-            f"worker {self._name(worker)} is of {version}, expected {__version__}"
+            f"worker {self._name(worker)}: seen {version}; expected VRAM Casebook {__version__} as here"
             for worker, version in versions.items()
             if version != __version__
         ]

@@ -23,12 +23,6 @@ from .step import DEFAULT_LIMITS, Step, digest
 
 __all__ = ["CheckedPlan", "PlanError", "Step", "load_plan"]
 MOST_RUNS = 5_000
-GONE_KEYS = {
-    "insecure": "a cluster beyond loopback needs Dask's TLS configuration; see env/FLEET.md",
-    "stop": "a batch ends at its limits.total_s or at Ctrl-C; leave it out",
-    "outside": "paths may lead anywhere; leave it out",
-}
-"""Keys of a plan that are gone, each with what to use instead."""
 _LIVE = re.compile(r"(\bbox: *(?:\[[^\]\n]*)?)\blive\b")
 
 
@@ -58,9 +52,6 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
     text, content = read_yaml(path)
     if box in recorded_names():  # what a batch keeps names the box that was used
         text = _LIVE.sub(rf"\g<1>{box}", text)
-    if isinstance(content, dict):
-        for key in sorted(content.keys() & GONE_KEYS.keys()):
-            raise PlanError(f"{path}: {key} is gone; {GONE_KEYS[key]}")
     try:
         plan = Plan.model_validate(content)
         refuse_many(plan)
