@@ -147,6 +147,8 @@ def test_the_answer_counts_no_evidence_and_quotes_the_programs_own_error_under_t
         ("2031-02-03 04:05:06 W {}", "2031-02-03 04:05:06 W {}"),
         ("a\n\nworker 3 | {} at x.py:4\nb", "worker 3 | {} at x.py:4"),
         ("RuntimeError: CUDA error: device-side assert triggered\n{}", "{}"),
+        ("\x1b[31m{}: oh\x1b[0m", "{}: oh"),
+        ("HIP out of memory. Tried to allocate 2.00 GiB\n{}", "{}"),
         ("all is well", ""),
     ],
 )

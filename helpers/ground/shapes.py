@@ -153,7 +153,10 @@ class Evidence(Shape):
 
 
 BESIDE = "beside-"
-"""How the id of evidence begins that was seen and has another cause."""
+SUM = "sum-"
+"""How the id of evidence begins that was seen and has another cause, and of arithmetic on a
+message.
+"""
 LONGEST_TITLE = 140
 LONGEST_NAME = 56
 """Letters of an answer, and of one that has no name in a cell of a table."""

@@ -6,11 +6,21 @@ alternatives.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
-from helpers.ground.shapes import BESIDE, Alternative, Evidence, Missing, NextStep, Verdict, seen
+from helpers.ground.shapes import (
+    BESIDE,
+    SUM,
+    Alternative,
+    Evidence,
+    Missing,
+    NextStep,
+    Verdict,
+    seen,
+)
 from helpers.ground.shell import word
 from helpers.ground.units import Quantity, plain
 from helpers.ground.units import cut as cut_text
@@ -55,7 +65,8 @@ def diagnose(evidence: CaseEvidence) -> Verdict:
 
 
 def _diagnose(evidence: CaseEvidence) -> Verdict:
-    verdict = replace(_judged(evidence), error=error_line(evidence))
+    verdict = _judged(evidence)
+    verdict = replace(verdict, error=_error_line(verdict, evidence))
     if evidence.bundle is None:
         return verdict
     from helpers.look.kernel_log import not_whole  # only a captured box has a log
@@ -64,30 +75,35 @@ def _diagnose(evidence: CaseEvidence) -> Verdict:
     return replace(verdict, summary=f"{verdict.summary} {cut}") if cut else verdict
 
 
-def error_line(evidence: CaseEvidence) -> str:
-    """The line of the text in which memory was refused, else of its first failure; at most
-    LONGEST_ERROR letters, empty where none was read.
+def _error_line(verdict: Verdict, evidence: CaseEvidence) -> str:
+    """The line of the text that the verdict rests on, else that in which memory was refused, else
+    that of its first failure; at most LONGEST_ERROR letters, empty where none was read.
     """
+    apart = (BESIDE, SUM)
+    reasons = [row for row in verdict.evidence if not row.id.startswith(apart)]
+    quotes = [str(row.reading.value) for row in reasons if row.reading.unit == "text"]
     failures = [message for message in evidence.messages if message.event not in SILENT]
     refusals = [message for message in failures if of_device(message) or of_host(message)]
-    for message in [*refusals, *failures]:
-        return cut_text(plain(_sentence(message.words, evidence.error_text)), LONGEST_ERROR)
+    quoted = [message for message in refusals if message.words in quotes]
+    for message in [*quoted, *refusals, *failures]:
+        return plain(_sentence(message.words, evidence.error_text))
     return ""
 
 
 def _sentence(words: str, text: str) -> str:
-    """The line of a text in which a message stands, or, where a log wrapped it, the message up to
-    the end of its sentence.
+    """The line of a text in which a message stands, without colours, or, where the line is too
+    long or a log wrapped it, the message up to the end of its sentence.
     """
     start = words[:ENOUGH_OF_A_LINE]
     line = next((line for line in text.splitlines() if start in line), "")
-    if len(line) > len(words):
-        return line.strip()
+    line = re.sub(r"\x1b\[[0-9;:]*m", "", line).strip()
+    if len(words) < len(line) <= LONGEST_ERROR:
+        return line
     _, found, rest = " ".join(text.split()).partition(words)
     end = rest.find(".") + 1
     if found and end <= LONGEST_ENDING:
-        return words + rest[:end]
-    return words
+        words += rest[:end]
+    return cut_text(words, LONGEST_ERROR)
 
 
 def _judged(evidence: CaseEvidence) -> Verdict:
@@ -382,7 +398,7 @@ def _sums(evidence: CaseEvidence) -> list[Evidence]:
         if message.capacity or message.allowed or message.reserved_total:
             reading = seen(message.words[:80], "text", SOURCE)
             return [
-                Evidence(f"sum-{number}", reading, line[:1].upper() + line[1:])
+                Evidence(f"{SUM}{number}", reading, line[:1].upper() + line[1:])
                 for number, line in enumerate(account.lines[:8], 1)
             ]
     for message in evidence.messages:
@@ -401,7 +417,7 @@ def _printed_sizes(message: Message) -> list[Evidence]:
     if not sizes:
         return []
     reading = seen(message.words[:80], "text", SOURCE)
-    return [Evidence("sum-1", reading, f"It prints: {', '.join(sizes)}")]
+    return [Evidence(f"{SUM}1", reading, f"It prints: {', '.join(sizes)}")]
 
 
 def _beside(observations: Iterable[Observation]) -> list[Evidence]:

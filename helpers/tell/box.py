@@ -12,7 +12,7 @@ from helpers.ground.shapes import Reading
 from helpers.ground.units import plain, show_bytes
 from helpers.judge.box_observations import TOTALS
 from helpers.judge.ceilings import ceilings
-from helpers.judge.diagnosis import ENOUGH_OF_A_LINE, error_line
+from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.judge.ledger import GpuLedger
 from helpers.judge.obstacles import obstacles
@@ -114,13 +114,9 @@ def _limit(bundle: Bundle) -> str:
 
 def _failed_at(bundle: Bundle) -> str:
     """The time that the program's log gives the failure; empty where it gives none."""
-    evidence = evidence_from_bundle(bundle)
-    start = error_line(evidence)[:ENOUGH_OF_A_LINE]
-    for line in evidence.error_text.splitlines() if start else ():
-        match = re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", line)
-        if start in " ".join(line.split()) and match:
-            return match[0].replace("T", " ")
-    return ""
+    error = diagnose(evidence_from_bundle(bundle)).error
+    match = re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", error)
+    return match[0].replace("T", " ") if match else ""
 
 
 def _short(reading: Reading, otherwise: str) -> str:

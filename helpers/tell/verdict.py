@@ -12,7 +12,7 @@ from html import escape
 from typing import NamedTuple
 
 from helpers.ground.contract import as_dict
-from helpers.ground.shapes import BESIDE, VERDICT_MIME, Evidence, NextStep, Verdict, causes
+from helpers.ground.shapes import BESIDE, SUM, VERDICT_MIME, Evidence, NextStep, Verdict, causes
 from helpers.ground.units import plain
 from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
 from helpers.tell.display import display
@@ -29,7 +29,6 @@ FINE = "nothing failed, and every reading looks right"
 UNDECIDED = "not enough evidence: the next step gets what is missing"
 NOTHING = "none"
 """What a step says that needs nothing first, or harms nothing."""
-SUM = "sum-"
 SUMS = "What the numbers of the message add up to"
 NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No missing reading would change it."
