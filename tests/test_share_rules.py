@@ -191,3 +191,17 @@ def test_the_pages_of_a_refused_request_are_on_the_page_whatever_their_number():
     (row,) = tables.events_table(events).passing(copies.rules).cells
     assert "requested pages 310,097" in str(row[-1])
     assert "reserved" not in str(row[-1])
+
+
+@pytest.mark.parametrize(
+    "signs", ["\u2708\u270c", "\u030c\u0308", "\u20a4\u20a9", "\ue003", "\u2020\u2021", "\u0664"]
+)
+@pytest.mark.parametrize("cell", ["{}", "/dev/kfd{}", "/dev/kfd {}", "4 {}", "4{}"])
+@pytest.mark.parametrize("rule", ["word", "value", "mode", "state", "version", "chip", "source"])
+def test_signs_that_are_no_words_are_names_all_the_same(rule, cell, signs):
+    assert signs not in str(passes(rule, cell.format(signs)))
+
+
+def test_a_list_of_sizes_has_sizes_alone():
+    assert public.setting_value("roundup_power2_divisions:[256:4,>:8]")
+    assert not public.setting_value("roundup_power2_divisions:[31009447:4,>:8]")

@@ -57,12 +57,10 @@ BARE_NAMES = frozenset(row.name for row in PARAMETERS)
 SETTING_NAMES = PARAMETER_NAMES.union(VARIABLES, CONF_NAMES)
 KERNEL_WORD = re.compile(rf"(?:{'|'.join(map(re.escape, PARAMETER_NAMES))})=(-?\d{{1,12}})")
 IOMMU = frozenset({"iommu=pt", "iommu=on", "iommu=off", "amd_iommu=on", "amd_iommu=off"})
-SWITCH = r"True|False|native|cudaMallocAsync|\d{1,6}(?:\.\d{1,4})?"
-ALLOCATOR_WORD = re.compile(
-    rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}|\[[\d:,>]{{1,80}}\]))(?=,|$)"
-)
+SWITCH = r"True|False|native|cudaMallocAsync|\d{1,6}(?:\.\d{1,4})?|\[(?![^\]]*\d{6})[\d:,>]{1,80}\]"
+ALLOCATOR_WORD = re.compile(rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}))(?=,|$)")
 VALUE = re.compile(
-    r"-?\d{1,4}|True|False|native|cudaMallocAsync|default|\d{1,3}(?:,\d{1,3})*"
+    r"-?\d{1,4}|True|False|native|cudaMallocAsync|default|\d{1,2}(?:,\d{1,2})*"
     rf"|\d{{1,3}}(?:\.\d{{1,3}}){{1,2}}|{GFX.pattern}(?:[;,]{GFX.pattern})*"
 )
 KERNEL_FILE = re.compile(
@@ -119,8 +117,8 @@ def chip(name: str) -> str:
 
 
 def known(text: str, is_known: object) -> str:
-    """The text where it is known, else nothing."""
-    if is_known:
+    """The text where it is known, else nothing. No known name has signs beyond ASCII."""
+    if is_known and text.isascii():
         return text
     return ""
 
@@ -171,9 +169,7 @@ def setting(name: str) -> str:
 def setting_value(value: str) -> str:
     """The value of a setting: a number, a switch, or the allocator's text."""
     is_size = re.fullmatch(r"\d{6,12}", value) and is_switch_or_size(value)
-    if is_size or VALUE.fullmatch(value):
-        return value
-    return allocator_settings(value)
+    return known(value, is_size or VALUE.fullmatch(value)) or allocator_settings(value)
 
 
 def source(text: str) -> str:

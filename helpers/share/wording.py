@@ -60,7 +60,7 @@ FORMS = (
     public.GFX.pattern,
     public.KERNEL_FILE.pattern,
     rf"(?:{_SETTING})(?:=-?\d{{1,9}})?",
-    rf"(?:{'|'.join(public.OPTIONS)}):(?:{public.SWITCH}|\[[\d:,>]{{1,80}}\])",
+    rf"(?:{'|'.join(public.OPTIONS)}):(?:{public.SWITCH})",
     rf"-?{_NUMBER}(?:\.\d{{1,4}}){{0,2}}(?:%| ?[KMGT]i?B)?|\d{{1,3}}(?:,\d{{3}}){{1,4}}"
     r"|\d{1,13} (?:bytes|B|pages)",
 )
@@ -79,7 +79,7 @@ GAP = "\0"
 """What stands for a hole of a sentence, and for a value in a text."""
 QUOTES = re.compile(r"['\"](?=\0)|(?<=\0)['\"]|(?<=\0)\|\0")
 """Those around a value, which a shell needs for some alone, and all but the first of several."""
-VALUES = re.compile(r"[\0\W]+(?:'?s)?")
+VALUES = re.compile(r"\W*\0[\0\W]*(?:'?s)?")
 NAME = re.compile(r"[\"'(]*\w[\w-]*\W*")
 """What may be somebody's name: a word without marks in it."""
 MARKS = ".;:,!?()[]{}\"'`*=+<>|&#%~^\\/$"
@@ -233,7 +233,8 @@ def _headings() -> frozenset[str]:
 
 def is_ours(text: str) -> bool:
     """Whether each clause of a text is one of the workbook's, with known values in its gaps."""
-    if GROUPS_OF_DIGITS.search(text) or "://" in text:
+    is_plain = text.replace("…", "").isascii()
+    if GROUPS_OF_DIGITS.search(text) or "://" in text or not is_plain:
         return False
     return all(
         _is_said(clauses[1]) or _ends(clauses) in _neighbours()
