@@ -21,7 +21,7 @@ from helpers.face import review as panel
 from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
-from helpers.share import texts
+from helpers.share import texts, verdict_facts
 from helpers.share.known import Known
 from helpers.share.public_copy import PublicCopy
 from helpers.share.secrets import is_secret
@@ -351,9 +351,8 @@ def test_a_told_case_begins_with_its_story_and_figures_and_ends_with_the_words()
     page = share.page_of(share.subject_of(NOTEBOOKS / "cases" / "002-half-the-ram.ipynb")).html
     audit = check(page)
     assert audit.headings[0][1] == "128 GB of RAM, and torch sees 62.54 GiB: which limit is it?"
-    assert in_order(
-        audit.text, "Second reading", "Conclusion", "The answer in full", "Words", "What was left"
-    )
+    assert in_order(audit.text, "Second reading", "Conclusion", "Verdict", "Words", "What was left")
+    assert "The answer in full" not in audit.text
     assert page.count('alt="') >= 3
     assert "Nothing is asked of you" not in audit.text
 
@@ -454,6 +453,35 @@ def test_a_recorded_box_is_shared_by_its_name_with_what_a_maintainer_asks_for():
         "6.3.42134",
     ):
         assert words in page.replace("\u200b", ""), words
+
+
+def test_the_limits_of_two_gpus_have_headings_of_their_own():
+    page = share.page_of(share.subject_of(Path("rx7900xt-container"))).html
+    headings = [words for _, words in check(page).headings]
+    assert len(set(headings)) == len(headings)
+    for heading in ("Limits of GPU 1", "Limits of GPU 2", "The ceilings of GPU 2"):
+        assert heading in headings
+
+
+def test_a_text_that_is_left_out_alone_is_one_piece(tmp_path):
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[code("osprey()")]), path)
+    assert ": 1 piece (1 source of a cell)." in share.page_of(share.subject_of(path)).left_out
+
+
+def test_page_and_report_agree_where_a_pasted_message_alone_gives_the_cause(tmp_path):
+    printed_message = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30.00 GiB. GPU 0 has a total "
+        "capacity of 11.75 GiB of which 11.20 GiB is free."
+    )
+    path = tmp_path / "own.ipynb"
+    cells = [code("train()", printed(printed_message))]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    about = share.subject_of(path)
+    answer = verdict_facts.headline(about.verdict)
+    assert answer != verdict_facts.NO_ANSWER
+    assert answer in check(share.page_of(about).html).text
+    assert f"**Seen:** {answer} (" in share.issue_text("pytorch", about)
 
 
 def test_the_review_of_a_batch_has_the_texts_of_each_of_its_notebooks(tmp_path):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from helpers.judge.ceilings import ceilings
+from helpers.judge.ceilings import Stack, ceilings
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import ledgers_of
 from helpers.look import framework, kernel_log, kfd, nvidia, rocm
@@ -100,8 +101,7 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
         figures.pools([*cards, *copies.of(host_pools(bundle))]),
         holders,
         figures.ledger(copies.of(ledgers_of(evidence))),
-        *map(ceilings_bars, stacks),
-        *map(ceilings_table, stacks),
+        *limits_of(stacks),
         box.settings_table(bundle),
         box.access_table(bundle),
         readings_table(bundle),
@@ -109,6 +109,19 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
     rows = list(releases(bundle).items())
     system = Shown("Releases and settings of the system", ["what", "value"], rows)
     return [system, *(view.passing(copies.rules) for view in views), events]
+
+
+def limits_of(stacks: tuple[Stack, ...]) -> list[Shown]:
+    """The ceilings of each GPU as a figure and as a table; of several each names its GPU."""
+    views = []
+    for number, stack in enumerate(stacks, 1):
+        drawn = ceilings_bars(stack)
+        table = ceilings_table(stack)
+        if len(stacks) > 1:
+            drawn = replace(drawn, label=f"Limits of GPU {number}")
+            table = replace(table, title=f"The ceilings of GPU {number}")
+        views += [drawn, table]
+    return views
 
 
 def filled_readings(bundle: Bundle) -> int:

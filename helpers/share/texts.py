@@ -121,7 +121,8 @@ def of_verdict(verdict: Verdict, place: str) -> Iterator[Text]:
     texts = [verdict.title, verdict.summary, verdict.next_step.what, verdict.next_step.command]
     texts += [row.says for row in evidence]
     texts += [row.reading.value for row in evidence if isinstance(row.reading.value, str)]
-    texts += [f"{row.reading}: {row.how}" for row in verdict.missing]
+    texts += [row.reading for row in verdict.missing]
+    texts += [row.how for row in verdict.missing]
     return (Text("text of a verdict", place, text) for text in texts if text)
 
 
