@@ -346,5 +346,12 @@ def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
     head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
     columns = [*head, "plan", "parameters, 10^9, at 2 bytes"]
     return Shown(
-        title, columns, rows, none=f"{title}.", label="What if", applies=bool(rows), again=not rows
+        title,
+        columns,
+        rows,
+        none=f"{title}.",
+        result=title,
+        label="What if",
+        applies=bool(rows),
+        again=not rows,
     )
