@@ -132,7 +132,7 @@ def test_trial_rehearses_a_command_under_presets_and_leaves_out_what_only_a_real
     [
         (["training", "--preset", "cuda-expandable"], "acts on a GPU, and this box has no GPU"),
         ([], "no --preset"),
-        (["--gpu", "5000"], "expected one of t4"),
+        (["--gpu", "5000"], "expected a name that --gpu list shows"),
         (["--gpu", "4090", "magic"], "remedy 'magic'"),
         (["--gpu", "4090", "--goal", "time"], "--goal time"),
         (["--box", "cpu-only"], "no GPU memory"),
