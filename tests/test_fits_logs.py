@@ -359,3 +359,17 @@ def test_a_server_that_starts_anew_forgets_what_it_was_given_before(tmp_path):
     once = tmp_path / "once.log"
     once.write_text(POOL)
     assert of(path)["rows"] == of(once)["rows"]
+
+
+def test_a_server_that_ran_out_while_serving_is_not_told_of_a_context_that_it_had(tmp_path):
+    path = tmp_path / "sglang.log"
+    path.write_text(
+        POOL.replace("context_len=262144", "context_len=65536")
+        + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 40.00 GiB of which 300.00 MiB is free.\n"
+    )
+    answer = of(path)
+    assert answer["ran"] is False and answer["fits"] is False
+    out = " ".join(verb("fits", path).out.split())
+    assert out.startswith("It does not fit in 40.00 GiB") and "longest context is" not in out
+    assert "tokens more" not in out and "lower --gpu-memory-utilization" in out

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "commands": 14_480,
     "face": 7_000,
     "fix": 17_300,
-    "fits": 24_040,
+    "fits": 24_050,
     "ground": 11_270,
     "judge": 54_210,
     "look": 55_280,

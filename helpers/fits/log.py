@@ -163,7 +163,7 @@ def _note_pool(log: Given) -> None:
     if log.ran and wanted and wanted > tokens:
         log.fits = False
     left = inputs.get("free_at_end")
-    if left and inputs.get("kv_printed"):
+    if log.ran and left and inputs.get("kv_printed"):
         more = int(left * tokens / inputs["kv_printed"])
         log.notes.append(
             f"{show_bytes(left)} are free when it runs, and activations take of that: at most "

@@ -114,7 +114,7 @@ def _of_a_log(answer: Answer) -> str:
     head = f"It does not fit{_within(answer)}"
     if left is not None and left < 0:
         head += f": {show_bytes(-left)} too much"
-    if longest and wanted:
+    if longest and wanted and longest < wanted:
         head += f"; the longest context is {longest:,} (asked: {wanted:,})"
     return head
 
