@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "look": 55_280,
     "rehearse": 18_040,
     "settings": 11_860,
-    "share": 11_500,
+    "share": 11_510,
     "tell": 35_660,
     "trials": 32_820,
     "vpoc": 16_740,

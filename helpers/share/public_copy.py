@@ -100,6 +100,8 @@ class PublicCopy:
     def _reading(self, reading: Reading) -> Reading:
         """A reading with its number or its words, and the public part of its source."""
         copy = replace(reading, source=public.source_or_kind(reading.source), item="")
+        if reading.ok:
+            copy = replace(copy, why="")
         if public.is_number(reading.value):
             return copy
         if not reading.ok:

@@ -42,7 +42,7 @@ unsupported untested usage used value vendor video vmid vram weak weights Window
 )
 """Words that stand alone in a cell, or in the gap of a sentence, and names of the kernel's facts."""
 LINKS = frozenset(
-    "above and at by case cat export from has in itself of on preset remove signal the to unset with".split()
+    "above and at by case cat export from has in itself of on preset remove signal the to unset uses with".split()
 )
 """Words that stand alone between two gaps, or at one."""
 HEADING = re.compile(r"([A-Za-z][\w ]*):[a-z]+(?=[:,\"])|\"([\w -]+)\": \"\w+\.\w+\",")
