@@ -18,7 +18,7 @@ from helpers.look import kernel_log
 from helpers.look.boxes import open_box
 from helpers.look.gpus import gpus, host_pools
 from helpers.look.wordings import table
-from helpers.share.public_copy import CODES, PublicCopy
+from helpers.share.public_copy import CODES, STEP_NOT_SHOWN, PublicCopy
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
@@ -110,3 +110,8 @@ def test_the_texts_that_are_spoilt_do_pass_as_they_are(field):
     copies = PublicCopy(CaseEvidence())
     passing = [row["says"] for row in table() if copies.text(row["says"])]
     assert len(passing) > 0.9 * len(table()), field
+
+
+def test_a_next_step_in_foreign_words_says_that_it_is_not_shown():
+    copy = PublicCopy(CaseEvidence()).verdict(spoilt(VERDICT, "zqosprey"))
+    assert copy.next_step.what == STEP_NOT_SHOWN

@@ -37,6 +37,7 @@ MEASURED = "number word holder pci driver index native ends size".split()
 PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)")
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
+STEP_NOT_SHOWN = "Ask whoever sent you this page: its words are not shown here."
 
 
 class PublicCopy:
@@ -132,8 +133,12 @@ class PublicCopy:
         if verdict is None:
             return None
         copy: Verdict = self.of(verdict)
+        step = copy.next_step
+        if verdict.next_step.what and not step.what:
+            step = replace(step, what=STEP_NOT_SHOWN)
         return replace(
             copy,
+            next_step=step,
             evidence=[row for row in copy.evidence if row.says],
             against=[row for row in copy.against if row.says],
             missing=[row for row in copy.missing if row.reading and row.how],
