@@ -50,7 +50,7 @@ def fix(arguments: argparse.Namespace) -> int:
     card = _card(arguments)
     run = _rehearsals(arguments, command)
     limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
-    _say("running the program as it is on a card that is not there")
+    _say("running your program unchanged on a simulated GPU")
     with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
         try:
             failure = failure_of(command, card, run, Path(scratch), limits)

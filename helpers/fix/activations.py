@@ -16,9 +16,7 @@ from helpers.fix.source import Source, called
 
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
-SAME_AGAIN = (
-    "each block is computed a second time from the same input, with the same random numbers"
-)
+SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
 SEGMENTS = 4
 
 
@@ -117,10 +115,10 @@ def _on_the_cpu(program: Program) -> Iterator[Change]:
     for region in forward_regions(program):
         header = "with torch.autograd.graph.save_on_cpu():"
         yield Change(
-            title=f"Keep what the backward pass needs in RAM until then ({region.place})",
+            title=f"Keep the activations in RAM until the backward pass needs them ({region.place})",
             results=Results.SAME,
-            why="the same values go to the CPU and come back",
-            costs="RAM for all activations, and a transfer each way in every step",
+            why="the same values come back from the CPU",
+            costs="RAM for all activations, and a transfer in each direction in every step",
             edits=(region.source.within(region.first, region.last, header),),
         )
         return

@@ -59,14 +59,14 @@ def failure_of(
     folder = Path.cwd()
     why_not = why_not_copied(folder)
     if why_not:
-        raise NoFix(f"{why_not}; expected a smaller folder to run it in")
+        raise NoFix(f"{why_not}; start fix in a smaller folder")
     out = scratch / "first.pickle"
     first = run(command, card, out, log=out.with_suffix(".log"), limits=limits)
     if first.failed_otherwise:
         seen = first.error or f"it ended with exit code {first.exit_code}"
-        raise NoFix(f"the program fails, but not for lack of memory: {seen}; mend that first")
+        raise NoFix(f"the program fails, but not for lack of memory: {seen}; fix that first")
     if first.fits and not first.ooms:
-        raise NoFix(f"the program fits as it is: {first.label}; nothing is to be changed")
+        raise NoFix(f"the program fits as it is: {first.label}; nothing needs to change")
     if first.trace is None:
         raise NoFix(f"nothing was recorded: {first.why_no_trace}")
     record = out.with_suffix(".record")
@@ -87,7 +87,7 @@ def failure_of(
     sources = sources_of(command, folder, _frames(facts))
     if not sources:
         raise NoFix(
-            "no Python file of the program lies below this folder; expected its sources here"
+            "no Python file of the program is below this folder; start fix in the folder with its sources"
         )
     return Failure(Program(sources, list(command), facts), first, diagnose(evidence))
 

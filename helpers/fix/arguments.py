@@ -16,9 +16,7 @@ MODELS = re.compile(
     r"^from_pretrained$|^from_config$|(ForCausalLM|LMHeadModel|ForSequenceClassification|ForConditionalGeneration)$"
 )
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
-SAME_AGAIN = (
-    "each block is computed a second time from the same input, with the same random numbers"
-)
+SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
 FACTORS = (2, 4, 8)
 
 
@@ -30,7 +28,7 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
                 source, call, "gradient_checkpointing", "True", Results.SAME, SAME_AGAIN, RECOMPUTED
             )
         if not keyword(call, "eval_accumulation_steps"):
-            why = "the same outputs, brought to the CPU step by step"
+            why = "the same outputs, moved to the CPU after each step"
             yield _with_argument(
                 source,
                 call,
@@ -49,11 +47,11 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
 
 def results_changed_by_arguments(program: Program) -> Iterator[Change]:
     """Arguments of libraries that change the training."""
-    other = "another optimizer: the training takes another course"
+    other = "another optimizer trains differently"
     for source, call in _training(program):
         yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, "nothing")
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
-            why = "bfloat16 keeps 8 bits of the fraction"
+            why = "bfloat16 has 8 bits of precision"
             yield _with_argument(
                 source, call, "bf16", "True", Results.OTHER, why, "nothing; it is faster"
             )
@@ -62,15 +60,15 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
             saved = keyword(call, "modules_to_save")
             if saved is not None:
                 yield Change(
-                    title=f"Train no whole modules beside the adapters ({source.place(saved)})",
+                    title=f"Train the adapters alone, without whole modules ({source.place(saved)})",
                     results=Results.OTHER,
-                    why="these modules are no longer trained",
+                    why="the modules in modules_to_save are no longer trained",
                     costs="nothing",
                     edits=(source.replaced(saved.value, "None"),),
                 )
         for call in source.calls("Trainer"):
             if "lightning" in source.text.decode() and not keyword(call, "precision"):
-                why = "bfloat16 keeps 8 bits of the fraction"
+                why = "bfloat16 has 8 bits of precision"
                 yield _with_argument(
                     source,
                     call,
@@ -122,10 +120,10 @@ def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
         if size % factor:
             return
         yield Change(
-            title=f"Batches of {size // factor}, {factor * before} of them a step ({source.place(call)})",
+            title=f"Batches of {size // factor}, {factor * before} of them in each step ({source.place(call)})",
             results=Results.ROUNDED,
             why="the same samples in each step; the loss is averaged over all of them",
-            costs="smaller calls of the GPU",
+            costs="smaller GPU kernels, so a step takes longer",
             edits=(
                 _argument(source, call, "per_device_train_batch_size", str(size // factor)),
                 _argument(source, call, "gradient_accumulation_steps", str(factor * before)),
@@ -172,7 +170,7 @@ def _back_to_training(program: Program) -> Iterator[Change]:
                 yield Change(
                     title=f"Switch back to training after the evaluation ({source.place(last)})",
                     results=Results.OTHER,
-                    why="dropout and checkpointing act again in training, as they do before the first evaluation",
+                    why="dropout and checkpointing are active again in training, as before the first evaluation",
                     costs=RECOMPUTED,
                     edits=(edit,),
                 )

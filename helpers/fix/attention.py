@@ -133,7 +133,7 @@ def _one_call(
     text = f"{source.indent(seen.first)}{name} = {CALL}({', '.join(words)})\n"
     place = source.place(seen.first)
     return Change(
-        title=f"Compute attention without its matrix of scores ({place})",
+        title=f"Compute attention without storing its matrix of scores ({place})",
         results=Results.ROUNDED,
         why="the same sums in another order",
         costs="nothing; it is faster",

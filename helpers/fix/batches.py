@@ -37,10 +37,10 @@ def micro_batches(program: Program) -> Iterator[Change]:
             continue
         for parts in [count for count in PARTS if count > times_too_large][:2]:
             yield Change(
-                title=f"Compute each batch in {parts} parts and add up their gradients ({region.place})",
+                title=f"Compute each batch in {parts} parts and add up the gradients ({region.place})",
                 results=Results.ROUNDED,
-                why="the same samples in each step, and their gradients in the same shares",
-                costs="smaller calls of the GPU",
+                why="each step uses the same samples, each with the same weight",
+                costs="smaller GPU kernels, so a step takes longer",
                 edits=(_in_parts(region, inputs, parts),),
             )
 

@@ -10,9 +10,9 @@ from enum import Enum
 class Results(Enum):
     """What a change does to the program's results, the least first."""
 
-    SAME = "exactly the same results"
-    ROUNDED = "the same results up to rounding"
-    OTHER = "other results"
+    SAME = "the same"
+    ROUNDED = "the same up to rounding"
+    OTHER = "different"
 
 
 @dataclass(frozen=True, order=True)

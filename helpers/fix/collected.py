@@ -40,7 +40,7 @@ def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change
                     alike.append(other)
         names = " and ".join(other.name for other in alike)
         yield Change(
-            title=f"Keep the last entry of {names} alone ({store.place})",
+            title=f"Keep only the last entry of {names} ({store.place})",
             results=Results.SAME,
             why="the program reads no other entry",
             costs="nothing",
@@ -111,9 +111,9 @@ def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]
                 continue
             lines = [f"{store.value.value}.{name} = None" for name in unread]
             yield Change(
-                title=f"Let go of {' and '.join(unread)} of what {store.name} collects ({store.place})",
+                title=f"Drop {' and '.join(unread)} from what {store.name} collects ({store.place})",
                 results=Results.SAME,
-                why="the program does not read them again",
+                why="the program never reads them again",
                 costs="nothing",
                 edits=(source.lines_after(store.statement, *lines),),
             )
@@ -150,9 +150,9 @@ def _gradients_let_go(program: Program) -> Iterator[Change]:
             argument = keyword(call, "set_to_none")
             if argument is not None and source.code(argument.value) == "False":
                 yield Change(
-                    title=f"Let go of the gradients between the steps ({source.place(call)})",
+                    title=f"Free the gradients between steps ({source.place(call)})",
                     results=Results.SAME,
-                    why="a gradient that is not there counts as zero where a step has one for it",
+                    why="a missing gradient counts as zero wherever the next step computes one",
                     costs="nothing",
                     edits=(source.replaced(argument.value, "True"),),
                 )
@@ -177,10 +177,10 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
             f"    del {store.name}[next(iter({store.name}))]",
         )
         yield Change(
-            title=f"Keep the last {MOST_CACHED} entries of the cache {store.name} ({store.place})",
+            title=f"Limit the cache {store.name} to its last {MOST_CACHED} entries ({store.place})",
             results=Results.SAME,
-            why="an entry that is missing is computed again",
-            costs="entries are computed anew when they come back",
+            why="a missing entry is computed again",
+            costs="entries that left the cache are computed again when they are needed",
             edits=(source.lines_before(store.statement, *lines),),
         )
     for source in program.sources:
@@ -197,10 +197,10 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
                 if text == "cache":
                     line = source.with_import("from functools import lru_cache")
                 yield Change(
-                    title=f"Bound the cache of a function ({source.place(decorator)})",
+                    title=f"Limit the cache of a function ({source.place(decorator)})",
                     results=Results.SAME,
-                    why="an entry that is missing is computed again",
-                    costs="entries are computed anew when they come back",
+                    why="a missing entry is computed again",
+                    costs="entries that left the cache are computed again when they are needed",
                     edits=(line, bounded) if line else (bounded,),
                 )
 
@@ -223,9 +223,9 @@ def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Cha
         if _reads(program, store.name) - {key}:
             continue
         yield Change(
-            title=f"Keep the present entry of {store.name} alone ({store.place})",
+            title=f"Keep only the current entry of {store.name} ({store.place})",
             results=Results.SAME,
-            why=f"the program reads {store.name}{key} alone",
+            why=f"the program reads only {store.name}{key}",
             costs="nothing",
             edits=(source.lines_before(store.statement, f"{store.name}.clear()"),),
         )

@@ -170,20 +170,23 @@ def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Cha
     results = Results.SAME
     costs = "nothing"
     if ending == ".item()":
-        title = f"Keep a number, not the tensor with its graph, in {store.name}"
+        title = f"Keep numbers in {store.name} instead of tensors with their graphs"
         why = "the number is the tensor's value"
-        costs = "waits for the GPU at this line"
+        costs = "this line waits for the GPU"
     elif ending == ".clone()":
-        title = f"Copy what {store.name} keeps, so that the tensor it is a view of can go"
+        title = f"Keep copies in {store.name} instead of views, so that the tensors behind them can be freed"
         why = "a copy has the same values"
-        costs = "a small copy"
+        costs = "the time and memory of a small copy"
     elif ending == ".detach()":
-        title = f"Keep {store.name} without its graph"
-        why = "detach() leaves the values as they are; no gradient flows through what is only kept"
+        title = f"Keep the tensors in {store.name} without their graphs"
+        why = "detach() keeps the values, and no gradient flows through these tensors"
     else:
         title = f"Keep the entries of {store.name} on the CPU"
-        why = "a copy on the CPU has the same values; what is computed from them there may round differently"
-        costs = "RAM in place of GPU memory, and a transfer per entry"
+        results = Results.ROUNDED
+        why = (
+            "the copies have the same values, but a sum over them may round differently on the CPU"
+        )
+        costs = "uses RAM instead of GPU memory, and copies each entry to it"
     return Change(f"{title} ({store.place})", results, why, costs, edits)
 
 
@@ -217,9 +220,9 @@ def _graph_change(source: Source, statement: cst.CSTNode, edits: Sequence[Edit])
     function = source.around(statement, cst.FunctionDef) or source.module
     trains = bool(source.calls("backward", below=function))
     results = Results.OTHER if trains else Results.SAME
-    why = "no gradient is computed here, so none is lost"
+    why = "no gradient is computed here, so none can be lost"
     if trains:
-        why = "gradients no longer reach the earlier steps; the values stay the same"
+        why = "gradients no longer reach earlier steps; the values of this step stay the same"
     place = source.place(statement)
     return Change(
         f"Cut the graph that reaches back to the first step ({place})",
@@ -253,7 +256,7 @@ def _cleared_at_the_end(stores: Sequence[Store]) -> Iterator[Change]:
                 yield Change(
                     title=f"Clear {store.name} at the end of each epoch ({source.place(last)})",
                     results=Results.OTHER,
-                    why="what is computed from it no longer counts the epochs before, as was surely meant",
+                    why="results of earlier epochs no longer count, which is probably what was meant",
                     costs="nothing",
                     edits=(source.lines_after(last, f"{store.name}.clear()"),),
                 )
@@ -280,7 +283,7 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
         yield Change(
             title=f"Compute {name} without gradients ({source.place(function)})",
             results=Results.SAME,
-            why="no backward pass uses what it returns",
+            why="no backward pass uses the values that it returns",
             costs="nothing",
             edits=(source.lines_before(first, "@torch.no_grad()"),),
         )

@@ -33,7 +33,7 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
                 yield Change(
                     title=f"Load the checkpoint to the CPU ({source.place(call)})",
                     results=Results.SAME,
-                    why="what takes it over copies it to its own device",
+                    why="whatever loads it copies it to its own device",
                     costs="RAM for the checkpoint while it is loaded",
                     edits=(source.after(call.args[-1], ', map_location="cpu"'),),
                 )
@@ -42,7 +42,7 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
                 title=f"Keep the copy on the CPU ({source.place(call)})",
                 results=Results.SAME,
                 why=SAME_VALUES,
-                costs="RAM for the copy, and transfers when it is updated",
+                costs="RAM for the copy, and a transfer whenever it is updated",
                 edits=(source.after(call, ".cpu()"),),
             )
         yield from _states(source)
@@ -58,7 +58,7 @@ def _states(source: Source) -> Iterator[Change]:
                 title=f"Keep the saved state on the CPU ({source.place(copies)})",
                 results=Results.SAME,
                 why=SAME_VALUES,
-                costs="RAM for the copy, and a transfer each time",
+                costs="RAM for the copy, and a transfer whenever it is saved",
                 edits=(source.replaced(copies.value, f"{value}.cpu().clone()"),),
             )
 
@@ -74,8 +74,8 @@ def emptied_before_children(program: Program) -> Iterator[Change]:
                 yield Change(
                     title=f"Empty the cache before the other process starts ({source.place(call)})",
                     results=Results.SAME,
-                    why="the cache holds nothing that is used",
-                    costs="later requests go to the driver once more",
+                    why="nothing in the cache is in use",
+                    costs="later requests have to ask the driver again",
                     edits=(
                         source.lines_before(source.statement(call), "torch.cuda.empty_cache()"),
                     ),

@@ -44,7 +44,7 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
             title=f"Update the weights one tensor at a time ({source.place(call)})",
             results=Results.ROUNDED,
             why="the same arithmetic, tensor by tensor",
-            costs="the optimizer's step takes longer",
+            costs="the optimizer step takes longer",
             edits=(source.after(call.args[-1], ", foreach=False"),),
         )
 
@@ -60,9 +60,9 @@ def smaller_states(program: Program) -> Iterator[Change]:
             if argument.keyword is None or argument.keyword.value in KEPT_BY_ADAFACTOR
         ]
         yield Change(
-            title=f"Use Adafactor in place of {called(call)} ({source.place(call)})",
+            title=f"Use Adafactor instead of {called(call)} ({source.place(call)})",
             results=Results.OTHER,
-            why="another optimizer: the training takes another course",
-            costs="the learning rate may have to be chosen anew",
+            why="another optimizer trains differently",
+            costs="the learning rate may have to be chosen again",
             edits=(source.replaced(call, f"torch.optim.Adafactor({', '.join(kept)})"),),
         )

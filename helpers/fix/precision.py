@@ -13,7 +13,7 @@ from helpers.fix.regions import forward_regions
 from helpers.fix.source import Source, keyword
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
-OTHER_NUMBERS = "bfloat16 keeps 8 bits of the fraction"
+OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
 HALF = re.compile(r"""['"](bfloat16|bf16)['"]""")
 
 

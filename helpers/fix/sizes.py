@@ -44,7 +44,7 @@ def smaller_portions(program: Program) -> Iterator[Change]:
         PORTIONS,
         Results.ROUNDED,
         "the same work in smaller portions",
-        "more calls of the GPU",
+        "more GPU kernels",
     )
 
 
@@ -54,15 +54,15 @@ def smaller_batches(program: Program) -> Iterator[Change]:
         program,
         BATCHES,
         Results.OTHER,
-        "another batch: the training takes another course",
+        "another batch size trains differently",
         "more steps",
     )
     yield from _smaller(
         program,
         LENGTHS,
         Results.OTHER,
-        "a shorter context: what lies beyond it is not seen",
-        "shorter texts",
+        "the model no longer sees what lies beyond a shorter context",
+        "texts are cut sooner",
     )
 
 
@@ -75,7 +75,7 @@ def _smaller(
             if names.search(number.name) and smaller >= LEAST:
                 place = number.source.place(number.node)
                 yield Change(
-                    title=f"{number.name} = {smaller:,} in place of {number.value:,} ({place})",
+                    title=f"{number.name} = {smaller:,} instead of {number.value:,} ({place})",
                     results=results,
                     why=why,
                     costs=costs,
@@ -85,7 +85,7 @@ def _smaller(
             smaller = value // factor
             if names.search(name) and smaller >= LEAST:
                 yield Change(
-                    title=f"--{name} {smaller} in place of {value}",
+                    title=f"--{name} {smaller} instead of {value}",
                     results=results,
                     why=why,
                     costs=costs,

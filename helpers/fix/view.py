@@ -52,12 +52,12 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     peak_bytes = (after.peak_reserved_bytes or 0) + after.more_bytes
     yield f"Change: {change.title}"
     yield (
-        f"Memory: peak {show_bytes(after.peak_reserved_bytes)} reserved with it, of "
-        f"{show_bytes(card_bytes)}; {show_bytes(max(0, card_bytes - peak_bytes))} to spare. "
-        f"Without it the program ran out of memory with {show_bytes(first.peak_reserved_bytes)}."
+        f"Memory: the changed program reserved at most {show_bytes(after.peak_reserved_bytes)} of "
+        f"{show_bytes(card_bytes)}, which leaves {show_bytes(max(0, card_bytes - peak_bytes))}; "
+        f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)}"
     )
-    yield f"Results: {change.results.value}: {change.why}."
-    yield f"Cost: {change.costs}."
+    yield f"Results: {change.results.value} ({change.why})"
+    yield f"Cost: {change.costs}"
 
 
 def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
@@ -88,7 +88,7 @@ def outcome(trial: Trial, first: Rehearsal) -> str:
     if rehearsal.failed_otherwise:
         return f"fails: {rehearsal.error or rehearsal.exit_code}"
     if trial.helps(first):
-        return "comes further, then runs out of memory"
+        return "gets further, then runs out of memory"
     return "runs out of memory"
 
 
