@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import itertools
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,29 @@ def test_a_layer_imports_only_the_layers_below_it():
         if layer(other) not in MAY_IMPORT[layer(name)] | {layer(name)}
     ]
     assert wrong == []
+
+
+def test_the_figure_of_the_rooms_shows_what_imports_what():
+    figure = (ROOT / "CONTRIBUTING.md").read_text().split("graph TD\n")[1].split("```")[0]
+    below = {}
+    for line in figure.splitlines():
+        steps = [step.split(" & ") for step in line.strip().split(" --> ")]
+        for upper, lower in itertools.pairwise(steps):
+            for room in upper:
+                below.setdefault(room, set()).update(lower)
+    reached = {"ground": set()}
+    for room in graphlib.TopologicalSorter(below).static_order():
+        direct = below.get(room, set())
+        reached[room] = direct.union(*(reached[lower] for lower in direct))
+    assert reached.keys() == MAY_IMPORT.keys() - {"", "cli"}
+    used = {room: set() for room in reached}
+    for name, others in imported().items():
+        for other in others & MODULES.keys() - {"helpers"}:
+            if layer(name) in reached and layer(other) != layer(name):
+                used[layer(name)].add(layer(other))
+    for room, lower in used.items():
+        assert lower <= reached[room], room
+        assert below.get(room, set()) <= lower, room
 
 
 def test_files_import_each_other_in_no_circle():

@@ -268,7 +268,7 @@ def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
         "peak allocated unknown, reserved at least 20.00 MiB" in lost[0]
         and "unknown retries" in lost[0]
     )
-    assert "whose fault: x: y" in lost
+    assert "cause: x: y" in lost
     ended = view.in_lines(ran(stopped="--steps", steps=5))[0]
     assert "fits so far: ended by --steps after 5 steps" in ended
 

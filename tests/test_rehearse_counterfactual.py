@@ -169,9 +169,9 @@ def test_settings_of_the_program_that_replace_expandable_segments_are_no_answer(
     ("end", "says"),
     [
         (replace(FINISHED, exit_code=1, error="EOFError: no input"), "EOFError: no input"),
-        (replace(FINISHED, peak_allocated_bytes=3 * GIB), "did not come as far"),
-        (replace(FINISHED, peak_allocated_bytes=None), "did not come as far"),
-        (replace(FINISHED, stopped="--seconds", allocations=40), "did not come as far"),
+        (replace(FINISHED, peak_allocated_bytes=3 * GIB), "did not get as far"),
+        (replace(FINISHED, peak_allocated_bytes=None), "did not get as far"),
+        (replace(FINISHED, stopped="--seconds", allocations=40), "did not get as far"),
     ],
 )
 def test_a_repeat_that_did_something_else_is_no_answer_and_leaves_nothing(folder, end, says):

@@ -115,7 +115,7 @@ def _on_the_cpu(program: Program) -> Iterator[Change]:
     for region in forward_regions(program):
         header = "with torch.autograd.graph.save_on_cpu():"
         yield Change(
-            title=f"Keep the activations in RAM until the backward pass needs them ({region.place})",
+            title=f"Keep activations in RAM until the backward pass ({region.place})",
             results=Results.SAME,
             why="the same values come back from the CPU",
             costs="RAM for all activations, and a transfer in each direction in every step",

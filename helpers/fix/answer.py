@@ -87,7 +87,7 @@ def failure_of(
     sources = sources_of(command, folder, _frames(facts))
     if not sources:
         raise NoFix(
-            "no Python file of the program is below this folder; start fix in the folder with its sources"
+            "the program has no Python file below this folder; start fix where its sources are"
         )
     return Failure(Program(sources, list(command), facts), first, diagnose(evidence))
 

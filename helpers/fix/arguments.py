@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from helpers.fix.activations import RECOMPUTED, SAME_AGAIN
 from helpers.fix.change import Change, Edit, Results
+from helpers.fix.precision import OTHER_NUMBERS
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
 
@@ -15,8 +17,6 @@ TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Co
 MODELS = re.compile(
     r"^from_pretrained$|^from_config$|(ForCausalLM|LMHeadModel|ForSequenceClassification|ForConditionalGeneration)$"
 )
-RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
-SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
 FACTORS = (2, 4, 8)
 
 
@@ -51,9 +51,8 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
     for source, call in _training(program):
         yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, "nothing")
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
-            why = "bfloat16 has 8 bits of precision"
             yield _with_argument(
-                source, call, "bf16", "True", Results.OTHER, why, "nothing; it is faster"
+                source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, "nothing; it is faster"
             )
     for source in program.sources:
         for call in source.calls("LoraConfig"):
@@ -68,14 +67,13 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
                 )
         for call in source.calls("Trainer"):
             if "lightning" in source.text.decode() and not keyword(call, "precision"):
-                why = "bfloat16 has 8 bits of precision"
                 yield _with_argument(
                     source,
                     call,
                     "precision",
                     '"bf16-mixed"',
                     Results.OTHER,
-                    why,
+                    OTHER_NUMBERS,
                     "nothing; it is faster",
                 )
 

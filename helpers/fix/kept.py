@@ -174,7 +174,7 @@ def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Cha
         why = "the number is the tensor's value"
         costs = "this line waits for the GPU"
     elif ending == ".clone()":
-        title = f"Keep copies in {store.name} instead of views, so that the tensors behind them can be freed"
+        title = f"Keep copies in {store.name} instead of views of larger tensors"
         why = "a copy has the same values"
         costs = "the time and memory of a small copy"
     elif ending == ".detach()":
@@ -256,7 +256,7 @@ def _cleared_at_the_end(stores: Sequence[Store]) -> Iterator[Change]:
                 yield Change(
                     title=f"Clear {store.name} at the end of each epoch ({source.place(last)})",
                     results=Results.OTHER,
-                    why="results of earlier epochs no longer count, which is probably what was meant",
+                    why="results of earlier epochs no longer count, as was probably meant",
                     costs="nothing",
                     edits=(source.lines_after(last, f"{store.name}.clear()"),),
                 )

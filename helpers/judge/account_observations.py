@@ -171,7 +171,9 @@ def _of_own_memory(
     else:
         return
     if account.own is None and account.held:
-        rest = show_bytes(total.bytes - free.bytes - account.held.bytes)
-        end = f"{end}; {rest} more is in use, by its context, a desktop or others"
+        rest_bytes = total.bytes - free.bytes - account.held.bytes
+        if rest_bytes > 0:
+            rest = show_bytes(rest_bytes)
+            end = f"{end}; its context, a desktop or others use {rest} more"
         process = account.held.bytes
     yield "ours-fills", process, f"Used by this process, of {total.text}: {end}"

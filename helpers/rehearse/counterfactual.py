@@ -214,7 +214,7 @@ def _why_another_run(first: Rehearsal, again: Rehearsal) -> str:
     least_bytes = SAME_SHARE * (first.peak_allocated_bytes or 0)
     came_as_far = not again.stopped or again.allocations >= first.allocations
     if (again.peak_allocated_bytes or 0) < least_bytes or not came_as_far:
-        return "it did not come as far as the first run"
+        return "it did not get as far as the first run"
     return ""
 
 

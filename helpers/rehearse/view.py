@@ -101,7 +101,7 @@ def _beside_each_other(sums: Sequence[int]) -> str:
 def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
     lines = []
     if rehearsal.whose:
-        lines.append(f"whose fault: {rehearsal.whose}")
+        lines.append(f"cause: {rehearsal.whose}")
     oom = rehearsal.oom
     if oom:
         sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free on the card"
