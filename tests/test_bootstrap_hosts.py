@@ -64,7 +64,7 @@ def test_each_way_of_making_venv_ends_with_the_packages(real, lacks, way):
 @needs_pip
 @pytest.mark.slow
 def test_the_wheel_of_pip_in_the_wheelhouse_serves_where_the_host_has_no_pip(real):
-    wheels = offline.pip_wheels()
+    wheels = venv.wheels_of_pip(sys.executable, real.root, os.environ)
     if not wheels:
         pytest.skip("this Python brings no wheel of pip")
     shutil.copytree(real.wheels, real.root / "wheelhouse")
