@@ -20,7 +20,7 @@ from bare_checkout import (
     told,
     wheel,
 )
-from setup import SetupError, offline, pip, ready, stamp, venv
+from setup import SetupError, pip, ready, stamp, venv
 
 DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\nID=debian\n'
 # A pip that answers PEP 668 as on Debian 12, where it is asked to install for the host itself.
