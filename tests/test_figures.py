@@ -136,7 +136,7 @@ def test_a_log_that_was_not_read_is_not_called_quiet():
     quiet = tables.events_table([], seen("dmesg", "text", "dmesg"))
     assert NOTHING_LOGGED in quiet.alt
     boot = tables.events_table([event("boot", at(0.0), 0, "Linux")])
-    assert boot.says == "Nothing in the kernel log is an error of a GPU or of memory"
+    assert boot.says == "No error of a GPU or of memory"
 
 
 def test_of_nothing_there_is_no_figure():

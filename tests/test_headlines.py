@@ -125,7 +125,7 @@ def test_numbers_of_another_message_are_not_put_into_the_title():
 
 
 def test_a_title_says_what_stays_open():
-    assert title(FULL).endswith("of the card's 15.70 GiB and asked for 512.00 MiB more")
+    assert title(FULL).endswith("of the card's 15.70 GiB and asked for 512.00 MiB")
     in_pieces = oom("3.50 GiB", "23.50 GiB", "3.10 GiB", "18.40 GiB", "1.20 GiB")
     assert title(in_pieces).startswith(
         "A request of 3.50 GiB failed with 3.10 GiB free of 23.50 GiB; possible causes: "

@@ -112,9 +112,11 @@ def test_trial_rehearses_every_remedy_of_a_box_on_its_own_card(rehearsed, capsys
 
 
 def test_trial_rehearses_a_command_under_presets_and_leaves_out_what_only_a_real_card_shows(
-    rehearsed, capsys, monkeypatch
+    rehearsed, capsys, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\n")
     sets = ["cuda-expandable", "rocm-expandable", "cpu-one-arena"]
     more = [word for name in sets for word in ("--preset", name)]
     given = ["--gpu", "4090", *more, "--seconds", "9", "--", "python", "train.py"]

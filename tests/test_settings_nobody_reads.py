@@ -42,7 +42,7 @@ def test_beside_a_failure_it_is_told_and_decides_nothing():
     verdict = answer(UNREAD + FULL)
     assert verdict.cause == answer(FULL).cause == "true-capacity"
     assert "Nothing reads these keys" in verdict.summary
-    assert any(row.id == "setting-unread" for row in verdict.evidence)
+    assert any(row.id == "beside-setting-unread" for row in verdict.evidence)
 
 
 def test_a_note_that_checkpointing_is_in_force_is_no_fault():

@@ -81,7 +81,7 @@ def test_a_verdict_written_before_it_had_a_title_still_loads():
 
 
 def test_keys_stand_in_the_order_of_the_contract():
-    keys = "schema_version cause confidence state title summary alternatives evidence against"
+    keys = "schema_version cause confidence state title error summary alternatives evidence against"
     assert list(as_dict(VERDICT)) == [*keys.split(), "missing", "next_step"]
 
 

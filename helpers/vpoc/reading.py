@@ -5,7 +5,6 @@ What is guessed and what is left out is counted and said in the notes of the tra
 
 from __future__ import annotations
 
-import csv as plain_csv
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -203,7 +202,7 @@ def _header_options(path: Path, file: BinaryIO, columns: Mapping[str, str]) -> A
     if count > MOST_COLUMNS:
         seen = f"more than {MOST_COLUMNS} columns in its first {len(head):,} bytes"
         raise TradesError(f"{path.name}: {seen}: expected columns for time, price and volume")
-    cells = next(plain_csv.reader([first.decode("utf-8-sig", "replace")]), [])
+    cells = [cell.strip(' "') for cell in first.decode("utf-8-sig", "replace").split(",")]
     is_trade = sum(bool(NUMBER.fullmatch(cell)) for cell in cells) >= 2
     if is_trade and not all(columns.get(role, "").isdigit() for role in ("price", "volume")):
         places = "name the columns by their places, such as time=1, price=2 and volume=3"
