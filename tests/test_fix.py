@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
+from helpers.cli import main
+from helpers.fix.answer import NoFix, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results, edited, together
 from helpers.fix.imports import sources_of
@@ -17,6 +19,8 @@ from helpers.fix.search import changed_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Replays
+from helpers.look.cards import find_card
+from helpers.rehearse.rehearsal import Limits, Rehearsal
 
 PROGRAMS = Path(__file__).with_name("fix_programs")
 GIB = 1 << 30
@@ -199,6 +203,44 @@ def test_sources_are_the_script_and_what_it_imports_from_around_it(tmp_path):
     ]
     assert names[0] == "main.py"
     assert set(names) == {"main.py", "pkg/__init__.py", "pkg/engine.py", "pkg/model.py"}
+
+
+def test_a_script_that_is_not_there_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fix", "--capacity", "4GiB", "--", "python", "nothere.py"]) == 2
+    assert "nothere.py does not exist" in capsys.readouterr().err
+
+
+def unseen(*words, **options):
+    """A rehearsal in which nobody saw the GPU used."""
+    unseen.folder = options["working_folder"]
+    return Rehearsal(
+        device=words[1],
+        torch="2.14.1",
+        conf="",
+        exit_code=0,
+        seconds=1.0,
+        peak_allocated_bytes=None,
+        peak_reserved_bytes=None,
+        retries=0,
+        ooms=0,
+        oom=None,
+        trace=None,
+        why_no_trace="",
+        error="",
+        exact=True,
+        trust=(),
+        notes=(),
+    )
+
+
+def test_the_program_runs_in_a_copy_and_one_that_uses_no_gpu_is_refused(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    with pytest.raises(NoFix, match="no use of the GPU was seen"):
+        failure_of(["python", "train.py"], find_card("4090"), unseen, tmp_path, Limits())
+    assert unseen.folder != own and not unseen.folder.exists()
 
 
 DRIVER = """

@@ -237,3 +237,9 @@ def test_leaks_says_what_grows_and_whatif_gives_no_all_clear(tmp_path):
     assert "keeps 3.00 MiB more each step" in verdict_of_file(path).headline  # as record says
     code, _, err = run("leaks", "env/traces/cpu-training-step.parquet")
     assert code == 2 and "none of the 39 call sites of the trace is a line of Python" in err
+
+
+def test_a_card_too_small_for_the_first_step_is_answered():
+    code, out, _ = run("leaks", "env/traces/growing-loop.parquet", "--capacity", "1MiB")
+    assert code == 0
+    assert "more each step" in out

@@ -79,6 +79,7 @@ def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
     lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
     line = view.in_lines(lost)[0]
     assert "peak allocated unknown, reserved unknown, unknown retries" in line and "0 B" not in line
+    assert "cannot tell: no use of the GPU was seen" in line and "fits" not in line
 
 
 # The command's arguments.

@@ -274,9 +274,10 @@ def _steps_as_full(
         return 0
     needed = refusal.allocated_bytes + refusal.request_bytes
     begins = [begin for begin in recorded.growth.steps.begins.tolist() if begin < operation]
+    ends = [*begins[1:], operation] if begins else []  # refused before its first step
     peaks = [
         int(requests.live[begin:end].max(initial=0))
-        for begin, end in zip(begins, [*begins[1:], operation], strict=True)
+        for begin, end in zip(begins, ends, strict=True)
     ]
     return sum(peak >= needed for peak in peaks)
 

@@ -41,10 +41,12 @@ def fix(arguments: argparse.Namespace) -> int:
     """
     from helpers.fix.answer import NoFix, Search, change_for, failure_of
     from helpers.rehearse.rehearsal import Limits
+    from helpers.trials.user_program import check_script
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
     if not command:
         raise WrongUse("fix: no command; expected: fix --gpu 4090 -- python train.py")
+    check_script(command)
     if arguments.write:
         _refuse_changed_files()
     card = _card(arguments)

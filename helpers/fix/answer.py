@@ -19,7 +19,7 @@ from helpers.judge.program_facts import ProgramFacts
 from helpers.look.cards import GpuCard
 from helpers.rehearse import counterfactual
 from helpers.rehearse.rehearsal import Limits, Rehearsal
-from helpers.rehearse.scratch import why_not_copied
+from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 
 
 class NoFix(ValueError):
@@ -61,10 +61,21 @@ def failure_of(
     if why_not:
         raise NoFix(f"{why_not}; start fix in a smaller folder")
     out = scratch / "first.pickle"
-    first = run(command, card, out, log=out.with_suffix(".log"), limits=limits)
+    with copied(folder) as copy:
+        first = run(
+            in_copy(command, folder, copy),
+            card,
+            out,
+            extra=counterfactual.UPLOADS_OFF,
+            log=out.with_suffix(".log"),
+            limits=limits,
+            working_folder=copy,
+        )
     if first.failed_otherwise:
         seen = first.error or f"it ended with exit code {first.exit_code}"
         raise NoFix(f"the program fails, but not for lack of memory: {seen}; fix that first")
+    if first.peak_reserved_bytes is None:
+        raise NoFix("no use of the GPU was seen; expected a program that computes on it")
     if first.fits and not first.ooms:
         raise NoFix(f"the program fits as it is: {first.label}; nothing needs to change")
     if first.trace is None:

@@ -50,7 +50,10 @@ def _times(count: int) -> str:
 
 
 def _outcome(rehearsal: Rehearsal) -> str:
-    if rehearsal.fits:
+    no_use_was_seen = rehearsal.peak_reserved_bytes is None and rehearsal.exit_code == 0
+    if no_use_was_seen:
+        words = "cannot tell: no use of the GPU was seen"
+    elif rehearsal.fits:
         words = rehearsal.outcome
     elif rehearsal.ooms or not rehearsal.exit_code:
         words = "does not fit"
