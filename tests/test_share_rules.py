@@ -6,7 +6,7 @@ from helpers.ground.shapes import seen
 from helpers.judge.evidence import CaseEvidence
 from helpers.look import kernel_log
 from helpers.look.gpus import Pool
-from helpers.share import public
+from helpers.share import public, wording
 from helpers.share.public_copy import PublicCopy
 from helpers.tell import tables
 from helpers.tell.shown import Shown
@@ -205,3 +205,10 @@ def test_signs_that_are_no_words_are_names_all_the_same(rule, cell, signs):
 def test_a_list_of_sizes_has_sizes_alone():
     assert public.setting_value("roundup_power2_divisions:[256:4,>:8]")
     assert not public.setting_value("roundup_power2_divisions:[31009447:4,>:8]")
+
+
+@pytest.mark.parametrize("marks", ["=+*=+*", "|/\\||/", "%%,,%%", "'\"`'\"`", "][}[[(]]["])
+def test_a_row_of_marks_is_no_sentence(marks):
+    assert not wording.is_ours(marks)
+    assert not wording.is_ours(f"docker{marks}")
+    assert not wording.is_ours(f"0x1002 {marks}")

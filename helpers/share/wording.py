@@ -67,6 +67,8 @@ FORMS = (
 """Addresses of cards, names that stand for others, settings, numbers, sizes and releases."""
 GROUPS_OF_DIGITS = re.compile(r"\d \d")
 """As in numbers of telephones and accounts."""
+MARKS_IN_A_ROW = re.compile(r"[^\w\s.-]{5}")
+"""More marks than any sentence or command of ours has in one place, which may stand for a name."""
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 NO_TEXT = re.compile(r'"""[^"]*"""|"\n\s*f?"')
 """A docstring, and what is between two literals that are one text."""
@@ -235,6 +237,8 @@ def is_ours(text: str) -> bool:
     """Whether each clause of a text is one of the workbook's, with known values in its gaps."""
     is_plain = text.replace("…", "").isascii()
     if GROUPS_OF_DIGITS.search(text) or "://" in text or not is_plain:
+        return False
+    if MARKS_IN_A_ROW.search(text):
         return False
     return all(
         _is_said(clauses[1]) or _ends(clauses) in _neighbours()
