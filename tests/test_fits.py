@@ -592,11 +592,12 @@ def test_a_model_of_which_only_the_header_is_here_is_answered_as_the_whole(tmp_p
     cut = of(part, "--context", 4096, *CARD)
     assert cut["rows"] == answer["rows"] and cut["fits"] is answer["fits"] is True
     size = -(-header.at // 32) * 32 + header.bytes
-    assert f"{header.at:,} of {size:,} bytes" in " ".join(cut["notes"])
-    assert not answer["notes"]
+    assert f"{header.at:,} of {size:,} bytes" in cut["cut_off"]
+    assert not answer["cut_off"]
     part.write_bytes(whole.read_bytes()[: header.at - 3])
     done = verb("fits", part)
-    assert done.code == 2 and done.err.count("\n") == 1 and "whole header" in done.err
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert f"cut off inside its header, after {header.at - 3:,} bytes; expected a whole" in done.err
     folder = tmp_path / "folder"
     folder.mkdir()
     config(folder)
@@ -606,7 +607,42 @@ def test_a_model_of_which_only_the_header_is_here_is_answered_as_the_whole(tmp_p
     tensors.write_bytes(tensors.read_bytes()[: 8 + length])
     cut = of(folder)
     assert row(cut, "weights") == row(complete, "weights")
-    assert "model.safetensors: " in " ".join(cut["notes"])
+    assert "model.safetensors: " in cut["cut_off"] and complete["cut_off"] == ""
+
+
+def test_a_file_cut_off_behind_its_header_is_said_first_and_is_not_started(tmp_path):
+    path = decoder(tmp_path / "m.gguf", layers=20)
+    start = "The model fits; the longest context is 131,072"
+    whole = verb("fits", path, *CARD).out
+    assert whole.startswith(start) and "Start it with" in whole
+    header = Gguf(path)
+    path.write_bytes(path.read_bytes()[: header.at + 500])
+    out = verb("fits", path, *CARD).out
+    said = " ".join(out.split())
+    here = f"m.gguf: {header.at + 500:,} of "
+    assert said.startswith(f"The file is incomplete ({here}")
+    assert f"bytes are here). Once it is whole: {start}" in said
+    assert "Start it with" not in out and "llama-server" not in out
+    assert of(path, *CARD)["start"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.gguf", b"", "seen an empty file; expected"),
+        ("empty.safetensors", b"", "seen an empty file; expected"),
+        ("archive.gguf", b"PK\x03\x04" + bytes(range(128, 250)), "seen no GGUF: it begins with"),
+        ("page.gguf", b"<!DOCTYPE html>", "seen no GGUF: it begins with b'<!DO'; expected"),
+        ("magic.gguf", b"GGUF", "cut off inside its header, after 4 bytes"),
+        ("head.safetensors", b"\x99" + bytes(7) + b'{"a": ', "in a file of 14, cut off"),
+    ],
+)
+def test_a_file_that_is_empty_cut_or_of_another_kind_is_named_so(name, content, says, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    done = verb("fits", path)
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert says in done.err and "JSON" not in done.err
 
 
 def test_little_beyond_a_header_is_read(tmp_path):

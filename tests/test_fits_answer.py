@@ -64,6 +64,14 @@ def test_the_line_to_start_each_server_can_be_pasted(tmp_path, server):
         assert part in shown, "never wrapped but where a shell goes on"
 
 
+@pytest.mark.parametrize("server", ["vllm", "sglang"])
+def test_the_share_of_the_card_is_said_once_as_the_line_to_start_has_it(tmp_path, server):
+    for asked in ((), ("--context", 8192)):
+        out = verb("fits", config(tmp_path), *CARD, "--server", server, *asked).out
+        assert out.count("-utilization ") + out.count("-fraction-static ") == 1
+        assert "Share of the card" not in out
+
+
 def test_a_line_to_paste_has_what_was_asked_for(tmp_path):
     options = ("--server", "llama.cpp", "--slots", 4, "--kv", "q8_0", "--context", 16384)
     line = of(config(tmp_path), *CARD, *options)["start"][0]

@@ -56,7 +56,7 @@ class Fit(Result):
 
     @property
     def start(self) -> str:
-        """The line that starts the server so, to paste; empty where the model does not fit."""
+        """The line that starts the server so, to paste; empty where the model does not fit or is cut off."""
         return "\n".join(self.answer.start)
 
     @property

@@ -63,7 +63,8 @@ class Answer:
     """What fits: the rows (bytes as they are likely, the least and most they may be, None where
     nothing says so; source) and their ``total``, their ceiling, yes, no or None, the contexts, what
     each open unknown may be, what is missing to say more, and which weights are not there
-    (``incomplete``), so that the sum is the least.
+    (``incomplete``), so that the sum is the least. Of a file whose end is not here (``cut_off``
+    says how much is) the answer is that of the whole file, and nothing starts it yet.
 
     ``assumed``: nobody named the server. ``ran``: how a log ended. ``start``: lines to paste;
     ``ways``: what would work where the model or the context does not fit. Its fields are its JSON.
@@ -86,6 +87,7 @@ class Answer:
     cache: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     incomplete: str = ""
+    cut_off: str = ""
 
 
 def answer(given: Given) -> Answer:
@@ -130,7 +132,8 @@ def answer(given: Given) -> Answer:
     start: list[str] = []
     ways: list[Way] = []
     if given.ran is None and not printed:
-        start = start_lines(given.path, sheet, contexts)
+        if not given.cut_off:
+            start = start_lines(given.path, sheet, contexts)
         ways = ways_that_work(sheet, contexts)
     return Answer(
         program=given.program,
@@ -150,6 +153,7 @@ def answer(given: Given) -> Answer:
         cache={name: sheet.value(name) for name in CACHE},
         notes=[*given.notes, *filter(None, [inputs.get("held_words")]), *_unread(inputs)],
         incomplete=given.incomplete,
+        cut_off=given.cut_off,
     )
 
 

@@ -68,7 +68,10 @@ class Gguf:
         if lacks > 0 and self.at <= MOST_READ:
             self.data += start_of(self.path, max(lacks, PIECE_BYTES), len(self.data))
         if self.at > len(self.data):
-            raise wrong(self.path, f"{len(self.data)} bytes", "a whole header, of at most 32 MiB")
+            seen = "a header of more than 32 MiB"
+            if self.at <= MOST_READ:
+                seen = f"a file cut off inside its header, after {len(self.data):,} bytes"
+            raise wrong(self.path, seen, "a whole header, of at most 32 MiB")
         return self.at - count
 
     def _take(self, form: str) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def cut_off(path: Path, whole_bytes: int) -> str:
     size = path.stat().st_size
     if size >= whole_bytes:
         return ""
-    return f"{path.name}: {size:,} of {whole_bytes:,} bytes are here, its header among them"
+    return f"{path.name}: {size:,} of {whole_bytes:,} bytes are here"
 
 
 class Safetensors:
@@ -64,7 +64,8 @@ class Safetensors:
         size = path.stat().st_size
         if length > min(size - 8, MOST_READ):
             expected = "a whole header, of at most 32 MiB"
-            raise wrong(path, f"a header of {length:,} bytes in a file of {size:,}", expected)
+            seen = f"a header of {length:,} bytes in a file of {size:,}"
+            raise wrong(path, f"{seen}{', cut off' if size < 8 + length else ''}", expected)
         tensors = json_file(path, 8, length)
         tensors.pop("__metadata__", None)
         try:

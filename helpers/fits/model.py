@@ -56,7 +56,14 @@ def read_model(path: Path) -> Given:
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"), key=lambda file: "mmproj" in file.name)
         path = (*ggufs, path / "config.json")[0]
-    is_gguf = start_of(path, 4) == b"GGUF"
+    first_bytes = start_of(path, 4)
+    if not first_bytes:
+        raise wrong(path, "an empty file", "a GGUF, a safetensors file or a config.json")
+    is_gguf = first_bytes == b"GGUF"
+    if path.suffix == ".gguf" and not is_gguf:
+        raise wrong(
+            path, f"no GGUF: it begins with {first_bytes!r}", "a file that begins with GGUF"
+        )
     if is_gguf:
         model = _gguf(path)
     elif path.suffix == ".safetensors":
@@ -110,7 +117,7 @@ def _hugging_face(
         headers = [Safetensors(file) for file in files]
         weights = sum(header.bytes for header in headers)
         model.incomplete = _absent_parts(files)
-        model.notes += [_headers_suffice(header.cut_off) for header in headers if header.cut_off]
+        model.cut_off = _cut_off(headers)
     if weights:
         model.inputs["model_bytes"] = weights
     else:
@@ -118,8 +125,9 @@ def _hugging_face(
     return model
 
 
-def _headers_suffice(cut_off: str) -> str:
-    return f"Incomplete file, whole header, so the answer is that of the whole file. {cut_off}"
+def _cut_off(headers: Sequence[Gguf | Safetensors]) -> str:
+    """How much is here of each file that is cut off behind its header; empty: none is."""
+    return "; ".join(header.cut_off for header in headers if header.cut_off)
 
 
 def _note_architecture(model: Given, kind: str) -> Given:
@@ -178,7 +186,7 @@ def _gguf(path: Path) -> Given:
     parts = _parts(gguf)
     weights = sum(part.bytes for part in parts)
     incomplete = _absent_tensors(parts)
-    notes = [_headers_suffice(part.cut_off) for part in parts if part.cut_off]
+    cut_off = _cut_off(parts)
     host = 0
     if "output" in gguf.ends:
         host = gguf.ends.get("token_embd", 0)
@@ -186,14 +194,14 @@ def _gguf(path: Path) -> Given:
     inputs["elements"] = sum(part.elements for part in parts)
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         missing = ["layers and widths: its header names none"]
-        model = Given("llama.cpp", inputs, missing=missing, notes=notes, incomplete=incomplete)
+        model = Given("llama.cpp", inputs, missing=missing, cut_off=cut_off, incomplete=incomplete)
         return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
         header.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in models["no_window"]:
         header.pop("n_swa", None)
     inputs = {**layer_inputs(header, kind), **inputs}
-    model = Given("llama.cpp", inputs, notes=notes, incomplete=incomplete)
+    model = Given("llama.cpp", inputs, cut_off=cut_off, incomplete=incomplete)
     return _note_architecture(model, kind)
 
 

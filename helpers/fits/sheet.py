@@ -27,7 +27,8 @@ Figure = float | str | list[float]
 @dataclass
 class Given:
     """What is known of a server: the ``inputs`` and ``tags`` of a sheet, in words what is
-    ``missing``, which of its weights are not there (``incomplete``), what to say beside it
+    ``missing``, which of its weights are not there (``incomplete``), how much is here of a file
+    whose end is not (``cut_off``), what to say beside it
     (``notes``), and of a log the ``printed`` results, whether it ``ran``, and whether what was
     asked for ``fits``. ``path`` is the model's, as a server takes it; ``assumed``: nobody named the
     program.
@@ -43,6 +44,7 @@ class Given:
     fits: bool | None = None
     ran: bool | None = None
     incomplete: str = ""
+    cut_off: str = ""
     path: str = ""
     assumed: bool = False
 

@@ -22,7 +22,13 @@ ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
 def headline(answer: Answer) -> str:
-    """Yes, no, or what is missing to say it."""
+    """Yes, no, or what is missing to say it; before it, that a file is incomplete."""
+    if answer.cut_off:
+        return f"The file is incomplete ({answer.cut_off}). Once it is whole: {_says(answer)}"
+    return _says(answer)
+
+
+def _says(answer: Answer) -> str:
     if answer.incomplete and answer.fits is None:
         within = _within(answer)
         least = show_bytes(sum(row["low_bytes"] or 0 for row in answer.rows))
@@ -181,6 +187,8 @@ def solved_lines(answer: Answer) -> list[str]:
     if contexts.token_bytes:
         lines.append(f"A token of the cache takes {show_bytes(contexts.token_bytes)} of a card")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
+    if answer.start:
+        shown.pop("utilisation", None)  # the line to start it has the share
     if answer.ran is not None:
         shown = {"context": answer.solved.get("context"), **shown}
     lines += [says[name].format(value) for name, value in shown.items() if value]
@@ -210,7 +218,10 @@ def verdict(answer: Answer) -> Verdict:
         if row["bytes"]
     ]
     causes = {True: "other", False: "true-capacity", None: "cannot-tell"}
-    step = words("fits")["steps"][str(answer.fits)].format(lines[0])
+    kind = str(answer.fits)
+    if answer.cut_off and answer.fits:
+        kind = "cut off"
+    step = words("fits")["steps"][kind].format(lines[0])
     command = "\n".join(answer.start) or ASK
     if answer.fits is False and answer.ways:
         step = f"{step}. What would work: {answer.ways[0].says} ({answer.ways[0].option})"
