@@ -205,6 +205,19 @@ def test_sources_are_the_script_and_what_it_imports_from_around_it(tmp_path):
     assert set(names) == {"main.py", "pkg/__init__.py", "pkg/engine.py", "pkg/model.py"}
 
 
+def test_files_outside_the_folder_or_behind_a_link_are_never_changed(tmp_path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (tmp_path / "outside.py").write_text("batch_size = 64\n")
+    (folder / "real.py").write_text("batch_size = 64\n")
+    (folder / "link.py").symlink_to(tmp_path / "outside.py")
+    (folder / "inside.py").symlink_to(folder / "real.py")
+    outside = str(tmp_path / "outside.py")
+    for script in ("../outside.py", outside, "link.py", "inside.py"):
+        names = [source.name for source in sources_of(["python", script], folder, [])]
+        assert set(names) <= {"real.py"}, script
+
+
 def test_a_script_that_is_not_there_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["fix", "--capacity", "4GiB", "--", "python", "nothere.py"]) == 2

@@ -12,9 +12,11 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source
 
 TRANSPOSED = r"\.transpose\((?:-2, ?-1|-1, ?-2)\)|\.mT|\.permute\(0, ?1, ?3, ?2\)"
+FACTOR = r"[\w.]+(?:\([^()]*(?:\([^()]*\))?\))?"
+"""One name, number or call, which the scores are multiplied with or divided by."""
 SCORES = re.compile(
-    rf"(?P<query>[\w.]+) @ (?P<key>[\w.]+?)(?:{TRANSPOSED})(?:(?P<how> \* | / )(?P<scale>.+))?$"
-    rf"|torch\.matmul\((?P<query2>[\w.]+), (?P<key2>[\w.]+?)(?:{TRANSPOSED})\)(?:(?P<how2> \* | / )(?P<scale2>.+))?$",
+    rf"(?P<query>[\w.]+) @ (?P<key>[\w.]+?)(?:{TRANSPOSED})(?:(?P<how> \* | / )(?P<scale>{FACTOR}))?$"
+    rf"|torch\.matmul\((?P<query2>[\w.]+), (?P<key2>[\w.]+?)(?:{TRANSPOSED})\)(?:(?P<how2> \* | / )(?P<scale2>{FACTOR}))?$",
 )
 FILLED = r"{name}\.masked_fill\((?P<mask>.+), (?:float\(['\"]-inf['\"]\)|-?torch\.inf|-math\.inf|-1e\d+|torch\.finfo\(.+\)\.min)\)$"
 ADDED = r"{name} \+ (?P<bias>.+)$"
@@ -51,7 +53,7 @@ def _change(source: Source, block: cst.IndentedBlock) -> Change | None:
     for statement in block.body:
         name, value = _assigned(source, statement)
         if not name:
-            if seen is not None and seen.name in source.code(statement):
+            if seen is not None:
                 return None
             continue
         scores = SCORES.match(value)
@@ -63,8 +65,8 @@ def _change(source: Source, block: cst.IndentedBlock) -> Change | None:
         ends = _weighted(value, seen)
         if ends:
             return _one_call(source, seen, statement, name, ends)
-        if not _goes_on(seen, name, value) and re.search(rf"\b{seen.name}\b", value):
-            return None
+        if not _goes_on(seen, name, value):
+            return None  # what stands in between would be lost
     return None
 
 

@@ -170,7 +170,11 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
         test = source.around(store.statement, cst.If)
         asks = source.code(test.test) if test else ""
         is_cache = re.search(rf"not in {re.escape(store.name)}\b|is None", asks)
-        if not is_cache:
+        is_added_to = any(
+            re.search(rf"{re.escape(store.name)}\[[^\]]*\]\s*[-+*/@|&]+=", other.text.decode())
+            for other in program.sources
+        )
+        if not is_cache or is_added_to:
             continue
         lines = (
             f"while len({store.name}) >= {MOST_CACHED}:",

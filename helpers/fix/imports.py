@@ -17,13 +17,14 @@ MOST_FILES = 200
 
 def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> list[Source]:
     """The Python files below ``folder`` that the command runs, that ``frames`` of its recording
-    name, and that these import, in that order. Files that are no Python are left out.
+    name, and that these import, in that order. Files that are no Python are left out, and those
+    outside the folder or behind a link, which a copy of the folder shares with the original.
     """
     waiting = [*_scripts(command, folder), *_named(frames, folder)]
     sources: dict[Path, Source] = {}
     while waiting and len(sources) < MOST_FILES:
         path = waiting.pop(0)
-        if path in sources:
+        if path in sources or not _is_inside(path, folder):
             continue
         try:
             text = path.read_bytes()
@@ -32,6 +33,13 @@ def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> l
             continue
         waiting += _imported(text, path, folder)
     return list(sources.values())
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether a file lies in the folder itself, with no link on the way to it."""
+    if not path.is_relative_to(folder):
+        return False
+    return path.resolve() == folder.resolve() / path.relative_to(folder)
 
 
 def _scripts(command: Sequence[str], folder: Path) -> Iterator[Path]:

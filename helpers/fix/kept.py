@@ -21,8 +21,6 @@ SCALAR = re.compile(
 """Names under which people keep one number."""
 NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy", "time", "perf_counter")
-EVALUATES = re.compile(r"eval|valid|test|infer|predict|generate|encode|embed|sample|score")
-"""How functions are called that compute no gradients, in a program that does elsewhere."""
 
 
 def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
@@ -217,8 +215,7 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
 
 
 def _graph_change(source: Source, statement: cst.CSTNode, edits: Sequence[Edit]) -> Change:
-    function = source.around(statement, cst.FunctionDef) or source.module
-    trains = bool(source.calls("backward", below=function))
+    trains = bool(source.calls("backward"))
     results = Results.OTHER if trains else Results.SAME
     why = "no gradient is computed here, so none can be lost"
     if trains:
@@ -274,7 +271,7 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
     for function in source.functions_at(line):
         name = function.name.value
         goes_backward = source.calls("backward", "step", "fit", "train", below=function)
-        evaluates = EVALUATES.search(name) or not program.trains
+        evaluates = not program.trains
         if name in training or name == "__init__" or goes_backward or not evaluates:
             continue
         if any(_is_gradient_off(source, decorator) for decorator in function.decorators):

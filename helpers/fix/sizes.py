@@ -13,7 +13,7 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, called
 
 PORTIONS = re.compile(
-    r"chunk|tile|micro|portion|slice_size|(?:eval|val|valid|test|infer|encode)_?(?:batch|bs)|rays_per|points_per"
+    r"^(?:chunk|tile)(?:_?size)?$|^(?:eval|val|valid|test|infer|encode)_?(?:batch_?size|bs)$"
 )
 """Names of how much is computed at once, of work that is done in any case."""
 BATCHES = re.compile(r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size")
