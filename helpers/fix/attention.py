@@ -131,13 +131,12 @@ def _one_call(
     if seen.mask:
         words.append(f"attn_mask={seen.mask}")
     words.append(f"scale={seen.scale}")
-    edit = source.within(seen.first, last, "")
-    text = f"{source.indent(seen.first)}{name} = {CALL}({', '.join(words)})\n"
+    line = f"{name} = {CALL}({', '.join(words)})"
     place = source.place(seen.first)
     return Change(
         title=f"Compute attention without storing its matrix of scores ({place})",
         results=Results.ROUNDED,
         why="the same sums in another order",
         costs="nothing; it is faster",
-        edits=(type(edit)(edit.name, edit.start, edit.end, text),),
+        edits=(source.instead(seen.first, last, [line]),),
     )

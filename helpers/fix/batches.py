@@ -103,5 +103,4 @@ def _in_parts(region: Region, inputs: list[str], parts: int) -> Edit:
     body = "\n".join(inside).replace("\n" + indent, "\n").splitlines()
     lines += [f"    {line}" for line in body]
     lines.append(f"{loss} = whole_{loss}")
-    place = source.within(region.first, region.backward, "")
-    return Edit(source.name, place.start, place.end, "".join(f"{indent}{line}\n" for line in lines))
+    return source.instead(region.first, region.backward, lines)

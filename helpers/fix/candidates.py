@@ -58,9 +58,7 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
             if key in seen or change.is_empty:
                 continue
             seen.add(key)
-            if change.results is Results.OTHER and propose not in OTHER_RESULTS:
-                late.append(change)
-            elif propose in OTHER_RESULTS:
+            if change.results is Results.OTHER or propose in OTHER_RESULTS:
                 late.append(change)
             else:
                 yield change

@@ -28,8 +28,6 @@ class Edit:
         """Whether the two cannot both be made: they change the same place differently."""
         if self.name != other.name or self == other:
             return False
-        if self.start == self.end or other.start == other.end:
-            return self.start < other.end and other.start < self.end
         return self.start < other.end and other.start < self.end
 
 

@@ -162,10 +162,7 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
     """A dictionary whose entries are made where they are missing: keep a few."""
     for store in stores:
         source = store.source
-        target = store.statement.body[0]
-        if not (
-            isinstance(target, cst.Assign) and isinstance(target.targets[-1].target, cst.Subscript)
-        ):
+        if store.item is None:
             continue
         test = source.around(store.statement, cst.If)
         asks = source.code(test.test) if test else ""
@@ -215,13 +212,10 @@ def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Cha
     """
     for store in stores:
         source = store.source
-        assign = store.statement.body[0]
-        if not (
-            isinstance(assign, cst.Assign) and isinstance(assign.targets[-1].target, cst.Subscript)
-        ):
+        if store.item is None:
             continue
         loop = source.around(store.statement, cst.For)
-        key = source.code(assign.targets[-1].target).removeprefix(store.name)
+        key = source.code(store.item).removeprefix(store.name)
         if loop is None or source.code(loop.target) != key.strip("[]"):
             continue
         if _reads(program, store.name) - {key}:

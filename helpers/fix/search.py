@@ -18,8 +18,6 @@ from helpers.rehearse.scratch import copied, in_copy
 FURTHER = 1.02
 """A change helps if the program makes at least so many times the allocations before it fails."""
 MOST_TOGETHER = 3
-TOO_FULL = 0.98
-"""From this share of the card on, another card of its kind may not hold it."""
 
 
 @dataclass(frozen=True)

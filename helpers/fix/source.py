@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -63,16 +64,24 @@ class Source:
         """Where a node begins, such as train.py:36."""
         return f"{self.name}:{self.line(node)}"
 
-    def find(self, kind: type[Node], below: cst.CSTNode | None = None) -> list[Node]:
-        """The nodes of a kind, in the order of the file."""
-        nodes: list[Node] = []
-        waiting = [self.module if below is None else below]
+    @cached_property
+    def _nodes(self) -> list[cst.CSTNode]:
+        """Every node of the file, in its order."""
+        return self._below(self.module)
+
+    def _below(self, node: cst.CSTNode) -> list[cst.CSTNode]:
+        nodes = []
+        waiting = [node]
         while waiting:
             node = waiting.pop()
-            if isinstance(node, kind):
-                nodes.append(node)
+            nodes.append(node)
             waiting += node.children
         return sorted(nodes, key=lambda node: self._spans[node].start)
+
+    def find(self, kind: type[Node], below: cst.CSTNode | None = None) -> list[Node]:
+        """The nodes of a kind, in the order of the file."""
+        nodes = self._nodes if below is None else self._below(below)
+        return [node for node in nodes if isinstance(node, kind)]
 
     def calls(self, *names: str, below: cst.CSTNode | None = None) -> list[cst.Call]:
         """Calls of functions or methods with these names, whatever stands before the dot."""
@@ -138,15 +147,21 @@ class Source:
         return self._inserted(self._line_start(self.end_line(statement) + 1), statement, lines)
 
     def _inserted(self, start: int, like: cst.CSTNode, lines: Sequence[str]) -> Edit:
-        indent = self.indent(like)
-        text = "".join(f"{indent}{line}\n" for line in lines)
-        return Edit(self.name, start, start, text)
+        return Edit(self.name, start, start, self._indented(like, lines))
 
     def without(self, statement: cst.CSTNode) -> Edit:
         """A statement taken away, with its line."""
-        start = self._line_start(self.line(statement))
-        end = self._line_start(self.end_line(statement) + 1)
-        return Edit(self.name, start, end, "")
+        return self.instead(statement, statement, [])
+
+    def instead(self, first: cst.CSTNode, last: cst.CSTNode, lines: Sequence[str]) -> Edit:
+        """Lines in place of the statements from ``first`` to ``last``, as far indented as these."""
+        start = self._line_start(self.line(first))
+        end = self._line_start(self.end_line(last) + 1)
+        return Edit(self.name, start, end, self._indented(first, lines))
+
+    def _indented(self, like: cst.CSTNode, lines: Sequence[str]) -> str:
+        indent = self.indent(like)
+        return "".join(f"{indent}{line}\n" for line in lines)
 
     def end_line(self, node: cst.CSTNode) -> int:
         """The last line of a node."""
@@ -164,11 +179,9 @@ class Source:
 
     def within(self, first: cst.CSTNode, last: cst.CSTNode, header: str) -> Edit:
         """The statements from ``first`` to ``last``, indented below a line ``header``."""
-        start = self._line_start(self.line(first))
-        end = self._line_start(self.end_line(last) + 1)
-        indent = self.indent(first)
-        body = textwrap.indent(self.text[start:end].decode(), "    ")
-        return Edit(self.name, start, end, f"{indent}{header}\n{body}")
+        edit = self.instead(first, last, [])
+        body = textwrap.indent(self.text[edit.start : edit.end].decode(), "    ")
+        return replace(edit, text=f"{self.indent(first)}{header}\n{body}")
 
     def with_import(self, line: str) -> Edit | None:
         """An import below the first ones of the file; None where the line is there."""

@@ -39,6 +39,13 @@ class Store:
         return self.source.place(self.statement)
 
     @property
+    def item(self) -> cst.Subscript | None:
+        """The item of a collection that it is assigned to, such as cache[key]; None for another."""
+        first = self.statement.body[0]
+        target = first.targets[-1].target if isinstance(first, cst.Assign) else None
+        return target if isinstance(target, cst.Subscript) else None
+
+    @property
     def method(self) -> str:
         """The method that takes it, such as append; empty for an assignment."""
         first = self.statement.body[0]
