@@ -10,6 +10,7 @@ from test_lines import frames
 from toy_allocator import MIB, Toy
 
 from helpers.allocator.growers import growth_of_recording
+from helpers.allocator.program_facts import evidence_from_trace
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 
@@ -235,3 +236,27 @@ def test_passes_that_hand_on_a_state_may_be_one_step_until_a_backward_pass_is_se
     record_of(path, [state])
     toy = pieces(1, 15, last_ends=ends)
     assert growth_of_recording(recording(refused(toy), path), path).may_be_one_step is may_be
+
+
+def test_the_bytes_that_a_verdict_says_were_kept_belong_to_its_count_of_steps(leaking):
+    path, _, _ = leaking
+    growth = evidence_from_trace(path).program.growth
+    assert growth.steps == 9  # the peak lies in the last of them, before it has kept its own
+    assert growth.kept_bytes == 8 * growth.bytes_per_step == 8 * 3 * MIB
+
+
+def test_what_a_growing_line_needs_within_a_step_is_not_kept(tmp_path):
+    def loss(step, alloc, toy):
+        passing = alloc("keep", 40 * MIB)
+        alloc("keep", 512)
+        toy.free(passing)
+
+    path = tmp_path / "run.pickle"
+    recording(loop(9, loss), path)
+    growth = evidence_from_trace(path).program.growth
+    assert growth.bytes_per_step == 512 and growth.kept_bytes <= 9 * 512
+    for verb_name in ("whatif", "leaks"):
+        options = ["--only"] if verb_name == "whatif" else []
+        code, out, _ = run(verb_name, path, *options, "--capacity", "60MiB")
+        assert code == 0 and "Your program keeps" not in out
+        assert " ".join(out.split()).startswith("The program needs")

@@ -11,14 +11,14 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 80_980,
+    "allocator": 81_160,
     "batch": 32_390,
     "commands": 14_490,
     "face": 7_000,
     "fix": 17_320,
     "fits": 24_160,
     "ground": 11_270,
-    "judge": 54_210,
+    "judge": 54_230,
     "look": 55_280,
     "rehearse": 18_060,
     "settings": 11_860,
@@ -26,7 +26,7 @@ MOST_TOKENS = {
     "tell": 35_660,
     "trials": 32_820,
     "vpoc": 16_740,
-    "TOTAL": 425_300,
+    "TOTAL": 425_490,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -17,7 +17,7 @@ import numpy as np
 
 from helpers.allocator.call_sites import LinesError, Requests, requests_of
 from helpers.allocator.circumstances import record_of
-from helpers.allocator.growth import Grower, Growth, growth_of
+from helpers.allocator.growth import KEPT, Grower, Growth, growth_of
 from helpers.allocator.steps import steps_begun
 from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
@@ -58,7 +58,7 @@ class Keeper:
 class KeptGrower:
     """A call site that keeps more with each step, and who keeps it; None where nobody is known.
 
-    ``held_bytes``: what it holds when the trace runs out of memory, else when most is live.
+    ``held_bytes``: what it has kept when the trace runs out of memory, else when most is live.
     """
 
     grower: Grower
@@ -163,8 +163,8 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             why_not = str(error)
             continue
         if seen is longer:
-            begun = int(np.searchsorted(growth.steps.begins, requests.fullest, "right"))
-        growers = tuple(_kept(grower, requests, rows) for grower in growth.growers)
+            begun = growth.steps_at(requests.fullest)
+        growers = tuple(_kept(grower, growth, requests, rows) for grower in growth.growers)
         recorded = RecordedGrowth(
             requests=seen,
             steps_begun=begun,
@@ -211,7 +211,9 @@ def keepers_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for process in processes for row in process.get("keepers", ())]
 
 
-def _kept(grower: Grower, requests: Requests, rows: list[dict[str, Any]]) -> KeptGrower:
+def _kept(
+    grower: Grower, growth: Growth, requests: Requests, rows: list[dict[str, Any]]
+) -> KeptGrower:
     """A grower with who keeps what it asked for."""
     sites = np.array([site == grower.site for site in requests.sites])
     held = np.flatnonzero(requests.alive(requests.fullest) & sites[requests.site])
@@ -220,7 +222,23 @@ def _kept(grower: Grower, requests: Requests, rows: list[dict[str, Any]]) -> Kep
     blocks: dict[int, int] = {}
     if addresses is not None:
         blocks = dict(zip(addresses[requests.at[held]].tolist(), sizes.tolist(), strict=True))
-    return KeptGrower(grower, _keeper_of(blocks, rows), int(sizes.sum()))
+    held_bytes = int(sizes.sum())
+    if grower.how == KEPT:
+        held_bytes = _kept_bytes(grower, growth, requests, held)
+    return KeptGrower(grower, _keeper_of(blocks, rows), held_bytes)
+
+
+def _kept_bytes(grower: Grower, growth: Growth, requests: Requests, held: np.ndarray) -> int:
+    """What a call site has kept of the requests that it holds: of the last two steps no more than
+    its growth, because the rest of theirs is freed when the next steps replace it.
+    """
+    begun = growth.steps_at(requests.fullest)
+    recent = min(2, begun)
+    last_steps_begin = growth.steps.begins[begun - recent] if begun else 0
+    is_recent = requests.at[held] >= last_steps_begin
+    sizes = requests.size[held]
+    recent_bytes = min(int(sizes[is_recent].sum()), round(recent * grower.bytes_per_step))
+    return int(sizes[~is_recent].sum()) + recent_bytes
 
 
 def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | None:

@@ -66,6 +66,10 @@ class Growth:
     def bytes_per_step(self) -> float:
         return sum(grower.bytes_per_step for grower in self.growers)
 
+    def steps_at(self, operation: int) -> int:
+        """How many of the steps have begun at an operation."""
+        return int(np.searchsorted(self.steps.begins, operation, "right"))
+
     @property
     def held_bytes(self) -> int:
         """What the growers hold when the program runs out of memory, or when most is live."""

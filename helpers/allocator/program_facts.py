@@ -104,7 +104,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
-        growth=_growth(recorded),
+        growth=_growth(recorded, requests),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
@@ -239,12 +239,14 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
     return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
 
 
-def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
-    """What grows over the steps of a program; None where too few of them are seen."""
+def _growth(recorded: RecordedGrowth, requests: Requests) -> GrowthFacts | None:
+    """What grows over the steps of a program; None where too few of them are seen.
+
+    ``requests``: of the recording itself, whose fullest moment ends the steps that are counted.
+    """
     growth = recorded.growth
     if growth is None:
         return None
-    first, last = growth.window
     growers = [
         GrowerFacts(
             line=row.line,
@@ -257,9 +259,10 @@ def _growth(recorded: RecordedGrowth) -> GrowthFacts | None:
         )
         for row in recorded.growers
     ]
+    steps = growth.steps_at(requests.fullest) if growers else len(growth.steps)
     return GrowthFacts(
         growers=tuple(growers),
-        steps=last - first,
+        steps=steps,
         begins=growth.steps.line,
         in_repeat=recorded.is_longer,
         may_be_one_step=recorded.may_be_one_step,

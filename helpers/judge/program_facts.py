@@ -80,8 +80,10 @@ class GrowerFacts:
 class GrowthFacts:
     """What grows over the steps of the program, the most telling first.
 
-    ``steps``: how many were counted. ``begins``: the line at which each begins. ``in_repeat``:
-    they are those of the repeat without a limit. ``may_be_one_step``: no backward pass was
+    ``steps``: those in which ``kept_bytes`` were kept, the running one included; all of them
+    where nothing grows.
+    ``begins``: the line at which each begins. ``in_repeat``: they are those of the repeat without
+    a limit. ``may_be_one_step``: no backward pass was
     recorded, and a state that each of them makes of the one before carries a graph: they may be
     parts of one step.
     """

@@ -653,7 +653,7 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     others = len(growth.growers) - 1
     if others:
         where += f", and at {others} more line" + ("s" if others > 1 else "")
-    says = f"Kept at {where} over {growth.steps} steps"
+    says = f"Kept at {where} over {growth.steps} step" + ("s" if growth.steps != 1 else "")
     if growth.in_repeat:
         says += " in the run without a memory limit"
     return _size("grows", growth.kept_bytes, facts, says)
