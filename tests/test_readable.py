@@ -12,12 +12,12 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 81_160,
-    "batch": 32_390,
+    "batch": 32_750,
     "commands": 14_490,
     "face": 7_000,
     "fix": 17_320,
     "fits": 24_160,
-    "ground": 11_270,
+    "ground": 11_300,
     "judge": 54_230,
     "look": 55_280,
     "rehearse": 18_060,
@@ -26,7 +26,7 @@ MOST_TOKENS = {
     "tell": 35_660,
     "trials": 32_820,
     "vpoc": 16_740,
-    "TOTAL": 425_490,
+    "TOTAL": 425_950,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -408,9 +408,45 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
         run = run_record(name[:2], f"{name}.ipynb", "answered", verdict=said)
         put(tmp_path, run.model_copy(update={"box": box}))
     audit = check(report.page(tmp_path))
-    table = audit.text[audit.text.index("Boxes") :]
-    assert in_order(table, "Verdict", "strix-halo", CAUSE_WORDS["user-leak"], "weak")
-    assert in_order(table, "other", CAUSE_WORDS["ttm-gtt-cap"], "memory that no process owns")
+    boxes = audit.text[: audit.text.index("By notebook")]
+    assert in_order(boxes, "other", "confirmed", CAUSE_WORDS["ttm-gtt-cap"])
+    assert in_order(boxes, "strix-halo", "likely", CAUSE_WORDS["user-leak"])
+    assert "memory that no process owns" in audit.text[audit.text.index("By notebook") :]
+
+
+def test_a_page_of_several_boxes_says_first_how_many_have_which_problem_and_what_to_do(tmp_path):
+    step = NextStep(
+        what="Move the list out of the loop. Then run it again.", command="leaks run.pickle"
+    )
+    rows = (
+        ("oak", replace(verdict("cannot-tell"), state="healthy", title="Nothing failed on oak")),
+        ("elm", replace(verdict("user-leak", "likely"), next_step=step)),
+        ("fir", verdict("cannot-tell")),
+        ("yew", verdict("user-leak", "confirmed")),
+        ("ash", verdict("ttm-gtt-cap", "confirmed")),
+        ("box", None),
+    )
+    for number, (box, said) in enumerate(rows):
+        state = "answered" if said else "failed"
+        run = run_record(f"{number:02d}", "01_probe.ipynb", state, verdict=said)
+        put(tmp_path, run.model_copy(update={"box": box}))
+    text = check(report.page(tmp_path)).text
+    assert in_order(
+        text,
+        "3 of 6 boxes have a problem: a memory leak (2), TTM or GTT limit",
+        "1 without an answer, 1 undecided, 1 healthy.",
+        "yew a memory leak confirmed",
+        "ash TTM or GTT limit confirmed",
+        "elm a memory leak likely",
+        "First step: Move the list out of the loop\n",
+        "leaks run.pickle",
+        "box without an answer",
+        "fir undecided",
+        "oak healthy\nNothing failed on oak",
+        "1 run needs attention",
+        "To repeat a run: casebook run PLAN --resume BATCH --again RUN",
+        "By notebook",
+    )
 
 
 def repeated(folder, said):
@@ -558,18 +594,21 @@ def pages_of(folder):
     return {f"{path.parent.name}/index.html" for path in folder.glob("*/index.html")}
 
 
-def test_a_night_counts_first_then_says_what_needs_attention_then_the_answers(long_night):
+def test_a_night_says_what_was_found_then_what_needs_attention_then_each_notebooks_answer(
+    long_night,
+):
     folder, text = long_night
     assert in_order(
         check(text, pages_of(folder)).text,
         "60 runs",
+        "boxes",
         "runs need attention",
         "44 answered",
         "Carried out on node-",
         "the files of each run are in its folder beside this page",
         "by SIGKILL",
         "9998-torn/run.json: no",
-        "Boxes",
+        "By notebook",
         "44 runs answered",
         "Plan (SHA-256)",
     )

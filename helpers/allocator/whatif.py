@@ -267,9 +267,9 @@ def choose(rows: Sequence[Replay]) -> tuple[str | None, str]:
         return best.settings, why
     saved = default.slow_calls - best.slow_calls if best.retries <= default.retries else 0
     if best.retries < default.retries or saved > max(10, default.events // 100):
-        costs = f"{default.retries} retries and {default.slow_calls} slow calls"
-        less = f"this setting has {best.retries} and {best.slow_calls}"
-        return best.settings, f"the default settings pass too, but with {costs}; {less}"
+        costs = f"retries: {default.retries}, slow calls: {default.slow_calls}"
+        less = f"with this setting: {best.retries} and {best.slow_calls}"
+        return best.settings, f"the default settings pass too ({costs}; {less})"
     return "", f"the default settings pass, and {NOTHING_SAVED}"
 
 

@@ -33,7 +33,18 @@ from .kernel_process import last_words
 from .leading_verdict import bundle_of
 from .notebook_file import NotebookError, open_notebook
 from .record import RecordUnreadable, boot_id, gone, is_batch, last_words_before, read_run
-from .section import BoxAnswer, Section, Sections, answers_of, titles, told_apart, troubles
+from .section import (
+    BoxAnswer,
+    Section,
+    Sections,
+    answers_of,
+    headline_of,
+    in_order_of_trouble,
+    others_of,
+    titles,
+    told_apart,
+    troubles,
+)
 
 PAGE_BYTES = 2_400_000
 RUN_PAGE_BYTES = 1_200_000
@@ -176,6 +187,7 @@ def _page(report: Report, up: str = "") -> str:
     if report.is_large:
         shown = [section for section in sections if section.kind != "answered"]
         folded = [section for section in sections if section.kind == "answered"]
+    urgent_first = in_order_of_trouble(answers)
     html = render(
         "page.html.j2",
         batch=", ".join(batch.resolve().name for batch in report.batches[:MOST_OPEN]),
@@ -186,6 +198,9 @@ def _page(report: Report, up: str = "") -> str:
         runs=len(sections),
         many=len(answers) > 1,
         answers=answers,
+        headline=headline_of(urgent_first),
+        others=others_of(answers),
+        urgent_first=urgent_first,
         search=re.search,
         spoken=" ".join(map(_spoken, answers)),
         notebooks=titles(sections),

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from helpers.ground.shapes import Verdict
+from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import cut
 from helpers.tell.resources import words
 from helpers.tell.values import duration
@@ -20,9 +20,19 @@ from .leading_verdict import leading
 from .shapes import Run
 
 MOST_TEXTS = 6
+MOST_OF_A_STEP = 160
 MOST_LETTERS = 40  # of an answer in a cell of the table of boxes
 STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
+FINDINGS = {
+    "problem": "lost",
+    "without an answer": "waiting",
+    "undecided": "waiting",
+    "asked something else": "answered",
+    "healthy": "answered",
+}
+"""What a batch may find out about a box, the most urgent first, and how the page marks it."""
+CONFIDENCES = ("confirmed", "likely", "weak", "")
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -173,9 +183,65 @@ class BoxAnswer:
     cells: list[Cell | None]
 
     @property
+    def finding(self) -> str:
+        """One of ``FINDINGS``: whether the box has a problem."""
+        if self.verdict is None:
+            return "without an answer"
+        if self.verdict.state == "healthy":
+            return "healthy"
+        if self.verdict.state == "aside":
+            return "asked something else"
+        return "undecided" if self.verdict.cause == "cannot-tell" else "problem"
+
+    @property
+    def kind(self) -> str:
+        """How its finding is marked."""
+        return FINDINGS[self.finding]
+
+    @property
+    def in_words(self) -> str:
+        """Its problem in a few words, else its finding."""
+        return self.verdict.name if self.verdict and self.finding == "problem" else self.finding
+
+    @property
     def sure(self) -> str:
-        """How sure the verdict is; empty where it answers another question or there is none."""
-        return self.verdict.confidence if self.verdict and not self.verdict.state else ""
+        """How sure a problem is; empty where none was found."""
+        return self.verdict.confidence if self.verdict and self.finding == "problem" else ""
+
+    @property
+    def first_step(self) -> NextStep | None:
+        """What to do first, its reason left to the verdict; nothing for a box without a problem."""
+        if self.verdict is None or self.kind == "answered":
+            return None
+        step = self.verdict.next_step
+        return replace(step, what=cut(re.split(r"(?<=[^.])\. ", step.what)[0], MOST_OF_A_STEP))
+
+
+def in_order_of_trouble(answers: Iterable[BoxAnswer]) -> list[BoxAnswer]:
+    """The boxes, those with a problem first and the surest of these; else as they were."""
+
+    def rank(answer: BoxAnswer) -> tuple[int, int]:
+        return list(FINDINGS).index(answer.finding), CONFIDENCES.index(answer.sure)
+
+    return sorted(answers, key=rank)
+
+
+def headline_of(answers: list[BoxAnswer]) -> str:
+    """On how many boxes something is wrong, and what."""
+    causes = Counter(answer.in_words for answer in answers if answer.finding == "problem")
+    troubled = causes.total()
+    if not troubled:
+        return f"No problem was found on {len(answers)} boxes"
+    counted = [f"{name} ({count})" if count > 1 else name for name, count in causes.most_common()]
+    has = "has" if troubled == 1 else "have"
+    return f"{troubled} of {len(answers)} boxes {has} a problem: {', '.join(counted)}"
+
+
+def others_of(answers: list[BoxAnswer]) -> str:
+    """What was found on the boxes without a problem, counted."""
+    found = Counter(answer.finding for answer in answers)
+    others = [finding for finding in FINDINGS if finding != "problem" and found[finding]]
+    return ", ".join(f"{found[finding]} {finding}" for finding in others)
 
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:

@@ -253,12 +253,15 @@ class Verdict(Shape):
         return cut(title, LONGEST_TITLE) or causes()[self.cause]["says"]
 
     @property
+    def name(self) -> str:
+        """The answer in a few words: the cause's name, of one outside the list its title."""
+        return cut(self.headline, LONGEST_NAME) if self.label == "other" else in_words(self.label)
+
+    @property
     def short(self) -> str:
-        """The answer in a cell of a table: the cause's name, of one outside the list its title,
-        and how sure that is.
-        """
+        """Its name and how sure that is, as in a cell of a table."""
         if self.label == "other":
-            return f"{cut(self.headline, LONGEST_NAME)} ({self.confidence})"
+            return f"{self.name} ({self.confidence})"
         return in_words(f"{self.label} ({self.confidence})")
 
 

@@ -143,7 +143,7 @@ def find_card(
         total_bytes = parse_size(capacity) if capacity else base.total_bytes
         held_bytes = parse_size(held) if held else base.held_bytes
     except ValueError as error:
-        raise CardError(f"--capacity {capacity!r}, --held {held!r}: {error}") from error
+        raise CardError(f"--capacity or --held: {error}") from error
     if held_bytes >= total_bytes:
         all_of_it = f"others hold {show_bytes(held_bytes)} of {show_bytes(total_bytes)}"
         raise CardError(f"{all_of_it}: nothing is left; expected less --held")

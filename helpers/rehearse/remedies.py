@@ -195,5 +195,5 @@ def _in_words(rehearsal: Rehearsal) -> str:
         return f"{outcome}: {rehearsal.error}"
     words = f"{outcome} with {show_bytes(rehearsal.peak_reserved_bytes)}"
     if rehearsal.retries:
-        words += f", {rehearsal.retries} retries"
+        words += f", retries: {rehearsal.retries}"
     return words

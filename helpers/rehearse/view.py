@@ -40,7 +40,7 @@ def _headline(rehearsal: Rehearsal) -> str:
     reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
     return (
         f"{rehearsal.label}: {_outcome(rehearsal)}; peak allocated {allocated}, "
-        f"reserved {reserved}, {retries} retries, out of memory {_times(rehearsal.ooms)}, "
+        f"reserved {reserved}, retries: {retries}, out of memory {_times(rehearsal.ooms)}, "
         f"{rehearsal.seconds:.1f} s"
     )
 
