@@ -158,3 +158,6 @@ def test_a_link_in_the_labs_folder_leads_to_a_copy_with_the_parameters_filled_in
     assert not any(cell.get("outputs") for cell in cells)
     path.write_text("mine")
     assert link.link() == path.name and path.read_text() == "mine"
+    alike = [{"box": f"/{night}/box.tar.gz"} for night in ("monday", "tuesday")]
+    names = {next_notebook.NextNotebook("01_hardware_probe", given).link() for given in alike}
+    assert len(names) == 2, "two bundles of one name in two folders"

@@ -1,13 +1,17 @@
 """The plan of trials: what fits, in which order, and what becomes of trials that go wrong."""
 
+from dataclasses import replace
+
 import pytest
 from trial_records import record
 
-from helpers.settings.presets import NONE
+from helpers.settings.presets import NONE, Preset
 from helpers.trials import fixplan
+from helpers.trials import trial as trials_of_a_box
 from helpers.trials.fixplan import Arm, BudgetError, Pair, plan, run
-from helpers.trials.record import TrialError, TrialRefused
+from helpers.trials.record import Limits, TrialError, TrialRefused
 from helpers.trials.targets import Target
+from helpers.trials.trial import given_to
 from helpers.trials.workload import workload
 
 BASE = Arm("base", workload("churn"), seconds=4)
@@ -110,3 +114,40 @@ def test_a_trial_that_is_stuck_or_leaves_the_box_unclean_ends_the_plan_and_sets_
     found = ran(lambda arm, repeat, seed: ending if repeat == 1 else {}, target=gpu)
     assert len(found.records) == 3
     assert "nothing more is tried on GPU 0000:03:00.0, which is set aside" in found.troubles[0]
+
+
+def test_a_finished_trial_is_taken_for_the_planned_one_only_where_all_that_it_was_given_is_the_same(
+    tmp_path, monkeypatch
+):
+    versions = {"python": "9.1.0+cpu", "other": "9.2.0+cpu"}
+    for name, version in versions.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "version.py").write_text(f"__version__ = '{version}'\n")
+    installed = {"python": "python"}
+    monkeypatch.setattr(
+        trials_of_a_box,
+        "torch_files",
+        lambda python: (str(tmp_path / installed[python] / "__init__.py"), "cp311"),
+    )
+    same = {"python": "python", "seed": 4, "limits": Limits()}
+    churn = workload("churn")
+    first = given_to(churn, NONE, **same)
+    assert given_to(churn, NONE, **same) == first
+    conf = Preset("conf", {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:32"}, {})
+    card = Target(pci="0000:05:00.0", device="cuda")
+    others = [
+        given_to(workload("churn", prime=8), NONE, **same),
+        given_to(churn, conf, **same),
+        given_to(churn, NONE, **same, target=card),
+        given_to(churn, NONE, **same, target=replace(card, pci="0000:06:00.0")),
+        given_to(churn, NONE, **same, repeat=1),
+        given_to(churn, NONE, **{**same, "seed": 5}),
+        given_to(churn, NONE, **{**same, "limits": Limits(seconds=7)}),
+    ]
+    installed["python"] = "other"
+    others.append(given_to(churn, NONE, **same))
+    installed["python"] = "python"
+    (tmp_path / "program.py").write_text("print()")
+    monkeypatch.setattr(trials_of_a_box, "PROGRAMS", tmp_path)
+    others.append(given_to(churn, NONE, **same))
+    assert len({first, *others}) == 1 + len(others)

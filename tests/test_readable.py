@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 81_160,
-    "batch": 32_750,
+    "batch": 32_840,
     "commands": 14_490,
     "face": 7_000,
     "fix": 17_320,
@@ -24,9 +24,9 @@ MOST_TOKENS = {
     "settings": 11_860,
     "share": 11_560,
     "tell": 35_660,
-    "trials": 32_820,
+    "trials": 32_920,
     "vpoc": 16_740,
-    "TOTAL": 425_950,
+    "TOTAL": 426_190,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -27,7 +27,9 @@ sys.path.append(tests)
 from trials_stand_in import said, tried
 said(log, "bound")
 --
-said(log, "shown")
+said(log, "called")
+--
+log[:0]
 --
 ran = tried(log)
 --
@@ -35,7 +37,7 @@ ran.before, len(ran.records)"""
 
 
 def notebook(resumes=True, cells=CELLS):
-    """A notebook that is killed in its fourth cell, in the third trial, where that is the first life of its log."""
+    """A notebook that is killed in its fifth cell, in the third trial, where that is the first life of its log."""
     about = {"safety": "looks", "verdict": False, "resumes": resumes}
     made = new_notebook(metadata={"casebook": about})
     made.cells = [new_code_cell(source) for source in cells.split("\n--\n")]
@@ -75,16 +77,16 @@ def test_a_kernel_killed_in_the_third_trial_goes_on_with_it_and_makes_no_finishe
 ):
     path, batch, log = killed_night(tmp_path)
     first = lines(log)
-    assert first[:2] == ["bound", "shown"] and len(first) == 5
+    assert first[:2] == ["bound", "called"] and len(first) == 5
     run = go(path, run_one, resume=batch).runs[0]
     assert (run.state, run.attempt) == ("answered", 2)
     assert run.notes == ["went on where attempt 1 stopped; outputs of cells kept: 1"]
     again = lines(log)[5:]
-    assert again[0] == "bound" and "shown" not in again, "a cell that only shows is not repeated"
+    assert again[:2] == ["bound", "called"], "what a call did outside of the notebook is done again"
     trials = [line for line in lines(log) if line.startswith("trial")]
-    assert len(trials) == 7 and again[1] == first[4], "it goes on with the trial that was cut off"
+    assert len(trials) == 7 and again[2] == first[4], "it goes on with the trial that was cut off"
     assert len({*trials}) == 6
-    assert values(batch / run.run_id) == ["'bound'", "'shown'", "(2, 6)"]
+    assert values(batch / run.run_id) == ["'bound'", "'called'", "''", "(2, 6)"]
     assert go(path, run_one, resume=batch).runs[0] == run
 
 
@@ -94,7 +96,7 @@ def test_a_notebook_that_does_not_say_so_is_not_repeated_and_by_hand_begins_anew
     run_id = read_batch(batch).runs[0].run_id
     run = go(path, run_one, resume=batch, again=[run_id]).runs[0]
     assert (run.state, run.notes) == ("answered", [])
-    assert lines(log)[5:7] == ["bound", "shown"] and len(lines(log)) == 5 + 2 + 6
+    assert lines(log)[5:7] == ["bound", "called"] and len(lines(log)) == 5 + 2 + 6
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,9 @@ def test_only_a_kernel_that_somebody_killed_is_started_again_by_itself_and_once(
     assert attempt_on_resume(run, ooms) == 0
 
 
-def earlier(folder, cells=CELLS, statuses="completed completed completed failed pending", **about):
+def earlier(
+    folder, cells=CELLS, statuses="completed completed completed completed failed pending", **about
+):
     """A run at its second attempt, with what its first one left."""
     run = planned(folder, attempt=2)
     past = folder / run.run_id / "earlier" / "1"
@@ -158,16 +162,16 @@ def test_after_a_reboot_an_update_or_an_answer_a_run_begins_anew(tmp_path, about
 @pytest.mark.parametrize(
     ("cells", "statuses", "kept"),
     [
-        (CELLS, "completed completed completed failed pending", {2}),
-        (CELLS, "completed completed completed completed running", {2}),
-        (CELLS, "completed completed running pending pending", set()),
+        (CELLS, "completed completed completed completed failed pending", {3}),
+        (CELLS, "completed completed completed completed completed running", {3}),
+        (CELLS, "completed completed completed running pending pending", set()),
         (
             CELLS.replace('"bound"', '"other"'),
-            "completed completed completed failed pending",
+            "completed completed completed completed failed pending",
             set(),
         ),
-        (CELLS.replace('log: str = ""', 'log: str = "x"'), "completed " * 4 + "failed", set()),
-        (CELLS.replace('said(log, "shown")', "%time 1"), "completed " * 4 + "failed", set()),
+        (CELLS.replace('log: str = ""', 'log: str = "x"'), "completed " * 5 + "failed", set()),
+        (CELLS.replace("log[:0]", "%time 1"), "completed " * 5 + "failed", set()),
     ],
 )
 def test_a_cell_keeps_its_outputs_where_all_before_it_is_the_same_and_finished(
@@ -175,6 +179,40 @@ def test_a_cell_keeps_its_outputs_where_all_before_it_is_the_same_and_finished(
 ):
     _, past = earlier(tmp_path, cells, statuses)
     assert {*resumption.finished_outputs(past, notebook())} == kept
+
+
+@pytest.mark.parametrize(
+    ("source", "is_kept"),
+    [
+        ("table", True),
+        ("table.rows[0], -table.total", True),
+        ("[row.name for row in table.rows if row.total > 3]", True),
+        ("items.append(4)", False),
+        ("[items.append(row) for row in table.rows]", False),
+        ("(total := 5)", False),
+        ("await thing", False),
+        ("f'{open(1)}'", False),
+        ("import os", False),
+        ("!rm x", False),
+    ],
+)
+def test_a_cell_is_kept_only_where_its_outputs_are_all_that_it_left(tmp_path, source, is_kept):
+    cells = f"first: int = 0\n--\n{source}\n--\nlast"
+    _, past = earlier(tmp_path, cells, "completed completed failed")
+    book = notebook(cells=cells)
+    assert {*resumption.finished_outputs(past, book)} == ({1} if is_kept else set())
+    left = nbformat.read(past / "notebook.ipynb", 4)
+    left.cells[1].outputs = []
+    nbformat.write(left, past / "notebook.ipynb")
+    assert not resumption.finished_outputs(past, book), "nothing can be read back"
+
+
+def test_a_run_that_a_person_wants_again_begins_at_its_start(tmp_path, counted):
+    path, batch, log = killed_night(tmp_path)
+    run_id = read_batch(batch).runs[0].run_id
+    run = go(path, run_one, resume=batch, again=[run_id]).runs[0]
+    assert (run.state, run.attempt, run.notes) == ("answered", 2, [])
+    assert lines(log)[5:7] == ["bound", "called"] and len(lines(log)) == 5 + 2 + 6
 
 
 def test_a_run_is_given_the_bundle_of_its_earlier_attempt_and_no_other_path(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from dataclasses import asdict
 from pathlib import Path
 
 from trial_records import record
@@ -11,6 +10,7 @@ from helpers.ground.workbook_process import TRIALS_HERE
 from helpers.trials import fixplan
 from helpers.trials.fixplan import Arm, Pair, plan
 from helpers.trials.record import read_trials
+from helpers.trials.trial import given_to
 from helpers.trials.workload import workload
 
 
@@ -26,12 +26,12 @@ def tried(log, repeats=3):
     out = Path(os.environ[TRIALS_HERE])
     out.mkdir(exist_ok=True)
 
-    def stand_in(wanted, preset, *, python, seed, limits, repeat, **given):
+    def stand_in(wanted, preset, *, out, repeat, **given):
         said(log, f"trial {wanted.words}, repeat {repeat}")
         if Path(log).read_text().count("trial") == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-        about = {"python": python, "seed": seed, "limits": asdict(limits)}
-        made = record(wanted.words, repeat, **about)
+        digest = given_to(wanted, preset, repeat=repeat, **given)
+        made = record(wanted.words, repeat, given=digest)
         (out / f"{wanted.words}-{repeat}.json").write_text(made.model_dump_json())
         return made
 

@@ -52,7 +52,8 @@ LAST_RUNNER_S = 20.0  # a runner whose batch has ended stops its kernel, saves, 
 class Journal:
     """The runs of a batch in the order of its plan.
 
-    ``held`` says of each record that is not on the disk why.
+    ``held`` says of each record that is not on the disk why. ``anew`` names the runs that a person
+    wants again, from their start.
     """
 
     def __init__(self, folder: Path, checked: CheckedPlan, lock: int):
@@ -62,6 +63,7 @@ class Journal:
         self.runs = [_planned(step, folder.name, checked.sha256) for step in checked.steps]
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
+        self.anew: frozenset[str] = frozenset()
 
     @classmethod
     def begin(cls, out_root: Path, checked: CheckedPlan) -> Journal:
@@ -182,6 +184,7 @@ class Journal:
         if unknown:
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
+        self.anew = frozenset(repeat)
         ooms = kernel_process.oom_kills()
         for step, run in zip(self.checked.steps, list(self.runs), strict=True):
             attempt = attempt_on_resume(run, ooms, step.resumes)

@@ -1,9 +1,10 @@
 """Does a resumed batch repeat a run, and at which cell does it go on?
 
 A notebook that says ``casebook: {"resumes": true}`` goes on at its first cell that did not finish. Of
-the finished cells those that only show something are not executed again: they keep their outputs.
-Those that bind a name are, on the same box, which is a bundle in the batch's folder, and with the
-trials that finished, which are records in the run's folder. All of it is JSON that is checked as it
+the finished cells those that only look at names are not executed again: they keep their outputs.
+Those that bind a name or call something are: nobody knows what a call left in the kernel or outside of
+it. They are given the same box, which is a bundle in the batch's folder, and the trials that
+finished, which are records in the run's folder. All of it is JSON that is checked as it
 is read; no object of a kernel is stored.
 """
 
@@ -27,6 +28,8 @@ FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 """Signals that somebody else sent to a kernel; others are a fault of its own."""
 NOTEBOOK = "notebook.ipynb"
 TRIALS = "trials"
+ACTS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
+"""What in an expression may leave more than a value."""
 
 
 def attempt_on_resume(run: Run, ooms: int | None, resumes: bool = False) -> int:
@@ -89,15 +92,17 @@ def finished_outputs(past: Path, notebook: Any) -> dict[int, list[Any]]:
         status = past_cell.metadata.get("papermill", {}).get("status")
         if cell.source != past_cell.source or status != "completed":
             break
-        if _only_shows(cell.source):
+        if past_cell.outputs and _only_looks(cell.source):
             outputs[at] = past_cell.outputs
     return outputs
 
 
-def _only_shows(source: str) -> bool:
-    """Whether a cell binds no name: it consists of expressions."""
+def _only_looks(source: str) -> bool:
+    """Whether a cell binds no name and calls nothing, so that its outputs are all that it left."""
     with suppress(SyntaxError):  # a magic
-        return all(isinstance(node, ast.Expr) for node in ast.parse(source).body)
+        tree = ast.parse(source)
+        acts = any(isinstance(node, ACTS) for node in ast.walk(tree))
+        return not acts and all(isinstance(node, ast.Expr) for node in tree.body)
     return False
 
 

@@ -227,7 +227,8 @@ class _Supervisor:
         }
         for name, value in step.parameters.items():
             parameters[name] = replaced(value, "{batch}", batch)
-        past = earlier_attempt(folder, run) if step.resumes else None
+        goes_on = step.resumes and run.run_id not in self.journal.anew
+        past = earlier_attempt(folder, run) if goes_on else None
         if past and _wants_live(step):
             parameters["box"] = earlier_box(past, self.journal.folder) or parameters["box"]
         return {

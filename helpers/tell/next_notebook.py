@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from html import escape
@@ -63,7 +64,9 @@ class NextNotebook:
             return f"{self.name}.ipynb"
         about = "-".join(Path(str(value)).stem for value in self.parameters.values() if value)
         words = re.sub(r"[^\w.]+", "-", about).strip("-")[:60]
-        path = LAB / f"{self.name}-{words}.ipynb"
+        # Two bundles may have one name in two folders.
+        digest = hashlib.sha256(json.dumps(self.parameters).encode()).hexdigest()
+        path = LAB / f"{self.name}-{words}-{digest[:8]}.ipynb"
         if not path.exists():
             write_atomic(path, json.dumps(self._filled(), indent=1) + "\n")
         return path.name

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from helpers.settings.presets import NONE, Preset
 from helpers.trials.effect import FEWEST_PAIRS
 from helpers.trials.record import Limits, TrialError, TrialRecord, TrialRefused
 from helpers.trials.targets import CPU, Target
-from helpers.trials.trial import trial
+from helpers.trials.trial import given_to, trial
 from helpers.trials.workload import Workload
 
 DEFAULT_REPEATS = 5
@@ -181,30 +182,20 @@ def run(
     refused: dict[str, str] = {}
     troubles: list[str] = []
     before = 0
-    # A finished trial is the planned one where it was given the same.
-    settings = {"python": python, "limits": asdict(limits)}
-    usable = [record for record in finished if settings == record.model_dump(include={*settings})]
-    usable = [record for record in usable if (record.device == "cpu") == (target.pci == "cpu")]
+    by_given = {record.given: record for record in finished}
     for planned in wanted.trials:
         arm = planned.arm
         repeat = planned.repeat
         seed = wanted.seed * 1000 + repeat
         if arm.name in refused:
             continue
-        earlier = _of_trial(usable, planned, seed)
+        given: dict[str, Any] = {"python": python, "seed": seed, "limits": limits}
+        given |= {"repeat": repeat, "target": target}
+        earlier = finished and by_given.get(given_to(arm.workload, arm.preset, **given))
         if earlier:
             before += 1
         try:
-            record = earlier or trial(
-                arm.workload,
-                arm.preset,
-                python=python,
-                seed=seed,
-                limits=limits,
-                out=out,
-                repeat=repeat,
-                target=target,
-            )
+            record = earlier or trial(arm.workload, arm.preset, out=out, **given)
         except TrialRefused as error:
             refused[arm.name] = str(error)
             on_trial(planned, None)
@@ -224,17 +215,3 @@ def run(
             troubles.append(f"{stopped}: {why}; nothing more is tried on {where}")
             break
     return Ran(records, refused, tuple(troubles), before)
-
-
-def _of_trial(records: Iterable[TrialRecord], planned: Planned, seed: int) -> TrialRecord | None:
-    """The record of a planned trial among these, or None."""
-    arm = planned.arm
-    wanted = {
-        "workload": arm.workload.words,
-        "preset": arm.preset.name,
-        "settings": dict(arm.preset.environ),
-        "seed": seed,
-        "repeat": planned.repeat,
-    }
-    matches = (record for record in records if record.model_dump(include={*wanted}) == wanted)
-    return next(matches, None)

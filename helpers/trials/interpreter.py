@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from functools import lru_cache
+from pathlib import Path
 
+from helpers.look import files
 from helpers.look.framework import recorded_python
 
 ASK_TORCH = """import importlib.util, sys
@@ -36,3 +39,11 @@ def torch_files(python: str) -> tuple[str, str]:
         return "", ""
     origin, _, tag = done.stdout.rpartition("torch:")[2].strip().rpartition("\n")
     return origin.strip(), tag
+
+
+def stated_by_torch(origin: str) -> dict[str, str]:
+    """What the torch at this place says of itself in its version.py, such as ``__version__`` and
+    ``cuda``; empty where it says nothing.
+    """
+    text = files.text("", str(Path(origin).with_name("version.py"))) if origin else ""
+    return dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']+)'", text, re.MULTILINE))

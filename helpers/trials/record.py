@@ -77,10 +77,12 @@ class TrialRecord(Trial):
     over all of its processes. ``step_s`` has one entry a step, for a built-in workload without
     the time that other programs had the core. ``clean``: why the box is not clean after it, or
     empty; ``left_behind``: processes that lived on, and what was done about them. ``not_kept``:
-    why its record could not be written, or empty.
+    why its record could not be written, or empty. ``given``: the digest of all that it was given
+    (trial.given_to).
     """
 
     key: str
+    given: str = ""
     seed: int
     repeat: int = 0
     python: str = ""

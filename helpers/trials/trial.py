@@ -9,6 +9,8 @@ that only the preset's act.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +24,7 @@ from helpers.look.files import write_atomic
 from helpers.settings.presets import Preset
 from helpers.settings.table import VARIABLES
 from helpers.trials.ending import ending_of, evidence_of
+from helpers.trials.interpreter import stated_by_torch, torch_files
 from helpers.trials.leftovers import driver_used_bytes, why_not_clean
 from helpers.trials.listener import Listener
 from helpers.trials.record import (
@@ -39,6 +42,7 @@ DROPPED = {row.name for row in VARIABLES.values() if row.by not in ("loader", "N
 }
 """Settings of the person's own shell that a trial does not get."""
 STACK_CHARACTERS = 60_000
+PROGRAMS = Path(__file__).with_name("under_torch")
 
 
 def trial(
@@ -71,6 +75,29 @@ def trial(
         why = "the trial was measured and is not kept; make room and run again"
         return record.model_copy(update={"not_kept": f"{path}: {error.strerror}; {why}"})
     return record
+
+
+def given_to(
+    workload: Workload,
+    preset: Preset,
+    *,
+    python: str,
+    seed: int,
+    limits: Limits,
+    repeat: int = 0,
+    target: Target = CPU,
+) -> str:
+    """The digest of all that a trial is given: its command line with every parameter, the seed and
+    the card; the settings of the preset, the limits, the release of torch, and the text of the
+    workbook's own programs. Two trials of one digest are the same trial.
+    """
+    origin, _ = torch_files(python)
+    programs = [path.read_text(encoding="utf-8") for path in sorted(PROGRAMS.glob("*.py"))]
+    given = [
+        *(argv(workload, python, seed, target), preset.name, dict(preset.environ)),
+        *(asdict(limits), repeat, stated_by_torch(origin), programs),
+    ]
+    return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -179,6 +206,15 @@ class _Trial:
             loss=listener.loss,
             message=ending.message,
             evidence=list(evidence_of(listener, ending, killed)),
+            given=given_to(
+                self.workload,
+                self.preset,
+                python=self.python,
+                seed=self.seed,
+                limits=self.limits,
+                repeat=self.repeat,
+                target=self.target,
+            ),
             seed=self.seed,
             repeat=self.repeat,
             python=self.python,

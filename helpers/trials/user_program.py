@@ -12,8 +12,7 @@ from pathlib import Path
 from helpers.allocator.recorded_processes import redacted
 from helpers.ground.places import PROGRAM
 from helpers.ground.shell import line
-from helpers.look import files
-from helpers.trials.interpreter import torch_files, torch_interpreter
+from helpers.trials.interpreter import stated_by_torch, torch_files, torch_interpreter
 
 PYTHON = re.compile(r"python[0-9.]*")
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
@@ -92,8 +91,7 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
 
 def _why_no_gpu(origin: str) -> str:
     """The torch at this place and why it uses no GPU; empty where it does, or nobody knows."""
-    text = files.text("", str(Path(origin).with_name("version.py"))) if origin else ""
-    stated = dict(re.findall(r"^(\w+)\b[^=\n]*= '([^']+)'", text, re.MULTILINE))
+    stated = stated_by_torch(origin)
     version = stated.get("__version__", "")
     if not version:
         return ""
