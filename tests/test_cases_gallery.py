@@ -41,7 +41,7 @@ def test_every_case_study_is_told_and_two_cases_of_our_own():
 def test_its_conclusion_stands_before_what_speaks_against_it_and_nothing_complained(path):
     lines = "\n".join(cell.source for cell in cells(path, "markdown")).splitlines()
     heads = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    assert heads.index("Conclusion") < heads.index("Against")
+    assert heads.index("Conclusion") < heads.index("What speaks against it")
     outputs = [out for cell in cells(path, "code") for out in cell.outputs]
     assert [out for out in outputs if out.get("name") == "stderr"] == []
 
@@ -50,7 +50,7 @@ def test_its_conclusion_stands_before_what_speaks_against_it_and_nothing_complai
 def test_what_its_cells_show_is_said(path):
     whole = nbformat.read(path, 4).cells
     heads = [cell.source.split("\n")[0] for cell in whole]
-    for at in range(heads.index("## Evidence"), heads.index("## Against")):
+    for at in range(heads.index("## Evidence"), heads.index("## What speaks against it")):
         if whole[at].cell_type == "code" and "wrong_statements(" not in whole[at].source:
             assert whole[at + 1].source.startswith("This shows "), whole[at].source
 

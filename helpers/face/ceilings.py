@@ -62,12 +62,22 @@ class Ceilings(Result):
     def _room(self) -> limits.Room | None:
         return limits.room(self.box.facts, self.stack) if self.stack.kind == "apu" else None
 
-    def reserves(self, gib: Sequence[float] = (8,)) -> Shown:
-        """The limit that each reserve for the system, in GiB, leaves, and the largest model for it."""
+    def reserves(self, gib: Sequence[float] = (8,)) -> Shown | None:
+        """The limit that each reserve for the system, in GiB, leaves, and the largest model for it.
+
+        None where TTM limits no GPU of the box.
+        """
+        if not ttm.applies(self.stack):
+            return None
         return ttm.reserves_table(self._room, gib)
 
     def panel(self) -> None:
-        """Show a slider of RAM to keep for the system, or what its first position leaves."""
+        """Show a slider of RAM to keep for the system, or what its first position leaves.
+
+        Shows nothing where TTM limits no GPU of the box.
+        """
+        if not ttm.applies(self.stack):
+            return
         from helpers.tell.panels.questions import ceilings as panel
 
         panel.show(self.stack, self._room)
@@ -88,6 +98,11 @@ class TtmPlan(Result):
     @property
     def view(self) -> Shown:
         return ttm.decision_table(self.stack, self.answer)
+
+    @property
+    def applies(self) -> bool:
+        """Whether TTM can limit the GPU of this box: one of AMD that shares the RAM, or may share it."""
+        return ttm.applies(self.stack)
 
     @property
     def commands(self) -> str:

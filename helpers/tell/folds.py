@@ -14,7 +14,7 @@ from .page_cells import UNFINISHED, CodeCell, ProseCell
 from .page_output import PageOutput
 from .prose import one_line
 
-SAID_ABOVE = ("Machine", "Verdict", "Next step", "What speaks against it", "Against")
+SAID_ABOVE = ("Machine", "Verdict", "Next step", "What speaks against it")
 """Parts of a notebook, by heading, that the head of a page says for all its notebooks."""
 PARTS = {"Provenance": "Checked and fine, and where the facts come from", "Evidence": ""}
 """Headings that stand on a page in other words."""

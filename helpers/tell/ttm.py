@@ -32,6 +32,13 @@ KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
 FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
 """Layers that pass TTM's limit on, unless something else was set for them."""
 BYTES_A_PARAMETER = 2
+WITHOUT_TTM = ("card", "other vendor", "none")
+"""Kinds of stack whose GPU TTM does not limit."""
+
+
+def applies(stack: Stack) -> bool:
+    """Whether TTM can limit the first GPU of a box; also where that is not known."""
+    return stack.kind not in WITHOUT_TTM
 
 
 def as_text(answer: Ttm) -> str:
@@ -71,7 +78,7 @@ def as_text(answer: Ttm) -> str:
 
 def decision_table(stack: Stack, answer: Ttm) -> Shown:
     """Which layer binds and what would move it, the plan with its size in every unit, and what
-    it would meet on this box.
+    it would meet on this box. A sentence where TTM does not limit the GPU.
     """
     decision = stack.decision
     names = words("layers")
@@ -83,12 +90,15 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     rows: list[list[object]] = [["binds", binds, decision.says], [step, decision.step, ""]]
     rows += [["not read", name, ""] for name in decision.missing]
     rows += _planned(answer)
+    if not applies(stack):
+        rows = []
     head = ["about", "in short", "why"]
     says = f"{answer.plan.action}: {answer.plan.why}"
     return Shown(
         "What binds, and the plan",
         head,
         rows,
+        none=f"{decision.says} {decision.step}.",
         widest=None,
         result=says,
         label="Plan",
