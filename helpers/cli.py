@@ -38,7 +38,7 @@ MOST_COMPLAINT = 1000
 """Columns of an error's line, whatever a file has for names."""
 OF_BATCHES = ("run", "report")
 """Verbs that write into a batch, which holds the kernel's log."""
-CAPTURE = "write an evidence bundle of this box (its own help: capture --help)"
+CAPTURE = "write an evidence bundle of this box"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -202,7 +202,9 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
     form = argparse.RawDescriptionHelpFormatter
     parser = _OneLine(prog=PROGRAM, formatter_class=form)
     options: dict[str, Any] = {"dest": "verb", "metavar": "VERB", "required": True}
-    of_verbs = parser.add_subparsers(**options, parser_class=_OneLine, help="one of those above")
+    of_verbs = parser.add_subparsers(
+        **options, parser_class=_OneLine, help="one of the commands above"
+    )
     lines = ["Find out why a GPU is out of memory, with evidence.", ""]
     verbs: dict[str, Run] = {"capture": lambda arguments: 2}  # it has its own parser
     of_verbs.add_parser("capture")
@@ -222,5 +224,7 @@ def parsers(asked: str = "") -> tuple[argparse.ArgumentParser, dict[str, Run]]:
             if asked in verbs:  # the help names them all; one verb needs only its own
                 return parser, verbs
         lines.append("")
-    parser.description = "\n".join([*lines, f"More of one, with an example: {PROGRAM} VERB --help"])
+    parser.description = "\n".join(
+        [*lines, f"Details and an example of each: {PROGRAM} VERB --help"]
+    )
     return parser, verbs

@@ -18,11 +18,13 @@ from typing import Any
 from . import SetupError, WrongUse, offline, torch_build, venv
 from .call import Call
 from .ready import ready
+from .stamp import read as read_stamp
 
 COPIES = "outputs/lab"
 PRESS = "Run > Run All Cells"
 TO_START = f"**To start: {PRESS}.** This copy is yours to change, and looks at this machine."
 CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
+SAY_LAST = "CASEBOOK_SAY_LAST"
 LAB_PORTS = range(8888, 8988)
 QUIET_LAB = (
     "--LabApp.extension_manager=readonly",
@@ -300,8 +302,11 @@ def main(root: str, arguments: Sequence[str]) -> int:
             rest[0] = os.path.abspath(rest[0])
         os.chdir(here)
         needs = needed(here, verb, asked, rest)
+        is_first_use = bool(needs) and read_stamp(here / ".venv") is None
         stamp = ready(here, needs, asked, environ, again=verb == "setup") if needs else None
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if is_first_use:  # what a batch says last: what set-up said is far above by then
+            environ[SAY_LAST] = venv.how_to_call(here, environ)
         return VERBS[verb].run(Call(here, rest, environ, stamp))
     except SetupError as error:
         print(error, file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,20 @@ from typing import Any
 from helpers.commands.use import WrongUse, print_json, say, show
 from helpers.ground.child import CHECKOUT, OUTPUTS
 
+SAY_LAST = "CASEBOOK_SAY_LAST"
+"""The variable in which the first `make diagnose` hands over how `casebook` is called."""
+
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run a plan: every notebook of it, one record each, and one page at the end.
+    """Run a plan of notebooks and write the page of the batch.
 
     plan: a plan file, such as notebooks/plans/quick.yaml
     --box BOX: run the plan's live runs on this bundle or recorded box instead
-    --out FOLDER: where batches go (default: outputs)
-    --dry-run: print the runs in order, the danger and estimated time of each, limits and gates; run nothing
-    --resume [BATCH]: go on with a batch of this plan that was stopped (default: the newest)
-    --again RUN ...: with --resume: repeat this run whatever it did; may be given more than once
-    --scheduler ADDRESS: carry the runs out on the workers of a Dask scheduler (tls://host:8786; see env/FLEET.md)
+    --out FOLDER: the folder of the batches (default: outputs)
+    --dry-run: print the runs in order, with the danger and estimated time of each, and run nothing
+    --resume [BATCH]: continue an interrupted batch of this plan (default: the newest)
+    --again RUN ...: with --resume: repeat this run, whatever its state; can be repeated
+    --scheduler ADDRESS: run on the workers of a Dask scheduler (tls://host:8786; see env/FLEET.md)
     Example: run notebooks/plans/quick.yaml --dry-run
     """
     from helpers.batch.box_state import measure
@@ -73,7 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
         words = ["casebook", "run", arguments.plan, "--resume", str(result.folder)]
         words += ["--box", arguments.box] if arguments.box else []
         lines.append(f"Runs left: {left}. Go on: {line(words)}")
-    say(arguments, state, status_text(view), *lines, f"Open: {page}")
+    lines.append(f"Open: {page}")
+    if os.environ.get(SAY_LAST):
+        lines.append(os.environ[SAY_LAST])
+    say(arguments, state, status_text(view), *lines)
     return result.exit_code
 
 
@@ -135,7 +142,7 @@ def named_batch(name: str) -> Path:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """The state of every run of a batch, read from its records alone; exit 1 where none can be read.
+    """Show the state of every run of a batch; exit code 1 if no record can be read.
 
     [batch]: a batch folder (default: the newest below outputs)
     Example: status
@@ -149,9 +156,9 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Write the page of a batch, partial batches included, or one page of several batches.
+    """Write the page of a batch, also of an unfinished one, or one page of several batches.
 
-    [folders ...]: batch folders, or folders that hold some (default: the newest batch below outputs)
+    [folders ...]: batch folders, or folders that contain some (default: the newest batch below outputs)
     Example: report outputs/20260301T210000Z-overnight
     """
     from helpers.batch.report import write_index
@@ -165,11 +172,11 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def compare(arguments: argparse.Namespace) -> int:
-    """What moved between two evidence bundles, or two traces of allocations, and what did not.
+    """Compare two bundles, or two traces: what changed and what did not.
 
     before: a bundle, or a trace
     after: another of the same kind
-    --allow SHARE: of two traces: exit 1 where the peak of live memory rises by more, such as 0.01
+    --allow SHARE: of two traces: exit code 1 if the peak of live memory rises by more than this, such as 0.01
     Example: compare before.pickle after.pickle --allow 0.01
     """
     from helpers.tell import compare

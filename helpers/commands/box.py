@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def boxes(arguments: argparse.Namespace) -> int:
-    """The recorded boxes, each with its story.
+    """List the recorded boxes, each with its story.
 
     Example: boxes
     """
@@ -34,12 +34,12 @@ def boxes(arguments: argparse.Namespace) -> int:
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
-    """The cause of a failure with its evidence, from a box, an error message, or both.
+    """Find the cause of a failure, from this box, a bundle, an error message or a memory snapshot.
 
-    [box]: live (default), a bundle, a name from env/boxes, or a snapshot
+    [box]: live (this machine, the default), a bundle, a recorded box or a memory snapshot
     --message FILE = None: an error text or a log; - reads standard input
-    --case FILE: a posted case as JSON, in place of a box
-    --wide: all the evidence, and the tables that it stands on
+    --case FILE: diagnose a posted case, as JSON, instead of a box
+    --wide: show all the evidence, and its tables
     Example: diagnose rx7900xt-container --wide
     """
     from helpers.judge import diagnosis
@@ -166,12 +166,12 @@ def _is_trace(name: str) -> bool:
 
 
 def ttm(arguments: argparse.Namespace) -> int:
-    """Every ceiling between the RAM and torch, the one that binds, and a safe way to raise it.
+    """Show every limit between the RAM and torch, the lowest one, and how to raise it safely.
 
-    [box]: live (default), a bundle, or a name from env/boxes
+    [box]: live (this machine, the default), a bundle or a recorded box
     --reserve SIZE: RAM to keep for the system, such as 8GiB
     --target SIZE: the limit itself, such as 120GiB
-    --verify EARLIER: a bundle from before the change: did it take?
+    --verify EARLIER: check a change against this bundle from before it
     Example: ttm strix-halo-3-gttsize --target 120GiB
     """
     from dataclasses import asdict
@@ -194,12 +194,12 @@ def ttm(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Functional checks of torch on this box, each in a child process with limits.
+    """Check that torch works on this box; each check is a child process with limits.
 
-    --gpu PCI: only this GPU, and even if somebody holds it
+    --gpu PCI: check only this GPU, even if another process uses it
     --ladder: find the largest single allocation (loads the card)
     --to-the-limit: let the ladder go beyond half of the free memory
-    --torch-python PATH: the interpreter that owns torch
+    --torch-python PATH: the Python that has torch
     Example: check --gpu 0000:03:00.0 --ladder
     """
     from dataclasses import asdict
@@ -222,13 +222,13 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def gate(arguments: argparse.Namespace) -> int:
-    """Whether this box is clean for the next job: exit 0 when it is, 1 when not, with one line for each reason, 3 when no GPU is seen.
+    """Check whether this box is ready for the next job: exit code 0 if it is, 1 with a line for each reason, 3 if it shows no GPU.
 
-    --gpu PCI ...: only this GPU, and not the host's memory: other jobs may run beside; may be given again
-    --gpus N <int>: how many GPUs must be there; 0 for a node without any
-    --save FILE: keep this look for a later --since
-    --since FILE: a look kept earlier: what was held then is allowed, and the kernel log counts from there
-    --settle S <float> = 10: wait at most so many seconds for memory to come back (default: 10)
+    --gpu PCI ...: look only at this GPU and not at the RAM, because other jobs may run; can be repeated
+    --gpus N <int>: the number of GPUs that must be seen; 0 for a node without any
+    --save FILE: save this look, for a later --since
+    --since FILE: compare with a saved look: memory that was in use then is allowed, and the kernel log counts from then on
+    --settle S <float> = 10: wait at most S seconds for memory to be freed (default: 10)
     --disk FOLDER = .: the folder whose disk must be writable, with 1 GiB free (default: this one)
     Example: gate --gpus 8 --save /run/gate.json
     """
@@ -282,11 +282,11 @@ def gate(arguments: argparse.Namespace) -> int:
 
 
 def monitor(arguments: argparse.Namespace) -> int:
-    """Watch GPU memory, host memory and who holds them, live, in a terminal or as lines; takes no GPU context.
+    """Watch GPU memory, RAM and the processes that use them, live; uses no GPU memory itself.
 
-    [pid]: a process to watch from outside
-    --every S <float>: seconds between samples (default: 0.5 where it is drawn, 2 in lines)
-    --count N <int>: end after so many samples
+    [pid]: the process to watch
+    --every S <float>: seconds between samples (default: 0.5 in a terminal, else 2)
+    --count N <int>: end after N samples
     Example: monitor 4711
     """
     from helpers.tell.panels import terminal

@@ -29,23 +29,23 @@ OPTIONS = {
 
 
 def fits(arguments: argparse.Namespace) -> int:
-    """What a server needs of a model and what a card can give: yes or no, the longest context, slots, layers, share.
+    """Say whether a model fits a card, with the longest context and the line that starts the server.
 
     [what]: a model (config.json, a safetensors header or index, a GGUF file, a folder) or a server's log
-    --inputs FILE: program, version, architecture and inputs as JSON, in place of it
-    --gpu NAME: the card, such as 4090; `--gpu list` names all
-    --capacity SIZE: its memory, such as 20GiB
-    --box B: the GPUs of that box or bundle, and what others hold on them
-    --held SIZE: what others hold, such as 2GiB
-    --context N <int>: tokens, over all slots of llama.cpp and ollama
+    --inputs FILE: program, version, architecture and inputs as JSON, instead of a model
+    --gpu NAME: the card, such as 4090; `--gpu list` lists all
+    --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
+    --box B: the GPUs of this box or bundle, less the memory that other processes use
+    --held SIZE: memory that other processes use, such as 2GiB
+    --context N <int>: the context in tokens; for llama.cpp and ollama the sum over all slots
     --slots N <int>: requests at once
-    --tokens N <int>: tokens of the pool, of SGLang
-    --kv TYPE: type of the cache, such as q8_0 or fp8
-    --utilisation F <float>: the share that vLLM or SGLang may take
-    --tp N <int>: cards that share each layer
-    --server NAME: llama.cpp, ollama, vllm, sglang, transformers (default: by the model's file)
-    --release VERSION: its release or month, such as 0.21 or 2025-11
-    --wide: where each figure comes from
+    --tokens N <int>: tokens in SGLang's pool
+    --kv TYPE: the type of the cache, such as q8_0 or fp8
+    --utilisation F <float>: the share of the card that vLLM or SGLang may use, such as 0.9
+    --tp N <int>: the number of cards that share each layer (tensor parallel)
+    --server NAME: llama.cpp, ollama, vllm, sglang or transformers (default: depends on the model's file)
+    --release VERSION: the server's release or month, such as 0.21 or 2025-11
+    --wide: show where each figure comes from
     Example: fits model.gguf --gpu 4090 --context 32768
     """
     from dataclasses import asdict

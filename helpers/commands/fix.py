@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 def fix(arguments: argparse.Namespace) -> int:
-    """Find a change with which your program fits a card, and prove it by running the changed program there.
+    """Find a change that makes your program fit a card; the changed program is run there to prove it.
 
-    --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` names all
-    --capacity SIZE: its memory, such as 20GiB
-    --box B: the largest card of that box or bundle
-    --held SIZE: what the context and others hold, such as 500MiB
-    --gpus N <int> = 1: so many such cards
+    --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` lists all
+    --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
+    --box B: the largest card of this box or bundle
+    --held SIZE: memory that the GPU context and other processes use, such as 500MiB
+    --gpus N <int> = 1: the number of such cards
     --steps N <int> = 0: end each run after N steps of an optimizer
     --torch VER: the release of torch (default: your own CUDA torch, else 2.14.1)
-    --torch-python PATH: in place of a leading `python` of COMMAND
-    --cache FOLDER: where what rehearsals need is kept
+    --torch-python PATH: the Python to use for a leading `python` in COMMAND
+    --cache FOLDER: the folder of the files that rehearsals need
     --seconds S <float> = 180: end the search after S seconds
     --tries N <int> = 12: try at most N changes
-    --write: make the change in this folder, which must be clean under git
+    --write: make the change in this folder; git must show nothing uncommitted
     command -- COMMAND: the program and its arguments
     Example: fix --gpu 4090 -- python train.py
     """

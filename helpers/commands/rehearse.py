@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 NOTE_COLUMNS = 100
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
---force: in place of an earlier recording of that name
---torch-python PATH: in place of a leading `python` of COMMAND
+--force: replace an earlier recording of that name
+--torch-python PATH: the Python to use for a leading `python` in COMMAND
 command -- COMMAND: the program and its arguments
 """
 
@@ -79,10 +79,10 @@ def _print_answer(verdict: Verdict | None, trace: Path | None, file: IO[str]) ->
 
 
 def record(arguments: argparse.Namespace) -> int:
-    """Run a program unchanged and keep what it asked of the allocator.
+    """Run your program unchanged and record every request it makes to torch's allocator.
 
-    --max-events N <int> = 200000: how many events to keep, the last ones
-    --hang-after S <float>: keep stacks and a snapshot when no allocation and no output came for S seconds
+    --max-events N <int> = 200000: keep the last N events (default: 200000)
+    --hang-after S <float>: save stacks and a snapshot after S seconds without an allocation or output
     Example: record --out run.pickle -- python train.py
     """
     from helpers.allocator.record import record as record_program
@@ -150,28 +150,29 @@ def _print_end_of_recording(recording: Recording, ask: str) -> None:
 
 
 def rehearse(arguments: argparse.Namespace) -> int:
-    """Run your program on a card that is not there: does it fit, and with which settings?
+    """Run your program on a simulated card: does it fit, and with which settings?
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: the program's own)
-    --find-capacity: the smallest card that it finishes on
-    --find-batch ARG: the largest value of an argument that fits: batch
-    --against-commit REF: the program as it is beside the same at a commit: what moved at the peak; exit 1 where it rose
-    --allow SHARE = 1%: with --against-commit: by how much the peak may rise
-    --no-counterfactual: do not run a program that ran out of memory twice more, without a limit and with expandable segments
+    --find-capacity: find the smallest card on which the program finishes
+    --find-batch ARG: find the largest value of an argument with which it fits, such as batch
+    --against-commit REF: compare the peak with that of the program at a commit; exit code 1 if it rose
+    --allow SHARE = 1%: with --against-commit: how much the peak may rise
+    --no-counterfactual: if the program runs out of memory, do not run it again without a limit and with expandable segments
     --setup: install what is missing
-    --remove: take away everything that was installed for rehearsals
-    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` names all, with --wide also the sources of their figures
+    --remove: delete everything that was installed for rehearsals
+    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` lists all, with --wide also the sources of their figures
     --wide: with `--gpu list`
-    --capacity SIZE: its memory, such as 20GiB
-    --box B: the largest card of that box or bundle, what others hold on it, and its allocator's settings
-    --gpus N <int> = 1: so many such cards, for torchrun --nproc_per_node N
+    --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
+    --box B: the largest card of this box or bundle, the memory that others use there, and its allocator settings
+    --gpus N <int> = 1: the number of such cards, for torchrun --nproc_per_node N
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
     --seconds S <float>: end after S seconds, with the verdict so far
-    --values {least,typical,most,between} = typical: how large what hangs on values is (typical: half; between: both ends)
-    --held SIZE: what the context and others hold, such as 500MiB
+    --values {least,typical,most,between} = typical: the size of whatever depends on values that are not computed
+        (typical: half of the bound; between: both ends)
+    --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --torch VER: its release (default: your own CUDA torch, else 2.14.1)
-    --cudnn-workspace SIZE: what each cuDNN call takes, such as 512MiB (default: 0, and a range is said)
-    --cache FOLDER: where that is (default: vram-casebook in XDG_CACHE_HOME)
+    --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer gives a range)
+    --cache FOLDER: the folder of its files (default: vram-casebook in XDG_CACHE_HOME)
     Example: rehearse --gpu 4090 -- python train.py
     """
     from helpers.rehearse import torches

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from helpers.share.subject import Subject
 
 CHANGED = (
-    "{} of the choices are of no text here: it has changed, or is of something else. "
-    "Ask again, with the other ticks kept: --review --include"
+    "{} of the choices match no text here: the text has changed, or the choices are for another page. "
+    "Review again, with the other ticks kept: --review --include"
 )
 
 
 def share(arguments: argparse.Namespace) -> int:
-    """One page of a batch, a run, a notebook or a bundle for others: typed results, and the texts you ticked.
+    """Write a page for others of a batch, a run, a notebook or a bundle: only typed results, and the texts you tick.
 
     [target]: a batch, a run's folder, an .ipynb, a bundle or a recorded box (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
-    --review: no page for others, but one for you, on which you tick what else may leave
-    --include FILE: the choices that the page of --review saved; with --review they are ticked again
-    --pdf: a PDF beside it, through a Chromium of this machine
-    --issue TRACKER: a report beside it: rocm, rocm-systems, pytorch, linux-amdgpu
+    --review: write a page for you alone, on which you tick the texts that may be shared
+    --include FILE: the choices saved on the --review page; with --review, tick them again
+    --pdf: also write a PDF, with this machine's Chromium
+    --issue TRACKER: also write a report for rocm, rocm-systems, pytorch or linux-amdgpu
     --force: replace files that are there
     Example: share outputs/20260301T210000Z-quick --issue rocm
     """

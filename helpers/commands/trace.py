@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
 --capacity SIZE: the card's memory, such as 20GiB
---gpu NAME: the card by its name, such as 4090, in place of --capacity
---held SIZE: what others hold of it
+--gpu NAME: the card by its name, such as 4090, instead of --capacity
+--held SIZE: memory of the card that other processes use
 --fraction F <float>: set_per_process_memory_fraction
 --torch VER: the torch release (default: the recording's, else 2.14.1)
 --build B: cuda or rocmX.Y (default: the recording's, else cuda)
---device N <int>: which device of a snapshot of several
---max-bytes SIZE: read larger trace files than 1 GiB
+--device N <int>: the device, if the snapshot has several
+--max-bytes SIZE: the largest trace file to read (default: 1 GiB)
 """
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """What the caching allocator does with a trace under other settings, to the byte.
+    """Replay a trace under other settings, to the byte.
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
     --policy NAME: where the driver puts segments: firstfit, topdown, monotonic or recorded (default: as recorded, else the
         lowest free range)
-    --results OUT: write one JSON line an operation; - prints them
-    --parquet OUT: write the trace itself as a small Parquet file, which replays the same and which DuckDB reads
-    --force: write over what is there
+    --results OUT: write one JSON line for each operation; - prints them
+    --parquet OUT: write the trace as a small Parquet file, which replays the same and opens in DuckDB
+    --force: replace files that are there
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --conf expandable_segments:True
     """
@@ -100,15 +100,15 @@ def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:
 
 
 def whatif(arguments: argparse.Namespace) -> int:
-    """Which setting avoids the out-of-memory, what each costs, or that none does.
+    """Find the setting that saves a run, or how many bytes are missing and which lines to change.
 
-    --capacity SIZE: the card's memory, such as 20GiB; several with commas
-    --torch VER: the torch release (default: the recording's, else 2.14.1); several with commas
-    --conf STR ...: try this one too; may be given again
-    --only: try only the default settings and what --conf names
-    --smallest: the smallest card that is enough, setting by setting
-    --edit CHANGE ...: a line of the program changed, such as "train.py:82 / 8", or checkpoint or drop in place
-        of / 8; may be given again
+    --capacity SIZE: the card's memory, such as 20GiB; separate several with commas
+    --torch VER: the torch release (default: the recording's, else 2.14.1); separate several with commas
+    --conf STR ...: try this setting, too; can be repeated
+    --only: try only the default settings and those of --conf
+    --smallest: find the smallest card that is enough, for each setting
+    --edit CHANGE ...: replay with a line changed, such as "train.py:82 / 8"; checkpoint or drop instead of / 8;
+        can be repeated
     Example: whatif run.pickle --capacity 20GiB
     """
     from helpers.allocator.edits.comparison import lines_that_save
@@ -183,9 +183,9 @@ def _edited(arguments: argparse.Namespace, subject: Subject) -> int:
 
 
 def leaks(arguments: argparse.Namespace) -> int:
-    """What grows from step to step, whose line keeps it, and at which step it runs out.
+    """Find memory that grows from step to step, the line that keeps it, and the step in which it runs out.
 
-    --conf STR = None: the settings to run out under (default: those of the recording)
+    --conf STR = None: the allocator settings (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
     """
     from helpers.allocator.growers import growth_of_recording
@@ -204,13 +204,13 @@ def leaks(arguments: argparse.Namespace) -> int:
 
 
 def shrink(arguments: argparse.Namespace) -> int:
-    """The fewest requests that still fail in the same way, as a trace and as a program of at most 40 lines.
+    """Reduce a trace to the fewest requests that still fail, also as a torch program of at most 40 lines.
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
-    --smaller-card: let the card be smaller too, where its layout is what fails: fewer requests fill it
-    --seconds S <float> = 240: end the search after so long
-    --out NAME: writes NAME.parquet and NAME.py (default: in outputs)
-    --force: write over what is there
+    --smaller-card: also try smaller cards, if the failure depends on the layout: fewer requests fill them
+    --seconds S <float> = 240: end the search after S seconds (default: 240)
+    --out NAME: write NAME.parquet and NAME.py (default: in outputs)
+    --force: replace files that are there
     Example: shrink run.pickle --capacity 20GiB
     """
     from dataclasses import asdict

@@ -24,20 +24,20 @@ THERE = "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that i
 
 
 def trial(arguments: argparse.Namespace) -> int:
-    """A workload under presets, each trial a process beside a control: does it help here?
+    """Try settings on a workload: each trial is a process of its own beside a control.
 
-    [workload ...]: a built-in, such as training:batch=8, or -- and a command; without presets names of remedies
-    --preset P ...: of env/presets, or a .env file; may be given again
-    --repeats N <int> = 5: trials of each (default: 5)
-    --gpu CARD: rehearse on a card that is not there, such as 4090; without presets each remedy that is for it
-    --box B: the same on the largest card of that box or bundle, with what others hold there
-    --goal {memory,time} = memory: what it should save (default: memory)
-    --seconds S <float> = 120: the most that one trial may take
-    --host-memory SIZE: the most memory of a trial's processes
-    --step REGEX: marks a step in a command's output; a group is its loss
-    --torch-python PATH: the interpreter that owns torch
-    --out FOLDER: where records are kept (default: outputs/trials)
-    --seed N <int> = 0: of the order and the data
+    [workload ...]: a built-in workload, such as training:batch=8, or -- and a command; without presets, names of remedies
+    --preset P ...: a name from env/presets, or a .env file; can be repeated
+    --repeats N <int> = 5: the number of trials of each (default: 5)
+    --gpu CARD: rehearse on a simulated card, such as 4090; without presets, every remedy that suits it
+    --box B: rehearse on the largest card of this box or bundle, with the memory that others use there
+    --goal {memory,time} = memory: what a preset should save (default: memory)
+    --seconds S <float> = 120: the time limit of one trial (default: 120)
+    --host-memory SIZE: the memory limit of a trial's processes
+    --step REGEX: the pattern of a step in the command's output; a group in it is the loss
+    --torch-python PATH: the Python that has torch
+    --out FOLDER: the folder of the records (default: outputs/trials)
+    --seed N <int> = 0: the seed of the order and the data
     Example: trial churn --preset cuda-expandable --gpu 4090
     """
     from helpers.ground.units import parse_size
@@ -164,17 +164,17 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """A tuning study that loses and repeats no finished trial, each in a process of its own.
+    """Run a tuning study with each trial in its own process; a killed study goes on where it stopped.
 
-    objective FILE.py:FUNCTION: takes a dict of parameters, gives a number
-    --study FILE !: the Optuna storage, in SQLite; one that is there goes on
-    --param NAME=A..B ...: or NAME=A..B:log, or NAME=this,that; may be given again
-    --trials N <int> = 20: of the whole study (default: 20)
+    objective FILE.py:FUNCTION: a function that takes a dict of parameters and returns a number
+    --study FILE !: the Optuna storage, in SQLite; an existing study goes on
+    --param NAME=A..B ...: a range; also NAME=A..B:log or NAME=this,that; can be repeated
+    --trials N <int> = 20: the number of trials of the whole study (default: 20)
     --parallel N <int> = 1: trials at once (default: 1)
-    --seconds S <float> = 3600: the most that one trial may take
-    --maximize: the largest value is the best
-    --torch-python PATH: the interpreter of the objective (default: that of the active environment)
-    --seed N <int> = 0: of the sampler
+    --seconds S <float> = 3600: the time limit of one trial (default: 3600)
+    --maximize: look for the largest value, not the smallest
+    --torch-python PATH: the Python that runs the function (default: that of the active environment)
+    --seed N <int> = 0: the seed of the sampler
     Example: tune fit.py:loss --study s.db --param lr=1e-5..0.1
     """
     from helpers.tell.shown import Shown
@@ -226,18 +226,18 @@ def _range(text: str) -> tuple[str, Any]:
 
 
 def vpoc(arguments: argparse.Namespace) -> int:
-    """Volume profiles, POC and value area of files of trades, within the memory that is there.
+    """Compute volume profiles, POC and value area from files of trades, within the free memory.
 
     file ...: CSV or Parquet with columns for price, volume, and time or session
     --tick SIZE = None: the tick size, or a product: 0.25, ES (default: guessed)
     --strategy S = fused: how to count: fused, chunked, flat, one_hot, list_cat, preallocated (default: fused)
     --device D = cpu: cpu or cuda:0, for the strategies that torch runs
-    --zone ZONE: the zone of times without one, such as America/Chicago
-    --column ROLE=NAME ...: which column is the price, volume, time, session or instrument, where the guess is wrong;
+    --zone ZONE: the time zone, if the times have none, such as America/Chicago
+    --column ROLE=NAME ...: the column of the price, volume, time, session or instrument, if the guess is wrong;
         of a file without a header its place, as price=2
-    --instrument NAME: which instrument of a file with several (default: each by itself)
-    --out NAME: writes NAME.profiles.parquet and NAME.levels.parquet
-    --force: write over files that are there
+    --instrument NAME: the instrument, if the file has several (default: each by itself)
+    --out NAME: write NAME.profiles.parquet and NAME.levels.parquet
+    --force: replace files that are there
     Example: vpoc ticks.parquet --tick ES
     """
     from helpers.vpoc.files import check_strategy, profiles_of, write

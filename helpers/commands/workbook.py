@@ -24,9 +24,9 @@ def schema_text(name: str) -> str:
 
 
 def schema(arguments: argparse.Namespace) -> int:
-    """The JSON Schema of a shape that commands print and files hold.
+    """Print the JSON Schema of a shape, which commands print and files contain.
 
-    [shape]: one shape (default: their names, and what each is)
+    [shape]: the shape (default: list all)
     Example: schema run
     """
     if arguments.shape and arguments.shape not in SHAPES:
@@ -38,9 +38,9 @@ def schema(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """Figures as ratios within one run.
+    """Measure the workbook itself, as ratios within one run.
 
-    [what ...]: which: capture, imports, judge, batch, replay, vpoc, monitor (default: all)
+    [what ...]: one or more of capture, imports, judge, batch, replay, vpoc, monitor (default: all)
     Example: bench replay
     """
     import runpy

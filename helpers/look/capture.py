@@ -1,8 +1,7 @@
-"""Takes the evidence bundle of a box: files, tables, commands, in the order that disturbs a GPU
-least; torch's own child last.
+"""Writes an evidence bundle of this box: files, tables, and the output of commands, in the order that
+disturbs a GPU least.
 
-Needs the standard library of Python 3.8 alone, no root and no network, and takes no GPU context
-in its own process.
+Needs only Python 3.8 or later, no root and no network, and uses no GPU memory in its own process.
 """
 
 from __future__ import annotations
