@@ -158,7 +158,8 @@ def status(arguments: argparse.Namespace) -> int:
 def report(arguments: argparse.Namespace) -> int:
     """Write the page of a batch, also of an unfinished one, or one page of several batches.
 
-    [folders ...]: batch folders, or folders that contain some (default: the newest batch below outputs)
+    [folders ...]: batch folders, or folders that contain some (default: the newest batch below
+        outputs)
     Example: report outputs/20260301T210000Z-overnight
     """
     from helpers.batch.report import write_index
@@ -176,7 +177,8 @@ def compare(arguments: argparse.Namespace) -> int:
 
     before: a bundle, or a trace
     after: another of the same kind
-    --allow SHARE: of two traces: exit code 1 if the peak of live memory rises by more than this, such as 0.01
+    --allow SHARE: of two traces: exit code 1 if the peak of live memory rises by more than this,
+        such as 0.01
     Example: compare before.pickle after.pickle --allow 0.01
     """
     from helpers.tell import compare

@@ -222,12 +222,15 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def gate(arguments: argparse.Namespace) -> int:
-    """Check whether this box is ready for the next job: exit code 0 if it is, 1 with a line for each reason, 3 if it shows no GPU.
+    """Check whether this box is ready for the next job: exit code 0 if it is, 1 with a line for
+    each reason, 3 if it shows no GPU.
 
-    --gpu PCI ...: look only at this GPU and not at the RAM, because other jobs may run; can be repeated
+    --gpu PCI ...: look only at this GPU and not at the RAM, because other jobs may run; can be
+        repeated
     --gpus N <int>: the number of GPUs that must be seen; 0 for a node without any
     --save FILE: save this look, for a later --since
-    --since FILE: compare with a saved look: memory that was in use then is allowed, and the kernel log counts from then on
+    --since FILE: compare with a saved look: memory that was in use then is allowed, and the kernel
+        log counts from then on
     --settle S <float> = 10: wait at most S seconds for memory to be freed (default: 10)
     --disk FOLDER = .: the folder whose disk must be writable, with 1 GiB free (default: this one)
     Example: gate --gpus 8 --save /run/gate.json

@@ -29,9 +29,11 @@ OPTIONS = {
 
 
 def fits(arguments: argparse.Namespace) -> int:
-    """Say whether a model fits a card, with the longest context and the line that starts the server.
+    """Say whether a model fits a card, with the longest context and the line that starts the
+    server.
 
-    [what]: a model (config.json, a safetensors header or index, a GGUF file, a folder) or a server's log
+    [what]: a model (config.json, a safetensors header or index, a GGUF file, a folder) or a
+        server's log
     --inputs FILE: program, version, architecture and inputs as JSON, instead of a model
     --gpu NAME: the card, such as 4090; `--gpu list` lists all
     --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
@@ -43,7 +45,8 @@ def fits(arguments: argparse.Namespace) -> int:
     --kv TYPE: the type of the cache, such as q8_0 or fp8
     --utilisation F <float>: the share of the card that vLLM or SGLang may use, such as 0.9
     --tp N <int>: the number of cards that share each layer (tensor parallel)
-    --server NAME: llama.cpp, ollama, vllm, sglang or transformers (default: depends on the model's file)
+    --server NAME: llama.cpp, ollama, vllm, sglang or transformers (default: depends on the model's
+        file)
     --release VERSION: the server's release or month, such as 0.21 or 2025-11
     --wide: show where each figure comes from
     Example: fits model.gguf --gpu 4090 --context 32768

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 def fix(arguments: argparse.Namespace) -> int:
-    """Find a change that makes your program fit a card; the changed program is run there to prove it.
+    """Find a change that makes your program fit a card; the changed program is run there to prove
+    it.
 
     --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` lists all
     --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu

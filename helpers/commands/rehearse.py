@@ -82,7 +82,8 @@ def record(arguments: argparse.Namespace) -> int:
     """Run your program unchanged and record every request it makes to torch's allocator.
 
     --max-events N <int> = 200000: keep the last N events (default: 200000)
-    --hang-after S <float>: save stacks and a snapshot after S seconds without an allocation or output
+    --hang-after S <float>: save stacks and a snapshot after S seconds without an allocation or
+        output
     Example: record --out run.pickle -- python train.py
     """
     from helpers.allocator.record import record as record_program
@@ -155,15 +156,19 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: the program's own)
     --find-capacity: find the smallest card on which the program finishes
     --find-batch ARG: find the largest value of an argument with which it fits, such as batch
-    --against-commit REF: compare the peak with that of the program at a commit; exit code 1 if it rose
+    --against-commit REF: compare the peak with that of the program at a commit; exit code 1 if it
+        rose
     --allow SHARE = 1%: with --against-commit: how much the peak may rise
-    --no-counterfactual: if the program runs out of memory, do not run it again without a limit and with expandable segments
+    --no-counterfactual: if the program runs out of memory, do not run it again without a limit and
+        with expandable segments
     --setup: install what is missing
     --remove: delete everything that was installed for rehearsals
-    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` lists all, with --wide also the sources of their figures
+    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` lists all, with --wide also the
+        sources of their figures
     --wide: with `--gpu list`
     --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
-    --box B: the largest card of this box or bundle, the memory that others use there, and its allocator settings
+    --box B: the largest card of this box or bundle, the memory that others use there, and its
+        allocator settings
     --gpus N <int> = 1: the number of such cards, for torchrun --nproc_per_node N
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
     --seconds S <float>: end after S seconds, with the verdict so far
@@ -171,7 +176,8 @@ def rehearse(arguments: argparse.Namespace) -> int:
         (typical: half of the bound; between: both ends)
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --torch VER: its release (default: your own CUDA torch, else 2.14.1)
-    --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer gives a range)
+    --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer
+        gives a range)
     --cache FOLDER: the folder of its files (default: vram-casebook in XDG_CACHE_HOME)
     Example: rehearse --gpu 4090 -- python train.py
     """

@@ -39,10 +39,12 @@ def replay(arguments: argparse.Namespace) -> int:
     """Replay a trace under other settings, to the byte.
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
-    --policy NAME: where the driver puts segments: firstfit, topdown, monotonic or recorded (default: as recorded, else the
+    --policy NAME: where the driver puts segments: firstfit, topdown, monotonic or recorded
+        (default: as recorded, else the
         lowest free range)
     --results OUT: write one JSON line for each operation; - prints them
-    --parquet OUT: write the trace as a small Parquet file, which replays the same and opens in DuckDB
+    --parquet OUT: write the trace as a small Parquet file, which replays the same and opens in
+        DuckDB
     --force: replace files that are there
     --engine {auto,compiled,plain} = auto: hidden
     Example: replay run.pickle --conf expandable_segments:True
@@ -103,11 +105,13 @@ def whatif(arguments: argparse.Namespace) -> int:
     """Find the setting that saves a run, or how many bytes are missing and which lines to change.
 
     --capacity SIZE: the card's memory, such as 20GiB; separate several with commas
-    --torch VER: the torch release (default: the recording's, else 2.14.1); separate several with commas
+    --torch VER: the torch release (default: the recording's, else 2.14.1); separate several with
+        commas
     --conf STR ...: try this setting, too; can be repeated
     --only: try only the default settings and those of --conf
     --smallest: find the smallest card that is enough, for each setting
-    --edit CHANGE ...: replay with a line changed, such as "train.py:82 / 8"; checkpoint or drop instead of / 8;
+    --edit CHANGE ...: replay with a line changed, such as "train.py:82 / 8"; checkpoint or drop
+        instead of / 8;
         can be repeated
     Example: whatif run.pickle --capacity 20GiB
     """
@@ -183,7 +187,8 @@ def _edited(arguments: argparse.Namespace, subject: Subject) -> int:
 
 
 def leaks(arguments: argparse.Namespace) -> int:
-    """Find memory that grows from step to step, the line that keeps it, and the step in which it runs out.
+    """Find memory that grows from step to step, the line that keeps it, and the step in which it
+    runs out.
 
     --conf STR = None: the allocator settings (default: those of the recording)
     Example: leaks run.pickle --capacity 20GiB
@@ -204,10 +209,12 @@ def leaks(arguments: argparse.Namespace) -> int:
 
 
 def shrink(arguments: argparse.Namespace) -> int:
-    """Reduce a trace to the fewest requests that still fail, also as a torch program of at most 40 lines.
+    """Reduce a trace to the fewest requests that still fail, also as a torch program of at most 40
+    lines.
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: that of the recording)
-    --smaller-card: also try smaller cards, if the failure depends on the layout: fewer requests fill them
+    --smaller-card: also try smaller cards, if the failure depends on the layout: fewer requests
+        fill them
     --seconds S <float> = 240: end the search after S seconds (default: 240)
     --out NAME: write NAME.parquet and NAME.py (default: in outputs)
     --force: replace files that are there

@@ -26,11 +26,14 @@ THERE = "--gpu CARD, such as 4090, or --box BUNDLE, to rehearse on a card that i
 def trial(arguments: argparse.Namespace) -> int:
     """Try settings on a workload: each trial is a process of its own beside a control.
 
-    [workload ...]: a built-in workload, such as training:batch=8, or -- and a command; without presets, names of remedies
+    [workload ...]: a built-in workload, such as training:batch=8, or -- and a command; without
+        presets, names of remedies
     --preset P ...: a name from env/presets, or a .env file; can be repeated
     --repeats N <int> = 5: the number of trials of each (default: 5)
-    --gpu CARD: rehearse on a simulated card, such as 4090; without presets, every remedy that suits it
-    --box B: rehearse on the largest card of this box or bundle, with the memory that others use there
+    --gpu CARD: rehearse on a simulated card, such as 4090; without presets, every remedy that suits
+        it
+    --box B: rehearse on the largest card of this box or bundle, with the memory that others use
+        there
     --goal {memory,time} = memory: what a preset should save (default: memory)
     --seconds S <float> = 120: the time limit of one trial (default: 120)
     --host-memory SIZE: the memory limit of a trial's processes
@@ -164,7 +167,8 @@ def _workload(arguments: argparse.Namespace) -> Workload:
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """Run a tuning study with each trial in its own process; a killed study goes on where it stopped.
+    """Run a tuning study with each trial in its own process; a killed study goes on where it
+    stopped.
 
     objective FILE.py:FUNCTION: a function that takes a dict of parameters and returns a number
     --study FILE !: the Optuna storage, in SQLite; an existing study goes on
