@@ -15,8 +15,21 @@ from helpers.ground.shell import line
 from helpers.trials.interpreter import stated_by_torch, torch_files, torch_interpreter
 
 PYTHON = re.compile(r"python[0-9.]*")
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
-"""Programs whose first word that ends in .py is the script that they start."""
+LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed")
+"""Programs that start a script: the first word that is no option and no option's value."""
+FLAGS_OF_LAUNCHERS = """
+-h --help --standalone --run-path --virtual-local-rank
+-q --quiet --cpu --multi-gpu --tpu --enable-cpu-affinity --use-deepspeed --use-fsdp
+--use-parallelism-config --use-megatron-lm --same-network --tpu-cluster --no-tpu-cluster
+--tpu-use-sudo --downcast-bf16 --debug --dynamo-use-fullgraph --dynamo-use-dynamic
+--dynamo-use-regional-compilation --fp8-use-autocast-during-eval
+--no-local-rank --no-ssh --no-ssh-check --force-multi --save-pid --elastic-training
+--bind-cores-to-rank --detect-nvlink-pairs
+""".split()
+"""Their options without a value, by torch/distributed/run.py, accelerate/commands/launch.py and
+deepspeed/launcher/runner.py; all others have one.
+"""
+RUN_NO_FILE = ("-m", "--module", "--no-python")
 TAKE_A_VALUE = ("-X", "-W", "--check-hash-based-pycs")
 """Options of Python with a word of their own behind them."""
 NO_SCRIPT = re.compile(r"-|-[a-zA-Z]*[cm].*")
@@ -33,12 +46,15 @@ class CannotRunError(ValueError):
 
 
 def script_of(command: Sequence[str]) -> str:
-    """The Python file that a command runs, as it is written there; empty where it names none."""
+    """The Python file that a command runs, as it is written there; empty where it names none, or
+    where that is not sure.
+    """
     name = os.path.basename(command[0]) if command else ""
     if name.endswith(".py"):
         return command[0]
     if name in LAUNCHERS:
-        return next((word for word in command if word.endswith(".py")), "")
+        is_subcommand = name == "accelerate"  # accelerate launch
+        return _launched(command[2 if is_subcommand else 1 :])
     if not PYTHON.fullmatch(name):
         return ""
     words = iter(command[1:])
@@ -49,6 +65,21 @@ def script_of(command: Sequence[str]) -> str:
             return ""
         elif not word.startswith("-"):
             return word
+    return ""
+
+
+def _launched(words: Sequence[str]) -> str:
+    """The Python file that a launcher starts, of the words behind its name."""
+    left = iter(words)
+    for word in left:
+        option = word.replace("_", "-")
+        if option in RUN_NO_FILE:
+            return ""
+        if not word.startswith("-"):
+            return word if word.endswith(".py") else ""
+        has_its_value = "=" in word or re.match("-[^-].", word)
+        if option not in FLAGS_OF_LAUNCHERS and not has_its_value:
+            next(left, "")
     return ""
 
 
