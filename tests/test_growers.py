@@ -260,3 +260,111 @@ def test_what_a_growing_line_needs_within_a_step_is_not_kept(tmp_path):
         code, out, _ = run(verb_name, path, *options, "--capacity", "60MiB")
         assert code == 0 and "Your program keeps" not in out
         assert " ".join(out.split()).startswith("The program needs")
+
+
+def test_a_leak_that_begins_late_is_counted_from_its_first_step_without_what_the_start_made(
+    tmp_path,
+):
+    def keep(step, alloc, toy):
+        if step in (0, *range(12, 40)):
+            alloc("keep", 7 * MIB)
+
+    path = tmp_path / "run.pickle"
+    recording(loop(40, keep), path)
+    growth = evidence_from_trace(path).program.growth
+    assert growth.bytes_per_step == 7 * MIB
+    assert growth.kept_bytes == (growth.steps - 1) * 7 * MIB == 27 * 7 * MIB
+
+
+@pytest.mark.parametrize(("card", "steps"), [("150MiB", 10), ("50MiB", 0)])
+def test_what_was_kept_is_counted_up_to_the_request_that_fails_on_the_card(tmp_path, card, steps):
+    path = tmp_path / "run.pickle"
+    recording(loop(60, leak), path)
+    _, out, _ = run("whatif", path, "--only", "--json", "--capacity", card)
+    verdict = json.loads(out)["verdict"]
+    is_leak = verdict["cause"] == "user-leak"
+    assert is_leak is (steps > 0)
+    if is_leak:
+        (kept,) = (row for row in verdict["evidence"] if row["id"] == "grows")
+        assert kept["reading"]["value"] <= 3 * MIB * 60 / 2
+
+
+def nested(line):
+    """The frames of a layer that another module calls."""
+    container = {"filename": f"{HOME}/torch/nn/modules/container.py", "line": 7, "name": "forward"}
+    return module(line, container, *module(line, *frames(line, "<module>", inside=""))[1:])
+
+
+def test_the_layers_of_one_forward_are_no_steps(tmp_path):
+    toy = Toy()
+    toy.alloc(MIB, frames(50, "<module>", inside=""))
+    for _ in range(12):
+        toy.alloc(4 * MIB, nested(51))
+    path = tmp_path / "run.pickle"
+    recorded = growth_of_recording(recording(refused(toy), path), path)
+    assert not recorded.growers and not recorded.reached_first_step
+    _, out, _ = run("leaks", path)
+    assert "Your program keeps" not in out and "before its first step ended" in out
+
+
+def test_the_outputs_of_a_module_that_a_line_calls_again_and_again_are_kept_by_step(tmp_path):
+    toy = Toy()
+    for _ in range(10):
+        for _ in range(4):
+            hidden = toy.alloc(4 * MIB, nested(51))
+            toy.free(hidden)
+        toy.alloc(MIB, frames(51, "<module>", inside=f"{HOME}/torch/_tensor.py"))
+    path = tmp_path / "run.pickle"
+    recorded = growth_of_recording(recording(refused(toy), path), path)
+    assert len(recorded.growth.steps) == 10
+    assert recorded.growth.bytes_per_step == MIB
+
+
+def test_of_a_leak_whatif_says_what_to_let_go_and_tries_no_smaller_pieces(tmp_path):
+    path = tmp_path / "run.pickle"
+    recording(refused(loop(30, leak)), path)
+    heads = []
+    for words in (("leaks",), ("whatif", "--only")):
+        code, out, _ = run(words[0], path, *words[1:])
+        heads.append(out.split("\n\n")[0])
+        assert code == 0 and "chunks" not in out
+    assert heads[0] == heads[1]
+    assert "Next step: Do not keep GPU tensors at train.py:13 train" in " ".join(heads[0].split())
+
+
+def test_leaks_says_of_growth_too_small_to_matter_that_it_is(tmp_path):
+    def one_number(step, alloc, toy):
+        alloc("keep", 8)
+
+    path = tmp_path / "run.pickle"
+    recording(refused(loop(20, one_number)), path)
+    _, out, _ = run("leaks", path)
+    words = " ".join(out.split())
+    assert "each step keeps 512 B, most at train.py:13 train; that is too little" in words
+    _, out, _ = run("whatif", path, "--only")
+    assert "memory grows" not in out
+
+
+def test_leaks_and_whatif_name_the_same_need(tmp_path):
+    path = tmp_path / "run.pickle"
+    recording(loop(9, lambda step, alloc, toy: None), path)
+    heads = []
+    for verb_name in ("whatif", "leaks"):
+        _, out, _ = run(verb_name, path, "--capacity", "30MiB")
+        heads.append(out.split("\n\n")[0])
+    assert heads[0] == heads[1]
+    assert heads[0].startswith("The program needs ")
+
+
+@pytest.mark.parametrize(("size", "is_said"), [(3 * MIB, True), (512, False)])
+def test_the_short_answer_has_a_line_for_what_grows_beside_the_reason(tmp_path, size, is_said):
+    path = tmp_path / "run.pickle"
+    recording(loop(60, lambda step, alloc, toy: alloc("keep", size)), path)
+    record_of(path, [])
+    file = path.with_suffix(".record") / "record.json"
+    file.write_text(json.dumps({"exit_code": 0, "processes": []}))
+    _, out, _ = run("diagnose", path)
+    assert out.startswith("The program finished")
+    line = "Also seen: The program keeps 3.00 MiB more each step (train.py:13 train)"
+    assert (line in out) is is_said
+    assert is_said or "Also seen" not in out

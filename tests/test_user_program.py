@@ -23,7 +23,10 @@ from helpers.trials.user_program import callers_python, script_of
         ("./fit.py --lr 1", "./fit.py"),
         ("torchrun --nproc_per_node 2 train.py", "train.py"),
         ("accelerate launch --config_file a.yaml run/train.py", "run/train.py"),
-        ("accelerate launch --config_file presets.py --multi_gpu run/train.py eval.py", "run/train.py"),
+        (
+            "accelerate launch --config_file presets.py --multi_gpu run/train.py eval.py",
+            "run/train.py",
+        ),
         ("torchrun --log-dir=a.py --standalone --rdzv_conf hosts.py -t3 fit.py --lr 1", "fit.py"),
         ("torchrun --nproc-per-node 2 -m package.train extra.py", ""),
         ("torchrun --nproc-per-node 2 --no-python sh run.sh eval.py", ""),

@@ -22,6 +22,7 @@ from helpers.allocator.steps import steps_begun
 from helpers.allocator.trace import Trace, TraceError
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.units import show_bytes
+from helpers.judge.program_questions import LEAST_KEPT
 from helpers.settings.in_force import MIN_BLOCK_BYTES
 
 WITHOUT_LIMIT = "without-limit.pickle"
@@ -96,6 +97,7 @@ class RecordedGrowth:
     trace itself, before it ran out of memory; ``ran_out``: whether it did;
     ``ended_well``: its record says that it came to its end by itself. ``may_be_one_step``: no
     backward pass was recorded, and a state that joins the passes carries a graph.
+    ``asked_bytes``: live when it was fullest, without what was there when the trace began.
     """
 
     requests: Requests
@@ -107,6 +109,7 @@ class RecordedGrowth:
     why_not: str = ""
     ended_well: bool = False
     may_be_one_step: bool = False
+    asked_bytes: int = 0
 
     @property
     def held_bytes(self) -> int:
@@ -115,15 +118,17 @@ class RecordedGrowth:
 
     @property
     def is_leak(self) -> bool:
-        """Whether what grows ends this program or a longer run of it: it ran out of memory, or
-        it was ended in its steps, and so many more of them as nobody runs would double what it
-        holds at its peak.
+        """Whether what grows ends this program or a longer run of it: a good part of what was
+        live when it ran out of memory; or it was ended in its steps, and so many more of them
+        as nobody runs would double what it holds at its peak.
         """
         if self.growth is None or not self.growers:
             return False
+        if self.ran_out:
+            return LEAST_KEPT * self.held_bytes >= self.asked_bytes
         longest_run = MOST_STEPS * self.growth.bytes_per_step
         is_large = longest_run >= int(self.requests.live.max())
-        return self.ran_out or (self.growth.goes_on and is_large and not self.ended_well)
+        return self.growth.goes_on and is_large and not self.ended_well
 
     @property
     def first_step(self) -> int:
@@ -150,6 +155,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     """
     requests = requests_of(trace)
     begun = steps_begun(requests)
+    asked = requests.alive(requests.fullest) & (requests.at >= 0)
     longer = _longer(path)
     record = record_of(path)
     rows = keepers_of(record)
@@ -174,6 +180,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             is_longer=seen is longer,
             ended_well=ended_well,
             may_be_one_step=not seen.backward.any() and _hand_on_a_state(growers, rows),
+            asked_bytes=int(requests.size[asked].sum()),
         )
         shown.append(recorded)
         if growers or not _sums_losses(rows):
@@ -184,11 +191,11 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     return RecordedGrowth(requests, begun, trace.ran_out, why_not=why_not)
 
 
-def growth_words(trace: Trace) -> str:
-    """What a trace alone shows to grow, in words; empty where nothing does, or where it cannot be
-    said.
+def growth_words(trace: Trace, path: Path | None = None) -> str:
+    """What is seen to grow and never ends, in words; empty where nothing does, or where it cannot
+    be said.
     """
-    recorded = growth_of_recording(trace)
+    recorded = growth_of_recording(trace, path)
     if recorded.growth is None or not recorded.is_leak:
         return ""
     size = show_bytes(round(recorded.growth.bytes_per_step))
@@ -215,30 +222,47 @@ def _kept(
     grower: Grower, growth: Growth, requests: Requests, rows: list[dict[str, Any]]
 ) -> KeptGrower:
     """A grower with who keeps what it asked for."""
-    sites = np.array([site == grower.site for site in requests.sites])
-    held = np.flatnonzero(requests.alive(requests.fullest) & sites[requests.site])
-    sizes = requests.size[held]
+    held = _held_by(grower, requests, requests.fullest)
     addresses = requests.trace.address
     blocks: dict[int, int] = {}
     if addresses is not None:
+        sizes = requests.size[held]
         blocks = dict(zip(addresses[requests.at[held]].tolist(), sizes.tolist(), strict=True))
-    held_bytes = int(sizes.sum())
-    if grower.how == KEPT:
-        held_bytes = _kept_bytes(grower, growth, requests, held)
+    held_bytes, _ = kept_at(grower, growth, requests, requests.fullest)
     return KeptGrower(grower, _keeper_of(blocks, rows), held_bytes)
 
 
-def _kept_bytes(grower: Grower, growth: Growth, requests: Requests, held: np.ndarray) -> int:
-    """What a call site has kept of the requests that it holds: of the last two steps no more than
-    its growth, because the rest of theirs is freed when the next steps replace it.
+def _held_by(grower: Grower, requests: Requests, operation: int) -> np.ndarray:
+    """The requests of a grower's call site that are live after an operation, by their numbers."""
+    sites = np.array([site == grower.site for site in requests.sites])
+    return np.flatnonzero(requests.alive(operation) & sites[requests.site])
+
+
+def kept_at(grower: Grower, growth: Growth, requests: Requests, operation: int) -> tuple[int, int]:
+    """The bytes that a call site has kept up to an operation, and in how many steps, the running
+    one included.
+
+    Of the last two steps no more than its growth, because the rest of theirs is freed when the
+    next steps replace it. Of the first no more than a later one kept, and nothing where none
+    followed for long: a library's workspace is made there, and stays.
     """
-    begun = growth.steps_at(requests.fullest)
-    recent = min(2, begun)
-    last_steps_begin = growth.steps.begins[begun - recent] if begun else 0
-    is_recent = requests.at[held] >= last_steps_begin
+    held = _held_by(grower, requests, operation)
     sizes = requests.size[held]
-    recent_bytes = min(int(sizes[is_recent].sum()), round(recent * grower.bytes_per_step))
-    return int(sizes[~is_recent].sum()) + recent_bytes
+    begun = growth.steps_at(operation)
+    if grower.how != KEPT:
+        return int(sizes.sum()), begun
+    step = np.searchsorted(growth.steps.begins, requests.at[held], "right") - 1
+    kept = np.bincount(step[step >= 0], sizes[step >= 0], begun)
+    kept[-2:] = np.minimum(kept[-2:], grower.bytes_per_step)
+    kept[:1] = np.minimum(kept[:1], kept[1:].max(initial=0))
+    keeping = np.flatnonzero(kept)
+    if not len(keeping):
+        return 0, begun
+    first, *later = keeping.tolist()
+    gaps = np.diff(keeping)
+    if later and first == 0 and gaps[0] > 3 * np.median(gaps) + 1:
+        first = later[0]
+    return round(kept[first:].sum()), begun - first
 
 
 def _keeper_of(blocks: dict[int, int], rows: list[dict[str, Any]]) -> Keeper | None:

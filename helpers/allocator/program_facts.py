@@ -16,7 +16,7 @@ from helpers.allocator.call_sites import Requests, requests_of, site_of
 from helpers.allocator.capacity import Runs, lower_bound
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
 from helpers.allocator.edits.comparison import MOST_EVENTS
-from helpers.allocator.growers import RecordedGrowth, growth_of_recording
+from helpers.allocator.growers import RecordedGrowth, growth_of_recording, kept_at
 from helpers.allocator.memory import NO_LIMIT
 from helpers.allocator.recorded_processes import card_options, process_of_trace
 from helpers.allocator.replay import choose
@@ -104,7 +104,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
-        growth=_growth(recorded, requests),
+        growth=_growth(recorded, requests, operation if refusal else requests.fullest),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
@@ -239,30 +239,33 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
     return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
 
 
-def _growth(recorded: RecordedGrowth, requests: Requests) -> GrowthFacts | None:
+def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> GrowthFacts | None:
     """What grows over the steps of a program; None where too few of them are seen.
 
-    ``requests``: of the recording itself, whose fullest moment ends the steps that are counted.
+    ``requests``: of the recording itself; ``operation``: up to which it counts what was kept.
     """
     growth = recorded.growth
     if growth is None:
         return None
-    growers = [
-        GrowerFacts(
-            line=row.line,
-            asked_at=row.grower.site.name,
-            bytes_per_step=round(row.grower.bytes_per_step),
-            kept_bytes=row.held_bytes,
-            keeper=row.keeper.name if row.keeper else "",
-            through_graph=row.keeper is not None and row.keeper.is_one_with_graph,
-            in_circle=row.keeper is not None and row.keeper.in_circle,
+    growers = []
+    steps = 0
+    for row in recorded.growers:
+        kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
+        steps = max(steps, kept_in)
+        growers.append(
+            GrowerFacts(
+                line=row.line,
+                asked_at=row.grower.site.name,
+                bytes_per_step=round(row.grower.bytes_per_step),
+                kept_bytes=kept_bytes,
+                keeper=row.keeper.name if row.keeper else "",
+                through_graph=row.keeper is not None and row.keeper.is_one_with_graph,
+                in_circle=row.keeper is not None and row.keeper.in_circle,
+            )
         )
-        for row in recorded.growers
-    ]
-    steps = growth.steps_at(requests.fullest) if growers else len(growth.steps)
     return GrowthFacts(
         growers=tuple(growers),
-        steps=steps,
+        steps=steps if growers else len(growth.steps),
         begins=growth.steps.line,
         in_repeat=recorded.is_longer,
         may_be_one_step=recorded.may_be_one_step,

@@ -110,7 +110,8 @@ class _Candidate:
     runs, where no main loop lies. ``height``: how far live memory rises and falls back, in
     bytes, in the middle one of them. ``calls_modules``, ``frees``: in most of them modules are
     called, something is freed.
-    ``is_step``: what happens in between makes it a step.
+    ``may_be_layers``: a module that is called by another asks there: its passes may be layers of
+    one. ``is_step``: what happens in between makes it a step.
     """
 
     path: tuple[str, ...]
@@ -122,6 +123,7 @@ class _Candidate:
     runs_backward: bool = False
     calls_modules: bool = False
     frees: bool = False
+    may_be_layers: bool = False
     is_step: bool = False
 
     @property
@@ -134,14 +136,14 @@ class _Outline:
     inside of a module's forward or of what a backward pass runs: those of the program's own,
     and outside of forwards those of its libraries.
 
-    ``calls_module``: the stack goes through the call of a module.
+    ``calls``: how many calls of modules the stack goes through.
     """
 
     def __init__(self, frames: tuple[str, ...]) -> None:
         self.lines: list[str] = []
         self.inside: list[bool] = []
         self.has_own = any(map(own_line, frames))
-        self.calls_module = any(map(CALLS.match, frames))
+        self.calls = sum(bool(CALLS.match(frame)) for frame in frames)
         inside = False
         for frame in reversed(frames):
             inside = inside or bool(CALLS.match(frame)) or frame.endswith(" forward")
@@ -194,7 +196,9 @@ def _lines_come_to(
 def _first_requests(
     requests: Requests, asked: np.ndarray, stacks: list[_Outline]
 ) -> Iterator[_Candidate]:
-    """Requests of the stack and size with which the same lines first ask for something."""
+    """Requests of the stack and size with which the same lines first ask for something, outside
+    of modules rather than inside.
+    """
     at = requests.at[asked]
     stack = requests.stack[asked]
     _, kind = np.unique(np.stack((stack, requests.size[asked])), axis=1, return_inverse=True)
@@ -203,13 +207,22 @@ def _first_requests(
         first_stack.setdefault(tuple(outline.lines), number)
     path_of_stack = [first_stack[tuple(outline.lines)] for outline in stacks]
     path = np.array([*path_of_stack, -1])[stack]
-    _, first = np.unique(path, return_index=True)
-    firsts = np.where(np.isin(kind, kind[first]), kind, -1) if len(kind) else kind
+    calls = np.array([outline.calls for outline in stacks])[stack]
+    outermost_first = np.lexsort((at, calls))
+    _, first = np.unique(path[outermost_first], return_index=True)
+    kinds = kind[outermost_first[first]]
+    firsts = np.where(np.isin(kind, kinds), kind, -1) if len(kind) else kind
     for depth, anew in ((DEEPEST, True), (DEEPEST + 1, False)):
         for number, begins in _occurrences(at, firsts, anew=anew):
             outline = stacks[int(stack[int(np.flatnonzero(kind == number)[0])])]
-            lines = tuple(outline.lines)
-            yield _Candidate(lines, depth, begins, outline.name(-1), outline.inside[-1])
+            yield _Candidate(
+                path=tuple(outline.lines),
+                depth=depth,
+                begins=begins,
+                line=outline.name(-1),
+                inside=outline.inside[-1],
+                may_be_layers=outline.calls > 1,
+            )
 
 
 def _occurrences(
@@ -234,7 +247,7 @@ def _occurrences(
 def _scored(requests: Requests) -> list[_Candidate]:
     """The candidates with what happens between two of their beginnings."""
     stacks = [_Outline(frames) for frames in requests.trace.frames]
-    calls = np.array([stack.calls_module for stack in stacks] + [False])
+    calls = np.array([stack.calls > 0 for stack in stacks] + [False])
     live = np.concatenate(([0], requests.live))
     backward = _count_at(requests, requests.at[requests.backward])
     modules = _count_at(requests, requests.at[calls[requests.stack]])
@@ -262,8 +275,12 @@ def _scored(requests: Requests) -> list[_Candidate]:
 
 def _is_step(row: _Candidate, highest: float) -> bool:
     """Whether what happens between two beginnings makes it a step of a loop."""
+    if row.runs_backward:
+        return True
+    if row.may_be_layers and not row.frees:
+        return False
     rises = row.frees and row.height >= SAME_HEIGHT * highest
-    return row.runs_backward or row.calls_modules or rises
+    return row.calls_modules or rises
 
 
 def _count_at(requests: Requests, operations: np.ndarray) -> np.ndarray:

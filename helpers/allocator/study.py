@@ -79,6 +79,7 @@ class Study:
             confs=confs,
             fraction=self.fraction,
             progress=progress,
+            path=self.path,
         )
 
     def row(self, outcome: Outcome) -> Replay:

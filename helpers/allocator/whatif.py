@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
@@ -43,6 +44,7 @@ def whatif(
     confs: Sequence[str] | None = None,
     fraction: float | None = None,
     progress: Progress | None = None,
+    path: Path | None = None,
 ) -> WhatIf:
     """Which setting avoids the out-of-memory on that card, and what it costs: the league, best
     first, and the one to use.
@@ -52,7 +54,7 @@ def whatif(
     and groups are what was live when that row first ran out. floor_bytes: the peak of live
     bytes, at operation floor_index: no setting passes on less, by arithmetic. grows: see
     growth. confs are the settings to try, by default the grid of this build and what the trace
-    was recorded under. Recorded addresses are not used. Raises SettingsError for a string that
+    was recorded under; path: of the trace's file. Recorded addresses are not used. Raises SettingsError for a string that
     torch refuses, ValueError for an empty trace or a card smaller than what was live on it at
     the start.
     """
@@ -127,7 +129,7 @@ def whatif(
         live=missing.live,
         groups=missing.groups,
         warnings=warnings,
-        grows=growth_words(trace),
+        grows=growth_words(trace, path),
         ends_at_failure=trace.ran_out,
     )
 

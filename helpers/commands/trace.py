@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from helpers.allocator.study import Study
     from helpers.commands.trace_subject import Subject
     from helpers.ground.replays import WhatIf
+    from helpers.ground.shapes import Verdict
 
 SHARED = """
 trace: a torch snapshot (.pickle), the oracle's lines (.jsonl, .xz) or a Parquet trace
@@ -139,17 +140,25 @@ def whatif(arguments: argparse.Namespace) -> int:
     if len(answers) > 1:
         rows = [as_dict(replace(answer, notes=subject.notes)) for answer in answers]
         return say(arguments, rows, replays.sweep_table(answers), subject.remarks)
-    lines, why_none = lines_that_save(studies[0], answers[0])
-    subject.notes += why_none
     tried_all = not (arguments.conf or arguments.only)
     verdict = trace_verdict.verdict(studies[0], answers[0] if tried_all else None)
+    lines, why_none = lines_that_save(studies[0], answers[0], verdict)
+    subject.notes += why_none
     answer = replace(answers[0], lines=lines, notes=subject.notes, verdict=verdict)
     answer = replace(answer, use=replays.setting_to_use(answer))
     path = arguments.trace
-    texts: list[Any] = [f"{verdict.headline}.", "", replays.league(answer, path=path)]
+    texts: list[Any] = [*_lead(verdict), replays.league(answer, path=path)]
     if lines:
         texts += ["", edits.lines(lines, subject.study.trace.ran_out)]
     return say(arguments, as_dict(answer), *texts, subject.remarks)
+
+
+def _lead(verdict: Verdict) -> list[str]:
+    """What a view of a trace begins with: its verdict, and of a leak what to do about it."""
+    lines = [f"{verdict.headline}."]
+    if verdict.cause == "user-leak":
+        lines.append(f"Next step: {verdict.next_step.what}.")
+    return [*lines, ""]
 
 
 def _on_other(study: Study, release: str, capacity: str) -> Study:
@@ -205,7 +214,7 @@ def leaks(arguments: argparse.Namespace) -> int:
     verdict = trace_verdict.verdict(subject.study)
     answer = growth_json(recorded, runs_out, capacity_bytes)
     answer |= {"verdict": as_dict(verdict), "notes": subject.notes}
-    return say(arguments, answer, f"{verdict.headline}.", "", table, subject.remarks)
+    return say(arguments, answer, *_lead(verdict), table, subject.remarks)
 
 
 def shrink(arguments: argparse.Namespace) -> int:

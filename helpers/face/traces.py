@@ -108,7 +108,8 @@ class WhatIf(Result):
     @cached_property
     def _ranked(self) -> tuple[list[contracts.LineEdit], list[str]]:
         """The lines ranked, and as a note why they are not, where the trace is too long."""
-        return comparison.lines_that_save(self.trace.study, self.league)
+        verdict = trace_verdict.verdict(self.trace.study, self.league)
+        return comparison.lines_that_save(self.trace.study, self.league, verdict)
 
     @property
     def lines(self) -> Shown:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from helpers.ground.shapes import (
+    BESIDE,
     LONGEST_TITLE,
     Alternative,
     Evidence,
@@ -53,6 +54,8 @@ from helpers.judge.program_questions import (
 EXPANDABLE = "expandable_segments:True"
 NUMBERS_BYTES = 16 * 512
 """What a few numbers take, each in a block of its own, which has 512 bytes at least."""
+SOON_STEPS = 1_000
+"""What grows is worth a line where so many steps of it would fill the card."""
 
 
 def program_verdict(facts: ProgramFacts) -> Verdict:
@@ -153,6 +156,8 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
     if growth is not None and grower is not None:
         summary += f" It {_keeps(grower, growth)}. This is a leak only if you do not need it later."
         evidence.append(_of_growth(facts, growth))
+        if ended_well:
+            evidence += _also_grows(facts)
     elif growth is not None:
         summary += f" Memory does not grow over its {growth.steps} steps."
     return Verdict(
@@ -396,7 +401,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         summary += (
             f" It also {_keeps(growth.growers[0], growth)}; a longer run will fail because of that."
         )
-        evidence.append(_of_growth(facts, growth))
+        evidence += _also_grows(facts)
         alternatives.append(Alternative("user-leak", "weak"))
     repeat = facts.expandable
     if repeat is not None and all_but_fills_the_card(repeat, refusal):
@@ -519,12 +524,8 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         least = "at least " if repeat.stopped else ""
     elif refusal.fails_in_replay and facts.peak_allocated_bytes > refusal.usable_bytes:
         needed = facts.peak_allocated_bytes
-        least = ""
+        least = "" if facts.recording_is_whole else "at least "
         is_over = True
-    if repeat is None and facts.replays is not None and needed > refusal.usable_bytes:
-        with_missing = refusal.usable_bytes + facts.replays.needs_bytes
-        needed = max(needed, with_missing)  # the figure that whatif gives
-        least = least if facts.recording_is_whole else "at least "
     place = _largest_place(facts, refusal)
     title = f"The program needs {least}{show_bytes(needed)} at once; it can use {usable}"
     if len(title + place) <= LONGEST_TITLE:
@@ -546,7 +547,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     elif facts.replays is not None and facts.replays.needs_bytes:
         more = facts.replays.needs_bytes
         evidence.append(_size("needs", more, facts, "Still missing with the best setting"))
-    evidence += _of_holding(facts)
+    evidence += _of_holding(facts) + _also_grows(facts)
     is_certain = is_over
     summary = f"{title}."
     if not facts.reached_first_step:
@@ -657,6 +658,18 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     if growth.in_repeat:
         says += " in the run without a memory limit"
     return _size("grows", growth.kept_bytes, facts, says)
+
+
+def _also_grows(facts: ProgramFacts) -> list[Evidence]:
+    """What grows and is not why the program failed, where that is worth a line."""
+    growth = facts.growth
+    if growth is None or not growth.growers:
+        return []
+    room = max(facts.usable_bytes, facts.peak_allocated_bytes)
+    if SOON_STEPS * growth.bytes_per_step < room:
+        return []
+    says = f"The program {_keeps(growth.growers[0], growth)}"
+    return [_size(f"{BESIDE}grows", growth.kept_bytes, facts, says)]
 
 
 def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:

@@ -156,6 +156,9 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     quotes = {verdict.error}
     for row in reasons:
         lines += _reason(row, after_title(verdict, row.says), quotes)
+    beside = [row.says for row in verdict.evidence if row.id.startswith(BESIDE)]
+    if beside:
+        lines += wrapped(f"Also seen: {beside[0]}", "  ", "    ", SCREEN)
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]

@@ -14,6 +14,7 @@ from helpers.allocator.edits.ranking import ranked
 from helpers.allocator.study import Study
 from helpers.ground import contract
 from helpers.ground.replays import LineEdit, WhatIf
+from helpers.ground.shapes import Verdict
 
 CONFS = ["", "expandable_segments:True"]
 MOST_EVENTS = 200_000
@@ -21,6 +22,8 @@ MOST_EVENTS = 200_000
 PLAIN_EVENTS = 2_000
 """Nor are those of a trace longer than this where only plain Python can replay it."""
 TOO_LONG = "a trace this long: its lines are not ranked; ask about one of them with --edit"
+
+PUT_OFF = "smaller pieces would only put off a leak: no changes of single lines were tried"
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,14 @@ def compare_edits(study: Study, edits: Sequence[Edit]) -> Comparison:
     return Comparison(list(edits), results, before, after, study.trace.ran_out)
 
 
-def lines_that_save(study: Study, answer: WhatIf) -> tuple[list[LineEdit], list[str]]:
-    """The lines ranked where the default settings fail, and as a note why they are not, where
-    the trace is too long for that.
+def lines_that_save(
+    study: Study, answer: WhatIf, verdict: Verdict
+) -> tuple[list[LineEdit], list[str]]:
+    """The lines ranked where the default settings fail, and as a note why they are not: where
+    the trace is too long for that, or the program keeps more with each step.
     """
+    if verdict.cause == "user-leak":
+        return [], [PUT_OFF]
     if not any(not row.settings and not row.passes for row in answer.rows):
         return [], []
     most = MOST_EVENTS if find_spec("numba") else PLAIN_EVENTS

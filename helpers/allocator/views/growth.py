@@ -78,7 +78,8 @@ def growth_table(
             "each step allocates more than the one before, because its input grows; nothing of "
             "that is kept, but the peak rises with it"
         )
-    if capacity_bytes and (recorded.is_leak or not growth.growers):
+    may_run_out = recorded.is_leak or recorded.ran_out or not growth.growers
+    if capacity_bytes and may_run_out:
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
     elif recorded.is_leak:
         lines.append("to see in which step it runs out, name the card with --capacity or --gpu")
@@ -122,8 +123,12 @@ def _result(recorded: RecordedGrowth, growth: Growth) -> str:
         size = show_bytes(round(growth.bytes_per_step))
         first = recorded.growers[0]
         if not recorded.is_leak:
-            kept = f"each step keeps {size}, most at {first.line}, and the program finished"
-            return f"{kept}: this is a leak only if you do not need it later"
+            kept = f"each step keeps {size}, most at {first.line}"
+            if recorded.ran_out:
+                return f"{kept}; that is too little to be why the program ran out of memory"
+            return (
+                f"{kept}, and the program finished: this is a leak only if you do not need it later"
+            )
         if first.keeper is not None:
             return f"grows by {size} each step: {first.words}"
         return f"grows by {size} each step, most at {first.grower.site.name}"

@@ -78,10 +78,12 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     if answer.grows:
         answers.insert(0, f"{answer.grows}, so later steps run out with any setting")
     shown = [row for place, row in enumerate(ranked(answer)) if place < rows or not row.settings]
-    tried = f"torch {answer.torch}, {answer.build}, {len(answer.rows)} settings tried"
+    count = len(answer.rows)
+    settings = "1 setting" if count == 1 else f"{count} settings"
+    tried = f"torch {answer.torch}, {answer.build}, {settings} tried"
     passing = sum(row.passes for row in answer.rows)
     return Shown(
-        title=f"{'; '.join(answers)}. {passing} of {len(answer.rows)} settings pass on {size}",
+        title=f"{'; '.join(answers)}. {passing} of {count} settings pass on {size}",
         columns=columns(LEAGUE, widest=None),
         cells=[_league_row(row) for row in shown],
         notes=_league_notes(answer, shown, path),
@@ -110,6 +112,8 @@ def _use(answer: WhatIf) -> str:
     past = "gets past the failure; what comes after was not recorded"
     if answer.needs_bytes:
         use = "no setting helps"
+        if len(answer.rows) == 1:
+            use = f"{answer.rows[0].settings or 'the default'} is not enough"
     elif not answer.ends_at_failure:
         use = f"use: {setting}"
     elif label in GROWS_OR_NEEDS_MORE:
