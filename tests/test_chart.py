@@ -102,12 +102,26 @@ def test_a_column_is_numbers_or_refused_in_one_line(text):
         assert values == [int(word) for word in text.split()]
 
 
+def test_a_timeline_that_no_page_could_add_up_is_refused():
+    data = as_dict(SMALL) | {"kind": "timeline", "until": "1 2", "start": "0 1", "length": 4}
+    assert from_json(Chart, data).length == 4
+    with pytest.raises(ValueError, match="length"):
+        from_json(Chart, data | {"length": 4_000_000_000})
+    with pytest.raises(ValueError, match="until"):
+        from_json(Chart, data | {"until": "1 5"})
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("kind", "pie"),
         ("size", "10"),
         ("state", "0 9"),
+        ("state", "0 -1"),
+        ("length", 10**18),
+        ("length", -1),
+        ("start", f"0 {31 << 20}"),
+        ("size", "-1 1"),
         ("stack", "1 -1"),
         ("stacks", ["4"]),
         ("own", ""),

@@ -11,22 +11,22 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 81_590,
+    "allocator": 81_610,
     "batch": 32_840,
-    "commands": 14_570,
+    "commands": 14_590,
     "face": 7_060,
     "fix": 17_320,
     "fits": 24_160,
     "ground": 11_300,
     "judge": 54_270,
     "look": 55_280,
-    "rehearse": 18_060,
+    "rehearse": 18_080,
     "settings": 11_860,
     "share": 11_560,
-    "tell": 35_730,
+    "tell": 35_840,
     "trials": 33_030,
     "vpoc": 16_740,
-    "TOTAL": 426_990,
+    "TOTAL": 427_160,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

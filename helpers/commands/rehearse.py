@@ -138,13 +138,14 @@ def _print_end_of_recording(recording: Recording, ask: str) -> None:
     the command that would decide, unless that is empty.
     """
     from helpers.allocator.views.trace_verdict import verdict_of_file
+    from helpers.rehearse.view import where_recorded
 
     trace = recording.trace
     if not trace:
         _print_lines([f"nothing was recorded: {recording.why_no_trace}"], sys.stderr)
         return
     _print_answer(verdict_of_file(trace), trace, sys.stderr)
-    _print_lines([f"recording: {trace}"], sys.stderr)
+    _print_lines([where_recorded(trace)], sys.stderr)
     if ask:
         _print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
         print(f"    {ask}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
 from helpers.ground.units import show_bytes
@@ -121,7 +122,13 @@ def _trace_line(rehearsal: Rehearsal) -> str:
     trace = rehearsal.trace
     if not trace:
         return f"nothing was recorded: {rehearsal.why_no_trace}"
-    return f"recording: {trace}"
+    return where_recorded(trace)
+
+
+def where_recorded(trace: Path) -> str:
+    """Where a recording is, and the folder beside it, which verdicts read too."""
+    folder = trace.with_suffix(".record").name
+    return f"recording: {trace}; beside it {folder}, which verdicts read too: keep both together"
 
 
 def _notes(rehearsal: Rehearsal) -> list[str]:

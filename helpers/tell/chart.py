@@ -39,6 +39,10 @@ MOST_TEXTS = 3_000
 """Blocks of a chart, the largest, different stacks, frames of each, and different frames: a page of
 10,000 operations stays below 2 MB.
 """
+MOST_OPERATIONS = 10_000_000
+"""Of a timeline: its script adds up a number for each."""
+MOST_BYTES = 1 << 53
+"""Of a map: no larger number is exact in a script."""
 _COLUMN = re.compile(r"(?:-?\d{1,19}(?: -?\d{1,19})*)?")
 
 
@@ -90,10 +94,17 @@ class Chart(Shape):
         lengths = {len(numbers(column)) for column in per_block}
         if lengths != {blocks}:
             raise ValueError(f"columns of {sorted(lengths)} numbers; expected {blocks} in each")
-        _expect(numbers(self.state), below=len(STATES), name="state")
-        _expect(numbers(self.stack), below=len(self.stacks), name="stack")
+        _expect([blocks], 0, MOST_BLOCKS + 1, "blocks")
+        _expect(numbers(self.state), 0, len(STATES), "state")
+        _expect(numbers(self.stack), -1, len(self.stacks), "stack")
         for stack in self.stacks:
-            _expect(numbers(stack), below=len(self.frames), name="frame")
+            _expect(numbers(stack), 0, len(self.frames), "frame")
+        most = MOST_OPERATIONS if self.kind == "timeline" else MOST_BYTES
+        _expect([self.length], 0, most + 1, "length")
+        for name in ("start", "until", "reserved_at", "stranded_at"):
+            _expect(numbers(getattr(self, name)), 0, self.length + 1, name)
+        for name in ("size", "reserved", "stranded"):
+            _expect(numbers(getattr(self, name)), 0, MOST_BYTES, name)
         pairs = ((self.reserved_at, self.reserved), (self.stranded_at, self.stranded))
         if any(len(numbers(at)) != len(numbers(values)) for at, values in pairs):
             raise ValueError("a curve with other times than values")
@@ -135,6 +146,8 @@ def numbers(text: str) -> list[int]:
     return list(map(int, text.split()))
 
 
-def _expect(places: list[int], below: int, name: str) -> None:
-    if places and not -1 <= min(places) <= max(places) < below:
-        raise ValueError(f"{name} {max(places)}: expected a number below {below}")
+def _expect(values: list[int], least: int, below: int, name: str) -> None:
+    """Raises ValueError where one of the values is not from ``least`` on and below ``below``."""
+    wrong = [value for value in values if not least <= value < below]
+    if wrong:
+        raise ValueError(f"{name} {wrong[0]}: expected a number from {least} to {below - 1}")

@@ -269,3 +269,17 @@ def test_axe_finds_nothing_on_a_figure(browser, page, scheme):
         time.sleep(0.2)
     about = "window.found.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 200)])"
     assert browser.js(about) == []
+
+
+def test_a_map_names_no_block_where_those_that_are_left_out_lie(browser, tmp_path):
+    gap = replace(
+        SMALL, length=60 << 20, start=f"0 {40 << 20}", left_out=3, left_out_bytes=30 << 20
+    )
+    path = tmp_path / "page.html"
+    path.write_text(chart_pages.page(tmp_path, chart_pages.shown(gap)))
+    looked_at(browser, path)
+    said, _ = pointed(browser, 0, 0.5, 0.4)
+    assert "one of the 3 small blocks that are left out" in said and "train.py" not in said
+    said, _ = pointed(browser, 0, 0.5, 0.02)
+    assert said.startswith("10.00 MiB")
+    assert pressed(browser, 0, "ArrowUp", "ArrowRight").startswith("20.00 MiB")

@@ -25,7 +25,7 @@ from helpers.ground.units import GIB, show_bytes
 from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour
 from helpers.tell import sheet
-from helpers.tell.chart import Chart
+from helpers.tell.chart import MOST_OPERATIONS, Chart
 from helpers.tell.figure_style import ALARM, PALETTE
 from helpers.tell.prose import wrapped
 from helpers.tell.resources import words as wording
@@ -143,7 +143,8 @@ def memory(*views: View) -> Shown:
     title = f"On a card of {size}: {'; '.join(ends)}"
     height = 2.2 * len(views) + 0.9
     draw = partial(sheet.drawn, partial(_draw_runs, views, title), height)
-    chart = partial(_chart, views[0], title) if len(views) == 1 else None
+    answers = len(views) == 1 and len(views[0].study.trace) <= MOST_OPERATIONS
+    chart = partial(_chart, views[0], title) if answers else None
     return Shown(title, ["settings", *peaks, ""], rows, draw=draw, chart=chart, widest=None)
 
 

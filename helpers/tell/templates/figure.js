@@ -152,7 +152,12 @@
     const {start, segment, length} = data, sizes = data.size, rows = 20, last = start.length - 1;
     const eachRow = (view) => (view.to - view.from) / rows;
     const of = (block) => ({at: start[block], block});
-    const at = (byte) => of(within(placeOf(start, byte), 0, last));
+    const before = (byte) => within(placeOf(start, byte), 0, last);
+    // The block at a byte; none where that of a block which is left out is.
+    const at = (byte) => {
+      const block = before(byte), isInside = byte >= start[block] && byte < start[block] + sizes[block];
+      return isInside ? of(block) : {at: byte, block: null};
+    };
     const boxes = (view, block, wide, high) => {
       const each = eachRow(view), tall = high / rows, parts = [];
       const from = Math.max(start[block] - view.from, 0), to = Math.min(start[block] + sizes[block], view.to) - view.from;
@@ -165,7 +170,7 @@
     const paint = (pen, view, wide, high, inks, picked) => {
       pen.clearRect(0, 0, wide, high);
       const fills = data.states.map((name) => inks.fill(pen, name));
-      for (let block = at(view.from).block; block <= at(view.to - 1).block; block++) {
+      for (let block = before(view.from); block <= before(view.to - 1); block++) {
         const parts = boxes(view, block, wide, high);
         pen.fillStyle = fills[data.state[block]];
         for (const part of parts) pen.fillRect(...part);
@@ -183,9 +188,10 @@
       first: () => of(0),
       pick: (view, x, y, wide, high) => at(view.from + (within(Math.floor(y / high * rows), 0, rows - 1) + x / wide) * eachRow(view)),
       step: (picked, view, wide, across, up) => (
-        up ? at(picked.at + sizes[picked.block] / 2 - up * eachRow(view)) : of(within(picked.block + across, 0, last))
+        up ? of(before(picked.at + sizes[picked.block] / 2 - up * eachRow(view))) : of(within(picked.block + across, 0, last))
       ),
-      words: ({block}) => {
+      words: ({at: byte, block}) => {
+        if (block === null) return [`${size(byte)} from the first byte: one of the ${count(data.left_out)} small blocks that are left out.`, ''];
         const where = `Block ${count(block + 1)} of ${count(last + 1)}, in segment ${count(segment[block] + 1)} of ${count(segment[last] + 1)}.`;
         const since = data.operation[block] < 0 ? '' : `, allocated at operation ${count(data.operation[block])}`;
         return [where, `${size(sizes[block])}, ${data.looks[data.states[data.state[block]]][3]}${since}`];
