@@ -55,3 +55,17 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> "list[str]":
     return sorted(__all__)
+
+
+def load_ipython_extension(shell):
+    """``%load_ext helpers``: GPU memory in a notebook, as ``%load_ext vram_casebook``."""
+    from .magics import hooks
+
+    hooks.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell):
+    """``%unload_ext helpers``."""
+    from .magics import hooks
+
+    hooks.unload_ipython_extension(shell)

@@ -33,8 +33,10 @@ MAY_IMPORT = {
     "vpoc": {*CORE, "trials"},
     "batch": {*CORE, "trials"},
     "share": {*CORE, "batch"},
+    "magics": {"ground", "allocator"},
 }
-MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli"}
+MAY_IMPORT[""] |= {"magics"}
+MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli", "magics"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = {"commands", "look", "ground"}
 
@@ -130,8 +132,14 @@ OWN = {
     "commands/use.py": (3, 8),
     "commands/box.py": (3, 8),
     "*/under_torch/*.py": (3, 9),
+    "magics/*.py": (3, 9),
 }
-OPTIONAL = {"look/*.py": {"pynvml"}, "*/under_torch/*.py": {"torch"}, "judge/*.py": {"yaml"}}
+OPTIONAL = {
+    "magics/*.py": {"IPython"},
+    "look/*.py": {"pynvml"},
+    "*/under_torch/*.py": {"torch"},
+    "judge/*.py": {"yaml"},
+}
 
 
 @pytest.mark.parametrize("these", OWN)

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 81_610,
+    "allocator": 81_830,
     "batch": 32_840,
     "commands": 14_590,
     "face": 7_060,
@@ -19,6 +19,7 @@ MOST_TOKENS = {
     "fits": 24_160,
     "ground": 11_300,
     "judge": 54_270,
+    "magics": 9_330,
     "look": 55_280,
     "rehearse": 18_080,
     "settings": 11_860,
@@ -26,7 +27,7 @@ MOST_TOKENS = {
     "tell": 35_840,
     "trials": 33_030,
     "vpoc": 16_740,
-    "TOTAL": 427_160,
+    "TOTAL": 436_740,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

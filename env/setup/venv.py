@@ -151,8 +151,10 @@ def packages_folder(venv: Path) -> Path:
 
 
 def link_checkout(root: Path) -> None:
-    """Make `import helpers` work in every program of .venv, from any folder: a line of a .pth file, as pip's -e writes it."""
-    write_whole(packages_folder(root / ".venv") / "vram-casebook.pth", f"{root}\n")
+    """Make `import helpers` and `%load_ext vram_casebook` work in every program of .venv, from any folder: lines of a
+    .pth file, as pip's -e writes it."""
+    lines = f"{root}\n{root / 'helpers/magics/extension'}\n"
+    write_whole(packages_folder(root / ".venv") / "vram-casebook.pth", lines)
 
 
 def command_of(root: Path) -> Path:

@@ -5,7 +5,7 @@ A program that knows this project records a part of itself with ``recording``. E
 is loaded when it is first asked for.
 """
 
-from helpers.ground.lazy_names import load_name
+from ..ground.lazy_names import load_name
 
 _HOMES = {
     "Card": "driver",

@@ -20,11 +20,11 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from .cells import place
+from .cells import cells, place
 from .keeping_lines import carrying_lines, functions_by_line, keeping_lines
 from .own_files import files_of_the_program, is_own, is_own_class, only_line, running_frames
 
@@ -107,9 +107,9 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
     stopped at its limit of objects or of time.
     """
     storages = storages_of(torch, device)
-    walk = _Walk(storages)
-    walk.run()
-    keepers = _keepers(walk.reached, storages)
+    walk = Walk(storages)
+    walk.run(_roots())
+    keepers = keepers_in(walk.reached, storages)
     reached = sum(keeper.bytes for keeper in keepers)
     sizes = {storage.address: storage.bytes for storage in storages.values()}
     for keeper in keepers:
@@ -117,11 +117,11 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
             del sizes[address]
     if walk.complete and not gc.isenabled():
         unreached = [storage for storage in storages.values() if storage.address in sizes]
-        keepers += _in_circles(_referred_to(unreached))
+        keepers += _in_circles(referred_to(unreached))
     keepers.sort(key=lambda keeper: -keeper.bytes)
     smaller = [keeper for keeper in keepers[MOST_KEEPERS:] if keeper.graphs]
     named = keepers[:MOST_KEEPERS] + smaller[:MOST_KEEPERS]
-    _find_lines(named)
+    find_lines(named)
     return {
         "keepers": [asdict(keeper) for keeper in named],
         "reached": reached,
@@ -130,12 +130,12 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
     }
 
 
-def storages_of(torch: Any, device: str) -> dict[int, Storage]:
-    """The storages of all tensors on a kind of device, by the id of the tensor."""
+def storages_of(torch: Any, *devices: str) -> dict[int, Storage]:
+    """The storages of all tensors on some kinds of device, by the id of the tensor."""
     storages = {}
-    for tensor in _tensors(torch):
+    for tensor in tensors_of(torch):
         try:
-            if tensor.device.type == device:
+            if tensor.device.type in devices:
                 storage = tensor.untyped_storage()
                 storages[id(tensor)] = Storage(
                     tensor=tensor,
@@ -148,7 +148,7 @@ def storages_of(torch: Any, device: str) -> dict[int, Storage]:
     return storages
 
 
-def _tensors(torch: Any) -> Iterator[Any]:
+def tensors_of(torch: Any) -> Iterator[Any]:
     """All tensors that Python knows, and their gradients, which it knows once they are asked for."""
     for candidate in gc.get_objects():
         if issubclass(type(candidate), torch.Tensor):
@@ -157,22 +157,23 @@ def _tensors(torch: Any) -> Iterator[Any]:
                 yield candidate.grad
 
 
-class _Walk:
-    """A walk from the names of the program to its tensors, the shortest way first.
+class Walk:
+    """A walk from names to tensors, the shortest way first.
 
-    ``reached``: of each tensor, by its id, the step that reached it. Frames come before modules,
-    and the program's own names before those of libraries.
+    ``reached``: of each tensor, by its id, the step that reached it. ``longest_s``: seconds after
+    which the walk stops, ``complete`` is False then.
     """
 
-    def __init__(self, storages: dict[int, Storage]):
+    def __init__(self, storages: dict[int, Storage], longest_s: float = LONGEST_S):
         self.storages = storages
         self.reached: dict[int, Step] = {}
         self.complete = True
         self._seen: set[int] = set()
-        self._ends_at = time.monotonic() + LONGEST_S
+        self._ends_at = time.monotonic() + longest_s
 
-    def run(self) -> None:
-        for roots in (_frames_own(), _modules_own(), _left_behind(), *_frames_of_libraries()):
+    def run(self, groups: Iterable[Iterable[Step]]) -> None:
+        """Walk from the roots of each group; a later group gets what the earlier ones left."""
+        for roots in groups:
             waiting = collections.deque(roots)
             while waiting and self.complete:
                 step = waiting.popleft()
@@ -197,11 +198,16 @@ class _Walk:
         return self.complete
 
 
+def _roots() -> list[Iterable[Step]]:
+    """Frames come before modules, and the program's own names before those of libraries."""
+    return [_frames_own(), modules_own(), _left_behind(), *_frames_of_libraries()]
+
+
 def _frames_own() -> Iterator[Step]:
     """The variables of the program's own functions that run now, the innermost first."""
     for frame in running_frames():
         if is_own(frame.f_code.co_filename):
-            yield from _variables(frame, "variable")
+            yield from variables_of(frame, "variable")
 
 
 def _frames_of_libraries() -> list[list[Step]]:
@@ -209,10 +215,10 @@ def _frames_of_libraries() -> list[list[Step]]:
     caller has outlives what it handed on.
     """
     frames = [frame for frame in running_frames() if not is_own(frame.f_code.co_filename)]
-    return [list(_variables(frame, "variable")) for frame in reversed(frames)]
+    return [list(variables_of(frame, "variable")) for frame in reversed(frames)]
 
 
-def _variables(frame: types.FrameType, kind: str) -> Iterator[Step]:
+def variables_of(frame: types.FrameType, kind: str) -> Iterator[Step]:
     if frame.f_locals is frame.f_globals:
         return  # the frame of a module: its names are those of the module
     where = f"{place(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
@@ -220,7 +226,7 @@ def _variables(frame: types.FrameType, kind: str) -> Iterator[Step]:
         yield Step(value, name, kind, where)
 
 
-def _modules_own() -> Iterator[Step]:
+def modules_own() -> Iterator[Step]:
     """The global names of the program's own modules."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
@@ -242,10 +248,10 @@ def _frames_kept_by(candidate: Any) -> Iterator[Step]:
     if issubclass(kind, BaseException):
         trace: types.TracebackType | None = BaseException.__traceback__.__get__(candidate)  # type: ignore[union-attr]
         while trace is not None:
-            yield from _variables(trace.tb_frame, "exception")
+            yield from variables_of(trace.tb_frame, "exception")
             trace = trace.tb_next
     elif kind is types.GeneratorType and candidate.gi_frame is not None:
-        yield from _variables(candidate.gi_frame, "generator")
+        yield from variables_of(candidate.gi_frame, "generator")
 
 
 def _inside(step: Step) -> Iterator[Step]:
@@ -257,8 +263,9 @@ def _inside(step: Step) -> Iterator[Step]:
     if issubclass(kind, dict):
         yield from _entries(step, inside)
     elif issubclass(kind, SEQUENCES):
-        for entry in list(inside):
-            yield _further(step, entry, step.name + ANY, container=inside)
+        for entry in _items(inside):
+            if not issubclass(type(entry), NOT_WALKED):
+                yield _further(step, entry, step.name + ANY, container=inside)
     elif isinstance(inside, types.FunctionType):
         yield from _of_function(step, inside)
     elif isinstance(inside, functools._lru_cache_wrapper):
@@ -273,6 +280,19 @@ def _inside(step: Step) -> Iterator[Step]:
             yield replace(variable, collection=step.collection, container=step.container)
     elif not isinstance(inside, (types.ModuleType, types.FrameType)):
         yield from _attributes(step, inside)
+
+
+def length_of(collection: Any) -> int:
+    """The length of a collection; the program's own __len__ is not called."""
+    kind = next(kind for kind in (dict, *SEQUENCES) if issubclass(type(collection), kind))
+    return int(kind.__len__(collection))
+
+
+def _items(collection: Any) -> list[Any]:
+    """What is in a sequence or set; the program's own __iter__ is not called."""
+    if type(collection) in SEQUENCES:
+        return list(collection)
+    return gc.get_referents(collection)
 
 
 def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
@@ -334,7 +354,7 @@ def _attributes(step: Step, inside: Any) -> Iterator[Step]:
 def _further(step: Step, value: Any, name: str, container: Any = None) -> Step:
     """One step further from a name; the longest collection on the way stays."""
     longest = step.container
-    if container is None or (longest is not None and len(longest) >= len(container)):
+    if container is None or (longest is not None and length_of(longest) >= length_of(container)):
         return replace(step, object=value, name=name)
     return Step(value, name, step.kind, step.where, collection=step.name, container=container)
 
@@ -346,7 +366,7 @@ def _key(key: Any) -> str:
     return "..."
 
 
-def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Keeper]:
+def keepers_in(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Keeper]:
     """The tensors reached by the same name together, each storage counted once."""
     keepers: dict[tuple[str, str], Keeper] = {}
     counted: set[int] = set()
@@ -356,10 +376,10 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
         if keeper is None:
             keeper = Keeper(step.name, step.kind, step.where)
             keepers[step.where, step.name] = keeper
-        if step.container is not None and len(step.container) > keeper.length:
+        if step.container is not None and length_of(step.container) > keeper.length:
             keeper.collection = step.collection
             keeper.container = type(step.container).__name__
-            keeper.length = len(step.container)
+            keeper.length = length_of(step.container)
         keeper.tensors += 1
         keeper.graphs += storage.has_graph
         if storage.address not in counted:
@@ -369,7 +389,7 @@ def _keepers(reached: dict[int, Step], storages: dict[int, Storage]) -> list[Kee
     return list(keepers.values())
 
 
-def _referred_to(storages: list[Storage]) -> dict[int, int]:
+def referred_to(storages: list[Storage]) -> dict[int, int]:
     """The storages, bytes by address, to whose tensors an object of Python refers; the others are
     kept by a graph of autograd alone.
     """
@@ -400,7 +420,7 @@ def _in_circles(sizes: dict[int, int]) -> list[Keeper]:
     ]
 
 
-def _find_lines(keepers: list[Keeper]) -> None:
+def find_lines(keepers: list[Keeper]) -> None:
     """The lines that keep, in the file that has the name, else in another of the program's."""
     sources = {path: "".join(linecache.getlines(path)) for path in sorted(files_of_the_program())}
     for keeper in keepers:
@@ -434,8 +454,13 @@ def _lines_of(
     keeper: Keeper,
     sources: dict[str, str],
 ) -> list[str]:
-    """The lines that ``find`` finds for a name, of the first source that has such."""
-    for path in sorted(sources, key=lambda path: not _is_in(keeper.where, path)):
+    """The lines that ``find`` finds for a name, of the first source that has such; of a
+    notebook's cells the one that ran last.
+    """
+    ran = cells()
+    for path in sorted(
+        sources, key=lambda path: (not _is_in(keeper.where, path), -ran.get(path, 0))
+    ):
         numbers = find(sources[path], name)[:MOST_LINES]
         if numbers:
             functions = functions_by_line(sources[path])

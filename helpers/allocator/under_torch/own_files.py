@@ -11,15 +11,16 @@ import sysconfig
 import types
 from collections.abc import Iterator
 
-from .cells import place
+from .cells import cells, place
 from .keeping_lines import functions_by_line
 
 OPERATORS = os.path.join("torch", "_ops.py")
 
 
 def files_of_the_program() -> set[str]:
-    """The files of the program's own code, as far as it was imported or runs."""
+    """The files of the program's own code, as far as it was imported or runs; cells that ran, too."""
     files = {frame.f_code.co_filename for frame in running_frames()}
+    files.update(cells())
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
         if isinstance(file, str) and file.endswith(".py"):
@@ -59,9 +60,14 @@ def only_line(pattern: re.Pattern[str]) -> str:
 
 @functools.cache
 def _recorders_folders() -> tuple[str, ...]:
-    """The folders of the programs that run beside the user's: the recorder's and a rehearsal's."""
+    """The folders of what runs beside the user's code: the recorder, a rehearsal, a notebook's
+    extension.
+    """
     package = sys.modules[__package__]
-    return (os.path.dirname(__file__), *package.__path__)
+    helpers = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    beside = ("ground", "magics", os.path.join("rehearse", "under_torch"))
+    folders = [os.path.join(helpers, folder) for folder in beside]
+    return (os.path.dirname(__file__), *package.__path__, *folders)
 
 
 @functools.cache

@@ -1,0 +1,168 @@
+"""The sentences and tables of each answer."""
+
+from __future__ import annotations
+
+from ..ground.units import show_bytes
+from .devices import DeviceUse, OtherProcess
+from .failure import Failure
+from .holdings import Holder, Holdings
+from .letting_go import LetGo
+from .view import Card, Table
+
+MOST_ROWS = 12
+FOUND_EARLY = "The notebook has more objects than could be looked at in time: sizes are the least."
+OFF = "%vram off turns these cards off."
+
+
+def of_failure(failure: Failure) -> Card:
+    """The card under an out-of-memory."""
+    asked = "asked for memory"
+    if failure.requested is not None:
+        asked = f"asked for {show_bytes(failure.requested)}"
+    title = f"Out of memory: {failure.place or 'the cell'} {asked} {_on(failure.device)}".rstrip()
+    use = failure.use
+    if use is not None:
+        title += f", of which {show_bytes(use.free)} of {show_bytes(use.total)} was free"
+    sentences = []
+    if use is not None:
+        sentences.append(_use(use))
+    growth = failure.growth
+    if growth is not None and growth.bytes_each:
+        sentences.append(
+            f"Each of the last {growth.runs} runs of this cell left at least "
+            f"{show_bytes(growth.bytes_each)} more."
+        )
+    return Card(
+        title=title + ".",
+        code=failure.code,
+        sentences=sentences,
+        table=_table(failure.holdings, failure.device),
+        steps=failure.steps,
+        foot=_foot(failure.holdings, OFF),
+        is_failure=True,
+    )
+
+
+def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherProcess]) -> Card:
+    """The answer of ``%vram``."""
+    total = sum(holder.total for holder in holdings.holders)
+    title = "No tensor of this notebook is on a GPU, and none in host memory is large."
+    if total:
+        title = f"Tensors of this notebook take {_by_device(holdings)}."
+    sentences = [_use(use) for use in uses]
+    sentences += [_process(process) for process in others]
+    return Card(
+        title=title,
+        sentences=sentences,
+        table=_table(holdings),
+        foot=_foot(holdings, "%vram free lets go of what no variable holds."),
+    )
+
+
+def of_letting_go(result: LetGo) -> Card:
+    """The answer of ``%vram free``."""
+    came = [f"{show_bytes(size)} on {device}" for device, size in result.tensors.items() if size]
+    title = "Nothing came back: variables hold all tensors."
+    if came:
+        title = f"{' and '.join(came)} came back."
+    sentences = []
+    if result.names:
+        sentences.append(f"Let go: {', '.join(result.names)}.")
+    if result.returned_bytes:
+        sentences.append(f"torch gave {show_bytes(result.returned_bytes)} back to the driver.")
+    if result.left.holders:
+        sentences.append("The rest is held by:")
+    return Card(
+        title=title,
+        sentences=sentences,
+        table=_table(result.left, lets_go=True),
+        foot=_foot(result.left, ""),
+    )
+
+
+def _on(device: str) -> str:
+    if device == "cpu":
+        return "of host memory"
+    return f"on {device}" if device else ""
+
+
+def _use(use: DeviceUse) -> str:
+    return (
+        f"{use.name}: tensors {show_bytes(use.allocated)}, kept by torch for later "
+        f"{show_bytes(use.cached)}, free {show_bytes(use.free)} of {show_bytes(use.total)}."
+    )
+
+
+def _process(process: OtherProcess) -> str:
+    size = show_bytes(process.bytes) if process.bytes is not None else "memory of unknown size"
+    return f"Process {process.pid} ({process.name}) holds {size}."
+
+
+def _by_device(holdings: Holdings) -> str:
+    devices = sorted({device for holder in holdings.holders for device in holder.bytes})
+    return " and ".join(f"{show_bytes(holdings.total(device))} on {device}" for device in devices)
+
+
+def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table:
+    heads = ["name", "size", "on", "what", "also reached from"]
+    if lets_go:
+        heads.append("let go with")
+    rows: list[tuple[str, ...]] = []
+    holders = [holder for holder in holdings.holders if not device or holder.bytes.get(device)]
+    for holder in holders[:MOST_ROWS]:
+        size = holder.bytes.get(device, 0) if device else holder.total
+        row = [holder.name, show_bytes(size), " and ".join(sorted(holder.bytes))]
+        row += [_what(holder), ", ".join(holder.also)]
+        if lets_go:
+            row.append(_let_go_with(holder))
+        rows.append(tuple(row))
+    rest = holders[MOST_ROWS:]
+    if rest:
+        size = sum(holder.total for holder in rest)
+        rows.append((f"{len(rest)} more", show_bytes(size), *[""] * (len(heads) - 2)))
+    return Table(tuple(heads), rows, numbers=frozenset([1]))
+
+
+def _what(holder: Holder) -> str:
+    if holder.kind == "error":
+        parts = [f"{part.name} in {part.where}" for part in holder.parts[:2]]
+        return "; ".join(parts)
+    if holder.kind == "circle":
+        return f"{holder.tensors:,} tensors; no name leads to them"
+    if holder.kind == "graph":
+        return f"{holder.tensors:,} tensors that backward would need"
+    words = holder.what
+    if not holder.parts:
+        return words
+    part = holder.parts[0]
+    if part.collection and part.tensors > 1 and part.name != holder.name:
+        words += f"; {part.tensors:,} tensors in {part.name}"
+    if part.graphs:
+        words += ", with graph"
+    if part.lines:
+        words += f"; put there by {part.lines[0]}"
+    return words
+
+
+def _let_go_with(holder: Holder) -> str:
+    if holder.kind == "variable":
+        return f"%vram free {holder.name}"
+    if holder.kind == "module":
+        return f"{holder.name} = None"
+    if holder.kind == "unnamed":
+        return ""
+    if holder.kind == "graph":
+        return "deleting the result that backward would start from"
+    return "%vram free"
+
+
+def _foot(holdings: Holdings, last: str) -> str:
+    sentences = []
+    if not holdings.complete:
+        sentences.append(FOUND_EARLY)
+    if holdings.other_libraries:
+        names = ", ".join(holdings.other_libraries)
+        sentences.append(f"Arrays of other libraries are not counted: {names}.")
+    if last:
+        sentences.append(last)
+    return " ".join(sentences)

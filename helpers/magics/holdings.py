@@ -1,0 +1,289 @@
+"""What holds the tensors of this kernel, by the names that the person gave.
+
+Names come before what the notebook keeps by itself: outputs of cells, the exception of the last
+failed cell, and what no name leads to. Nothing of the person's objects is called: no repr, no
+property. Numbers are bytes of storages, each counted once, under the first name that reaches it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+import time
+import traceback
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..allocator.under_torch.keepers import (
+    Keeper,
+    Step,
+    Storage,
+    Walk,
+    find_lines,
+    keepers_in,
+    modules_own,
+    referred_to,
+    storages_of,
+    variables_of,
+)
+from ..allocator.under_torch.own_files import is_own
+from .kinds import described, is_of_another_library, rank
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+DEVICES = ("cuda", "xpu", "mps", "cpu")
+LARGE_ON_CPU = 1 << 20
+"""Bytes. A smaller tensor in host memory is not listed."""
+LONGEST_WALK_S = 0.9
+LONGEST_SECOND_LOOK_S = 0.4
+MOST_OTHER_NAMES = 4
+OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_oh|_ih|_dh|In|Out|exit|quit|get_ipython|open")
+"""Names that IPython gives (IPython/core/displayhook.py and history.py)."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where the look begins: an object, and the name and the kind under which it is listed.
+
+    ``steps``: where to begin inside it, where that is not the object itself.
+    """
+
+    object: Any
+    name: str
+    kind: str
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def beginnings(self) -> tuple[Step, ...]:
+        return self.steps or (Step(self.object, self.name, self.kind, ""),)
+
+
+@dataclass
+class Holder:
+    """One name, and the tensors that no earlier name reaches.
+
+    ``kind``: variable, output (of a cell), error (its frames), module, circle (of objects),
+    graph (of autograd, which alone keeps them), unnamed (no tensor of Python) or unknown.
+    ``bytes``: by device. ``parts``: where in the object they lie, most bytes first. ``also``:
+    other names that reach some of them.
+    """
+
+    name: str
+    kind: str
+    what: str = ""
+    bytes: dict[str, int] = field(default_factory=dict)
+    tensors: int = 0
+    parts: list[Keeper] = field(default_factory=list)
+    also: list[str] = field(default_factory=list)
+    addresses: frozenset[int] = frozenset()
+
+    @property
+    def total(self) -> int:
+        """Bytes on all devices."""
+        return sum(self.bytes.values())
+
+
+@dataclass
+class Holdings:
+    """All holders, most bytes first.
+
+    ``complete`` is False where the look had to stop early. ``other_libraries`` names variables
+    whose arrays are not torch's; they are not counted.
+    """
+
+    holders: list[Holder]
+    complete: bool
+    other_libraries: list[str]
+
+    def of_kind(self, *kinds: str) -> list[Holder]:
+        """The holders of some kinds."""
+        return [holder for holder in self.holders if holder.kind in kinds]
+
+    def total(self, device: str) -> int:
+        """Bytes on a device, such as "cuda:0"."""
+        return sum(holder.bytes.get(device, 0) for holder in self.holders)
+
+
+def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
+    """Who holds the tensors of this kernel now. Takes two seconds at the most."""
+    storages = _large_storages(torch)
+    roots = list(_roots(torch, shell))
+    walk = Walk(storages, LONGEST_WALK_S)
+    counted: set[int] = set()
+    holders = []
+    for root in roots:
+        before = len(walk.reached)
+        walk.run([root.beginnings])
+        reached = dict(itertools.islice(walk.reached.items(), before, None))
+        if reached:
+            what = described(root.object, torch)
+            holders.append(_holder(root.name, root.kind, what, reached, storages, counted))
+    holders += _without_a_name(storages, counted, walk.complete)
+    holders = sorted(filter(lambda holder: holder.total, holders), key=lambda holder: -holder.total)
+    _add_other_names(holders, roots, storages)
+    return Holdings(holders, walk.complete, _other_libraries(shell))
+
+
+def names_of_the_person(shell: InteractiveShell) -> dict[str, Any]:
+    """The variables of the notebook that the person named."""
+    hidden = shell.user_ns_hidden
+    return {
+        name: value
+        for name, value in list(shell.user_ns.items())
+        if not OF_IPYTHON.fullmatch(name)
+        and not name.startswith("__")
+        and not (name in hidden and hidden[name] is value)
+    }
+
+
+def _large_storages(torch: ModuleType) -> dict[int, Storage]:
+    """Of the GPU all storages, of host memory the large ones, by the id of the tensor."""
+    return {
+        key: storage
+        for key, storage in storages_of(torch, *DEVICES).items()
+        if storage.bytes >= LARGE_ON_CPU or storage.tensor.device.type != "cpu"
+    }
+
+
+def outputs_with_tensors(torch: ModuleType, shell: InteractiveShell) -> dict[int, Any]:
+    """The outputs of cells, by their number, that reach a tensor."""
+    storages = _large_storages(torch)
+    found = {}
+    for number, value in list(shell.user_ns.get("Out", {}).items()):
+        walk = Walk(storages, LONGEST_WALK_S)
+        walk.run([Root(value, "", "output").beginnings])
+        if walk.reached:
+            found[number] = value
+    return found
+
+
+def _roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
+    """Where tensors are looked for, in the order in which they are counted."""
+    variables = names_of_the_person(shell)
+    for name in sorted(variables, key=lambda name: rank(variables[name], torch)):
+        yield Root(variables[name], name, "variable")
+    for step in modules_own():
+        if step.where != "__main__" and not step.name.startswith("__"):
+            module = step.where.rpartition(".")[0] or step.where
+            yield Root(step.object, f"{module}.{step.name}", "module")
+    for number, value in list(shell.user_ns.get("Out", {}).items()):
+        yield Root(value, f"Out[{number}]", "output")
+    for name in ("_", "__", "___"):
+        if name in shell.user_ns:
+            yield Root(shell.user_ns[name], name, "output")
+    for error in kept_errors(shell):
+        steps = tuple(_variables_of_failed_calls(error))
+        if steps:
+            yield Root(error, "the last error", "error", steps)
+
+
+def kept_errors(shell: InteractiveShell) -> list[BaseException]:
+    """The exceptions that Python and IPython keep of cells that failed, each once."""
+    candidates = [getattr(sys, name, None) for name in ("last_exc", "last_value")]
+    result = shell.last_execution_result
+    candidates += [getattr(result, "error_in_exec", None)]
+    errors: dict[int, BaseException] = {}
+    while candidates:
+        error = candidates.pop()
+        if isinstance(error, BaseException) and id(error) not in errors:
+            errors[id(error)] = error
+            candidates += [error.__cause__, error.__context__]
+    return list(errors.values())
+
+
+def _variables_of_failed_calls(error: BaseException) -> Iterator[Step]:
+    """The variables of the functions that an error came through, from the notebook's first on:
+    the frames before it are IPython's.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in itertools.dropwhile(lambda frame: not is_own(frame.f_code.co_filename), frames):
+        yield from variables_of(frame, "error")
+
+
+def _holder(
+    name: str,
+    kind: str,
+    what: str,
+    reached: dict[int, Step],
+    storages: dict[int, Storage],
+    counted: set[int],
+) -> Holder:
+    """The holder of the tensors that were reached; storages counted before are not its own."""
+    new = {key: step for key, step in reached.items() if storages[key].address not in counted}
+    parts = sorted(keepers_in(new, storages), key=lambda part: -part.bytes)
+    holder = Holder(name, kind, what, tensors=len(new), parts=parts)
+    for key in new:
+        _count(holder, storages[key], counted)
+    holder.addresses = frozenset(storages[key].address for key in new)
+    return holder
+
+
+def _count(holder: Holder, storage: Storage, counted: set[int]) -> None:
+    if storage.address not in counted:
+        counted.add(storage.address)
+        device = str(storage.tensor.device)
+        holder.bytes[device] = holder.bytes.get(device, 0) + storage.bytes
+
+
+def _without_a_name(
+    storages: dict[int, Storage], counted: set[int], complete: bool
+) -> list[Holder]:
+    """The tensors that no name leads to: those that objects refer to, and those that only a
+    graph of autograd keeps. Where the look was not complete, nobody knows whether a name does.
+    """
+    rest = [storage for storage in storages.values() if storage.address not in counted]
+    if not rest:
+        return []
+    if not complete:
+        holder = Holder("not looked at in time", "unknown")
+        for storage in rest:
+            _count(holder, storage, counted)
+        return [holder]
+    by_objects = referred_to(rest)
+    holders = []
+    for kind, name in (("circle", "objects without a name"), ("graph", "graphs of autograd")):
+        holder = Holder(name, kind)
+        is_circle = kind == "circle"
+        unnamed = [storage for storage in rest if (storage.address in by_objects) == is_circle]
+        for storage in unnamed:
+            _count(holder, storage, counted)
+        holder.tensors = len(unnamed)
+        holder.addresses = frozenset(storage.address for storage in unnamed)
+        holders.append(holder)
+    return holders
+
+
+def _add_other_names(
+    holders: list[Holder], roots: list[Root], storages: dict[int, Storage]
+) -> None:
+    """Say of each holder which other names reach some of its tensors, as far as time allows."""
+    ends_at = time.monotonic() + LONGEST_SECOND_LOOK_S
+    for root in roots:
+        left_s = ends_at - time.monotonic()
+        if left_s <= 0:
+            return
+        if root.kind == "module" or issubclass(type(root.object), (types.ModuleType, type)):
+            continue
+        walk = Walk(storages, left_s)
+        walk.run([root.beginnings])
+        reached = {storages[key].address for key in walk.reached}
+        for holder in holders:
+            is_other = holder.name != root.name and len(holder.also) < MOST_OTHER_NAMES
+            if is_other and not reached.isdisjoint(holder.addresses):
+                holder.also.append(root.name)
+
+
+def _other_libraries(shell: InteractiveShell) -> list[str]:
+    variables = names_of_the_person(shell)
+    return sorted(name for name, value in variables.items() if is_of_another_library(value))
+
+
+def add_lines(holders: list[Holder]) -> None:
+    """Find the lines of the notebook that put tensors where the largest part of each lies."""
+    find_lines([part for holder in holders for part in holder.parts[:1]])

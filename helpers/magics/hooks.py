@@ -1,0 +1,141 @@
+"""The extension: ``%vram``, ``%%vram``, and a look after each cell.
+
+While nothing fails a cell costs less than a millisecond, and torch is never imported from here.
+No error of this extension reaches the person's cell: it is said in one line instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .runs import Runs
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+NO_TORCH = "%vram: torch has not been imported in this notebook"
+USAGE = "expected %vram, %vram free [NAME ...], %vram on or %vram off"
+_loaded: dict[str, Any] = {}
+
+
+class Extension:
+    """The extension in one IPython."""
+
+    def __init__(self, shell: InteractiveShell):
+        self.shell = shell
+        self.runs = Runs()
+        self.explains = True
+
+    def after_cell(self, result: Any) -> None:
+        """Keep what the cell left, and explain an out-of-memory under its traceback."""
+        torch = sys.modules.get("torch")
+        cell = getattr(result.info, "raw_cell", None)
+        if torch is None or not isinstance(cell, str):
+            return
+        try:
+            self.runs.add(cell, torch, self.shell)
+            if result.error_in_exec is not None and self.explains:
+                self._explain(result.error_in_exec, cell, torch)
+        except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the person's cell must not suffer
+            print(f"vram_casebook: no answer, because of {_short(error)}")
+
+    def _explain(self, error: BaseException, cell: str, torch: ModuleType) -> None:
+        from . import (
+            failure,
+        )  # here and below: a notebook in which nothing fails imports none of it
+
+        out_of_memory = failure.out_of_memory(error)
+        if out_of_memory is None:
+            return
+        from . import cards, view
+
+        answer = failure.explained(out_of_memory, cell, torch, self.shell, self.runs)
+        view.show(cards.of_failure(answer))
+
+    def vram(self, line: str, cell: str | None = None) -> None:
+        """GPU memory of this notebook, by the names of its variables.
+
+        %vram               what holds GPU memory, and large tensors in host memory
+        %vram free          let go of what no variable holds: errors, outputs, cached blocks
+        %vram free NAME...  delete these variables as well
+        %vram off, on       no card under an out-of-memory; the card again
+        %%vram              the peak of a cell, and what it keeps, by line
+        """
+        torch = sys.modules.get("torch")
+        words = line.split()
+        if words in (["on"], ["off"]):
+            self.explains = words == ["on"]
+            return
+        if torch is None:
+            print(NO_TORCH)
+            if cell is not None:
+                self.shell.run_cell(cell, store_history=False)
+            return
+        try:
+            self._answer(torch, words, cell)
+        except Exception as error:  # noqa: BLE001 - a lost card, objects of any kind: one line, no traceback of ours
+            print(f"%vram: no answer, because of {_short(error)}")
+
+    def _answer(self, torch: ModuleType, words: list[str], cell: str | None) -> None:
+        if cell is not None:
+            self._measure(cell, torch)
+        elif not words:
+            self._list(torch)
+        elif words[0] == "free":
+            self._free(torch, words[1:])
+        else:
+            print(f"%vram: seen {' '.join(words)!r}; {USAGE}")
+
+    def _list(self, torch: ModuleType) -> None:
+        from . import cards, devices, view
+        from .holdings import add_lines, find_holdings
+        from .unnamed import add_unnamed
+
+        question = devices.question_of_others()
+        holdings = find_holdings(torch, self.shell)
+        add_lines(holdings.holders)
+        add_unnamed(torch, holdings)
+        uses = devices.devices_in_use(torch)
+        others = devices.other_processes(question)
+        view.show(cards.of_holdings(holdings, uses, others))
+
+    def _free(self, torch: ModuleType, names: list[str]) -> None:
+        from . import cards, letting_go, view
+
+        try:
+            result = letting_go.let_go(torch, self.shell, names)
+        except NameError as error:
+            print(f"%vram free: seen {error}; expected the name of a variable of this notebook")
+            return
+        view.show(cards.of_letting_go(result))
+
+    def _measure(self, cell: str, torch: ModuleType) -> None:
+        from . import cell_memory
+
+        cell_memory.run(cell, torch, self.shell)
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """``%load_ext vram_casebook`` (or ``helpers``)."""
+    if "extension" in _loaded:
+        return
+    extension = Extension(shell)
+    _loaded["extension"] = extension
+    shell.events.register("post_run_cell", extension.after_cell)
+    shell.magics_manager.register_function(extension.vram, "line_cell", "vram")
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """``%unload_ext vram_casebook``."""
+    extension = _loaded.pop("extension", None)
+    if extension is not None:
+        shell.events.unregister("post_run_cell", extension.after_cell)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("vram", None)

@@ -1,0 +1,75 @@
+"""What a value of the notebook is, in a few words, and in which order names are asked.
+
+Only types are looked at, and what torch itself counts: nothing of the person's classes is called.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from types import ModuleType
+from typing import Any
+
+from ..allocator.under_torch.keepers import length_of
+
+COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque)
+MOST_PARAMETERS = 100_000
+OTHER_LIBRARIES = ("cupy", "jax", "jaxlib", "tensorflow", "numba.cuda", "cudf")
+"""Packages whose arrays may lie on the GPU; torch does not count them."""
+TENSOR, MODULE, OPTIMIZER, COLLECTION, OTHER = range(5)
+
+
+def rank(value: Any, torch: ModuleType) -> int:
+    """The place of a value in the order in which names are asked what they reach.
+
+    A tensor belongs to its own name before all others, a parameter to its module before the
+    optimizer that changes it.
+    """
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        return TENSOR
+    if issubclass(kind, torch.nn.Module):
+        return MODULE
+    if issubclass(kind, torch.optim.Optimizer):
+        return OPTIMIZER
+    if issubclass(kind, COLLECTIONS):
+        return COLLECTION
+    return OTHER
+
+
+def described(value: Any, torch: ModuleType) -> str:
+    """A value in a few words: "Linear, 1,050,624 parameters", "list of 268"."""
+    kind = type(value)
+    order = rank(value, torch)
+    if order == TENSOR:
+        return _tensor(value)
+    if order == MODULE:
+        return f"{kind.__name__}, {_count(value, torch)} parameters"
+    if order == OPTIMIZER:
+        return f"optimizer {kind.__name__}"
+    if order == COLLECTION:
+        return f"{kind.__name__} of {length_of(value):,}"
+    if issubclass(kind, BaseException):
+        return f"exception {kind.__name__}"
+    return kind.__name__
+
+
+def is_of_another_library(value: Any) -> bool:
+    """Whether a value is an array of a library other than torch that may lie on a GPU."""
+    home = type(value).__module__
+    return home.startswith(OTHER_LIBRARIES) and hasattr(type(value), "shape")
+
+
+def _tensor(tensor: Any) -> str:
+    try:
+        shape = " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
+        element = str(tensor.dtype).partition(".")[2]
+    except Exception:  # noqa: BLE001 - a class of the person's may answer with any error
+        return type(tensor).__name__
+    return f"tensor {element}, {shape}"
+
+
+def _count(module: Any, torch: ModuleType) -> str:
+    parameters = torch.nn.Module.parameters(module)
+    counted = sum(part.numel() for part in itertools.islice(parameters, MOST_PARAMETERS))
+    return f"{counted:,}"

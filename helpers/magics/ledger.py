@@ -1,0 +1,58 @@
+"""Which lines hold how much, while a cell runs and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..allocator.under_torch.cells import place
+from ..allocator.under_torch.own_files import is_own
+
+ELSEWHERE = "a library, or a thread of its own"
+
+
+@dataclass
+class Ledger:
+    """Bytes that are held now and were held at the peak, by the line that asked for them."""
+
+    now: dict[str, int] = field(default_factory=dict)
+    at_peak: dict[str, int] = field(default_factory=dict)
+    total: int = 0
+    peak: int = 0
+    _entries: dict[Hashable, tuple[str, int]] = field(default_factory=dict)
+
+    def add(self, key: Hashable, size: int, line: str) -> None:
+        """Something is held from now on. ``note_peak`` counts it towards the peak."""
+        self._entries[key] = (line, size)
+        self.now[line] = self.now.get(line, 0) + size
+        self.total += size
+
+    def remove(self, key: Hashable) -> None:
+        """It is held no more; nothing happens where it was not known."""
+        if key in self._entries:
+            line, size = self._entries.pop(key)
+            self.now[line] -= size
+            self.total -= size
+
+    def note_peak(self) -> None:
+        """Keep what is held now as the peak, where it is more than before."""
+        if self.total > self.peak:
+            self.peak = self.total
+            self.at_peak = dict(self.now)
+
+
+def line_of(frames: Iterable[tuple[str, int]]) -> str:
+    """The innermost line of the notebook's own code among the frames (file, line) of a call,
+    the innermost frame first.
+    """
+    for file, line in frames:
+        is_python = file.endswith(".py") or file.startswith("<ipython")
+        if is_python and is_own(file):
+            return place(file, line)
+    return ELSEWHERE
+
+
+def frames_of(entry: dict[str, Any]) -> list[tuple[str, int]]:
+    """The frames of a block or an event of torch's memory snapshot."""
+    return [(frame["filename"], frame["line"]) for frame in entry.get("frames", ())]

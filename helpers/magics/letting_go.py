@@ -1,0 +1,134 @@
+"""``%vram free``: lets go of the memory that is nobody's, and says who holds the rest.
+
+Nobody's is what the notebook keeps by itself: the exception of the last failed cell with the
+variables of its functions, outputs of cells, objects that only refer to each other, and blocks that
+torch keeps for later. A variable that the person named is deleted only if the command names it.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .devices import initialised
+from .holdings import (
+    Holdings,
+    find_holdings,
+    kept_errors,
+    names_of_the_person,
+    outputs_with_tensors,
+)
+from .unnamed import add_unnamed
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+
+OF_AN_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
+UNDERSCORES = ("_", "__", "___")
+
+
+@dataclass
+class LetGo:
+    """What came back.
+
+    ``tensors``: bytes of tensors by device. ``returned_bytes``: what torch gave back to the driver.
+    ``names``: what was let go of. ``left``: who holds the rest.
+    """
+
+    tensors: dict[str, int]
+    returned_bytes: int
+    names: list[str]
+    left: Holdings
+
+
+def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetGo:
+    """Let go of what is nobody's, and of the variables named.
+
+    Raises NameError for a name that the notebook does not have.
+    """
+    variables = names_of_the_person(shell)
+    for name in names:
+        if name not in variables:
+            raise NameError(name)
+    del variables
+    holdings = find_holdings(torch, shell)
+    add_unnamed(torch, holdings)
+    before = _totals(holdings)
+    del holdings
+    reserved = _reserved_bytes(torch)
+    dropped = _drop_error(shell)
+    for name in names:
+        _drop_aliases(shell, shell.user_ns.pop(name))
+        dropped.append(name)
+    dropped += _drop_outputs(torch, shell)
+    gc.collect()
+    if initialised(torch):
+        clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear_workspaces is not None:
+            clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
+        torch.cuda.empty_cache()
+    left = find_holdings(torch, shell)
+    add_unnamed(torch, left)
+    after = _totals(left)
+    tensors = {device: size - after.get(device, 0) for device, size in before.items()}
+    returned = max(0, reserved - _reserved_bytes(torch))
+    return LetGo(tensors, returned, dropped, left)
+
+
+def _totals(holdings: Holdings) -> dict[str, int]:
+    devices = {device for holder in holdings.holders for device in holder.bytes}
+    return {device: holdings.total(device) for device in sorted(devices)}
+
+
+def _reserved_bytes(torch: ModuleType) -> int:
+    if not initialised(torch):
+        return 0
+    return sum(torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count()))
+
+
+def _drop_error(shell: InteractiveShell) -> list[str]:
+    """Drop the last exception wherever Python and IPython keep it."""
+    had_one = bool(kept_errors(shell))
+    for name in OF_AN_ERROR:
+        if hasattr(sys, name):
+            delattr(sys, name)
+    result = shell.last_execution_result
+    if result is not None:
+        result.error_in_exec = None
+    traceback_printer = shell.InteractiveTB
+    traceback_printer.tb = None
+    debugger = getattr(traceback_printer, "pdb", None)
+    if debugger is not None:
+        debugger.reset()  # %debug keeps the frames that it looked at
+    return ["the last error"] if had_one else []
+
+
+def _drop_outputs(torch: ModuleType, shell: InteractiveShell) -> list[str]:
+    """Drop the outputs of cells that reach a tensor."""
+    dropped = []
+    for number, value in outputs_with_tensors(torch, shell).items():
+        _drop_aliases(shell, value)
+        dropped.append(f"Out[{number}]")
+    return dropped
+
+
+def _drop_aliases(shell: InteractiveShell, value: Any) -> None:
+    """Drop a value wherever IPython keeps the outputs of cells (IPython/core/displayhook.py)."""
+    outputs = shell.user_ns.get("Out", {})
+    for number in [number for number, output in list(outputs.items()) if output is value]:
+        del outputs[number]
+        shell.user_ns.pop(f"_{number}", None)
+        shell.user_ns_hidden.pop(f"_{number}", None)
+    for name in UNDERSCORES:
+        for variables in (shell.user_ns, shell.user_ns_hidden):
+            if variables.get(name) is value:
+                variables[name] = ""
+        if getattr(shell.displayhook, name, None) is value:
+            setattr(shell.displayhook, name, "")
+    result = shell.last_execution_result
+    if result is not None and result.result is value:
+        result.result = None

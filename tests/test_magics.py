@@ -1,0 +1,284 @@
+"""`%vram`, `%%vram`, `%vram free` and the card under an out-of-memory, in an IPython of its own, on tensors in host memory."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SESSION = Path(__file__).with_name("notebook_session.py")
+EXTENSION = ROOT / "helpers/magics/extension"
+LOAD = f"import sys; sys.path.append({str(EXTENSION)!r})\n%load_ext vram_casebook"
+TORCH = "import torch"
+TOO_LARGE = "torch.empty(10**15)"
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+pytest.importorskip("torch", reason="the tests of the notebook's own tensors need torch")
+
+
+class Sessions:
+    """Notebooks without a front end: each list of cells runs in an IPython of its own."""
+
+    def __init__(self, folder, *modules):
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment["IPYTHONDIR"] = str(folder)
+        command = [sys.executable, str(SESSION), *modules]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+
+    def run(self, *sources, folder):
+        self.process.stdin.write(json.dumps({"cells": sources, "folder": str(folder)}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory):
+    sessions = Sessions(tmp_path_factory.mktemp("ipython"), "torch")
+    yield sessions
+    sessions.end()
+
+
+@pytest.fixture
+def cells(with_torch, tmp_path):
+    """What each cell showed; those that load torch and the extension come first and are left out."""
+    return lambda *sources: with_torch.run(LOAD, TORCH, *sources, folder=tmp_path)[2:]
+
+
+@pytest.fixture
+def session(tmp_path):
+    """The same in a kernel that has imported no torch."""
+    sessions = Sessions(tmp_path)
+    yield lambda *sources: sessions.run(*sources, folder=tmp_path)
+    sessions.end()
+
+
+def rows(text):
+    """The rows of a printed table: name and size."""
+    return dict(re.findall(r"^(\S.*?) {2,}([\d.]+ [KMG]iB)  ", text, flags=re.MULTILINE))
+
+
+def test_the_card_under_an_out_of_memory_names_line_size_and_holders(cells):
+    *_, failed = cells(
+        "history = []\nmodel = torch.nn.Linear(500, 500)\nweights = torch.ones(1000, 1000)",
+        "def step(count):\n    big = torch.ones(2000, 1000)\n    return torch.empty(count)",
+        "history += [model(torch.ones(1000, 500)) for _ in range(4)]",
+        "step(10**15)",
+    )
+    text = failed["text"]
+    assert "DefaultCPUAllocator" in text, "torch's own error stays"
+    assert "Out of memory: cell 4, line 3, in step() asked for 3637.98 TiB of host memory." in text
+    assert "return torch.empty(count)" in text
+    assert rows(text)["weights"] == "3.81 MiB"
+    assert rows(text)["history"] == "7.63 MiB"
+    assert "put there by cell 5, line 1" in text
+    assert text.index("DefaultCPUAllocator") < text.index("Out of memory: cell"), (
+        "the card comes below"
+    )
+
+
+def test_the_card_names_the_list_that_grows_with_each_run(cells):
+    keep = "kept.append(torch.ones(500, 1000, requires_grad=True) * 2)"
+    fail = "\nif len(kept) > 4:\n    raise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')"
+    *_, failed = cells("kept = []", *[keep + fail] * 5)
+    assert "keeps 5 tensors with their graphs, 9.54 MiB (cell 8, line 1" in failed["text"]
+    assert ".detach().cpu()" in failed["text"]
+
+
+def test_an_error_that_is_no_out_of_memory_gets_no_card(cells):
+    (failed,) = cells("raise ValueError('the batch is out of memory of mine')")
+    assert "Out of memory: " not in failed["text"]
+
+
+def test_an_out_of_memory_behind_another_error_is_found(cells):
+    (failed,) = cells(
+        f"try:\n    {TOO_LARGE}\nexcept RuntimeError as error:\n    raise ValueError('step') from error"
+    )
+    assert "Out of memory: cell 3, line 2 asked for" in failed["text"]
+
+
+def test_off_turns_the_card_off_and_on_again(cells):
+    off, failed, on, again = cells("%vram off", TOO_LARGE, "%vram on", TOO_LARGE)
+    assert "Out of memory: " not in failed["text"]
+    assert "Out of memory: " in again["text"]
+
+
+def test_free_lets_go_of_errors_outputs_and_circles_and_touches_no_name(cells):
+    *_, before, freed, after = cells(
+        "mine = torch.ones(1000, 1000)",
+        "torch.ones(2000, 1000)",
+        "import gc; gc.disable()\nclass Node: pass\na, b = Node(), Node()\na.b, b.a = b, a\na.big = torch.ones(3000, 1000)\ndel a, b",
+        "def work():\n    local = torch.ones(4000, 1000)\n    raise ValueError('no')",
+        "work()",
+        "%vram",
+        "%vram free",
+        "%vram",
+    )
+    assert rows(before["text"]) == {
+        "the last error": "15.26 MiB",
+        "objects without a name": "11.44 MiB",
+        "Out[4]": "7.63 MiB",
+        "mine": "3.81 MiB",
+    }
+    assert "34.33 MiB on cpu came back." in freed["text"]
+    assert "Let go: the last error, Out[4]." in freed["text"]
+    assert rows(after["text"]) == {"mine": "3.81 MiB"}
+
+
+def test_a_name_is_deleted_only_if_it_is_said(cells):
+    _, wrong, freed, left = cells(
+        "big = torch.ones(1000, 1000)\nsmall = torch.ones(600, 1000)",
+        "%vram free bog",
+        "%vram free big",
+        "print('big' in dir(), 'small' in dir())",
+    )
+    assert "%vram free: seen bog; expected the name of a variable" in wrong["text"]
+    assert "3.81 MiB on cpu came back." in freed["text"]
+    assert left["text"].startswith("False True")
+
+
+def test_an_output_that_is_a_named_variable_stays_the_variable(cells):
+    *_, freed, left = cells("x = torch.ones(1000, 1000)\nx", "%vram free", "print(x.shape)")
+    assert "Nothing came back: variables hold all tensors." in freed["text"]
+    assert "1000, 1000" in left["text"]
+
+
+def test_a_measured_cell_says_peak_and_what_it_keeps_by_line(cells):
+    (measured,) = cells(
+        "%%vram\nkept = []\nfor _ in range(3):\n    a = torch.ones(1000, 1000)\n    b = a * 2\n    kept.append(b)\ndel a, b",
+    )
+    assert "At its peak this cell had 15.26 MiB on cpu more than before." in measured["text"]
+    assert "Of that it keeps 11.44 MiB on cpu." in measured["text"]
+    assert re.search(r"line 4 +cpu +7.63 MiB +11.44 MiB", measured["text"])
+
+
+def test_a_measured_cell_that_fails_keeps_its_traceback_and_its_card(cells):
+    (measured,) = cells(f"%%vram\nx = torch.ones(1000, 1000)\n{TOO_LARGE}")
+    assert "DefaultCPUAllocator" in measured["text"]
+    assert "Out of memory: " in measured["text"]
+    assert "At its peak this cell had 3.81 MiB" in measured["text"]
+
+
+def test_a_kernel_without_torch_is_told_so(session):
+    *_, listed, measured = session(LOAD, "%vram", "%%vram\nx = 1\nprint(x)")
+    assert "torch has not been imported in this notebook" in listed["text"]
+    assert "1\n" in measured["text"]
+
+
+def test_loading_it_imports_no_torch_and_no_package_named_helpers(session, tmp_path):
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers/__init__.py").write_text(
+        "raise ImportError('this is the notebook\\'s own folder')\n"
+    )
+    _, names, listed = session(
+        "import sys; sys.path.insert(0, '.')\n" + LOAD,
+        "print([name for name in sys.modules if name == 'helpers' or name == 'torch' or name.startswith('torch.')])",
+        "import torch\nx = torch.ones(1000, 1000)\n%vram",
+    )
+    assert names["text"].startswith("[]")
+    assert rows(listed["text"]) == {"x": "3.81 MiB"}
+
+
+def test_the_package_loads_it_by_its_own_name(session):
+    path = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n%load_ext helpers"
+    _, listed = session(path, "import torch\nx = torch.ones(1000, 1000)\n%vram")
+    assert rows(listed["text"]) == {"x": "3.81 MiB"}
+
+
+def test_unloading_takes_the_command_and_the_look_away(cells):
+    _, gone, failed = cells("%unload_ext vram_casebook", "%vram", TOO_LARGE)
+    assert "not found" in gone["text"]
+    assert "Out of memory: " not in failed["text"]
+
+
+HOSTILE = """
+import weakref
+class Hostile:
+    def __repr__(self): raise SystemExit('repr')
+    __str__ = __repr__
+    def __getattr__(self, name): raise RuntimeError('getattr')
+    def __len__(self): raise RuntimeError('len')
+    def __eq__(self, other): raise RuntimeError('eq')
+    __hash__ = object.__hash__
+    @property
+    def value(self): raise RuntimeError('property')
+class Shapeless(torch.Tensor):
+    @property
+    def shape(self): raise RuntimeError('shape')
+hostile = Hostile()
+hostile.tensor = torch.ones(1000, 1000)
+proxy = weakref.proxy(hostile)
+gone = weakref.proxy(Hostile())
+class Long(list):
+    def __len__(self): raise RuntimeError('len')
+long = Long([torch.ones(600, 1000)])
+"""
+CIRCLE = """
+nodes = [[] for _ in range(100_000)]
+for index, node in enumerate(nodes):
+    node.append(nodes[index - 1]); node.append(nodes)
+nodes[-1].append(torch.ones(1000, 1000))
+"""
+
+
+def test_objects_that_refuse_every_question_are_listed(cells):
+    _, listed, failed, freed = cells(HOSTILE, "%vram", TOO_LARGE, "%vram free hostile")
+    assert rows(listed["text"])["hostile"] == "3.81 MiB"
+    assert rows(listed["text"])["long"] == "2.29 MiB"
+    assert "Out of memory: " in failed["text"]
+    assert "no answer" not in listed["text"] + failed["text"] + freed["text"]
+
+
+def test_a_circle_of_a_hundred_thousand_objects_is_walked(cells):
+    _, listed = cells(CIRCLE, "%vram")
+    (row,) = rows(listed["text"]).items()
+    assert row in (("nodes", "3.81 MiB"), ("not looked at in time", "3.81 MiB"))
+
+
+def test_a_card_that_does_not_answer_is_one_line(cells):
+    lost = "def lost(*a): raise RuntimeError('CUDA error: the GPU is lost')"
+    lost += "\ntorch.cuda.is_initialized = lambda: True\ntorch.cuda.device_count = lost"
+    _, listed, plain = cells(lost, "%vram", "print(1 + 1)")
+    assert "the GPU is lost" in listed["text"]
+    assert "Traceback" not in listed["text"]
+    assert "Traceback" not in plain["text"]
+
+
+def test_arrays_of_another_library_are_named_and_not_counted(cells):
+    fake = "import types\nArray = type('ndarray', (), {'__module__': 'cupy', 'shape': (3,)})\nframes = Array()"
+    _, listed = cells(fake, "%vram")
+    assert "Arrays of other libraries are not counted: frames." in listed["text"]
+
+
+class Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags = set()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+
+
+def test_nothing_of_the_notebook_becomes_markup(cells):
+    name = "class Evil: pass\nEvil.__name__ = '<script>alert(1)</script>'\nevil = Evil()\nevil.x = torch.ones(1000, 1000)"
+    _, listed = cells(name, "%vram")
+    parser = Tags()
+    parser.feed(listed["html"])
+    assert "script" not in parser.tags
+    assert "&lt;script&gt;" in listed["html"]
