@@ -18,11 +18,13 @@ def plain(text):
 def test_the_answer_is_read_in_a_terminal(tmp_path):
     out = verb("fits", config(tmp_path), *CARD).out
     assert plain(out).startswith(
-        "The model fits; the longest context is 35,136 (asked: none; the model's own maximum is "
-        "131,072)"
+        "The model fits; the longest context is likely 35,136 and at least 17,392 (asked: none; the "
+        "model's own maximum is 131,072)"
     )
+    assert "Longest context: likely 35,136 tokens, at least 17,392, at most 51,120" in plain(out)
+    assert "Only 17,392 is certain" in plain(out) and "vLLM fills its share" in plain(out)
+    assert re.search(r"^total +23\.64 GiB +- +-$", out, re.MULTILINE), "one figure, no range"
     assert re.search(r"^weights +14\.96 GiB", out, re.MULTILINE)
-    assert re.search(r"^total +23\.64 GiB", out, re.MULTILINE)
     assert "Server: vLLM, assumed for this file" in out
     # The line to start it is as long as the path of the model.
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
@@ -36,11 +38,20 @@ def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
     assert answer["fits"] is False and answer["contexts"]["asked"] == 131072
     out = plain(verb("fits", path, *CARD, "--context", 131072).out)
     assert out.startswith(
-        "The model fits, but not with the context asked for: the longest is 35,136"
+        "The model fits, but not with the 131,072 tokens asked for: the longest context is likely "
     )
+    between = plain(verb("fits", path, *CARD, "--context", 32768).out)
+    assert between.startswith(
+        "The model fits, likely also with the 32,768 tokens asked for: the longest context is likely"
+    )
+    assert "Missing" not in between
     assert of(path, *CARD, "--context", 8192)["fits"] is True
     small = plain(verb("fits", path, "--capacity", "4GiB").out)
-    assert small.startswith("The model does not fit in 4.00 GiB: the weights alone take 14.96 GiB")
+    assert small.startswith("The model does not fit in 4.00 GiB: ")
+    assert "too much with a context of 4,096; the weights alone take 14.96 GiB" in small
+    short = of(path, "--capacity", "4GiB")
+    too_much = short["total"]["bytes"] - short["ceiling_bytes"]
+    assert abs(too_much + short["spare_bytes"]) < 16, "what the table shows, rounded by the row"
 
 
 STARTS = {
@@ -187,3 +198,51 @@ def test_nothing_likely_fits_while_a_part_of_it_is_not_known(tmp_path):
 
 def test_memory_that_is_the_computers_is_said(tmp_path):
     assert "the computer's RAM" in plain(verb("fits", config(tmp_path), "--gpu", "gb10").out)
+
+
+@pytest.mark.parametrize(
+    ("server", "wrong"), [("vllm", "q8_0"), ("sglang", "fp8"), ("ollama", "q5_1")]
+)
+def test_a_type_of_the_cache_that_the_server_does_not_take_is_refused(tmp_path, server, wrong):
+    done = verb("fits", config(tmp_path), *CARD, "--server", server, "--kv", wrong)
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert f"--kv {wrong}; expected one that {server} takes: " in done.err
+
+
+def test_a_quantised_cache_of_ollama_comes_with_the_attention_that_it_needs(tmp_path):
+    answer = of(config(tmp_path), *CARD, "--server", "ollama", "--kv", "q8_0")
+    assert "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0" in " ".join(answer["start"])
+
+
+LARGE = {
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "num_attention_heads": 64,
+    "intermediate_size": 28672,
+}
+
+
+@pytest.mark.parametrize(
+    ("card", "server", "option"),
+    [
+        ("4090", "vllm", "AWQ or GPTQ, 4 bits and --tensor-parallel-size 2"),
+        ("4090", "llama.cpp", "Q4_K_M and -ngl "),
+        ("a6000", "llama.cpp", "Q4_K_M"),
+        ("h100", "vllm", "FP8"),
+    ],
+)
+def test_a_model_of_70_billion_names_the_quantisation_cards_or_layers(
+    tmp_path, card, server, option
+):
+    answer = of(config(tmp_path, **LARGE), "--gpu", card, "--server", server)
+    assert answer["fits"] is False
+    ways = [way["option"] for way in answer["ways"] if way["kind"] == "quantisation"]
+    assert len(ways) >= 1 and ways[0].startswith(option)
+    assert all(way["context"] >= 4096 for way in answer["ways"])
+
+
+def test_more_cards_share_the_heads_evenly(tmp_path):
+    odd = {**LARGE, "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 128}
+    answer = of(config(tmp_path, **odd), "--gpu", "4090")
+    counts = [way["option"].split()[-1] for way in answer["ways"] if way["kind"] == "cards"]
+    assert "8" not in counts and "16" not in counts

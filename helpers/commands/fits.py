@@ -78,6 +78,7 @@ def answer_for(arguments: argparse.Namespace) -> Answer:
     if arguments.server and not family_of(arguments.server):
         expected = "expected llama.cpp, ollama, vllm, sglang, transformers or diffusers"
         raise WrongUse(f"fits: --server {arguments.server!r:.40}; {expected}")
+    _refuse_cache_of_another_server(arguments, given)
     alike = 0
     if family_of(given.program) in ("vLLM", "SGLang"):
         alike = arguments.tp or 1
@@ -117,6 +118,17 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
             element_bytes(arguments.kv.lower())
         except Missing as missing:
             raise WrongUse(f"fits: --kv: {missing.why}") from None
+
+
+def _refuse_cache_of_another_server(arguments: argparse.Namespace, given: Given) -> None:
+    """Raises WrongUse for a type of the cache that the server does not take."""
+    from helpers.fits.sheet import Sheet
+
+    kinds = Sheet(given.program, given.version, {}).option("cache_types").split()
+    kind = (arguments.kv or "").lower()
+    if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
+        takes = ", ".join(kinds)
+        raise WrongUse(f"fits: --kv {kind}; expected one that {given.program} takes: {takes}")
 
 
 def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:

@@ -105,6 +105,8 @@ def answer(given: Given) -> Answer:
         for part, figure in PARTS.items()
         if part != "vision" or sheet.given("projector_weights_bytes")
     }
+    if given.ran is None and sheet.is_pooled and (sheet.value("available") or 0) < 0:
+        parts["kv"] = "need_bytes"  # nothing is left to fill: what the context would take
     rows = [_row(sheets, part, figure) for part, figure in parts.items()]
     spare = {end: sheets[end].value("spare") for end in ENDS}
     ceiling = sheet.value("ceiling")
@@ -119,7 +121,7 @@ def answer(given: Given) -> Answer:
     missing = [*given.missing, *_missing(open_end, *ASKS)]
     if given.incomplete:
         missing.insert(0, given.incomplete)
-    elif verdict is None and None not in spare.values():
+    elif verdict is None and contexts.longest is None and None not in spare.values():
         missing.append("what the server measures at start: at least it fits, at most it does not")
     if not sheet.family:
         name = given.program[:40] or "(none)"
@@ -132,7 +134,7 @@ def answer(given: Given) -> Answer:
     start: list[str] = []
     ways: list[Way] = []
     if given.ran is None and not printed:
-        if not given.cut_off:
+        if not given.cut_off and not given.incomplete:
             start = start_lines(given.path, sheet, contexts)
         ways = ways_that_work(sheet, contexts)
     return Answer(

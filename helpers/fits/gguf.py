@@ -12,7 +12,9 @@ from helpers.fits.servers import table
 from helpers.ground.units import KIB
 
 MOST_TENSORS = 200_000
-MOST_KEYS = 65_536
+MOST_KEYS = 1024
+MOST_STRINGS = 1_000_000
+"""Of all lists of a header: a vocabulary has at most some 300,000 words, and twice as many merges."""
 MOST_KEPT = 4096
 PIECE_BYTES = 256 * KIB
 """Read at once, so that little beyond the header is."""
@@ -35,14 +37,19 @@ class Gguf:
         self.bytes = 0
         self.elements = 0
         self.ends = dict[str, int]()
+        self.strings = 0
         version, tensors, keys = self._take("<IQQ")
+        if version in (2 << 24, 3 << 24):
+            raise wrong(path, "a GGUF in big-endian order", "little-endian, as most machines read")
         if version not in (2, 3) or tensors > MOST_TENSORS or keys > MOST_KEYS:
             most = f"version 2 or 3, at most {MOST_TENSORS} tensors and {MOST_KEYS} keys"
             raise wrong(path, f"version {version}, {tensors} tensors, {keys} keys", most)
         self.keys = {self._string(): self._value(*self._take("<I")) for _ in range(keys)}
         self.tensors = int(tensors)
         last = max((self._tensor() for _ in range(tensors)), default=0)
-        step = self.keys.get("general.alignment") or 32  # ggml/include/gguf.h
+        step = self.keys.get("general.alignment", 32)  # ggml/include/gguf.h
+        if isinstance(step, bool) or not isinstance(step, int) or step < 1 or step & (step - 1):
+            raise wrong(path, f"general.alignment {step!r:.40}", "a power of two")
         self.cut_off = cut_off(path, -(-self.at // step) * step + last)
 
     def _tensor(self) -> int:
@@ -90,6 +97,9 @@ class Gguf:
             return self._string()
         inner, count = self._take("<IQ") if kind == _ARRAY else (_ARRAY, 0)
         if inner == _STRING:  # a vocabulary, of which only the number counts
+            self.strings += count
+            if self.strings > MOST_STRINGS:
+                raise wrong(self.path, f"lists of {self.strings} texts", f"at most {MOST_STRINGS}")
             for _ in range(count):
                 self._moved(self._take("<Q")[0])
             return count

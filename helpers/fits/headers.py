@@ -7,6 +7,7 @@ A ``ValueError`` says in one line what was seen and what was expected.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ MOST_READ = 32 * MIB
 tensors takes 12 MiB.
 """
 MOST_BYTES = 1 << 50
+POINTER = re.compile(
+    rb"version https://git-lfs\.github\.com/spec/v1\n(?:.*\n){0,4}size (\d{1,15})\b"
+)
+"""git-lfs docs/spec.md."""
 
 
 def wrong(path: Path, seen: object, expected: str) -> ValueError:
@@ -44,6 +49,14 @@ def json_file(path: Path, at: int = 0, size: int = MOST_READ + 1) -> dict[str, A
     if not isinstance(content, dict):
         raise wrong(path, f"a {type(content).__name__}", "a JSON object")
     return content
+
+
+def pointer_bytes(path: Path) -> int:
+    """The size of the file for which a git-lfs pointer stands, 0 where it is none."""
+    match = POINTER.match(start_of(path, 400))
+    if not match:
+        return 0
+    return min(int(match[1]), MOST_BYTES)
 
 
 def cut_off(path: Path, whole_bytes: int) -> str:

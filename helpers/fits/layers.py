@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from helpers.fits.arithmetic import listed
@@ -74,14 +75,19 @@ def repeated_kinds(header: Mapping[str, Any], kind: str) -> list[str]:
     return ["swa"] * (min(pattern, MOST_LAYERS) - 1) + ["full"]
 
 
+def for_each_layer(values: Sequence[Any], layers: int) -> list[Any]:
+    """The values over and over, until each layer has one."""
+    return list(islice(cycle(values), layers))
+
+
 def layer_kinds(
     header: Mapping[str, Any], kind: str, types: Sequence[Any], heads: Sequence[float]
 ) -> list[str]:
     """Of each layer whether it is full, sliding, recurrent, both, or is without a cache."""
     layers = header["n_layer"]
     if len(types) < layers:
-        types = repeated_kinds(header, kind) * layers
-    widths = (listed(header.get("n_ff", 0)) * layers)[:layers]
+        types = for_each_layer(repeated_kinds(header, kind), layers)
+    widths = for_each_layer(listed(header.get("n_ff", 0)), layers)
     words = table("models")["kinds"]
     kinds = []
     for number in range(layers):
@@ -101,7 +107,7 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
     if header.get("cross_layers"):
         raise ValueError(f"{kind}: seen layers that look at an encoder; expected a decoder alone")
     query_heads = header.get("n_head", 0)
-    heads = (listed(header.get("n_head_kv", query_heads)) * layers)[:layers]
+    heads = for_each_layer(listed(header.get("n_head_kv", query_heads)), layers)
     kinds = layer_kinds(header, kind, types, heads)
     count = Counter(kinds)
     with_cache = max(0, layers - header.get("shared_kv_layers", 0))

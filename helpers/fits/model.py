@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from helpers.fits.gguf import Gguf
-from helpers.fits.headers import Safetensors, json_file, start_of, wrong
+from helpers.fits.headers import json_file, pointer_bytes, start_of, wrong
 from helpers.fits.layers import layer_inputs, named, part_of, whole_number
 from helpers.fits.quantised import bits_of_config
 from helpers.fits.servers import table
 from helpers.fits.sheet import Given
+from helpers.fits.stored import PART, Stored, of_files, stored_weights
+from helpers.ground.units import show_bytes
 
-INDEX = "model.safetensors.index.json"
-PART = re.compile(r"(.*)-\d{5}-of-(\d{5})\.(?:gguf|safetensors)")
 PIPELINE = "model_index.json"
-VARIANT = ".fp16."
+EYES = "mmproj"
+"""In the names of GGUF files that hold the part of a model that sees or hears."""
+ADAPTER = "adapter_config.json"
+PARTIAL = {"adapter": "a LoRA adapter", EYES: "the part of a model that sees or hears"}
+"""What is no model by itself, by the general.type of a GGUF (gguf-py/gguf/constants.py)."""
+WITHOUT_WEIGHTS = re.compile("Scheduler|Tokenizer|Processor|Extractor|Guider")
 SUFFIX = re.compile(r"\.(json|gguf|safetensors)$")
 
 
@@ -53,56 +58,73 @@ def read_model(path: Path) -> Given:
     """A model by its own header. Raises ValueError in one line."""
     if (path / PIPELINE).is_file():
         return _pipeline(path)
+    if path.suffix != ".gguf":
+        _refuse_adapter(path)
     if path.is_dir():
-        ggufs = sorted(path.glob("*.gguf"), key=lambda file: "mmproj" in file.name)
+        ggufs = sorted(path.glob("*.gguf"), key=lambda file: EYES in file.name)
         path = (*ggufs, path / "config.json")[0]
     first_bytes = start_of(path, 4)
     if not first_bytes:
         raise wrong(path, "an empty file", "a GGUF, a safetensors file or a config.json")
+    if path.suffix == ".gguf" and pointer_bytes(path):
+        raise wrong(path, "a git-lfs pointer", "the file itself, which `git lfs pull` brings")
     is_gguf = first_bytes == b"GGUF"
     if path.suffix == ".gguf" and not is_gguf:
         raise wrong(
             path, f"no GGUF: it begins with {first_bytes!r}", "a file that begins with GGUF"
         )
     if is_gguf:
-        model = _gguf(path)
-    elif path.suffix == ".safetensors":
-        model = _hugging_face(path, {}, {}, [path])
-    else:
-        model = _of_json(path)
-    model.path = str(path if is_gguf else path.parent)
-    return model
+        return _gguf(path)
+    if path.suffix == ".safetensors":
+        return _of_safetensors(path)
+    return _of_json(path)
 
 
 def _pipeline(folder: Path) -> Given:
     """A pipeline of diffusers: the weights of its parts, each in a folder of its own."""
-    sizes = []
-    for part in sorted(file.parent for file in folder.glob("*/config.json")):
-        files = sorted(part.glob("*.safetensors"))
-        plain = [file for file in files if VARIANT not in file.name]
-        sizes.append(sum(Safetensors(file).bytes for file in plain or files))
-    inputs = {"model_bytes": sum(sizes), "largest_part_bytes": max(sizes, default=0)}
-    model = Given("diffusers", inputs, path=str(folder))
-    if not sum(sizes):
-        model.missing.append("the weights of its parts, *.safetensors in a folder each")
-        model.inputs = {}
+    classes = json_file(folder / PIPELINE)
+    parts = {name for name, kind in classes.items() if _has_weights(kind)}
+    parts |= {file.parent.name for file in folder.glob("*/config.json")}
+    stored = {part: stored_weights(folder / part) for part in sorted(parts)}
+    absent = [part for part, weights in stored.items() if not weights.bytes]
+    sizes = [weights.bytes for weights in stored.values()]
+    model = Given("diffusers", {}, path=str(folder))
+    if any(sizes):
+        model.inputs = {"model_bytes": sum(sizes), "largest_part_bytes": max(sizes)}
+    lacks = [f"{part}: {weights.incomplete}" for part, weights in stored.items()]
+    lacks = [lack for lack in lacks if not lack.endswith(": ")]
+    if absent:
+        lacks.insert(0, f"no weights of {', '.join(absent)} are here")
+    model.incomplete = "; ".join(lacks)
+    model.cut_off = "; ".join(weights.cut_off for weights in stored.values() if weights.cut_off)
     return model
+
+
+def _has_weights(kind: Any) -> bool:
+    """Whether a part of a pipeline has weights, by its library and class."""
+    if not isinstance(kind, list) or len(kind) != 2 or None in kind:
+        return False  # a setting, or a part that is switched off
+    return not WITHOUT_WEIGHTS.search(str(kind[1]))
 
 
 def _of_json(path: Path) -> Given:
     """A model by its config, or by the index of its weights."""
     content = json_file(path)
-    files = sorted(path.parent.glob("*.safetensors"))
+    stored = stored_weights(path.parent)
     if "weight_map" in content:
-        return _hugging_face(path, {}, content, files)
-    index_path = path.parent / INDEX
-    index = json_file(index_path) if index_path.exists() else {}
-    return _hugging_face(path, content, index, files)
+        return _hugging_face(path, {}, stored)
+    return _hugging_face(path, content, stored)
 
 
-def _hugging_face(
-    path: Path, config: dict[str, Any], index: dict[str, Any], files: Sequence[Path]
-) -> Given:
+def _of_safetensors(path: Path) -> Given:
+    """A model by the file of its weights, with its other parts where it is one of several."""
+    stored = of_files([path], "")
+    if PART.fullmatch(path.name):
+        stored = stored_weights(path.parent)
+    return _hugging_face(path, {}, stored)
+
+
+def _hugging_face(path: Path, config: dict[str, Any], stored: Stored) -> Given:
     """A model by its config, or the one beside its weights, and the bytes of its weights."""
     beside = path.parent / "config.json"
     if not config and beside.exists():
@@ -112,22 +134,26 @@ def _hugging_face(
     else:
         lost = "config.json beside the weights: it names layers, heads and widths"
         model = Given("vLLM", {}, missing=[lost])
-    weights = whole_number(part_of(index.get("metadata")).get("total_size"))
-    if not weights:
-        headers = [Safetensors(file) for file in files]
-        weights = sum(header.bytes for header in headers)
-        model.incomplete = _absent_parts(files)
-        model.cut_off = _cut_off(headers)
-    if weights:
-        model.inputs["model_bytes"] = weights
+    model.path = str(path.parent)
+    model.incomplete = stored.incomplete
+    model.cut_off = stored.cut_off
+    if stored.bytes:
+        model.inputs["model_bytes"] = stored.bytes
     else:
         model.inputs["parameters_wide"] = 1
+    if not stored.files:
+        model.path = "MODEL"  # no weights lie here that a server could load
     return model
 
 
-def _cut_off(headers: Sequence[Gguf | Safetensors]) -> str:
-    """How much is here of each file that is cut off behind its header; empty: none is."""
-    return "; ".join(header.cut_off for header in headers if header.cut_off)
+def _refuse_adapter(path: Path) -> None:
+    """Raises ValueError for an adapter, which is no model without its base."""
+    folder = path if path.is_dir() else path.parent
+    adapter = folder / ADAPTER
+    if path.name.startswith("adapter_") or not (folder / "config.json").exists():
+        if adapter.is_file():
+            base = str(json_file(adapter).get("base_model_name_or_path") or "its base")[:80]
+            raise wrong(path, f"a LoRA adapter of {base}", "the folder of that model")
 
 
 def _note_architecture(model: Given, kind: str) -> Given:
@@ -181,28 +207,46 @@ def _gguf(path: Path) -> Given:
     gguf = Gguf(path)
     models = table("models")
     kind = str(gguf.keys.get("general.architecture", ""))[:60]
+    form = gguf.keys.get("general.type")
+    if form in PARTIAL or kind == "clip":
+        seen = PARTIAL.get(str(form), PARTIAL[EYES])
+        raise wrong(path, seen, "the GGUF of the model that it belongs to")
+    model = Given("llama.cpp", {}, path=str(path), notes=_beside(path))
     header = named(gguf.keys, models["gguf"], kind + ".")
     header.setdefault("n_vocab", whole_number(gguf.keys.get("tokenizer.ggml.tokens")))
     parts = _parts(gguf)
     weights = sum(part.bytes for part in parts)
-    incomplete = _absent_tensors(parts)
-    cut_off = _cut_off(parts)
+    model.incomplete = _absent_tensors(parts)
+    model.cut_off = "; ".join(part.cut_off for part in parts if part.cut_off)
     host = 0
     if "output" in gguf.ends:
         host = gguf.ends.get("token_embd", 0)
     inputs = {"model_bytes": weights, "gguf_arch": kind, "host_bytes": host}
     inputs["elements"] = sum(part.elements for part in parts)
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
-        missing = ["layers and widths: its header names none"]
-        model = Given("llama.cpp", inputs, missing=missing, cut_off=cut_off, incomplete=incomplete)
+        model.inputs = inputs
+        model.missing.append("layers and widths: its header names none")
         return _note_architecture(model, kind)
     if not header.pop("head_dim_mla", 0):
         header.pop("kv_lora_rank", None)  # no tensors for the latent: every head is expanded
     if kind in models["no_window"]:
         header.pop("n_swa", None)
-    inputs = {**layer_inputs(header, kind), **inputs}
-    model = Given("llama.cpp", inputs, cut_off=cut_off, incomplete=incomplete)
+    model.inputs = {**layer_inputs(header, kind), **inputs}
     return _note_architecture(model, kind)
+
+
+def _beside(path: Path) -> list[str]:
+    """Notes of the other GGUF files in a folder: what is not counted, and that one was chosen."""
+    notes = []
+    files = sorted(path.parent.glob("*.gguf"))
+    eyes = [file for file in files if EYES in file.name]
+    if eyes:
+        size = show_bytes(max(file.stat().st_size for file in eyes))
+        notes.append(
+            f"{eyes[0].name} beside it is not counted: with --mmproj it takes up to {size} more, and "
+            "a buffer that grows with the image"
+        )
+    return notes
 
 
 def _parts(gguf: Gguf) -> list[Gguf]:
@@ -230,14 +274,3 @@ def _absent_tensors(parts: Sequence[Gguf]) -> str:
     if counted > tensors:
         return f"its parts have {tensors} of {counted} tensors"
     return ""
-
-
-def _absent_parts(files: Sequence[Path]) -> str:
-    """How many parts of weights in several files are not there, by their names; empty: none."""
-    counts = [
-        int(match[2]) for match in map(PART.fullmatch, (file.name for file in files)) if match
-    ]
-    count = max(counts, default=0)
-    if count <= len(counts):
-        return ""
-    return f"{count - len(counts)} of {count} parts are not here"

@@ -10,8 +10,10 @@ from itertools import cycle
 from typing import Any
 
 from helpers.fits.answer import Answer
+from helpers.fits.contexts import Contexts
+from helpers.fits.start import tokens_to_serve
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
-from helpers.ground.units import show_bytes
+from helpers.ground.units import MIB, show_bytes
 from helpers.tell.figure_style import PALETTE, SERIES, Look
 from helpers.tell.prose import SCREEN, wrapped
 from helpers.tell.resources import words
@@ -44,18 +46,34 @@ def _says(answer: Answer) -> str:
     if answer.spare_bytes is None or is_part_unknown:
         why = "; ".join(answer.missing[:2])
         return f"Cannot tell whether it fits{_within(answer)}: {why}"
-    longest = contexts.longest
-    if longest is None:
+    if contexts.longest is None:
         return _by_the_sum(answer)
-    if longest < contexts.least:
-        return f"The model does not fit{_within(answer)}: {_too_much(answer)}"
-    likely = "" if answer.fits is not None else "likely "
-    if contexts.asked is not None and longest < contexts.asked:
-        return (
-            f"The model {likely}fits, but not with the context asked for: the longest is "
-            f"{longest:,} {_beside(answer)}"
-        )
-    return f"The model {likely}fits; the longest context is {longest:,} {_beside(answer)}"
+    if contexts.longest < contexts.least:
+        likely = "" if answer.fits is False else "likely "
+        return f"The model {likely}does not fit{_within(answer)}: {_too_much(answer)}"
+    longest = f"the longest context is {_longest(contexts)}"
+    return f"{_with_the_context(answer)} {longest}{_beside(answer)}"
+
+
+def _with_the_context(answer: Answer) -> str:
+    """Whether the model fits, and with the context asked for where that is another question."""
+    contexts = answer.contexts
+    fits = "The model fits" if contexts.holds_a_model else "The model likely fits"
+    asked = contexts.asked
+    if asked is None or asked <= (contexts.longest_low or 0):
+        return f"{fits};"
+    if asked <= (contexts.longest or 0):
+        return f"{fits}, likely also with the {asked:,} tokens asked for:"
+    likely = "" if answer.fits is False else "likely "
+    return f"{fits}, but {likely}not with the {asked:,} tokens asked for:"
+
+
+def _longest(contexts: Contexts) -> str:
+    """The longest context, and beside it the one that is certain where that is another."""
+    certain = contexts.longest_low
+    if not certain or certain == contexts.longest:
+        return f"{contexts.longest:,}"
+    return f"likely {contexts.longest:,} and at least {certain:,}"
 
 
 def _within(answer: Answer) -> str:
@@ -74,29 +92,36 @@ def _by_the_sum(answer: Answer) -> str:
 
 
 def _too_much(answer: Answer) -> str:
-    """By how much it misses, beside what it needs at the shortest context of use."""
+    """By how much it misses with the context reckoned with, and what takes most."""
     weights = answer.rows[0]["bytes"]
     contexts = answer.contexts
+    short = show_bytes(max(0, -(answer.spare_bytes or 0)))
+    misses = f"{short} too much"
+    if contexts.served:
+        misses += f" with a context of {contexts.served:,}"
     if weights and answer.ceiling_bytes and weights > answer.ceiling_bytes:
-        return f"the weights alone take {show_bytes(weights)}"
+        return f"{misses}; the weights alone take {show_bytes(weights)}"
     others = next(row["bytes"] for row in answer.rows if row["part"] == "others")
-    room = f"beside the weights there is room for {contexts.longest:,} tokens"
     if others:
-        return f"others hold {show_bytes(others)}, and {room}"
-    return room
+        return f"{misses}; others hold {show_bytes(others)}"
+    if not contexts.longest:
+        return f"{misses}; nothing is left for it beside the weights"
+    return f"{misses}; beside the weights there is room for {contexts.longest:,} tokens"
 
 
 def _beside(answer: Answer) -> str:
     """What was asked for, the server's own default where it is another, and the model's maximum."""
     contexts = answer.contexts
-    parts = ["asked: none"]
-    if contexts.asked is not None:
-        parts = [f"asked: {contexts.asked:,}"]
+    parts = []
+    if contexts.asked is None:
+        parts.append("asked: none")
+    elif contexts.asked <= (contexts.longest_low or 0):
+        parts.append(f"asked: {contexts.asked:,}")
     if contexts.default not in (None, contexts.model, contexts.asked):
         parts.append(f"{answer.program}'s default here is {contexts.default:,}")
     if contexts.model is not None:
         parts.append(f"the model's own maximum is {contexts.model:,}")
-    return f"({'; '.join(parts)})"
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _of_a_log(answer: Answer) -> str:
@@ -131,12 +156,26 @@ def rows_table(answer: Answer) -> Shown:
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
     cells = [[names[row["part"]], *_sizes(row), row["source"]] for row in rows]
     if answer.ceiling_bytes is not None:
-        cells.append(["total", *_sizes(answer.total), "the sum of the rows"])
+        total = _sizes(answer.total)
+        source = "the sum of the rows"
+        if fills_its_share(answer):
+            total = [answer.total["bytes"], "", ""]
+            source = f"all that {answer.program} may take: the cache has what the others leave"
+        cells.append(["total", *total, source])
         ceiling = [answer.ceiling_bytes] * 3
         cells.append(["the card can give", *ceiling, answer.ceiling_source])
     sizes = [Column(name, "bytes") for name in ("likely", "at least", "at most")]
     columns = ["part", *sizes, "source"]
     return Shown(f"What {answer.program} needs", columns, cells, result=headline(answer))
+
+
+def fills_its_share(answer: Answer) -> bool:
+    """Whether the cache takes what the other rows leave, so that the sum is always the same."""
+    total = answer.total
+    low = total["low_bytes"]
+    high = total["high_bytes"]
+    is_range = any(row["low_bytes"] != row["high_bytes"] for row in answer.rows)
+    return is_range and None not in (low, high) and high - low < MIB
 
 
 def _sizes(row: dict[str, Any]) -> list[Any]:
@@ -174,18 +213,11 @@ def solved_lines(answer: Answer) -> list[str]:
     lines = []
     contexts = answer.contexts
     if contexts.longest and answer.ran is None:
-        low = contexts.longest_low
-        certain = f"certain up to {low:,}" if low else "not certain"
-        high = contexts.longest_high
-        if low == high == contexts.longest:
-            certain = "certain"
-        elif high is not None and high != contexts.longest:
-            certain += f", at most {high:,}"
-        lines.append(f"{says['context'].format(contexts.longest)} ({certain})")
+        lines.append(_range_of_the_context(answer))
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
         lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
     if contexts.token_bytes:
-        lines.append(f"A token of the cache takes {show_bytes(contexts.token_bytes)} of a card")
+        lines.append(f"Each token of context takes {show_bytes(contexts.token_bytes)} of a card")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
     if answer.start:
         shown.pop("utilisation", None)  # the line to start it has the share
@@ -193,6 +225,26 @@ def solved_lines(answer: Answer) -> list[str]:
         shown = {"context": answer.solved.get("context"), **shown}
     lines += [says[name].format(value) for name, value in shown.items() if value]
     return lines
+
+
+def _range_of_the_context(answer: Answer) -> str:
+    """How long the context may be, from what is certain to the most, and why that is a range."""
+    contexts = answer.contexts
+    low = contexts.longest_low
+    high = contexts.longest_high
+    head = f"Longest context: likely {contexts.longest:,} tokens"
+    if low == contexts.longest == high:
+        return f"Longest context: {low:,} tokens, certain"
+    head += f", at least {low:,}" if low else ", none is certain"
+    if high is not None and high != contexts.longest:
+        head += f", at most {high:,}"
+    names = words("fits")["parts"]
+    open_rows = [
+        names[row["part"]]
+        for row in answer.rows
+        if row["part"] != "kv" and row["low_bytes"] != row["high_bytes"]
+    ]
+    return f"{head}; not known until {answer.program} starts: {', '.join(open_rows)}"
 
 
 def server_line(answer: Answer) -> str:
@@ -245,11 +297,19 @@ def as_text(answer: Answer, wide: bool = False) -> str:
     out += wrapped(server_line(answer), "", "  ", SCREEN)
     if answer.ceiling_source:
         out.append(f"Card: {answer.ceiling_source}")
+    if fills_its_share(answer):
+        filled = (
+            f"{answer.program} fills its share of the card: the cache has what the others leave"
+        )
+        out += wrapped(filled, "", "  ", SCREEN)
     for line in [*solved_lines(answer), *answer.notes]:
         out += wrapped(line, "", "  ", SCREEN)
     if answer.start:
         lines = "\n".join(answer.start)
         out += ["", "Start it with", *(f"  {line}" for line in lines.split("\n"))]
+        low = answer.contexts.longest_low
+        if low and low < tokens_to_serve(answer.contexts):
+            out.append(f"Only {low:,} is certain: ask for less where this runs out of memory")
     if answer.ways:
         out += ["", "What would work"]
         for way in answer.ways:

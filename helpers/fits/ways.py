@@ -39,7 +39,10 @@ def ways_that_work(sheet: Sheet, contexts: Contexts) -> list[Way]:
         return []
     ways = [*_without_others(sheet, wanted), *_other_share(sheet, wanted)]
     ways += _smaller_cache(sheet, wanted)
-    ways += _smaller_weights(sheet, wanted)
+    smaller = list(_smaller_weights(sheet, wanted))
+    if not smaller:
+        smaller = list(_smallest_weights_and_more(sheet, wanted))
+    ways += smaller
     ways += _layers_beside(sheet, wanted)
     ways += _more_cards(sheet, wanted)
     ways += _other_cards(sheet, wanted)
@@ -65,7 +68,7 @@ def _with_context(kind: str, option: str, says: str, sheet: Sheet, wanted: int) 
     """The way where so many tokens fit with it."""
     tokens = context(sheet)
     if tokens is not None and tokens >= wanted:
-        yield Way(kind, option, f"{says}: the longest context is then {tokens:,}", tokens)
+        yield Way(kind, option, f"{says}; the longest context is then {tokens:,}", tokens)
 
 
 def _without_others(sheet: Sheet, wanted: int) -> Iterator[Way]:
@@ -106,15 +109,34 @@ def _smaller_weights(sheet: Sheet, wanted: int) -> Iterator[Way]:
         return
     for row in table("quantised")["smaller"]:
         size = _quantised_bytes(sheet, row["bits"])
-        is_for = row["family"] in (sheet.family, _forms_of(sheet))
-        if not is_for or size > 0.95 * sheet.model_bytes:
+        if row["family"] != _forms_of(sheet) or size > 0.95 * sheet.model_bytes:
             continue
-        changed = sheet.at({"model_bytes": size, "host_bytes": None, "weights_bytes": None})
-        says = f"quantised as {row['name']}, about {show_bytes(int(size))} of weights"
+        changed = _with_weights(sheet, size)
+        says = f"the weights take about {show_bytes(int(size))}"
         ways = list(_with_context("quantisation", row["name"], says, changed, wanted))
         if ways:
             yield from ways
             return
+
+
+def _smallest_weights_and_more(sheet: Sheet, wanted: int) -> Iterator[Way]:
+    """A usual quantisation of 4 bits and what it needs beside it, where none does alone."""
+    if not sheet.has("parameters", "model_bytes"):
+        return
+    for row in table("quantised")["smaller"]:
+        size = _quantised_bytes(sheet, row["bits"])
+        if not row.get("usual") or row["family"] != _forms_of(sheet):
+            continue
+        if size > 0.95 * sheet.model_bytes:
+            continue
+        changed = _with_weights(sheet, size)
+        for way in [*_layers_beside(changed, wanted), *_more_cards(changed, wanted)]:
+            says = f"the weights take about {show_bytes(int(size))}, still too much; {way.says}"
+            yield Way("quantisation", f"{row['name']} and {way.option}", says, way.context)
+
+
+def _with_weights(sheet: Sheet, size: float) -> Sheet:
+    return sheet.at({"model_bytes": size, "host_bytes": None, "weights_bytes": None})
 
 
 def _forms_of(sheet: Sheet) -> str:
@@ -164,8 +186,8 @@ def _more_cards(sheet: Sheet, wanted: int) -> Iterator[Way]:
     if not sheet.is_pooled or not sheet.given("card_total_bytes"):
         return
     for count in (2, 4, 8, 16):
-        if count <= sheet.tp:
-            continue
+        if count <= sheet.tp or (sheet.has("n_head") and sheet.n_head % count):
+            continue  # each card has as many heads
         changed = sheet.at({"tp": count})
         option = sheet.option("cards").format(count)
         ways = list(_with_context("cards", option, f"{count} such cards", changed, wanted))
@@ -185,12 +207,12 @@ def _other_cards(sheet: Sheet, wanted: int) -> Iterator[Way]:
             "card_total_bytes": card.total_bytes,
             "card_free_bytes": None,
             "others_bytes": None,
-            "n_ctx": wanted,
         }
-        if (sheet.at(inputs).value("spare") or -1) < 0:
+        says = f"{card.name}, {show_bytes(card.total_bytes)}"
+        ways = list(_with_context("card", f"--gpu {key}", says, sheet.at(inputs), wanted))
+        if not ways:
             continue
         sizes.add(card.total_bytes >> 30)
-        says = f"{card.name}, {show_bytes(card.total_bytes)}, holds a context of {wanted:,}"
-        yield Way("card", f"--gpu {key}", says, wanted)
+        yield from ways
         if len(sizes) == CARDS:
             return
