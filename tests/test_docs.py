@@ -60,7 +60,7 @@ def test_every_make_target_is_in_the_table_of_make_and_no_other():
 
 
 def test_every_notebook_and_plan_is_told_beside_them():
-    assert rows("notebooks/README.md", "What each notebook answers") == [
+    assert rows("notebooks/README.md", "Which notebook for which question") == [
         path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
     ]
     for plan in (ROOT / "notebooks" / "plans").glob("*.yaml"):

@@ -58,7 +58,7 @@ class Ceiling:
     note: str = ""
 
     def shape(self) -> shapes.Ceiling:
-        """The row as a contract; only of a row with a layer."""
+        """The row as a contract. Only a row with a layer has one."""
         assert self.layer is not None
         return shapes.Ceiling(
             self.layer,

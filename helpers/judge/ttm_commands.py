@@ -495,7 +495,7 @@ def _check(change: Change) -> list[str]:
     else:
         verify = [
             "casebook capture --out after.tar.gz",
-            "# where its record lies",
+            "# then where you have its earlier bundle:",
             f"casebook ttm after.tar.gz --verify {box}",
         ]
     return [first, read, "cat /proc/cmdline", *verify]

@@ -260,7 +260,7 @@ def as_markdown(verdict: Verdict) -> str:
 
     Text from the box is escaped, so that it can neither format nor inject anything.
     """
-    missing = [f"{_escaped(m.reading)}: {_escaped(m.how)}" for m in verdict.missing]
+    missing = [f"{_escaped(m.reading)}: {_how(m.how)}" for m in verdict.missing]
     parts = [
         f"**{_escaped(verdict.headline)}**",
         code(verdict.error) if verdict.error else "",
@@ -353,6 +353,16 @@ def _listed(title: str, lines: Iterable[str], none: str = "") -> str:
 
 def _flat(text: str) -> str:
     return plain(" ".join(text.split()))
+
+
+def _how(text: str) -> str:
+    """How a reading is taken: several lines as code spans, comments as words."""
+    lines = text.split("\n")
+    if len(lines) == 1:
+        return _escaped(text)
+    return " ".join(
+        _escaped(line.lstrip("# ")) if line.startswith("#") else code(line) for line in lines
+    )
 
 
 def _escaped(text: str) -> str:
