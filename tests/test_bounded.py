@@ -270,7 +270,7 @@ def test_a_page_is_written_into_a_batch_alone(tmp_path):
     (tmp_path / "index.html").write_text("precious")
     for words in ("report", "status"):
         done = verb(words, tmp_path)
-        assert done.code == 2 and "holds no plan and no run" in done.err
+        assert done.code == 2 and "contains no plan and no run" in done.err
     assert (tmp_path / "index.html").read_text() == "precious"
 
 

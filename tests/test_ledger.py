@@ -155,7 +155,7 @@ def test_a_message_is_split_into_tensors_cache_context_and_others():
         "this process: cached by torch and unused": 0.75,
         "this process: context and libraries": 0.75,
         "another process that the message names: 4711": 1.25,
-        "held by others or by nobody: the message counts only what it names": 0.25,
+        "others, or no owner: the message counts only what it names": 0.25,
     }
     assert book.contradictions == ()
 

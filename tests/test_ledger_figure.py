@@ -41,7 +41,7 @@ FULL = book(
         ("other_process", "desktop (2)", 700 * MIB),
         ("outside", "process (901): a host PID", 2 * GIB),
         ("reserved", "kept by the driver for itself", 400 * MIB),
-        ("unattributed", "held by nobody who can be seen from here", 512 * MIB),
+        ("unattributed", "no visible owner", 512 * MIB),
     ],
     contradictions=("HIP calls 15.00 GiB free, sysfs 2.00 GiB: " + "word " * 40,),
     notes=("Not seen: " + "x" * 90,),
@@ -50,7 +50,7 @@ UNMEASURED = book(
     [
         ("other_process", "job (7)", not_available("N/A", "bytes", "nvidia-smi")),
         ("other_process", "job (8)", not_allowed("denied", "bytes", "/proc/8")),
-        ("unattributed", "held by 2 process(es) that were not measured, or by nobody", 3 * GIB),
+        ("unattributed", "2 process(es) that were not measured, or no visible owner", 3 * GIB),
     ]
 )
 AGAIN = "counted more than once, or at another moment"

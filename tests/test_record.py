@@ -342,7 +342,7 @@ def test_wrong_use_is_one_line_and_runs_nothing(tmp_path, monkeypatch):
     for command, out, asked, says in (
         ([], "a.pickle", {}, "no command"),
         (["no-such-program"], "a.pickle", {}, "No such file"),
-        (["true"], "there.pickle", {}, "is there already"),
+        (["true"], "there.pickle", {}, "exists already"),
         (["true"], "a.pickle", {"max_events": 0}, "above zero"),
     ):
         with pytest.raises(RecordError, match=says):
@@ -356,7 +356,7 @@ def test_a_recording_that_kept_nothing_stands_in_nobodys_way(tmp_path):
         assert (recording.trace, recording.exit_code) == (None, 0), again
         assert "no Python of it loaded the recorder" in recording.why_no_trace
     (recording.folder / "1.stacks").write_text("where it hung")
-    with pytest.raises(RecordError, match="is there already.*--force"):
+    with pytest.raises(RecordError, match="exists already.*--force"):
         record(["true"], tmp_path / "out.pickle")
     (tmp_path / "notes.pickle").write_text("nobody's recording")
     for name, code in (("out", 0), ("notes", 2)):

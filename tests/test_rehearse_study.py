@@ -168,5 +168,5 @@ def test_a_rehearsal_that_kept_no_trace_may_be_tried_again_under_its_name(tmp_pa
         (folder / name).write_text("{}")
     assert record([os.path.realpath("/bin/true")], tmp_path / "run.pickle").exit_code == 0
     (folder / "1-oom.pickle").write_text("")
-    with pytest.raises(RecordError, match="is there already"):
+    with pytest.raises(RecordError, match="exists already"):
         record(["/bin/true"], tmp_path / "run.pickle")

@@ -51,7 +51,7 @@ def test_results_are_the_oracles_lines_and_never_written_over(tmp_path):
     assert lines[1]["drv"] == [["malloc", 0, 0, 20 << 20]] and lines[2]["res"] == 50 << 20
     assert "final" in lines[-1]
     code, _, err = run("replay", trace, "--capacity", "1GiB", "--results", out)
-    assert code == 2 and "is there already" in err and err.count("\n") == 1
+    assert code == 2 and "exists already" in err and err.count("\n") == 1
 
 
 def test_results_keep_the_ids_of_the_trace_and_are_a_trace_again(tmp_path):
@@ -132,7 +132,7 @@ def test_a_trace_is_written_as_parquet_that_replays_the_same_and_never_over_anot
     _, first, _ = run("replay", trace, "--parquet", out, *words)
     assert json.loads(run("replay", out, *words)[1]) == json.loads(first)
     code, _, err = run("replay", trace, "--parquet", out)
-    assert code == 2 and "is there already" in err and err.count("\n") == 1
+    assert code == 2 and "exists already" in err and err.count("\n") == 1
 
 
 def test_whatif_finds_the_setting_that_saves_the_run(tmp_path):

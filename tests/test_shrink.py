@@ -101,7 +101,7 @@ def test_the_bundled_failure_is_proved_by_few_requests_and_a_short_program(
     assert torch.asked[: len(small)] == operations(small)
     assert 20 * GIB <= torch.fraction * 40 * GIB < 20 * GIB + 2 * MIB
     again = run("shrink", LOOP, "--out", out)
-    assert again.code == 2 and "is there already" in again.err
+    assert again.code == 2 and "exists already" in again.err
 
 
 def test_a_smaller_card_takes_away_what_only_fills_it(tmp_path):

@@ -131,7 +131,7 @@ def _claim(out: Path, folder: Path) -> None:
         shutil.rmtree(folder)  # of a recording that kept nothing, so that it can be tried again
     for path in (out, out.with_suffix(".pickle"), folder):
         if path.exists():
-            why = "is there already; expected a new name; choose another --out, or add --force"
+            why = "exists already; expected a new name; choose another --out, or add --force"
             raise RecordError(f"{path}: {why}")
     folder.mkdir(parents=True)
 

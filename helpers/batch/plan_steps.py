@@ -80,7 +80,9 @@ class StepReader:
         """The steps of one line of the plan. ``run_id`` has no number yet: the order gives it."""
         for name, values in planned.grid.items():
             if name in planned.parameters:
-                raise PlanError(f"{name!r} stands in parameters and in grid; expected one of them")
+                raise PlanError(
+                    f"{name!r} is in parameters and in grid; expected it in one of them"
+                )
             if not values:
                 raise PlanError(f"grid.{name}: seen an empty list; expected values")
         for chosen in itertools.product(*planned.grid.values()):
@@ -195,7 +197,7 @@ def _text(planned: PlannedRun, mixed: dict[str, Any], name: str) -> str:
     if name not in mixed:
         return str(getattr(planned, name))
     if name in planned.model_fields_set:
-        raise PlanError(f"{name!r} stands beside and among the parameters; expected one of them")
+        raise PlanError(f"{name!r} is beside and among the parameters; expected it in one place")
     if not isinstance(mixed[name], str):
         raise PlanError(f"parameter {name!r}: seen {mixed[name]!r}; expected str")
     return str(mixed[name])

@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise _wrong(f"key {key.value!r} stands twice", key)
+                    raise _wrong(f"key {key.value!r} appears twice", key)
                 if key.value == "<<":
                     raise _wrong(f"key {key.value!r} merges; write it out", key)
                 seen.add(key.value)

@@ -110,7 +110,7 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
         batch for batch in _batches(outputs) if text == read("", f"{batch.absolute()}/plan.yaml")[0]
     ]
     if not of_this_plan:
-        seen = f"no batch of {plan} as it stands below {outputs}"
+        seen = f"no batch of {plan} in its present form below {outputs}"
         raise WrongUse(f"--resume: {seen}; name the batch, or run without")
     return of_this_plan[-1]
 
@@ -132,7 +132,7 @@ def named_batch(name: str) -> Path:
     if name:
         folder = Path(name)
         if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
-            seen = "holds no plan and no run" if folder.is_dir() else "no such folder"
+            seen = "contains no plan and no run" if folder.is_dir() else "no such folder"
             raise WrongUse(f"{name}: {seen}; expected a batch below outputs")
         return folder
     batches = _batches(OUTPUTS)

@@ -254,7 +254,7 @@ def gate(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         name = getattr(error, "filename", "")
         why = getattr(error, "strerror", "") or error
-        expected = "expected a look that gate --save wrote, and a folder that is there"
+        expected = "expected a file written by gate --save, and an existing folder"
         raise WrongUse(f"{name or since}: {why}; {expected}") from error
     looks = iter([state])
 

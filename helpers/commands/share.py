@@ -52,7 +52,7 @@ def share(arguments: argparse.Namespace) -> int:
         raise WrongUse(f"--issue {tracker}: expected one of {', '.join(TRACKERS)}")
     out = Path(arguments.out)
     if arguments.out and not (out.parent.is_dir() and out.suffix == ".html"):
-        expected = "expected a file that ends in .html, in a folder that is there"
+        expected = "expected a file that ends in .html, in an existing folder"
         raise WrongUse(f"--out {out}: {expected}")
     target = Path(arguments.target) if arguments.target else named_batch("")
     about = subject_of(target, whole=bool(arguments.review or arguments.include))

@@ -79,10 +79,10 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_to_overwrite(arguments: argparse.Namespace, paths: Sequence[str | Path]) -> None:
-    """Raises WrongUse where one of these files is there already, without --force."""
+    """Raises WrongUse where one of these files exists already, without --force."""
     for path in paths:
         if path and Path(path).exists() and not arguments.force:
-            raise WrongUse(f"{path}: is there already; expected a new name, or --force")
+            raise WrongUse(f"{path}: exists already; expected a new name, or --force")
 
 
 def _write_results(study: Study, outcome: Outcome, file: TextIO) -> None:

@@ -187,7 +187,7 @@ def tune(arguments: argparse.Namespace) -> int:
     from helpers.trials.user_program import callers_python
 
     if not Path(arguments.objective.rpartition(":")[0]).is_file():
-        expected = "expected FILE.py:FUNCTION, of a file that is there"
+        expected = "expected FILE.py:FUNCTION, with an existing file"
         raise WrongUse(f"tune: {arguments.objective}; {expected}")
     settings = Settings(
         parallel=max(1, arguments.parallel),

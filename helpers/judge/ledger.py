@@ -276,10 +276,10 @@ def _words_for_rest(rows: list[LedgerRow], gpu: Gpu) -> str:
     """Who may hold what no row accounts for."""
     unmeasured = sum(not row.bytes.ok for row in rows)
     if unmeasured:
-        return f"held by {unmeasured} process(es) that were not measured, or by nobody"
+        return f"{unmeasured} process(es) that were not measured, or no visible owner"
     if gpu.blind_spots:
-        return "held by nobody who can be seen from here"
-    return "held by no process: driver, firmware, page tables, or memory left behind"
+        return "no visible owner"
+    return "no process: driver, firmware, page tables, or memory left behind"
 
 
 @dataclass(frozen=True)
@@ -419,9 +419,9 @@ def _of_message(account: Account, gpu: Gpu | None) -> GpuLedger | None:
         contradictions=account.contradictions,
     )
     if account.own:
-        return with_rest(book, "held by others or by nobody: the message counts only what it names")
+        return with_rest(book, "others, or no owner: the message counts only what it names")
     return with_rest(
-        book, "held by this process beside torch, by others, or by nobody: the message does not say"
+        book, "this process outside torch, others, or no owner: the message does not say"
     )
 
 
