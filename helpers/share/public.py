@@ -18,19 +18,21 @@ from helpers.settings.table import CONF_NAMES, OPTIONS, PARAMETERS, VARIABLES
 
 LARGEST = 1 << 60
 MOST_SOURCES = 4
-CHIP_BRAND = re.compile(
-    r"(?:\d\dth Gen )?(?:AMD|NVIDIA|Intel|Apple|Ampere|Neoverse|Radeon|GeForce|Quadro|Tesla|RTX)\b",
-    re.IGNORECASE,
-)
-CHIP_WORD = re.compile(
-    r"AMD|NVIDIA|Intel|Apple|Ampere|Ryzen|EPYC|Threadripper|Xeon|Core|Ultra|Altra|Neoverse|Radeon"
-    r"|Instinct|GeForce|Quadro|Tesla|Platinum|Gold|Silver|Bronze|Celeron|Pentium|Graphics|Processor"
+CHIP_WORD = (
+    r"(?:AMD|NVIDIA|Intel|Apple|Ampere|Ryzen|EPYC|Threadripper|Xeon|Core|Ultra|Altra|Neoverse|Radeon"
+    r"|Instinct|GeForce|Quadro|Tesla|Arc|Platinum|Gold|Silver|Bronze|Celeron|Pentium|Graphics|Processor"
     r"|CPU|GPU|GB|MI|RTX|GTX|RX|PRO|XTX?|Ti|SUPER|AI|MAX|Laptop|Mobile|Gen|with|w|R|TM|@|Q|MIG|TITAN|VII"
     r"|Ada|Generation|Blackwell|Workstation|Server|Edition|SXM\d?|PCIe|NVL|HBM\d\w?|OAM|GRE|Cores"
     r"|\d\.\d\dGHz|\dg\.\d{1,3}gb|\d\dth|i[3579]|[A-Z]{0,2}(?:1[0-4])?\d{1,3}[A-Z]{0,3}\d?"
-    r"|[A-Z]{0,2}[1-9]\d{3}(?:X3D|[A-Z]{0,3}\d?)",
+    r"|[A-Z]{0,2}[1-9]\d{3}(?:X3D|[A-Z]{0,3}\d?))\+?"
+)
+CHIP = re.compile(
+    r"(?!.*\d{3} \d{3})(?:\d\dth Gen )?(?:AMD|NVIDIA|Intel|Apple|Ampere|Neoverse|Radeon|GeForce|Quadro|Tesla|RTX)\b"
+    rf"(?:(?: |-| ?\(|\)|\) |(?<=[A-Za-z])/ ?){CHIP_WORD}){{0,9}}\)?",
     re.IGNORECASE,
 )
+MOST_DIGITS = 12
+"""Of the name of a chip with all its words."""
 DISTRIBUTION = re.compile(
     r"(?:Ubuntu|Debian GNU/Linux|Fedora Linux|Arch Linux|AlmaLinux|Rocky Linux|CentOS Stream"
     r"|Red Hat Enterprise Linux|openSUSE (?:Leap|Tumbleweed|MicroOS)|SUSE Linux Enterprise Server"
@@ -38,19 +40,25 @@ DISTRIBUTION = re.compile(
     r"|Gentoo|Amazon Linux|SteamOS|Bazzite|Pardus GNU/Linux)\b(?: \d\d?(?:\.\d\d?){0,2}(?![.\d]))?"
 )
 VERSION = re.compile(
-    r"\d{1,4}(?:\.\d{1,5}){1,2}(?!\d)(?:\.\d{1,3}(?=-microsoft)|(?!\.\d))"
+    r"(?!\d\d\.\d\d\.\d\d\b)(?:0|[1-9]\d{0,2})\.\d{1,3}(?:\.(?:\d{1,3}|\d{5}))?(?!\d)(?:\.\d{1,3}(?=-microsoft)|(?!\.\d))"
     r"(?:(?:a|b|rc)\d{1,3}|\.dev20\d\d[01]\d[0-3]\d)?(?!\d)"
     r"(?:\+(?:rocm\d\d?(?:\.\d\d?){1,2}|cu\d{2,3}|cpu|deb\d\d|(?:git)?…)(?!\d))?(?:\.nv\d\d\.\d\d\b)?"
-    r"(?:-\d{1,5}(?:\.\d{1,3}){0,3}(?!\.?\d))?"
+    r"(?:-\d{1,5}(?:\.\d{1,3}){0,3}(?!\w|\.\d))?"
     r"(?:\.(?:el\d\d?(?:_\d\d?)?|fc\d\d|amzn20\d\d)(?:\.(?:x86_64|aarch64))?\b)?"
     r"(?:-(?:generic|lowlatency|aws|azure|gcp|oem|nvidia|64k|cloud|amd64|arm64|rt|lts|hardened"
     r"|zen\d?|arch\d\d?|\d\d?|cachyos|MANJARO|pve|default|microsoft|standard|WSL2|tegra|raspi"
     r"|liquorix|xanmod\d)\b){0,4}"
 )
+RELEASE = re.compile(
+    r"[1-9]\d{0,2}\.(?:0|04|[1-9]\d{0,2})\.(?:0|[1-9]\d{0,2})(?:\.post\d)?|[3-9]\d\d\.\d{2,3}\.\d\d"
+)
+"""The digits of a release, and those of NVIDIA's drivers; a date has a year or a leading zero."""
 COMMIT = re.compile(r"(?<=[+t])[0-9a-f]{7,40}\b")
 """The hash of a commit, which a build without a release has: any number may look like one."""
 GFX = re.compile(r"gfx(?:[678]0\d|810|90[0-9ac]|94[0-2]|950|10[13][0-6]|11[057][0-3]|12[05][01])")
 """The instruction sets of AMD GPUs that LLVM knows (AMDGPUUsage)."""
+SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 BATCH_TIME = re.compile(r"\d{8}T\d{6}Z")
 PARAMETER_NAMES = frozenset(f"{row.module}.{row.name}" for row in PARAMETERS)
 BARE_NAMES = frozenset(row.name for row in PARAMETERS)
@@ -94,6 +102,15 @@ KINDS_OF_SOURCE = {
     "memory model of ": "a model",
 }
 """What a source is called whose own name is not known, by how it begins."""
+GRAMMARS = {
+    "pci": re.compile(rf"{PCI_ADDRESS.pattern}|host|not told"),
+    "driver": re.compile(r"amdgpu|radeon|nvidia|nouveau|nova|i915|xe|vfio-pci|dxg"),
+    "index": re.compile(rf"\d{{1,5}}|card\d{{1,3}}|renderD\d{{3}}|{GFX.pattern}"),
+    "native": re.compile(r"-?\d{1,12}(?: (?:pages|[KMGT]i?B))?|[YN]|-"),
+    "ends": re.compile(r"operation \d{1,3}(?:,\d{3})*|passes"),
+    "size": SIZE,
+}
+"""What the texts of a class of columns are, in whole."""
 CONTAINERS = frozenset(
     "none docker podman lxc lxc-libvirt systemd-nspawn apptainer singularity kubernetes oci wsl".split()
 )
@@ -104,16 +121,15 @@ GROUPS = frozenset(
 PROCESS_STATES = frozenset([*"RSDTtXxZKWPI", "zombie"])
 """Letters of the kernel (fs/proc/array.c)."""
 FILE_MODE = re.compile(r"0?[0-7]{3,4}|[-bcdlps](?:[r-][w-][xsStT-]){3}")
-SIZE = re.compile(r"\d+(?:\.\d+)? ?[KMGT]i?B")
-PCI_ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")
 
 
 def chip(name: str) -> str:
     """The name of a processor or a card, where each word of it is one that chips have."""
-    words = re.findall(r"[^\s/()+-]+", name)
-    return known(
-        " ".join(name.split()), CHIP_BRAND.match(name) and all(map(CHIP_WORD.fullmatch, words))
-    )
+    name = " ".join(name.split())
+    has_few_digits = sum(map(str.isdigit, name)) <= MOST_DIGITS
+    if not has_few_digits:
+        return ""
+    return whole(CHIP, name)
 
 
 def known(text: str, is_known: object) -> str:
@@ -121,6 +137,11 @@ def known(text: str, is_known: object) -> str:
     if is_known and text.isascii():
         return text
     return ""
+
+
+def whole(pattern: re.Pattern[str], text: str) -> str:
+    """The text where it fits the pattern from its start to its end."""
+    return known(text, pattern.fullmatch(text))
 
 
 def start(pattern: re.Pattern[str], text: str) -> str:
@@ -206,7 +227,7 @@ def process_state(state: str) -> str:
 
 def file_mode(mode: str) -> str:
     """The mode of a file, in octal digits or in letters."""
-    return known(mode, FILE_MODE.fullmatch(mode))
+    return whole(FILE_MODE, mode)
 
 
 def is_number(value: object) -> bool:

@@ -32,8 +32,8 @@ CODES = frozenset(
     "cause confidence state status unit id kind key layer layers binding account".split()
 )
 """Fields whose texts are of a fixed list."""
-MEASURED = "number word holder pci driver index native ends size".split()
-"""Classes of columns whose cells are numbers, addresses and words of the workbook."""
+SAID = "number word holder".split()
+"""Classes of columns whose texts are words of the workbook."""
 PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)")
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
@@ -86,6 +86,8 @@ class PublicCopy:
             value = getattr(fact, field.name)
             if field.name == "source":
                 changes[field.name] = public.source_or_kind(value)
+            elif field.name in public.GRAMMARS and isinstance(value, str):
+                changes[field.name] = public.whole(public.GRAMMARS[field.name], value)
             elif field.name not in CODES:
                 changes[field.name] = self.of(value)
         if isinstance(fact, Holder):
@@ -148,7 +150,11 @@ class PublicCopy:
     def rules(self) -> dict[str, Rule]:
         """What each class of column lets through of a cell."""
         return {
-            **dict.fromkeys(MEASURED, self._measured),
+            **dict.fromkeys(SAID, partial(self._measured, self.text)),
+            **{
+                name: partial(self._measured, partial(public.whole, grammar))
+                for name, grammar in public.GRAMMARS.items()
+            },
             "heading": is_heading,
             "chip": partial(_of_text, public.chip),
             "version": partial(_of_text, public.version),
@@ -157,15 +163,16 @@ class PublicCopy:
             "value": partial(_of_text, public.setting_value),
             "state": partial(_of_text, public.process_state),
             "mode": partial(_of_text, public.file_mode),
-            "group": self.names.group,
-            "process": partial(self.names.of, "process"),
+            "group": partial(_of_text, self.names.group),
+            "process": partial(_of_text, partial(self.names.of, "process")),
             "line": partial(_of_text, self.names.lines),
         }
 
-    def _measured(self, cell: object) -> object:
+    def _measured(self, rule: Rule, cell: object) -> object:
+        """What a rule lets through of a cell that is a text; a number, and a reading's copy."""
         if cell is None or isinstance(cell, Reading) or public.is_number(cell):
             return self.of(cell)
-        return self.text(cell)
+        return rule(str(cell))
 
 
 def text_of(cell: object) -> str:

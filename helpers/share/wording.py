@@ -37,12 +37,12 @@ OOM operation other pages pasid passes PCI peak pending podman pool predicted pr
 PyTorch raised ram ran refused region rehearsal render replay requested reserved ring rocm rocm-smi
 rocminfo root rss s says seconds seqno setting settings size slower smaller stated swap sysfs takes
 tensors text tokens torch total ttm ulimit unallocated unattributed undecided unified unknown
-unsupported untested usage used value vendor video vmid vram weak weights Windows within wsl yes
+unsupported untested usage used value vendor video vmid vram VRAM% weak weights Windows within wsl yes
 """.split()
 )
 """Words that stand alone in a cell, or in the gap of a sentence, and names of the kernel's facts."""
 LINKS = frozenset(
-    "above and at by case cat export from has in itself of on preset remove signal the to unset uses with".split()
+    "# above and at by case cat export from has in itself of on preset remove signal the to unset uses with".split()
 )
 """Words that stand alone between two gaps, or at one."""
 HEADING = re.compile(r"([A-Za-z][\w ]*):[a-z]+(?=[:,\"])|\"([\w -]+)\": \"\w+\.\w+\",")
@@ -61,31 +61,34 @@ FORMS = (
     public.KERNEL_FILE.pattern,
     rf"(?:{_SETTING})(?:=-?\d{{1,9}})?",
     rf"(?:{'|'.join(public.OPTIONS)}):(?:{public.SWITCH})",
-    rf"-?{_NUMBER}(?:\.\d{{1,4}}){{0,2}}(?:%| ?[KMGT]i?B)?|\d{{1,3}}(?:,\d{{3}}){{1,4}}"
+    rf"-?{_NUMBER}(?:\.\d{{1,4}})?(?: ?(?:%|[KMGT]i?B))?|\d{{1,3}}(?:,\d{{3}}){{1,4}}"
     r"|\d{1,13} (?:bytes|B|pages)",
+    public.RELEASE.pattern,
 )
 """Addresses of cards, names that stand for others, settings, numbers, sizes and releases."""
-GROUPS_OF_DIGITS = re.compile(r"\d \d")
+GAP = "\0"
+"""What stands for a hole of a sentence, and for a value in a text."""
+GROUPS_OF_DIGITS = re.compile(r"\d\)? \d")
 """As in numbers of telephones and accounts."""
-MARKS_IN_A_ROW = re.compile(r"[^\w\s.-]{5}")
-"""More marks than any sentence or command of ours has in one place, which may stand for a name."""
+VALUES_ALONE = re.compile(r"(?:[^\w\0]*\0){3,}[^\w\0]*")
+"""Three with no word, which are no sentence."""
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 NO_TEXT = re.compile(r'"""[^"]*"""|"\n\s*f?"')
 """A docstring, and what is between two literals that are one text."""
 PATTERN = re.compile(r"\\[^n\"\\]|\(\?|://")
 """What stands in a regular expression or an address, and in no sentence."""
-HOLE = re.compile(r"\{[^{}\n]*\}(?:\.[\w-]+)?")
+OPTIONAL = re.compile(r"\[(?! )|(?<! )\]|\](?=\w)")
+"""Around a part that a sentence can go without."""
+HOLE = re.compile(r"\{[^{}\n]*\}(?:\.(?:[\w-]+|\{[^{}\n]*\}))*")
 ENDING = re.compile(r"(?<=\w)\{[^{}\n]*\}")
 """A hole for the end of a word, which can be empty."""
-GAP = "\0"
-"""What stands for a hole of a sentence, and for a value in a text."""
 QUOTES = re.compile(r"['\"](?=\0)|(?<=\0)['\"]|(?<=\0)\|\0")
 """Those around a value, which a shell needs for some alone, and all but the first of several."""
-VALUES = re.compile(r"\W*\0[\0\W]*(?:'?s)?")
+VALUES = re.compile(r"-?\0(?:[=,-]\0)?(?:'?s)?")
+TOKEN = re.compile(r"([(\[\"']{0,2})(.*?)([)\]\"']{0,2}[.,;:?]?[)\"']?)")
+"""A word between the marks that a sentence puts around one; all other marks are of the word."""
 NAME = re.compile(r"[\"'(]*\w[\w-]*\W*")
 """What may be somebody's name: a word without marks in it."""
-MARKS = ".;:,!?()[]{}\"'`*=+<>|&#%~^\\/$"
-
 
 START = "start"
 IN_GAP = "in a gap"
@@ -108,28 +111,27 @@ def _forms() -> re.Pattern[str]:
 
 
 def _clauses(text: str) -> Iterator[list[str]]:
-    """The words of each clause of a text. A word that is a clause keeps the marks around it."""
-    text = text.replace("python3 -m helpers", "casebook")
-    for line in QUOTES.sub("", _forms().sub(GAP, text)).splitlines():
-        tokens: list[str] = []
+    """The words of each clause of a text with gaps. A word that is a clause keeps its marks."""
+    for line in text.replace(" \\\n", "\n").splitlines():
+        clause: list[str] = []
         for token in line.split():
-            word = token.strip(MARKS)
-            if tokens and (not word or token[0] != word[0]):
-                yield _clause(tokens)
-                tokens = []
-            if word.strip("-"):
-                tokens.append(token)
-            if tokens and token[-1] != word[-1:]:
-                yield _clause(tokens)
-                tokens = []
-        if tokens:
-            yield _clause(tokens)
+            before, word, after = TOKEN.fullmatch(token).groups()  # type: ignore[union-attr]
+            if before and clause:
+                yield clause
+                clause = []
+            clause.append(word or token)
+            if after:
+                is_alone = len(clause) == 1 and not _is_value(word)
+                yield [token] if is_alone else clause
+                clause = []
+        if clause:
+            yield clause
 
 
-def _clause(tokens: list[str]) -> list[str]:
-    words = [token.strip(MARKS) for token in tokens]
-    is_alone = len(words) == 1 and not _is_value(words[0])
-    return tokens if is_alone else words
+def _with_values(text: str) -> str:
+    """A text with a gap for each value in it."""
+    text = text.replace("python3 -m helpers", "casebook")
+    return QUOTES.sub("", _forms().sub(GAP, text))
 
 
 def _is_value(word: str) -> bool:
@@ -159,9 +161,15 @@ def _sentences() -> Iterator[str]:
             for literal in LITERAL.findall(source):
                 if " " in literal and not PATTERN.search(literal):
                     sentence = literal.replace("\\n", "\n").replace('\\"', '"')
-                    yield HOLE.sub(GAP, sentence)
-                    yield HOLE.sub(GAP, ENDING.sub("", sentence))
+                    if file.suffix == ".json":
+                        sentence = OPTIONAL.sub("\n", sentence)
+                    yield _with_gaps(sentence)
+                    yield _with_gaps(ENDING.sub("", sentence))
     yield from (row["says"] for row in table())
+
+
+def _with_gaps(sentence: str) -> str:
+    return HOLE.sub(GAP, sentence).replace("{{", "{").replace("}}", "}")
 
 
 @cache
@@ -171,14 +179,21 @@ def _pieces() -> dict[str, set[Piece]]:
     for clauses in _said():
         for piece in chain.from_iterable(map(_pieces_of, clauses)):
             first = piece.words[0].lower()
-            if len(piece.words) > 1 or first in LINKS or not NAME.fullmatch(first):
+            if len(piece.words) > 1 or first in LINKS or _is_no_name(piece):
                 pieces.setdefault(first, set()).add(piece)
     return pieces
 
 
+def _is_no_name(piece: Piece) -> bool:
+    """Whether a piece of one word is a part of a command, or marks between two values."""
+    if re.search(r"\w", piece.words[0]):
+        return NAME.fullmatch(piece.words[0]) is None
+    return piece.after_gap and piece.before_gap
+
+
 @cache
 def _said() -> list[list[list[str]]]:
-    return [list(_clauses(sentence)) for sentence in set(_sentences())]
+    return [list(_clauses(_with_values(sentence))) for sentence in set(_sentences())]
 
 
 @cache
@@ -235,12 +250,11 @@ def _headings() -> frozenset[str]:
 
 def is_ours(text: str) -> bool:
     """Whether each clause of a text is one of the workbook's, with known values in its gaps."""
+    spoken = _with_values(text)
     is_plain = text.replace("…", "").isascii()
-    if GROUPS_OF_DIGITS.search(text) or "://" in text or not is_plain:
-        return False
-    if MARKS_IN_A_ROW.search(text):
+    if not is_plain or GROUPS_OF_DIGITS.search(text) or VALUES_ALONE.fullmatch(spoken):
         return False
     return all(
         _is_said(clauses[1]) or _ends(clauses) in _neighbours()
-        for clauses in pairwise([[""], *_clauses(text)])
+        for clauses in pairwise([[""], *_clauses(spoken)])
     )
