@@ -542,30 +542,29 @@ def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
 
 @pytest.fixture
 def opened_panel(notebook, tmp_path, monkeypatch):
-    """The panel's frame, its widgets by their words, and the tick boxes of its texts."""
+    """The panel's frame, what gives its widgets by their words now, and its preview."""
     monkeypatch.setattr(panel, "OUTPUTS", tmp_path)
     frame = Frame("Review")
-    widgets = []
-
-    def take(views):
-        for view in views:
-            widgets.append(view)
-            take(getattr(view, "children", ()))
-
     parts = panel.build(frame, panel.Shared(str(notebook)))
-    take(parts)
-    by_words = {view.description: view for view in widgets if hasattr(view, "description")}
-    by_words["preview"] = parts[1]
-    boxes = [view for view in widgets if hasattr(view, "indent")]
-    return frame, by_words, boxes
+    return frame, lambda: widgets_of(parts), parts[1]
+
+
+def widgets_of(parts):
+    widgets = [*parts]
+    for view in widgets:
+        widgets += getattr(view, "children", ())
+    return {view.description: view for view in widgets if hasattr(view, "description")}
+
+
+def boxes_of(widgets):
+    return [view for view in widgets.values() if hasattr(view, "indent")]
 
 
 def test_the_panel_ticks_searches_and_saves(opened_panel, tmp_path):
-    frame, by_words, boxes = opened_panel
-    assert [box.disabled for box in boxes] == [False, False, False, True]
+    frame, widgets, _ = opened_panel
+    by_words = widgets()
     by_words["Tick all of cell 1"].click()
     by_words["Tick all of cell 2"].click()
-    assert [box.value for box in boxes] == [True, True, True, False]
     assert "4 of 4 texts shown, 3 ticked" in frame.line.value
     by_words["Save choices"].click()
     (file,) = (tmp_path / "shared").glob("*.choices.json")
@@ -575,21 +574,39 @@ def test_the_panel_ticks_searches_and_saves(opened_panel, tmp_path):
 
 
 def test_the_panel_never_ticks_a_text_that_the_search_hides(opened_panel):
-    frame, by_words, boxes = opened_panel
-    by_words["Search"].value = "Kestrel"
+    frame, widgets, _ = opened_panel
+    widgets()["Search"].value = "Kestrel"
     assert "1 of 4 texts shown" in frame.line.value
-    for words, button in by_words.items():
+    for words, button in widgets().items():
         if words.startswith("Tick all"):
             button.click()
-    assert [box.value for box in boxes] == [False, True, False, False]
+    widgets()["Search"].value = ""
+    assert "4 of 4 texts shown, 1 ticked" in frame.line.value
+
+
+def test_the_panel_shows_many_texts_in_pages_and_keeps_their_ticks(
+    opened_panel, notebook, monkeypatch
+):
+    monkeypatch.setattr(panel, "AT_ONCE", 1)
+    frame = Frame("Review")
+    parts = panel.build(frame, panel.Shared(str(notebook)))
+    (box,) = boxes_of(widgets_of(parts))
+    box.value = True
+    widgets_of(parts)["Page"].value = 4
+    (secret,) = boxes_of(widgets_of(parts))
+    assert secret.disabled
+    widgets_of(parts)["Page"].value = 1
+    (box,) = boxes_of(widgets_of(parts))
+    assert box.value
+    assert "1 ticked" in frame.line.value
 
 
 def test_the_panel_previews_what_is_ticked_until_a_tick_changes(opened_panel):
-    _, by_words, boxes = opened_panel
-    preview = by_words["preview"]
+    _, widgets, preview = opened_panel
+    by_words = widgets()
     by_words["Preview"].click()
     assert "Nothing is ticked" in preview.value
-    boxes[1].value = True
+    by_words["output of a cell"].value = True
     assert preview.value == ""
     by_words["Preview"].click()
     assert "cell 1, output of a cell" in preview.value

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shell import word
 from helpers.share.page import review_of
-from helpers.share.review import Choices, Review, Row, save_choices
+from helpers.share.review import Review, Row, save_choices
 from helpers.share.subject import subject_of
 from helpers.tell.html_table import text_html
 from helpers.tell.panels.frame import Frame, Panel, Part
@@ -22,8 +21,8 @@ ASK = (
 )
 Widget = Any
 """A widget of ipywidgets, which has no types."""
-SHOWN = ""
-HIDDEN = "none"
+AT_ONCE = 40
+"""Texts that are shown together: JupyterLab takes a second for so many tick boxes."""
 PARAGRAPH = "\n\n"
 BORDER = "1px solid var(--jp-border-color2, #ccc)"
 ALL = {"display": "block", "max_height": "36em", "overflow": "auto", "border": BORDER}
@@ -53,116 +52,106 @@ class Shared:
         return [f"{count} texts are left out. To tick some: {self.command} --review"]
 
 
-@dataclass(frozen=True)
-class _Item:
-    """A text of the panel, with its tick box and what shows both."""
-
-    row: Row
-    box: Widget
-    view: Widget
-
-    @property
-    def is_shown(self) -> bool:
-        return str(self.view.layout.display) != HIDDEN
-
-
-@dataclass(frozen=True)
-class _Group:
-    """The texts of one place, and what shows them."""
-
-    items: Sequence[_Item]
-    view: Widget
-
-    def narrow(self, words: str) -> None:
-        """Hide the texts without these words, and the place where none is left."""
-        for item in self.items:
-            _show(item.view, words in item.row.shown.lower())
-        _show(self.view, any(item.is_shown for item in self.items))
-
-
 def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
-    """A search, the texts of each place with tick boxes, and buttons to tick, look and save."""
+    """A search, the texts that it finds with tick boxes, and buttons to tick, look and save."""
     review = shared.review
-    groups = [_group(frame, where, rows) for where, rows in review.groups().items()]
-    items = list(chain.from_iterable(group.items for group in groups))
+    ticks: set[str] = set()
     search = frame.field("Text", "Search", "")
+    page = frame.field("BoundedIntText", "Page", 1, min=1)
     preview = frame.widgets.HTML(layout=SINGLE)
+    texts = frame.widgets.VBox(layout=ALL)
 
-    def ticked() -> Choices:
-        return frozenset(item.row.digest for item in items if item.box.value)
+    def found() -> list[Row]:
+        words = search.value.lower()
+        return [row for row in review.rows if words in row.shown.lower()]
 
     def count() -> None:
         preview.value = ""
-        shown = [item for item in items if item.is_shown]
-        frame.say(f"{len(shown)} of {len(items)} texts shown, {len(ticked())} ticked")
+        frame.say(f"{len(found())} of {len(review.rows)} texts shown, {len(ticks)} ticked")
 
-    def narrow() -> None:
-        for group in groups:
-            group.narrow(search.value.lower())
+    def tick(row: Row, is_ticked: bool) -> None:
+        ticks.discard(row.digest)
+        if is_ticked:
+            ticks.add(row.digest)
+        count()
+
+    def show() -> None:
+        rows = found()
+        page.max = max(1, len(range(0, len(rows), AT_ONCE)))
+        first = AT_ONCE * (page.value - 1)
+        by_place: dict[str, list[Row]] = {}
+        for row in rows[first : first + AT_ONCE]:
+            by_place.setdefault(row.text.where, []).append(row)
+        for view in texts.children:
+            view.close()
+        texts.children = [
+            _group(frame, where, rows, ticks, tick) for where, rows in by_place.items()
+        ]
         count()
 
     def look() -> None:
-        texts = [
-            f"{row.text.where}, {row.text.kind}:\n{row.shown}" for row in review.ticked(ticked())
+        chosen = [
+            f"{row.text.where}, {row.text.kind}:\n{row.shown}"
+            for row in review.ticked(frozenset(ticks))
         ]
         heading = "As others will read it"
-        if not texts:
+        if not chosen:
             heading = "Nothing is ticked"
-        preview.value = f"<b>{heading}</b>{text_html(PARAGRAPH.join(texts))}"
+        preview.value = f"<b>{heading}</b>{text_html(PARAGRAPH.join(chosen))}"
 
     def save() -> None:
-        out = save_choices(OUTPUTS / "shared", review.name, ticked())
-        frame.say(
-            f"{len(ticked())} ticked, saved. Then: {shared.command} --include {word(str(out))}"
-        )
+        out = save_choices(OUTPUTS / "shared", review.name, frozenset(ticks))
+        frame.say(f"{len(ticks)} ticked, saved. Then: {shared.command} --include {word(str(out))}")
 
-    frame.changed(narrow, search)
-    frame.changed(count, *(item.box for item in items))
+    frame.changed(show, search, page)
     buttons = [
         frame.button("Preview", look, "what others would read of these texts"),
         frame.button("Save choices", save, "a file for share --include"),
     ]
-    count()
-    texts = frame.widgets.VBox([group.view for group in groups], layout=ALL)
-    return [frame.row(search, *buttons), preview, texts]
+    show()
+    return [frame.row(search, page, *buttons), preview, texts]
 
 
-def _group(frame: Frame, where: str, rows: Sequence[Row]) -> _Group:
-    items = [_item(frame, row) for row in rows]
+def _group(
+    frame: Frame,
+    where: str,
+    rows: Sequence[Row],
+    ticks: Container[str],
+    tick: Callable[[Row, bool], None],
+) -> Widget:
+    """The texts of one place, with a button that ticks them all."""
+    boxes = [_box(frame, row, ticks, tick) for row in rows]
 
-    def tick() -> None:
-        boxes = [item.box for item in items if item.is_shown and not item.box.disabled]
-        is_any_left = not all(box.value for box in boxes)
-        for box in boxes:
+    def tick_all() -> None:
+        free = [box for box in boxes if not box.disabled]
+        is_any_left = not all(box.value for box in free)
+        for box in free:
             box.value = is_any_left
 
     button = frame.button(
-        f"Tick all of {where}", tick, "those without a secret; again: untick them"
+        f"Tick all of {where}", tick_all, "those without a secret; again: untick them"
     )
-    views = [frame.row(button), *(item.view for item in items)]
-    return _Group(items, frame.widgets.VBox(views))
+    views = [button]
+    for row, box in zip(rows, boxes, strict=True):
+        views += [box, frame.widgets.HTML(text_html(row.shown), layout=SINGLE)]
+    return frame.widgets.VBox(views)
 
 
-def _item(frame: Frame, row: Row) -> _Item:
+def _box(
+    frame: Frame, row: Row, ticks: Container[str], tick: Callable[[Row, bool], None]
+) -> Widget:
     words = row.about
     if row.is_secret:
         words += ": looks like a secret, and stays here"
     box = frame.widgets.Checkbox(
-        value=False,
+        value=row.digest in ticks,
         disabled=row.is_secret,
         description=words,
         indent=False,
         layout={"width": "auto"},
     )
-    text = frame.widgets.HTML(text_html(row.shown), layout=SINGLE)
-    return _Item(row, box, frame.widgets.VBox([box, text]))
-
-
-def _show(view: Widget, is_shown: bool) -> None:
-    display = HIDDEN
-    if is_shown:
-        display = SHOWN
-    view.layout.display = display
+    frame.changed(lambda: tick(row, box.value), box)
+    return box
 
 
 panel = Panel("Review before sharing", Shared, build, ASK)

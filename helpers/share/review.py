@@ -44,7 +44,10 @@ class Row:
         state of a progress bar in a line of its own.
         """
         lines = "\n".join(self.text.text.splitlines())
-        return uncoloured("".join(char for char in lines if category(char) != INVISIBLE))
+        for char in set(lines):
+            if category(char) == INVISIBLE:
+                lines = lines.replace(char, "")
+        return uncoloured(lines)
 
     @cached_property
     def shown(self) -> str:

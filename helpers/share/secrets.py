@@ -10,14 +10,18 @@ from helpers.look.environment import looks_secret, sounds_secret
 
 AS_A_FILE = "text.yaml"
 """detect-secrets looks for values without quotation marks in files of this kind."""
-LONG_WORD = re.compile(r"[\w./+=-]{8,}")
-PART_OF_A_WORD = re.compile(r"[\w-]{8,}")
-UNBROKEN = re.compile("[A-Za-z0-9]{20,}")
+LONG_WORD = re.compile(r"(?<![\w./+=-])[\w./+=-]{8,}")
+PART_OF_A_WORD = re.compile(r"(?<![\w-])[\w-]{8,}")
+UNBROKEN = re.compile("(?<![A-Za-z0-9])[A-Za-z0-9]{20,}")
 TURN = re.compile("(?<=[a-z])[A-Z0-9]|(?<=[A-Z])[a-z0-9]|(?<=[0-9])[A-Za-z]")
 MOST_TURNS = 0.45
 MOST_TURNS_WITH_DIGITS = 0.3
 """Of the letters of a word; a random one has three fifths, a name in camel case two fifths."""
-ASSIGNED = re.compile(r"([\w-]{3,60})['\"]?\s*[:=]\s*\S")
+MAY_BE_ONE = re.compile(
+    r"[\w.+/=:@-]{11}|['\"][\da-f]{9}|\d\.\d+\.\d|://|key|pass|pwd|secret|contrase", re.IGNORECASE
+)
+"""What stands in each line in which one of the detectors finds anything."""
+ASSIGNED = re.compile(r"(?<![\w-])([\w-]{3,})['\"]?\s*[:=]\s*\S")
 
 
 @cache
@@ -34,10 +38,10 @@ def is_secret(text: str) -> bool:
     name of one before a value, or letters and digits in no order.
     """
     return (
-        any(map(looks_secret, [*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)]))
-        or any(map(sounds_secret, ASSIGNED.findall(text)))
+        any(map(looks_secret, {*LONG_WORD.findall(text), *PART_OF_A_WORD.findall(text)}))
+        or any(map(sounds_secret, set(ASSIGNED.findall(text))))
         or any(map(_is_random, UNBROKEN.findall(text)))
-        or any(map(_is_found, set(text.splitlines())))
+        or any(map(_is_found, filter(MAY_BE_ONE.search, set(text.splitlines()))))
     )
 
 
