@@ -18,7 +18,7 @@ from tell_boxes import code, printed
 from helpers import share
 from helpers.allocator.views.growth import GROWERS
 from helpers.face import review as panel
-from helpers.ground.shapes import seen
+from helpers.ground.shapes import VERDICT_MIME, seen
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
 from helpers.share import texts, verdict_facts
@@ -355,6 +355,43 @@ def test_a_told_case_begins_with_its_story_and_figures_and_ends_with_the_words()
     assert "The answer in full" not in audit.text
     assert page.count('alt="') >= 3
     assert "Nothing is asked of you" not in audit.text
+
+
+@pytest.mark.parametrize("name", ["001-volume-profiles", "003-forty-batches"])
+def test_a_told_case_keeps_every_sentence_of_its_verdict_and_shows_no_result_twice(name):
+    about = share.subject_of(NOTEBOOKS / "cases" / f"{name}.ipynb")
+    audit = check(share.page_of(about).html)
+    assert "Result of cell" not in audit.text
+    assert [
+        row for row in share.review_of(about).rows if row.text.kind == "text of a verdict"
+    ] == []
+
+
+def test_a_verdict_that_somebody_wrote_into_a_told_case_passes_sentence_by_sentence(tmp_path):
+    case = nbformat.read(NOTEBOOKS / "cases" / "003-forty-batches.ipynb", 4)
+    emitted = [
+        row
+        for cell in case.cells
+        for row in cell.get("outputs", [])
+        if VERDICT_MIME in row.get("data", {})
+    ]
+    emitted[-1].data[VERDICT_MIME]["title"] = "The card of kestrel is full"
+    path = tmp_path / "003-forty-batches.ipynb"
+    nbformat.write(case, path)
+    about = share.subject_of(path)
+    assert "kestrel" not in share.page_of(about).html
+    assert "The card of kestrel is full" in [row.shown for row in share.review_of(about).rows]
+
+
+def test_the_headings_of_ones_own_notebook_can_be_ticked_alone(tmp_path):
+    words = nbformat.v4.new_markdown_cell("# Profiles by month\n\nFor kestrel alone.")
+    path = tmp_path / "own.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[words, code("show()")]), path)
+    about, review = review_of(path)
+    (heading,) = [row for row in review.rows if row.text.kind == "heading"]
+    page = share.page_of(about, frozenset([heading.digest])).html
+    assert "Profiles by month" in page
+    assert "kestrel" not in page
 
 
 def test_what_somebody_wrote_into_a_told_case_is_left_out(tmp_path):

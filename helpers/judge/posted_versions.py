@@ -54,7 +54,8 @@ def _targets(evidence: CaseEvidence) -> Iterator[Observation]:
             continue
         targets = set(form("chip").findall(" ".join(form("chips").findall(text))))
         if targets and chip[1] not in targets:
-            says = "The targets are gfx" + ", gfx".join(sorted(targets)[:12])
+            listed = ", gfx".join(sorted(targets)[:12])
+            says = f"The targets are gfx{listed}"
             yield make_observation("gfx-not-in-targets", chip.group(), source, "tool", says)
             return
 

@@ -36,7 +36,7 @@ def releases(bundle: Bundle) -> dict[str, str]:
     container = ""
     who = identity(bundle)
     if who is not None:
-        container = public.container(who.container)
+        container = public.typed("container", who.container)
     known = {
         "PyTorch version": public.version(text_of(torch.version)),
         "ROCM used to build PyTorch": public.version(text_of(torch.hip)),

@@ -49,7 +49,10 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     """The page of a subject with the texts that somebody ticked."""
     copies = PublicCopy(about.evidence)
     judged = copies.verdict(about.verdict)
+    if about.is_verdict_ours:
+        judged = about.verdict
     review = review_beside(about, copies.said)
+    story = _story(about)
     ticked = review.ticked(choices)
     kept = Counter(row.text.kind for row in review.rows if row not in ticked)
     left_out = left_out_words(kept + about.unread)
@@ -61,10 +64,10 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         box_facts=box_facts,
         names=copies.names,
         boxes=boxes_view(about, copies.names),
-        story=_story(about),
+        story=story,
         verdict=about.verdict,
         judged=judged,
-        views=views(about, copies),
+        views=views(about, copies, is_told=bool(story)),
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),

@@ -103,33 +103,31 @@ KINDS_OF_SOURCE = {
 }
 """What a source is called whose own name is not known, by how it begins."""
 GRAMMARS = {
-    "pci": re.compile(rf"{PCI_ADDRESS.pattern}|host|not told"),
-    "driver": re.compile(r"amdgpu|radeon|nvidia|nouveau|nova|i915|xe|vfio-pci|dxg"),
-    "index": re.compile(rf"\d{{1,5}}|card\d{{1,3}}|renderD\d{{3}}|{GFX.pattern}"),
-    "native": re.compile(r"-?\d{1,12}(?: (?:pages|[KMGT]i?B))?|[YN]|-"),
-    "ends": re.compile(r"operation \d{1,3}(?:,\d{3})*|passes"),
-    "size": SIZE,
+    "pci": rf"{PCI_ADDRESS.pattern}|host|not told",
+    "driver": r"amdgpu|radeon|nvidia|nouveau|nova|i915|xe|vfio-pci|dxg",
+    "index": rf"\d{{1,5}}|card\d{{1,3}}|renderD\d{{3}}|{GFX.pattern}",
+    "native": r"-?\d{1,12}(?: (?:pages|[KMGT]i?B))?|[YN]|-",
+    "ends": r"operation \d{1,3}(?:,\d{3})*|passes",
+    "size": SIZE.pattern,
+    "setting": "|".join(map(re.escape, SETTING_NAMES)),
+    "container": "none|docker|podman|lxc|lxc-libvirt|systemd-nspawn|apptainer|singularity|kubernetes|oci|wsl",
+    # Letters of the kernel (fs/proc/array.c).
+    "state": "[RSDTtXxZKWPI]|zombie",
+    # In octal digits or in letters.
+    "mode": r"0?[0-7]{3,4}|[-bcdlps](?:[r-][w-][xsStT-]){3}",
 }
-"""What the texts of a class of columns are, in whole."""
-CONTAINERS = frozenset(
-    "none docker podman lxc lxc-libvirt systemd-nspawn apptainer singularity kubernetes oci wsl".split()
-)
+"""What the texts of a class of columns, or of a field, are from start to end."""
 GROUPS = frozenset(
     "root video render audio input kvm docker vboxsf users sudo wheel adm disk tty nogroup".split()
 )
 """Groups that distributions and their packages make; any other is a name of its box's owner."""
-PROCESS_STATES = frozenset([*"RSDTtXxZKWPI", "zombie"])
-"""Letters of the kernel (fs/proc/array.c)."""
-FILE_MODE = re.compile(r"0?[0-7]{3,4}|[-bcdlps](?:[r-][w-][xsStT-]){3}")
 
 
 def chip(name: str) -> str:
     """The name of a processor or a card, where each word of it is one that chips have."""
     name = " ".join(name.split())
     has_few_digits = sum(map(str.isdigit, name)) <= MOST_DIGITS
-    if not has_few_digits:
-        return ""
-    return whole(CHIP, name)
+    return known(name, has_few_digits and CHIP.fullmatch(name))
 
 
 def known(text: str, is_known: object) -> str:
@@ -139,9 +137,9 @@ def known(text: str, is_known: object) -> str:
     return ""
 
 
-def whole(pattern: re.Pattern[str], text: str) -> str:
-    """The text where it fits the pattern from its start to its end."""
-    return known(text, pattern.fullmatch(text))
+def typed(kind: str, text: str) -> str:
+    """The text where it is one of its kind, of GRAMMARS."""
+    return known(text, re.fullmatch(GRAMMARS[kind], text))
 
 
 def start(pattern: re.Pattern[str], text: str) -> str:
@@ -182,11 +180,6 @@ def allocator_settings(value: str) -> str:
     return ",".join(ALLOCATOR_WORD.findall(value))
 
 
-def setting(name: str) -> str:
-    """The name of a setting that the tables know."""
-    return known(name, name in SETTING_NAMES)
-
-
 def setting_value(value: str) -> str:
     """The value of a setting: a number, a switch, or the allocator's text."""
     is_size = re.fullmatch(r"\d{6,12}", value) and is_switch_or_size(value)
@@ -213,21 +206,6 @@ def source_or_kind(text: str) -> str:
         return text
     kind = next((kind for begins, kind in KINDS_OF_SOURCE.items() if text.startswith(begins)), "")
     return source(text) or kind
-
-
-def container(kind: str) -> str:
-    """The kind of a container."""
-    return known(kind, kind in CONTAINERS)
-
-
-def process_state(state: str) -> str:
-    """The state of a process by the kernel's letter."""
-    return known(state, state in PROCESS_STATES)
-
-
-def file_mode(mode: str) -> str:
-    """The mode of a file, in octal digits or in letters."""
-    return whole(FILE_MODE, mode)
 
 
 def is_number(value: object) -> bool:

@@ -32,8 +32,8 @@ CODES = frozenset(
     "cause confidence state status unit id kind key layer layers binding account".split()
 )
 """Fields whose texts are of a fixed list."""
-SAID = "number word holder".split()
-"""Classes of columns whose texts are words of the workbook."""
+TYPED = frozenset("pci driver native".split())
+"""Fields of which public.GRAMMARS has one."""
 PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)")
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
@@ -86,13 +86,13 @@ class PublicCopy:
             value = getattr(fact, field.name)
             if field.name == "source":
                 changes[field.name] = public.source_or_kind(value)
-            elif field.name in public.GRAMMARS and isinstance(value, str):
-                changes[field.name] = public.whole(public.GRAMMARS[field.name], value)
+            elif field.name in TYPED and isinstance(value, str):
+                changes[field.name] = public.typed(field.name, value)
             elif field.name not in CODES:
                 changes[field.name] = self.of(value)
         if isinstance(fact, Holder):
             changes["name"] = self.names.of("process", fact.pid)
-            changes["state"] = public.process_state(fact.state)
+            changes["state"] = public.typed("state", fact.state)
         if isinstance(fact, LedgerRow) and not changes["words"]:
             changes["words"] = fact.kind.replace("_", " ")
         if isinstance(fact, Event):
@@ -150,36 +150,38 @@ class PublicCopy:
     def rules(self) -> dict[str, Rule]:
         """What each class of column lets through of a cell."""
         return {
-            **dict.fromkeys(SAID, partial(self._measured, self.text)),
-            **{
-                name: partial(self._measured, partial(public.whole, grammar))
-                for name, grammar in public.GRAMMARS.items()
-            },
+            **{kind: partial(_of_text, partial(public.typed, kind)) for kind in public.GRAMMARS},
+            "number": self._measured,
+            "word": self._said,
+            "holder": self._said,
             "heading": is_heading,
             "chip": partial(_of_text, public.chip),
             "version": partial(_of_text, public.version),
             "source": partial(_of_text, public.source_or_kind),
-            "setting": partial(_of_text, public.setting),
             "value": partial(_of_text, public.setting_value),
-            "state": partial(_of_text, public.process_state),
-            "mode": partial(_of_text, public.file_mode),
             "group": partial(_of_text, self.names.group),
             "process": partial(_of_text, partial(self.names.of, "process")),
             "line": partial(_of_text, self.names.lines),
         }
 
-    def _measured(self, rule: Rule, cell: object) -> object:
-        """What a rule lets through of a cell that is a text; a number, and a reading's copy."""
-        if cell is None or isinstance(cell, Reading) or public.is_number(cell):
+    def _measured(self, cell: object) -> object:
+        """A cell that is a number or was read."""
+        if public.is_number(cell):
+            return cell
+        return self._said(cell)
+
+    def _said(self, cell: object) -> object:
+        """A cell in the workbook's own words, or what was read."""
+        if cell is None or isinstance(cell, Reading):
             return self.of(cell)
-        return rule(str(cell))
+        return self.text(cell)
 
 
 def text_of(cell: object) -> str:
     """A cell as a text; of a reading what was read, nothing where that failed."""
     if isinstance(cell, Reading):
         cell = cell.value
-    return str(cell or "")
+    return "" if cell is None else str(cell)
 
 
 def _of_text(rule: Rule, cell: object) -> object:

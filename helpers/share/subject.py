@@ -29,7 +29,7 @@ from helpers.look.bundle import Bundle, open_bundle
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
 from . import public
-from .texts import OUTPUT, PARAMETER, Text, of_notebook, of_run, of_verdict
+from .texts import OUTPUT, PARAMETER, Text, of_notebook, of_run, of_verdict, own_part
 
 if TYPE_CHECKING:
     from helpers.batch.shapes import Run
@@ -71,6 +71,8 @@ class Subject:
     texts: tuple[Text, ...] = ()
     unread: Counter[str] = field(default_factory=Counter)
     notebook: Any = None
+    is_verdict_ours: bool = False
+    """Whether the verdict stands in one of the workbook's own notebooks as it was committed."""
 
     @property
     def bundle(self) -> Bundle | None:
@@ -227,9 +229,11 @@ def _of_notebook(path: Path) -> Subject:
     bundle, no_bundle = bundle_of(_boxes_of(notebook)[-1:], None)
     texts = list(of_notebook(notebook))
     verdict = None
+    is_verdict_ours = False
     with suppress(VerdictError):
         verdict = verdict_of(notebook)
-    if verdict:
+        is_verdict_ours = verdict is not None and verdict == verdict_of(own_part(notebook))
+    if verdict and not is_verdict_ours:
         texts += of_verdict(verdict, "verdict")
     name = public.notebook(path.name)
     subject = Subject(
@@ -240,6 +244,7 @@ def _of_notebook(path: Path) -> Subject:
         when=str(notebook.metadata.get("papermill", {}).get("start_time") or ""),
         texts=tuple(texts),
         notebook=notebook,
+        is_verdict_ours=is_verdict_ours,
     )
     return _with_evidence(subject, bundle)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -25,6 +26,7 @@ DIGITS = 16
 IN_WORDS = ("text/markdown", "text/plain", "text/html")
 """Kinds of data of which a person can judge what they say, the best first."""
 RECORD_TEXTS = "cause last_words gate quarantined node box notebook preset".split()
+HEADING = re.compile(r"^#{1,6} +(.*\w.*)$", re.MULTILINE)
 SOURCE = "source of a cell"
 OUTPUT = "output of a cell"
 PARAMETER = "parameter"
@@ -60,8 +62,12 @@ def committed() -> frozenset[str]:
 
 
 def of_notebook(notebook: Any, place: str = "") -> Iterator[Text]:
-    """The sources and outputs of a notebook that are not the workbook's own."""
-    return (text for text in all_of(notebook, place) if not text.is_committed)
+    """The headings, sources and outputs of a notebook that are not the workbook's own."""
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type == "markdown" and not Text(SOURCE, "", cell.source).is_committed:
+            for heading in HEADING.findall(cell.source):
+                yield Text("heading", f"{place}cell {number}", heading)
+    yield from (text for text in all_of(notebook, place) if not text.is_committed)
 
 
 def all_of(notebook: Any, place: str = "") -> Iterator[Text]:

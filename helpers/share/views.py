@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 MOST_RUNS = 100
 
 
-def views(about: Subject, copies: PublicCopy) -> Iterator[Shown]:
-    """The views of the page of a subject, in their order, as their rules let them through."""
+def views(about: Subject, copies: PublicCopy, is_told: bool) -> Iterator[Shown]:
+    """The views of the page of a subject, in their order, as their rules let them through.
+
+    ``is_told``: those of its notebook stand in the story above them.
+    """
     if about.evidence.messages:
         yield anew_table(about.evidence)
     if about.verdict:
@@ -34,7 +37,7 @@ def views(about: Subject, copies: PublicCopy) -> Iterator[Shown]:
         yield Shown("What the answer rests on", heads, rows, none="It rests on no number.")
     if about.bundle:
         yield from box_views(about.evidence, about.bundle, copies)
-    if about.notebook is not None:
+    if about.notebook is not None and not is_told:
         yield from typed_views(about.notebook, copies)
     if about.runs:
         yield runs_view(about.runs, copies.names)
