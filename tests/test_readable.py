@@ -23,11 +23,11 @@ MOST_TOKENS = {
     "look": 55_280,
     "rehearse": 18_080,
     "settings": 11_860,
-    "share": 11_560,
+    "share": 11_700,
     "tell": 35_900,
     "trials": 33_030,
     "vpoc": 16_740,
-    "TOTAL": 438_470,
+    "TOTAL": 438_600,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

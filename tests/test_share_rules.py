@@ -207,6 +207,30 @@ def test_a_list_of_sizes_has_sizes_alone():
     assert not public.setting_value("roundup_power2_divisions:[31009447:4,>:8]")
 
 
+@pytest.mark.parametrize(
+    "junk",
+    ["21.04.1911", "21.04.11", "(310) 9447", "31009@2099.981", "310,44,97", "; : ; :", "- + = -"],
+)
+@pytest.mark.parametrize("cell", ["{}", "0x1002 {}", "0x1002\n{}", "docker {}", "/dev/kfd {}"])
+@pytest.mark.parametrize(
+    "rule", "word holder pci driver index native ends version chip setting value state mode".split()
+)
+def test_numbers_and_marks_without_a_word_of_ours_are_in_no_column_of_texts(rule, cell, junk):
+    assert junk not in str(passes(rule, cell.format(junk)))
+
+
+@pytest.mark.parametrize("field", ["4110", "amdgpu sigma", "0000:03:00.0 4110", "\\|/"])
+@pytest.mark.parametrize("rule", sorted(public.GRAMMARS))
+def test_a_cell_fits_its_grammar_as_a_whole(rule, field):
+    assert passes(rule, f"{field} 31009447") == ""
+
+
+@pytest.mark.parametrize("cell", [["gannet"], {"gannet": 1}])
+@pytest.mark.parametrize("rule", sorted(PublicCopy(CaseEvidence()).rules))
+def test_a_cell_of_a_foreign_notebook_that_is_no_value_is_no_fault(rule, cell):
+    assert "gannet" not in str(passes(rule, cell))
+
+
 @pytest.mark.parametrize("marks", ["=+*=+*", "|/\\||/", "%%,,%%", "'\"`'\"`", "][}[[(]]["])
 def test_a_row_of_marks_is_no_sentence(marks):
     assert not wording.is_ours(marks)

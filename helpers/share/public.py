@@ -50,7 +50,7 @@ VERSION = re.compile(
     r"|liquorix|xanmod\d)\b){0,4}"
 )
 RELEASE = re.compile(
-    r"[1-9]\d{0,2}\.(?:0|04|[1-9]\d{0,2})\.(?:0|[1-9]\d{0,2})(?:\.post\d)?|[3-9]\d\d\.\d{2,3}\.\d\d"
+    r"[1-9]\d{0,2}\.(?:0|[1-9]\d{0,2})\.(?:0|[1-9]\d{0,2})(?:\.post\d)?|[3-9]\d\d\.\d{2,3}\.\d\d"
 )
 """The digits of a release, and those of NVIDIA's drivers; a date has a year or a leading zero."""
 COMMIT = re.compile(r"(?<=[+t])[0-9a-f]{7,40}\b")
@@ -69,7 +69,7 @@ SWITCH = r"True|False|native|cudaMallocAsync|\d{1,6}(?:\.\d{1,4})?|\[(?![^\]]*\d
 ALLOCATOR_WORD = re.compile(rf"(?:(?<=,)|^)((?:{'|'.join(OPTIONS)}):(?:{SWITCH}))(?=,|$)")
 VALUE = re.compile(
     r"-?\d{1,4}|True|False|native|cudaMallocAsync|default|\d{1,2}(?:,\d{1,2})*"
-    rf"|\d{{1,3}}(?:\.\d{{1,3}}){{1,2}}|{GFX.pattern}(?:[;,]{GFX.pattern})*"
+    rf"|\d{{1,3}}\.\d{{1,3}}|\d{{1,2}}\.\d\.\d{{1,2}}|{GFX.pattern}(?:[;,]{GFX.pattern})*"
 )
 KERNEL_FILE = re.compile(
     r"/proc/(?:meminfo|cpuinfo|modules|swaps|version|driver/nvidia/version)"

@@ -154,7 +154,7 @@ class PublicCopy:
             "number": self._measured,
             "word": self._said,
             "holder": self._said,
-            "heading": is_heading,
+            "heading": partial(_of_text, is_heading),
             "chip": partial(_of_text, public.chip),
             "version": partial(_of_text, public.version),
             "source": partial(_of_text, public.source_or_kind),
