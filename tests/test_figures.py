@@ -102,7 +102,7 @@ def test_what_is_not_known_is_a_short_hatched_bar_with_its_reason():
         pool("", "limit", limit, GONE),
     ]
     figure = figures.pools(rows).draw()
-    said = {"not available", "not allowed", "4.00 GiB, used: not available"}
+    said = {"not available", "not allowed", "4.00 GiB", "used not available: no such file"}
     assert said | {"not available: no such file", "not allowed: denied"} <= set(words(figure))
     hatched = [bar for bar in bars(figure) if bar.get_hatch()]
     wide = [bar.get_width() * sheet.WIDTH for bar in hatched]
@@ -207,12 +207,12 @@ def test_outside_a_notebook_the_words_are_printed(capsys):
 
 def test_a_title_states_the_answer_and_a_size_reads_as_in_the_table_beside_it():
     view = figures.pools([APU])
-    assert view.title == "9.10 of 15.24 GiB in use: sysfs GTT is fullest"
+    assert view.title == "Fullest: sysfs GTT, 9.10 of 15.24 GiB in use"
     assert view.title in words(view.draw())
     said = "; ".join(words(view.draw()))
     every = [row[name] for row in view.rows for name in ("total", "used")]
     assert [size.show() for size in every if size.ok and size.show() not in said] == []
-    assert figures.pools(CARDS).title == "18.31 of 19.98 GiB in use: sysfs VRAM is fullest"
+    assert figures.pools(CARDS).title == "Fullest: sysfs VRAM, 18.31 of 19.98 GiB in use"
 
 
 def test_in_the_dark_a_figure_has_the_contrast_that_words_and_shapes_need():

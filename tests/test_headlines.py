@@ -28,6 +28,7 @@ ELSEWHERE = {
     "holds",
     "refused",
     "holdercard",
+    "card",
     "filledcard",
 }
 """Gaps that are filled by what a reader says, or by case_names."""
@@ -60,10 +61,13 @@ def test_each_row_is_of_a_failure_and_its_gaps_are_numbers_or_what_speaks_for_it
     [
         ("strix-halo-1-found", "Linux gives the GPU only half of the RAM: 62.54 GiB of 125.08 GiB"),
         ("strix-halo-3-gttsize", "raised the GTT to 120.00 GiB, and programs still get 62.54 GiB"),
-        ("cuda-24gb-tuning", "This process holds 22.88 GiB of the card's 23.56 GiB"),
+        (
+            "cuda-24gb-tuning",
+            "The card is full: this process uses 22.88 GiB of 23.56 GiB and could not get 16.00 MiB more",
+        ),
         (
             "rx7900xt-container",
-            "Something outside this container (docker) uses 19.98 GiB and 19.75 GiB of its GPUs",
+            "Something outside this container (docker) uses 19.98 GiB and 19.75 GiB of its GPUs' 19.98 GiB",
         ),
     ],
 )
@@ -116,7 +120,7 @@ def test_a_listed_holder_is_named_with_its_number_and_its_size():
     )
     failed = {"error_text": "RuntimeError: CUDA error: out of memory"}
     verdict = diagnose(case_evidence({**failed, "tool_outputs": {"nvidia-smi": table}}))
-    assert verdict.headline == "tabby-server (pid 7261) holds 21.00 GiB of the GPU's memory"
+    assert verdict.headline == "tabby-server (pid 7261) uses 21.00 GiB of the GPU's memory"
 
 
 def test_numbers_of_another_message_are_not_put_into_the_title():
@@ -125,7 +129,7 @@ def test_numbers_of_another_message_are_not_put_into_the_title():
 
 
 def test_a_title_says_what_stays_open():
-    assert title(FULL).endswith("of the card's 15.70 GiB and asked for 512.00 MiB")
+    assert title(FULL).endswith("of 15.70 GiB and could not get 512.00 MiB more")
     in_pieces = oom("3.50 GiB", "23.50 GiB", "3.10 GiB", "18.40 GiB", "1.20 GiB")
     assert title(in_pieces).startswith(
         "A request of 3.50 GiB failed with 3.10 GiB free of 23.50 GiB; possible causes: "

@@ -38,7 +38,11 @@ def verdict_on(addresses="unlimited", overcommit="0", ram=16, swap=2, commit=20,
             "ulimit -v caps each program's virtual memory at 40.00 GiB",
             "ulimit -v unlimited",
         ),
-        ({"overcommit": "2", "promised": 18}, "only 2.00 GiB is left", "overcommit_memory=0"),
+        (
+            {"overcommit": "2", "promised": 18},
+            "strict commit limit has only 2.00 GiB left",
+            "overcommit_memory=0",
+        ),
         ({"ram": 6, "swap": 1}, "RAM and swap together have only 7.00 GiB", "swapon"),
         ({}, "this machine and this shell would give it", "/proc/PID/limits"),
         (
@@ -59,8 +63,9 @@ def test_from_a_text_alone_each_command_says_what_its_answer_means():
     command = diagnose(evidence_from_message(REFUSED)).next_step.command
     for words in (
         "diagnose live --message",
-        "virtual memory (KiB)",
-        "2: Linux promises",
-        "9.00 GiB: ask",
+        "(KiB) caps the program's virtual memory, or its data\nulimit -v; ulimit -d",
+        "2 means that Linux commits no more than swap and vm.overcommit_ratio percent of the RAM",
+        "9.00 GiB; else ask",
+        "sysctl vm.max_map_count",
     ):
         assert words in command

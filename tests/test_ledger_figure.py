@@ -62,7 +62,7 @@ TWICE = book(
     ]
 )
 NAMES = [("other_process", f"worker-{i}-{'long' * 20} ({i})", i * MIB) for i in range(1, 40)]
-CROWD = book([*NAMES, ("unattributed", "held by no process", 64 * MIB)])
+CROWD = book([*NAMES, ("unattributed", "used by no process", 64 * MIB)])
 NOWHERE = not_available("no layer says how much is in use", "bytes", "memory pools")
 UNKNOWN_USE = replace(book([]), used=NOWHERE)
 SAID = {"contradictions": (HOSTILE * 9,), "notes": (HOSTILE * 9,)}
@@ -122,7 +122,7 @@ def test_bars_of_two_sources_share_one_scale():
 
 def test_a_crowd_keeps_its_largest_and_counts_the_rest():
     *kept, together, nobody, free = pieces_of(CROWD, colours([CROWD]))
-    assert together.words == "32 more processes" and nobody.words == "held by no process"
+    assert together.words == "32 more processes" and nobody.words == "used by no process"
     assert len(kept) == ROWS - 1 and min(piece.bytes for piece in kept) == 33 * MIB
     assert sum(piece.bytes for piece in pieces_of(CROWD, colours([CROWD]))[:-1]) == CROWD.used.value
     assert free.words == "free"

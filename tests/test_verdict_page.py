@@ -73,7 +73,7 @@ def test_the_text_holds_all_of_the_verdict():
     lines = [line.strip() for line in text.splitlines()]
     for said in (
         "The kernel's TTM or GTT limit is below what the machine could give",
-        "sudo update-initramfs -u",
+        "2. sudo update-initramfs -u",
         "TTM allows the GPU this much of the RAM in all.",
         "124.90 GiB   from /proc/meminfo",
         "422.00 MiB   from /sys/class/drm/card1/device/mem_info_gtt_used",
@@ -136,10 +136,11 @@ def test_in_a_notebook_one_output_holds_the_data_the_markdown_and_the_text(monke
 def test_the_next_step_is_shown_alone_as_a_list_with_what_is_typed_to_copy(capsys):
     step = NextStep("Raise *it*.", "sudo a\nb", "No job runs.", "a reboot", True, "cat c", "sudo d")
     html = words.steps_html(replace(BARE, next_step=step))
-    assert html.count("<li>") == 4 and ">sudo a\nb</pre>" in html and "*it*" in html
-    assert ">First make sure: No job runs.<" in html
+    assert html.count("<li>") == 5 and ">sudo a</pre>" in html and "*it*" in html
+    assert html.index(">First make sure: No job runs.<") < html.index("sudo a")
     words.next_step(replace(BARE, next_step=step))
-    assert "  1. Raise *it*.\n     sudo a\n     b\n  2. Reboot" in capsys.readouterr().out
+    said = "  Raise *it*.\n  First make sure: No job runs.\n  1. sudo a\n  2. b\n  3. Reboot"
+    assert said in capsys.readouterr().out
     said = words.steps_html(EVIL)
     assert set(re.findall(r"</?([a-z0-9]+)", said)) <= {"div", "ol", "li", "b", "pre", "span", "p"}
     assert "&lt;script&gt;" in said
@@ -153,14 +154,38 @@ def test_outside_a_notebook_the_text_is_printed(capsys):
 def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_undone():
     step = NextStep("Raise it.", "sudo a", reboot=True, check="cat b", undo="sudo c")
     listed = words.steps(replace(BARE, next_step=step))
-    assert [title for title, _, _ in listed] == [
-        "",
-        "Reboot",
-        "Check that it worked",
-        "Undo it if it did not help",
+    assert [says for says, _ in listed] == [
+        "Raise it.",
+        "Reboot: the change takes effect at the next boot",
+        words.CHECK,
+        "Undo it if it did not help:",
     ]
-    assert [typed for _, _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
-    assert words.steps(BARE) == [("", "Run make diagnose as root.", "")]
+    assert [typed for _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
+    assert words.steps(BARE) == [("Run make diagnose as root.", "")]
+
+
+def test_each_command_is_a_step_of_its_own_with_its_comment_as_the_words():
+    command = """# Look first
+a --b 'c # d'
+e  # Then this
+f \\
+    --g
+# other systems: h"""
+    step = NextStep("Do both.", command)
+    assert words.lead(replace(BARE, next_step=step)) == "Do both."
+    assert words.steps(replace(BARE, next_step=step)) == [
+        ("Look first", "a --b 'c # d'"),
+        ("Then this", "e"),
+        ("", "f \\\n    --g\n# other systems: h"),
+    ]
+
+
+def test_how_to_undo_it_is_on_the_screen_however_long_the_commands_are():
+    run = "\n".join(f"sudo step {n}" for n in range(40))
+    step = NextStep("Raise it.", run, "you are root", reboot=True, check="cat b", undo="sudo c")
+    screen = words.brief(replace(VERDICT, next_step=step))
+    assert "sudo step 39" in screen and "Undo it" in screen and "cat b" not in screen
+    assert screen.index("First make sure: you are root") < screen.index("sudo step 0")
 
 
 def test_why_is_at_most_three_pieces_of_evidence_and_no_size_stands_there_twice():

@@ -61,10 +61,9 @@ def diagnose(arguments: argparse.Namespace) -> int:
         if number == 1:
             print("\nLast resorts, mildest first (this tool never runs them)")
         lines = wrapped(f"{number}. {step.what}", "  ", "     ", SCREEN)
+        if needed := verdict.needed_first(step):
+            lines += wrapped(needed, "     ", "       ", SCREEN)
         print("\n".join([*lines, *typed(step.command, "     ")]))
-        if arguments.wide:
-            for limit in verdict.limits(step):
-                print("\n".join(wrapped(limit, "     ", "       ", SCREEN)))
     if arguments.wide:
         print("\n" + "\n\n".join(map(str, _tables(evidence))))
     return 0

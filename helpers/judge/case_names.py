@@ -19,6 +19,7 @@ from helpers.judge.posted_processes import INIT, processes
 
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
 """What a process is called in a remedy that SIGTERM does not end, by its state."""
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 NEARLY_ALL = 0.9
 """A process that holds this share of a card leaves no room for another."""
 UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
@@ -52,7 +53,7 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
         if words:
             names.setdefault(name, words)
     if seen & {"expandable-on", "windows"}:
-        names.pop("preset", None)
+        names.pop("expandable", None)
     return names
 
 
@@ -86,7 +87,7 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
     if requested and message.capacity:
         yield "missing", _missing(account)
         if expandable_may_help(account):
-            yield "preset", "cuda-expandable"
+            yield "expandable", EXPANDABLE
     if message.tokens and message.fits_tokens:
         yield "context", f"{message.tokens} tokens were requested, {message.fits_tokens} fit"
     elif requested and message.cache:
@@ -162,14 +163,14 @@ def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     yield WITHOUT_SIGTERM.get(states.get(pid, ""), "pid"), str(pid)
     program = re.split(r"[/\\]", name)[-1] or "A process"
     yield "owner", f"{program} (pid {pid})"
-    total = _card_bytes(evidence)
+    total = card_bytes(evidence)
     if size <= total:
         yield "holdercard", show_bytes(total)
         if size >= NEARLY_ALL * total or _explains_a_refusal(size, evidence):
             yield "filledcard", show_bytes(total)
 
 
-def _card_bytes(evidence: CaseEvidence) -> int:
+def card_bytes(evidence: CaseEvidence) -> int:
     """The size of the card, as a message, a tool or the box gives it; 0 where it is not known or
     cards differ.
     """

@@ -10,7 +10,7 @@ from helpers.look.gpus import Gpu, Pool
 TOTALS_AGREE = 4 * MIB
 # KFD counts free memory in blocks of this size (amdgpu_amdkfd_gpuvm.c, VRAM_AVAILABILITY_ALIGN).
 KFD_BLOCK = 2 * MIB
-RESERVED = "of it reserved by the driver"
+RESERVED = "reserved by the driver"
 
 
 def pools_by_layer(gpu: Gpu) -> dict[str, Pool]:

@@ -13,6 +13,7 @@ from string import Formatter
 from helpers.ground.shapes import LONGEST_TITLE, causes
 from helpers.ground.units import Quantity, show_bytes
 from helpers.judge import table
+from helpers.judge.case_names import card_bytes
 from helpers.judge.catalogue import Failure
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.message_account import Account
@@ -76,9 +77,13 @@ def _numbers(speaking: list[Observation], evidence: CaseEvidence) -> dict[str, s
     for observation in reversed(speaking):
         gaps[observation.name] = observation.reading.show()
         gaps["says"] = re.split(r"[.;] ", observation.says)[0].rstrip(".")
-    on_cards = [o.reading.show() for o in speaking if (o.name, o.origin) == UNATTRIBUTED]
+    on_cards = [o.reading for o in speaking if (o.name, o.origin) == UNATTRIBUTED]
     if len(on_cards) > 1:
-        gaps["each-unattributed"] = " and ".join(on_cards)
+        gaps["each-unattributed"] = " and ".join(reading.show() for reading in on_cards)
+    total = card_bytes(evidence)
+    most = max((reading.bytes for reading in on_cards), default=0)
+    if most and (most <= total or show_bytes(most) == show_bytes(total)):
+        gaps["card"] = show_bytes(total)
     return gaps
 
 

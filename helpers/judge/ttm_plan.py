@@ -86,6 +86,12 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
     if answer.plan.action == "leave" or not answer.commands:
         return None
     block = answer.commands[0]
+    what = f"{decision.step} ({block.system})"
+    ram = machine(bundle).ram_total
+    if answer.plan.action == "set" and answer.plan.bytes and ram.ok:
+        left = show_bytes(ram.bytes - answer.plan.bytes)
+        limit = show_bytes(answer.plan.bytes)
+        what = f"{decision.step} to {limit}, which leaves {left} to the system ({block.system})"
     harm = "new boot settings"
     if answer.plan.bytes:
         harm += f"; GPU programs can then fill {show_bytes(answer.plan.bytes)} of RAM"
@@ -93,7 +99,7 @@ def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
     if bundle.kind == "live":
         before = "you are root, and you keep the old settings: casebook capture --out before.tar.gz"
     return NextStep(
-        what=f"{decision.step} ({block.system})",
+        what=what,
         command=block.run,
         precondition=before,
         blast_radius=harm,

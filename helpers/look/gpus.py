@@ -247,7 +247,7 @@ def _pools(bundle: Bundle, pci: str, layers: dict[str, Any], vendor: str) -> tup
         sizes = (nvidia_gpu.total, nvidia_gpu.used, nvidia_gpu.free)
         pools.append(_pool(pci, "nvidia-smi", *sizes))
         if nvidia_gpu.reserved.ok:
-            pools.append(_pool(pci, "of it reserved by the driver", nvidia_gpu.reserved))
+            pools.append(_pool(pci, "reserved by the driver", nvidia_gpu.reserved))
     torch = layers.get("torch")
     if torch:
         free = torch.free if torch.free.ok else None

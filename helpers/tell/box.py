@@ -106,10 +106,21 @@ def _limit(bundle: Bundle) -> str:
     sizes = Counter(total.show() for total in cards if total.ok).items()
     if sizes:
         listed = [f"{count} x {size}" if count > 1 else size for size, count in sizes]
+        offered = _offered(bundle)
+        if len(cards) == 1 and cards[0].ok and 0 < offered < cards[0].bytes:
+            return f"{show_bytes(offered)} for programs, of {listed[0]} on the card"
         return f"{', '.join(listed)} (VRAM)"
     if box.cgroup_limit.ok:
         return f"{box.cgroup_limit.show()} (control group)"
     return f"{box.ram_total.show()} (RAM)" if box.ram_total.ok else ""
+
+
+def _offered(bundle: Bundle) -> int:
+    """What the runtime offers of a card in all, in bytes, as the program's own message says it: the
+    driver keeps the rest of the card. 0 where no message does.
+    """
+    accounts = evidence_from_bundle(bundle).accounts
+    return max((a.message.capacity.bytes for a in accounts if a.message.capacity), default=0)
 
 
 def _failed_at(bundle: Bundle) -> str:
@@ -129,13 +140,13 @@ def stack_table(bundle: Bundle) -> Shown:
     """
     build = framework.framework(bundle)
     box = machine(bundle)
-    rows: list[tuple[str, Reading]] = [
-        ("torch", build.version),
-        ("torch built for HIP", build.hip),
-        ("torch built for CUDA", build.cuda),
-        ("its Python", build.python),
-    ]
+    rows: list[tuple[str, Reading]] = [("torch", build.version)]
     vendors = {gpu.vendor for gpu in gpus(bundle)}
+    if build.hip.ok or "NVIDIA" not in vendors:
+        rows.append(("torch built for HIP", build.hip))
+    if build.cuda.ok or "AMD" not in vendors:
+        rows.append(("torch built for CUDA", build.cuda))
+    rows.append(("its Python", build.python))
     if "AMD" in vendors:
         rows += [("ROCm of the system", version) for version in rocm.rocm_versions(bundle)]
         rows.append(("amdgpu out of tree", kfd.driver_version(bundle)))
@@ -163,7 +174,7 @@ def settings_table(bundle: Bundle) -> Shown:
     counts = Counter(row[2] for row in rows)
     says = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     title = "Memory settings and what they do here"
-    return Shown(title, head, rows, none=none, result=says or "None is set", label="Settings")
+    return Shown(title, head, rows, none=none, result=says or "No memory setting", label="Settings")
 
 
 def preset_table(name: str) -> Shown:
@@ -194,7 +205,7 @@ def access_table(bundle: Bundle) -> Shown:
         )
     head = columns("device node:word, opens:word, mode:mode, group:group")
     none = "No device node of a GPU is there."
-    first = next((way.says for way in obstacles(bundle)), "Nothing is in the way")
+    first = next((way.says for way in obstacles(bundle)), "Every device node opens")
     there = any(not node.missing for node in access(bundle))
     return Shown(
         "Device nodes",

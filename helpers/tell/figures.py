@@ -50,7 +50,7 @@ def pools(items: Iterable[Gpu | Pool]) -> Shown:
     fullest = _fullest([pool for _, _, pools in tables.pools_of(listed) for pool in pools])
     if fullest is not None:
         used = out_of(used_of(fullest) or 0, size_or_zero(fullest.total))
-        title = f"{used} in use: {fullest.layer} is fullest"
+        title = f"Fullest: {fullest.layer}, {used} in use"
     draw = partial(_draw_pools, listed, title)
     view = tables.pools_table(listed).without("source")
     return replace(view, title=title, draw=draw, label="Memory by layer")
@@ -120,7 +120,7 @@ def _pool_words(pool: Pool) -> str:
     if used is None and total is None:
         return total_words
     if used is None:
-        return f"{total_words}, used: {cell(pool.used).words}"
+        return total_words
     if total is None:
         return f"{show_bytes(used)} used, total {total_words}"
     return f"{show_bytes(used)} of {total_words} used"

@@ -88,21 +88,28 @@ def typed(command: str, indent: str = "") -> list[str]:
     return output
 
 
-def _typed_line(line: str) -> list[str]:
+def parted(line: str) -> tuple[str, str]:
+    """A typed line without its comment, and the comment without its sign."""
     words = _SHELL_WORDS.findall(line)
     lossless = "".join("".join(words).split()) == "".join(line.split())
+    comment = next((word for word in words if word[0] == "#"), "")
+    if not lossless or not comment:
+        return line, ""
+    place = re.search(rf"(^|\s){re.escape(comment)}", line)
+    assert place is not None, "the word is one of the line"
+    return line[: place.start()].rstrip(), line[place.start() :].strip(" #")
+
+
+def _typed_line(line: str) -> list[str]:
+    command, comment = parted(line)
+    words = _SHELL_WORDS.findall(command)
+    lossless = "".join("".join(words).split()) == "".join(command.split())
     if columns_of(line) <= SCREEN or not lossless:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
-    comment_at = len(words)
-    for place, word in enumerate(words):
-        if word[0] == "#":
-            comment_at = place
-            break
-    comment = " ".join(words[comment_at:]).strip("# ")
     output = wrapped(comment, indent + "# ", columns=SCREEN) if comment else []
     begins_command = True
-    for word in words[:comment_at]:
+    for word in words:
         if begins_command:
             output.append(indent + word)
         elif columns_of(f"{output[-1]} {word}") <= SCREEN - 2:

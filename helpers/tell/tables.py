@@ -138,7 +138,7 @@ def _most_held(rows: list[list[Any]]) -> str:
         held_bytes = size_or_zero(memory)
         if held_bytes > most:
             most = held_bytes
-            says = f"Most: {plain(name)}, {memory.show()}"
+            says = f"{plain(name)} uses the most, {memory.show()}"
             if name == NOBODY:
                 says = f"{memory.show()} has no visible owner"
     return says
@@ -170,7 +170,7 @@ def events_table(events: Iterable[Event], log: Reading | None = None) -> Shown:
     if rows and not says:
         says = "No error of a GPU or of memory"
     if not rows and log is not None and not log.ok:
-        says = f"Not read: {log.why}"
+        says = log.why[:1].upper() + log.why[1:]
     return Shown(
         "Events of the kernel log",
         head,

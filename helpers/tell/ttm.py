@@ -94,6 +94,8 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
         rows = []
     head = ["about", "in short", "why"]
     says = f"{answer.plan.action}: {answer.plan.why}"
+    if answer.plan.action == "set":
+        says = f"{answer.plan.action} {show_bytes(answer.plan.bytes)}: {answer.plan.why}"
     return Shown(
         "What binds, and the plan",
         head,
@@ -340,27 +342,29 @@ def choice(space: Room, reserve_gib: float) -> Choice | None:
 
 def reserves_table(space: Room | None, reserves_gib: Iterable[float]) -> Shown:
     """Reserves in GiB, the limit each leaves, and the largest model; none where no limit can be
-    chosen.
+    chosen. It comes to what the reserve that is advised leaves.
     """
     rows: list[list[object]] = []
-    title = "No reserve to choose here"
+    result = "No reserve to choose here"
     for reserve_gib in reserves_gib:
         left = choice(space, reserve_gib) if space else None
-        if left is None:
-            continue
-        billion = round(left.parameters_billion, 1)
-        if not rows:
-            kept = show_bytes(left.reserve_bytes)
-            title = f"{billion} billion parameters with {kept} kept for the system"
-        rows.append([left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion])
+        if left is not None:
+            billion = round(left.parameters_billion, 1)
+            rows.append([left.reserve_bytes, left.limit_bytes, left.pages, left.action, billion])
+    if space and rows:
+        advised = plan(replace(space, live_pages=None)).reserve_bytes or 0
+        left = choice(space, advised / GIB)
+        if left is not None:
+            result = f"{left.parameters_billion:.1f} billion parameters with "
+            result += f"{show_bytes(advised)} kept for the system"
     head = [Column("reserve for the system", "bytes"), Column("TTM limit", "bytes"), "pages"]
     columns = [*head, "plan", "parameters, 10^9, at 2 bytes"]
     return Shown(
-        title,
+        result,
         columns,
         rows,
-        none=f"{title}.",
-        result=title,
+        none=f"{result}.",
+        result=result,
         label="What if",
         applies=bool(rows),
         again=not rows,

@@ -17,7 +17,7 @@ from helpers.ground.units import plain
 from helpers.judge.observation import WRITTEN_UP  # noqa: F401  the template takes it off
 from helpers.tell.display import display
 from helpers.tell.html_table import text_html
-from helpers.tell.prose import SCREEN, bold, typed, wrapped
+from helpers.tell.prose import SCREEN, bold, parted, typed, wrapped
 from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 
@@ -34,6 +34,7 @@ NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No missing reading would change it."
 
 MOST_WHY = 3
+CHECK = "Check that it worked:"
 MOST_OF_AN_ERROR = 2
 """Lines of a screen for the program's own error."""
 LINES = 25
@@ -89,31 +90,61 @@ def quoted(row: Evidence, error: str = "") -> str:
 
 
 class Step(NamedTuple):
-    """One thing that a person does: its title, what it is in words, and what is typed."""
+    """One thing that a person does: what it is in words, and the one command that is typed."""
 
-    title: str
     says: str
     command: str
 
-    @property
-    def words(self) -> str:
-        """The title and what it is, in one line."""
-        if self.title and self.says:
-            return f"{self.title}: {self.says}"
-        return self.says or f"{self.title}:"
+
+def lead(verdict: Verdict) -> str:
+    """What the steps are for, above them; empty where the only command says it beside itself."""
+    if len(_commands(verdict.next_step.command)) < 2:
+        return ""
+    return _flat(verdict.next_step.what)
 
 
 def steps(verdict: Verdict) -> list[Step]:
-    """The next step as what a person does one after the other."""
+    """The next step as what a person does one after the other, a command a step."""
     step = verdict.next_step
-    listed = [Step("", _flat(step.what), step.command)]
+    listed = [Step(_flat(step.what), step.command)]
+    if lead(verdict):
+        listed = _commands(step.command)
     if step.reboot:
-        listed.append(Step("Reboot", "the change takes effect at the next boot", ""))
+        listed.append(Step("Reboot: the change takes effect at the next boot", ""))
     if step.check:
-        listed.append(Step("Check that it worked", "", step.check))
+        listed.append(Step(CHECK, step.check))
     if step.undo:
-        listed.append(Step("Undo it if it did not help", "", step.undo))
+        listed.append(Step("Undo it if it did not help:", step.undo))
     return listed
+
+
+def _commands(text: str) -> list[Step]:
+    """Commands that are typed one after the other, each with the comment before or behind it.
+
+    Comments that no command follows stay with the last one.
+    """
+    listed: list[Step] = []
+    comments: list[str] = []
+    for line in text.splitlines():
+        command, comment = parted(line)
+        if listed and not comments and _goes_on(listed[-1].command, line):
+            listed[-1] = Step(listed[-1].says, f"{listed[-1].command}\n{line}")
+            continue
+        if comment:
+            comments.append(comment)
+        if command:
+            listed.append(Step(_flat(". ".join(comments)), command))
+            comments = []
+    if comments and listed:
+        last = listed.pop()
+        below = "\n".join(f"# {comment}" for comment in comments)
+        listed.append(Step(last.says, f"{last.command}\n{below}"))
+    return listed
+
+
+def _goes_on(command: str, line: str) -> bool:
+    """Whether a line belongs to the command before it."""
+    return line.startswith(" ") or command.endswith("\\")
 
 
 def sums(verdict: Verdict) -> list[Evidence]:
@@ -125,20 +156,17 @@ def brief(verdict: Verdict, more: str = "") -> str:
     """The answer on one screen, SCREEN columns by LINES lines: cause, how sure, why and the
     next step.
 
-    ``more``: how to see the rest, where that is not ``--wide``. Commands are never cut. Where they
-    take too much room, how to check and undo, then reasons,
-    are left to ``as_text``.
+    ``more``: how to see the rest, where that is not ``--wide``. Commands and how to undo them are
+    never cut. Where they take too much room, how to check, then reasons, are left to ``as_text``.
     """
     reasons = [row for row in why(verdict) if row.says != verdict.title]
     listed = steps(verdict)
     lines = _screen(verdict, reasons, listed, more)
-    while len(lines) > LINES:
-        if len(listed) > 1:
-            listed.pop()
-        elif len(reasons) > 1:
-            reasons.pop()
-        else:
-            break
+    if len(lines) > LINES:
+        listed = [step for step in listed if step.says != CHECK]
+        lines = _screen(verdict, reasons, listed, more)
+    while len(lines) > LINES and len(reasons) > 1:
+        reasons.pop()
         lines = _screen(verdict, reasons, listed, more)
     return "\n".join(lines)
 
@@ -177,16 +205,16 @@ def _error_lines(verdict: Verdict) -> list[str]:
 def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
     """What was read in numbers, and what ``--wide`` shows beyond one screen."""
     lines = []
-    taken_next = verdict.next_step.command
-    missing = [row.reading for row in verdict.missing if row.how != taken_next]
+    taken_next = set(verdict.next_step.command.splitlines())
+    missing = [row for row in verdict.missing if not taken_next.issuperset(row.how.splitlines())]
     if missing:
-        lines.append(_flat(f"Missing: {'; '.join(missing)}"))
+        lines.append(_flat(f"Missing: {'; '.join(row.reading for row in missing)}"))
     still_open = [causes()[other.cause]["name"] for other in verdict.alternatives]
     if still_open and verdict.cause != "cannot-tell":
         lines.append(f"Less likely, but possible: {', '.join(still_open)}")
     shows = "All evidence and the tables"
     if some_steps_are_left_out:
-        shows = "How to check and undo it, all evidence and the tables"
+        shows = "How to check it, all evidence and the tables"
     return [*lines, f"{shows}: --wide"]
 
 
@@ -206,31 +234,39 @@ def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
 
 
 def _typed(verdict: Verdict, listed: list[Step]) -> list[str]:
-    """Steps, by number where there are several, each with its commands as they are typed; then
-    what they need first and may harm.
+    """Steps, by number where there are several, each with its command as it is typed; above them
+    what they are for and need first, below them what they may harm.
     """
+    step = verdict.next_step
     lines = []
-    for number, step in enumerate(listed, 1):
-        words = step.words
-        indent = "  "
-        if len(listed) > 1:
-            words = f"{number}. {words}"
-            indent = "     "
-        lines += wrapped(words, "  ", indent, SCREEN)
-        lines += typed(step.command, "     ")
-    for text in limits(verdict.next_step):
-        lines += wrapped(text, "  ", "    ", SCREEN)
+    for text in (lead(verdict), needed_first(step)):
+        if text:
+            lines += wrapped(text, "  ", columns=SCREEN)
+    for number, row in enumerate(listed, 1):
+        mark = f"{number}. " if len(listed) > 1 else ""
+        commands = typed(row.command, "     ")
+        if row.says:
+            lines += wrapped(mark + row.says, "  ", "  " + " " * len(mark), SCREEN)
+        elif mark:
+            commands[0] = f"  {mark}{commands[0].lstrip()}"
+        lines += commands
+    if harm(step):
+        lines += wrapped(harm(step), "  ", columns=SCREEN)
     return lines
 
 
-def limits(step: NextStep) -> list[str]:
-    """What a step needs first, and what it may harm."""
-    lines = []
-    if step.precondition not in ("", NOTHING):
-        lines.append(_flat(f"First make sure: {step.precondition}"))
-    if step.blast_radius not in ("", NOTHING):
-        lines.append(_flat(f"Side effects: {step.blast_radius}"))
-    return lines
+def needed_first(step: NextStep) -> str:
+    """What a step needs first, in words; empty where that is nothing."""
+    if step.precondition in ("", NOTHING):
+        return ""
+    return _flat(f"First make sure: {step.precondition}")
+
+
+def harm(step: NextStep) -> str:
+    """What a step may harm, in words; empty where that is nothing."""
+    if step.blast_radius in ("", NOTHING):
+        return ""
+    return _flat(f"Side effects: {step.blast_radius}")
 
 
 def as_text(verdict: Verdict) -> str:
@@ -273,21 +309,18 @@ def as_markdown(verdict: Verdict) -> str:
 
 
 def steps_html(verdict: Verdict) -> str:
-    """The next step as a numbered list, what is typed as lines to copy, and below it what it
-    needs and may harm.
+    """The next step as a numbered list, what is typed as lines to copy, above it what it is for
+    and needs, below it what it may harm.
     """
-    listed = "".join(_step_html(step) for step in steps(verdict))
-    below = "".join(f"<p>{escape(line)}</p>" for line in limits(verdict.next_step))
-    return f"<div class=casebook><ol>{listed}</ol>{below}</div>"
-
-
-def _step_html(step: Step) -> str:
-    html = f"<b>{step.title}</b>"
-    if step.says:
-        html = escape(step.words)
-    if step.command:
-        html += text_html(step.command)
-    return f"<li>{html}</li>"
+    step = verdict.next_step
+    above = "".join(
+        f"<p>{escape(line)}</p>" for line in (lead(verdict), needed_first(step)) if line
+    )
+    listed = "".join(
+        f"<li>{escape(row.says)}{text_html(row.command)}</li>" for row in steps(verdict)
+    )
+    below = f"<p>{escape(harm(step))}</p>" if harm(step) else ""
+    return f"<div class=casebook>{above}<ol>{listed}</ol>{below}</div>"
 
 
 def against(verdict: Verdict, sources: bool = True) -> Shown:
