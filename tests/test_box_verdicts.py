@@ -185,7 +185,7 @@ def test_many_kills_in_the_log_of_a_box_are_one_row_of_evidence_that_counts_them
     ]
     verdict = judged("cuda-healthy", dmesg="\n".join(kills))
     rows = [row for row in verdict.evidence if "Killed process" in row.reading.show()]
-    assert len(rows) == 1 and "holds 3 lines" in rows[0].says and "587" in rows[0].reading.show()
+    assert len(rows) == 1 and "has 3 lines" in rows[0].says and "587" in rows[0].reading.show()
     assert not any("dmesg" in wanted.how for wanted in verdict.missing)
 
 

@@ -38,7 +38,7 @@ def test_what_only_one_verdict_stands_on_is_no_reading_that_moved(moved):
     sides = [(change.before, change.after) for change in moved.changes("reading")]
     assert not [side for side in sides if "none" in side]
     text = as_text(moved)
-    first, _, rest = text.partition("What only one verdict stands on")
+    first, _, rest = text.partition("Readings behind only one verdict")
     assert "-> none" not in text
     assert "only in A: Free on 0000:01:00.0" in rest
     assert "host RAM used: 6.00 GiB -> 24.00 GiB (+18.00 GiB)" in first

@@ -97,7 +97,7 @@ def test_a_recorded_box_is_named_by_its_own_numbers(box, words):
             "ValueError: To serve at least one request with the model's max seq len (65536), "
             "(8.00 GiB KV cache is needed, which is larger than the available KV cache memory "
             "(3.25 GiB).",
-            "The cache for 65,536 tokens needs 8.00 GiB; 3.25 GiB is left for it",
+            "The cache for 65,536 tokens needs 8.00 GiB; only 3.25 GiB is left",
         ),
         (
             "out of resource: shared memory, Required: 163840, Hardware limit: 102400.",

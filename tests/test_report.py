@@ -543,7 +543,7 @@ def test_the_sums_of_a_message_and_what_is_missing_stand_in_the_verdict_once():
         "a reading",
         "Next step",
         "Evidence",
-        "What the numbers of the message add up to",
+        "The numbers of the message, added up",
         "line 1",
         "Evidence against it",
     )

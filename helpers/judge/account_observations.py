@@ -64,7 +64,7 @@ def account_observations(account: Account) -> Iterator[Decided]:
             yield "refused-with-room", free.bytes, says
     if total and account.held and above(account.held, total):
         says = (
-            f"torch holds more than the {total.text} of the card: the driver spills to host memory"
+            f"PyTorch has more than the {total.text} of the card: the driver spills to host memory"
         )
         yield "spilled", account.held.bytes, says
     elif total and free:
@@ -92,7 +92,7 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
     elif account.fragmentation == POSSIBLE:
         says = (
             f"{unused} {requested.text} requested; only a memory snapshot shows whether one piece "
-            "of it was large enough"
+            "was large enough"
         )
         yield "stranded-possible", stranded.bytes, says
     elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
@@ -144,7 +144,7 @@ def _of_shares(
     would_fit_alone = free.bytes < requested.bytes and account.fits_alone
     if would_fit_alone and not others_are_small:
         if account.fragmentation != LIKELY and not account.beyond_limit:
-            together = f"free and outside together would have held {requested.text}"
+            together = f"free and outside together are enough for {requested.text}"
             yield "outside-decides", outside, f"{says}; {together}"
     if outside > CONTEXT_BYTES // 2:
         yield "outside-some", outside, says

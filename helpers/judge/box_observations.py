@@ -239,17 +239,17 @@ def _of_holder(
     """
     size = holder.memory.bytes
     if holder.state == "Z" and size > whose.UNEXPLAINED_BYTES:
-        says = f"pid {holder.pid} is a zombie and holds this much"
+        says = f"pid {holder.pid} is a zombie and keeps this much"
         yield _observed("zombie-holder", holder.memory, says, proof=True)
         return
     if holder.state in STOPPED and size > whose.UNEXPLAINED_BYTES:
-        says = f"pid {holder.pid} ({holder.name}) is stopped and holds this much"
+        says = f"pid {holder.pid} ({holder.name}) is stopped and keeps this much"
         yield _observed("stopped-holder", holder.memory, says)
         return
     if total is None or numbered_by_host(holder):
         return
     if whose.is_another(size, total.bytes, failing):
-        says = f"pid {holder.pid} ({holder.name}) holds this much of {total.show()}"
+        says = f"pid {holder.pid} ({holder.name}) uses this much of {total.show()}"
         name = "ranks-together" if is_rank else "other-holder-measured"
         yield _observed(name, holder.memory, says, proof=True)
 
@@ -271,7 +271,7 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     unlisted = _unlisted_openers(bundle, card)
     if unlisted:
         reading = seen(", ".join(unlisted), "text", "device_files")
-        says = "These processes have the device open, and no list says how much they hold"
+        says = "These processes have the device open, and no list says how much they use"
         yield _observed("device-open", reading, says)
     elif not card.blind_spots:
         reading = seen("all", "text", place)

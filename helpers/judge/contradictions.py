@@ -30,7 +30,7 @@ def contradictions(gpu: Gpu) -> Iterator[str]:
         if torch.free.bytes - sysfs.free.bytes > TOTALS_AGREE + KFD_BLOCK:
             yield (
                 f"HIP calls {torch.free.show()} free, sysfs {sysfs.free.show()}: "
-                "HIP leaves out what clients other than compute hold (ROCm/amdgpu#223)"
+                "HIP leaves out the memory of clients other than compute (ROCm/amdgpu#223)"
             )
     nvidia = pools.get("nvidia-smi")
     if nvidia and nvidia.total.ok and nvidia.used.ok and nvidia.free.ok:

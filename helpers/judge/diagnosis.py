@@ -346,7 +346,7 @@ def _nothing_used(evidence: CaseEvidence) -> Evidence:
     """How much text was read, where nothing of it could be used."""
     length = sum(len(text) for _, _, text in evidence.texts)
     reading = seen(f"{length} characters", "text", "the text handed over")
-    return Evidence("read", reading, "The text was read, but no line of it is a known error")
+    return Evidence("read", reading, "The text was read, but none of its lines is a known error")
 
 
 def _reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
@@ -386,7 +386,7 @@ def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
         next_step=NextStep(
             what="If a program fails on this machine, diagnose its error message together with it",
             command=missing.how,
-            precondition="FILE holds the message from the first error on",
+            precondition="FILE begins with the first error",
         ),
     )
 

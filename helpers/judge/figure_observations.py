@@ -118,7 +118,7 @@ def _room(figures: list[Figure]) -> Iterator[Observation]:
     says = f"Free, of {show_bytes(card.bytes)}, when this was printed"
     for figure in figures:
         if (figure.what, figure.pool) == ("reserved", "torch-later"):
-            says += f", after the failure; torch then held {show_bytes(figure.bytes)}"
+            says += f", after the failure; PyTorch then had {show_bytes(figure.bytes)}"
     yield make_observation("room-beside-refusal", size, card.source, card.origin, says)
 
 

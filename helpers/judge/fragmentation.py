@@ -104,8 +104,7 @@ def _why_too_little_is_stranded(sums: MessageSums) -> list[str]:
     assert requested and stranded
     why = [
         f"reserved but unallocated {stranded.text} is less than the {requested.text} asked for: "
-        "no arrangement "
-        "of it would have held the request, so fragmentation is not the sole cause"
+        "no arrangement would have made room, so fragmentation is not the sole cause"
     ]
     if free and not above(requested, plus(free, stranded)):
         why.append(

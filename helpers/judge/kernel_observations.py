@@ -57,7 +57,7 @@ def _of_kind(name: str, events: list[Event], bundle: Bundle, proof: bool) -> Obs
     age_s = _age_s(last, bundle)
     age = "" if age_s is None else f", {int(age_s) // 60} min before the look"
     reading = seen(last.text[:400] or last.kind, "text", last.source)
-    says = f"{meaning(last.row).rstrip('.')}. The kernel log holds {often}{age}"
+    says = f"{meaning(last.row).rstrip('.')}. The kernel log has {often}{age}"
     return make_observation(name, reading, "", "bundle", says, proof=proof)
 
 

@@ -178,7 +178,7 @@ def _of_tools(evidence: CaseEvidence) -> Iterator[GpuLedger]:
             contradictions=(),
             part=f"GPU {used.device}",
         )
-        yield with_rest(book, "held by none of the processes that the tool lists")
+        yield with_rest(book, "used by none of the processes that the tool lists")
 
 
 def _printed(figure: Figure) -> Reading:

@@ -186,7 +186,7 @@ def _of_rests(evidence: CaseEvidence) -> Iterator[Observation]:
         held = sum(figure.bytes or 0 for figure in listed)
         rest = (used.bytes or 0) - held
         if held and is_unexplained(rest, held + rest):
-            says = "In use on the card, and held by none of the processes that the tool lists"
+            says = "In use on the card, but by none of the processes that the tool lists"
             yield make_observation("unattributed", rest, used.source, used.origin, says)
 
 

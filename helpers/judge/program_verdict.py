@@ -283,9 +283,9 @@ def _uneven(facts: ProgramFacts) -> Verdict:
     fullest = max(facts.cards, key=lambda card: card.bytes)
     others = [card for card in facts.cards if card is not fullest]
     most = max(card.bytes for card in others)
-    the_others = f"the other {len(others)} cards hold at most {show_bytes(most)} each"
+    the_others = f"the other {len(others)} cards have at most {show_bytes(most)} each"
     if len(others) == 1:
-        the_others = f"the other card holds {show_bytes(most)}"
+        the_others = f"the other card has {show_bytes(most)}"
     if not most:
         the_others = f"{len(others)} more {'is' if len(others) == 1 else 'are'} empty"
     title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
@@ -353,9 +353,9 @@ def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             _of_refusal(facts, refusal),
             _size("others", others_bytes, facts, "In use on the card, but not by this process"),
         ],
-        missing=[Missing("who holds the card", "casebook diagnose live --wide")],
+        missing=[Missing("who uses the card", "casebook diagnose live --wide")],
         next_step=NextStep(
-            what="See who holds the card while the program runs",
+            what="See who uses the card while the program runs",
             command="casebook diagnose live --wide",
         ),
     )
@@ -381,7 +381,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             "unused",
             refusal.unused_bytes,
             facts,
-            "Cached by PyTorch in pieces that hold no tensor",
+            "Cached by PyTorch in pieces without a tensor",
         ),
     ]
     if facts.expandable is not None:
@@ -625,7 +625,7 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
         return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
     if facts.holding:
         when = "" if refusal.fails_in_replay else " when it failed"
-        return f"; {facts.holding[0].line} holds the most ({show_bytes(largest)}{when})"
+        return f"; {facts.holding[0].line} has the most ({show_bytes(largest)}{when})"
     return ""
 
 
@@ -636,7 +636,7 @@ def _start_anew(what: str, command: str, check: str = "") -> NextStep:
         command=command,
         check=check,
         blast_radius="every program that you start from this shell uses the setting, in place of "
-        "what the variable held before",
+        "the variable's earlier value",
     )
 
 

@@ -28,18 +28,18 @@ GRUB = "/etc/default/grub"
 GRUB_CONF = "/etc/default/grub.d/zz-ttm-limit.cfg"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
 TTM_MODULES = ("ttm", "amdttm", "amd_ttm")
-ROOM = "  # for the running kernel; room: df -h /boot"
+ROOM = "  # For the running kernel; it needs room (df -h /boot)"
 DRACUT = f"sudo dracut --force{ROOM}"
 UPDATE_INITRAMFS = f'sudo update-initramfs -u -k "$(uname -r)"{ROOM}'
 MKINITCPIO = f'sudo mkinitcpio -p "$(cat "/usr/lib/modules/$(uname -r)/pkgbase")"{ROOM}'
-DRACUT_REBUILD = "sudo dracut-rebuild  # or reinstall-kernels; room for all: df -h /boot"
+DRACUT_REBUILD = "sudo dracut-rebuild  # Or reinstall-kernels; all need room (df -h /boot)"
 KERNEL_INSTALL = (
     f'sudo kernel-install add "$(uname -r)" "/usr/lib/modules/$(uname -r)/vmlinuz"{ROOM}'
 )
 """Only the running kernel's initramfs is made anew where the tool can do that: the others keep one
 to fall back to, and a small /boot is not filled half way.
 """
-TRANSACTIONAL = "sudo transactional-update initrd  # a new snapshot: the next boot takes it"
+TRANSACTIONAL = "sudo transactional-update initrd  # A new snapshot, for the next boot"
 PROXMOX = f"{UPDATE_INITRAMFS}\nsudo proxmox-boot-tool refresh"
 NOT_KNOWN = "your system's own tool"
 TOOLS = {
@@ -278,7 +278,7 @@ def _has_folder(bundle: Bundle, module: str) -> bool:
 
 
 def _keep_copy(path: str) -> str:
-    return f"[ -e {path}.pre-ttm ] ||\n    sudo cp {path} {path}.pre-ttm"
+    return f"# Keep a copy of {path}\n[ -e {path}.pre-ttm ] ||\n    sudo cp {path} {path}.pre-ttm"
 
 
 def _put_back(paths: Iterable[str]) -> list[str]:
@@ -292,6 +292,7 @@ def _clean_files(change: Change) -> list[str]:
     for path in change.files:
         lines.append(_keep_copy(path))
         lines.append(
+            "# Remove the old settings from that file\n"
             "sudo sed -i -E -e '/^options (amdgpu|(amd_?)?ttm) /{' \\\n"
             f"    -e 's/ ({names})=[-0-9]+//g' -e '}}' \\\n"
             f"    -e '/^options [a-z_]+ *$/d' {path}"
@@ -325,10 +326,10 @@ def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") 
 
 def _grubby(change: Change) -> Lines:
     command = "sudo grubby --update-kernel=ALL"
-    run = [f"{command} --remove-args={_quoted(change.drop)}"]
+    run = [f"# Remove the present value\n{command} --remove-args={_quoted(change.drop)}"]
     undo = list(run)
     if change.arguments:
-        run.append(f"{command} --args={_quoted(change.arguments)}")
+        run.append(f"# Set the new value\n{command} --args={_quoted(change.arguments)}")
     if change.before:
         undo.append(f"{command} --args={_quoted(change.before)}")
     return _around(change, run, undo, DRACUT)

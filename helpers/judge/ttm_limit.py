@@ -97,7 +97,7 @@ def plan(space: Room, reserve_bytes: int | None = None, target_bytes: int | None
     if pages <= default:
         if live < default or live_bytes > max(space.kfd_bytes, default * page):
             why = (
-                f"a setting holds the limit at {show_bytes(live_bytes)}; "
+                f"a setting keeps the limit at {show_bytes(live_bytes)}; "
                 f"better here is the kernel's default, {in_units(default, page)}"
             )
             return TtmPlan("remove", default, default * page, reserve, why)

@@ -173,7 +173,7 @@ def _reasons(
             reasons[layer] = "it follows TTM's limit, which did not take"
         elif layer == "gtt":
             reasons[layer] = (
-                "amdgpu.gttsize, or a cap of the driver's own, holds it below TTM's limit"
+                "amdgpu.gttsize, or a cap of the driver's own, keeps it below TTM's limit"
             )
         else:
             reasons[layer] = _above_the_bank(rows["kfd_bank"].took)

@@ -271,7 +271,7 @@ def fine(bundle: Bundle) -> list[str]:
         says.append(f"none of {len(audited)} memory settings is dangerous or contradicts another")
     listed = gpus(bundle)
     if listed and all(_holders_are_fine(gpu) for gpu in listed):
-        says.append("every process that holds GPU memory could be looked at, and none is a zombie")
+        says.append("every process that uses GPU memory could be looked at, and none is a zombie")
     return says
 
 

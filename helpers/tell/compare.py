@@ -32,7 +32,7 @@ TITLES = {
     "verdict": "Verdicts that changed",
     "parameter": "What was given",
     "reading": "Readings that moved",
-    "evidence": "What only one verdict stands on",
+    "evidence": "Readings behind only one verdict",
 }
 """The kinds of change in the order in which a person reads them, each with its heading."""
 MOST_SAME = 8

@@ -80,7 +80,7 @@ def _draw_pools(items: list[Gpu | Pool], title: str) -> Figure:
         driver = gpu.driver if gpu else ""
         page.heading(_name(gpu, pci), f"{pci}  {driver}".strip())
         if not pools:
-            page.lines("No layer gives a pool for it.")
+            page.lines("No layer shows a pool of this GPU.")
         page.bars(map(_pool_bar, pools), top)
         page.y += 0.1
     page.footnote("Outline: total. Filled: in use. Hatched stub: not known. One scale.")

@@ -172,7 +172,9 @@ def _read(field: Field, message: Message) -> object:
 
 def anew_table(evidence: CaseEvidence) -> Shown:
     """Each message printed anew, and every size that it names."""
-    head = columns("message:number, printed anew:word, of it:word, size:number:bytes", widest=None)
+    head = columns(
+        "message:number, printed anew:word, its number:word, size:number:bytes", widest=None
+    )
     rows: list[list[object]] = []
     for number, message in enumerate(evidence.messages, 1):
         line = printed_anew(message)

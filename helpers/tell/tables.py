@@ -198,7 +198,7 @@ def no_events(log: Reading | None) -> str:
     No event seen in a log that was not read is not "no event".
     """
     if log is None or log.ok:
-        return "The kernel log holds no GPU or out-of-memory event."
+        return "The kernel log has no GPU or out-of-memory event."
     return f"The kernel log was not read ({log.show()}), so no event here proves nothing."
 
 

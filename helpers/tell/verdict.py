@@ -29,7 +29,7 @@ FINE = "nothing failed, and every reading looks right"
 UNDECIDED = "not enough evidence: the next step gets what is missing"
 NOTHING = "none"
 """What a step says that needs nothing first, or harms nothing."""
-SUMS = "What the numbers of the message add up to"
+SUMS = "The numbers of the message, added up"
 NOTHING_AGAINST = "No reading speaks against it."
 NOTHING_MISSING = "No missing reading would change it."
 

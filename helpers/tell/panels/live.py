@@ -134,7 +134,7 @@ def _pools(sample: dict[str, Any]) -> Shown:
 
 def _holders(holders: list[dict[str, Any]]) -> Shown:
     largest = sorted(holders, key=lambda row: row.get("vram") or 0, reverse=True)
-    title = "who holds GPU memory"
+    title = "who uses GPU memory"
     if len(largest) > ROWS:
         title += f", the {ROWS} largest of {len(largest)}"
     rows = [
