@@ -27,10 +27,9 @@ from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.boxes import open_box, recorded_names
 from helpers.share import issue_text, subject_of
 from helpers.share.verdict_facts import headline
-from helpers.tell import verdict
 from helpers.tell.prose import typed
 from helpers.tell.render import verdict_html
-from helpers.tell.verdict import against, as_text
+from helpers.tell.verdict import CHECK, against, as_text, steps
 
 ROOT = Path(__file__).resolve().parents[1]
 DOORS = ("01_hardware_probe", "03_ttm_gtt_analysis", "09_case_report")
@@ -178,8 +177,8 @@ def test_cause_reasons_and_next_step_are_on_one_screen_and_no_command_is_cut(sai
     last = next(number for number, line in enumerate(lines, 1) if line.endswith("--wide"))
     screen = lines[:last]
     commands = []
-    for step in verdict.steps(answer):
-        if step.says != verdict.CHECK:
+    for step in steps(answer):
+        if step.says != CHECK:
             commands += typed(step.command, "     ")
     most = 40 if answer.next_step.undo else 25  # how to undo it is said with the step
     assert last <= most and "Next step" in screen
