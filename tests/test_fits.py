@@ -363,7 +363,7 @@ def test_a_config_gives_weights_by_its_dimensions_or_by_what_lies_beside_it(tmp_
     assert abs(whole / (2 * 8_030_261_248) - 1) < 0.001  # a decoder of 8.03 billion, tied to none
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     assert row(of(config(tmp_path, **experts)), "weights")["bytes"] > 5 * whole
-    plain = config(tmp_path, hidden_act="gelu", tie_word_embeddings=True)
+    plain = config(tmp_path, hidden_act="relu2", tie_word_embeddings=True)
     gate = 32 * 4096 * 14336
     embeddings = 128256 * 4096
     assert row(of(plain), "weights")["bytes"] == whole - 2 * (gate + embeddings)
@@ -447,6 +447,82 @@ PUBLISHED = {
             "vocab_size": 65536,
         },
     ),
+    "one head for all": (
+        15.52,
+        {
+            "model_type": "gpt_bigcode",
+            "num_hidden_layers": 40,
+            "hidden_size": 6144,
+            "num_attention_heads": 48,
+            "num_key_value_heads": None,
+            "multi_query": True,
+            "intermediate_size": 24576,
+            "vocab_size": 49152,
+            "activation_function": "gelu_pytorch_tanh",
+            "tie_word_embeddings": True,
+        },
+    ),
+    "no gate": (
+        15.96,
+        {
+            "model_type": "starcoder2",
+            "num_hidden_layers": 40,
+            "hidden_size": 6144,
+            "num_attention_heads": 48,
+            "num_key_value_heads": 4,
+            "intermediate_size": 24576,
+            "vocab_size": 49152,
+            "hidden_act": "gelu_pytorch_tanh",
+        },
+    ),
+    "a gate with gelu": (
+        8.54,
+        {
+            "model_type": "gemma",
+            "num_hidden_layers": 28,
+            "hidden_size": 3072,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "head_dim": 256,
+            "intermediate_size": 24576,
+            "vocab_size": 256000,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+        },
+    ),
+    "nested sizes": (
+        131.6,
+        {
+            "model_type": "dbrx",
+            "n_layers": 40,
+            "d_model": 6144,
+            "n_heads": 48,
+            "num_hidden_layers": None,
+            "hidden_size": None,
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "intermediate_size": None,
+            "vocab_size": 100352,
+            "attn_config": {"kv_n_heads": 8},
+            "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+        },
+    ),
+    "states alone": (
+        7.27,
+        {
+            "model_type": "falcon_mamba",
+            "num_hidden_layers": 64,
+            "hidden_size": 4096,
+            "num_attention_heads": None,
+            "num_key_value_heads": None,
+            "intermediate_size": 8192,
+            "state_size": 16,
+            "conv_kernel": 4,
+            "expand": 2,
+            "time_step_rank": 256,
+            "vocab_size": 65024,
+        },
+    ),
 }
 
 
@@ -464,6 +540,14 @@ def test_weights_by_the_dimensions_are_what_publishers_say(tmp_path, name):
         ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5),
+        (
+            {
+                "quant_method": "bitsandbytes",
+                "load_in_4bit": True,
+                "bnb_4bit_use_double_quant": True,
+            },
+            4 + 8 / 64 + 32 / 64 / 256,
+        ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5),
         (
             {

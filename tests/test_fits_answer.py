@@ -246,3 +246,13 @@ def test_more_cards_share_the_heads_evenly(tmp_path):
     answer = of(config(tmp_path, **odd), "--gpu", "4090")
     counts = [way["option"].split()[-1] for way in answer["ways"] if way["kind"] == "cards"]
     assert "8" not in counts and "16" not in counts
+
+
+def test_a_model_of_states_alone_has_a_context_of_any_length(tmp_path):
+    heads = {"num_attention_heads": None, "num_key_value_heads": None, "head_dim": None}
+    states = {"state_size": 16, "conv_kernel": 4, "expand": 2, "time_step_rank": 256}
+    names = {"model_type": "mamba", "max_position_embeddings": None, **heads, **states}
+    path = config(tmp_path, **names)
+    out = plain(verb("fits", path, *CARD).out)
+    assert out.startswith("The model fits with a context of any length") and "16777216" not in out
+    assert "--max-model-len" not in " ".join(of(path, *CARD)["start"])

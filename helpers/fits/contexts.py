@@ -13,6 +13,8 @@ LEAST_CONTEXT = 4096
 """Tokens below which a model is of no use on a card: the least that llama.cpp's --fit goes down to
 (common/common.h, fit_params_min_ctx).
 """
+NO_LONGEST = 1 << 24
+"""Tokens from which a context counts as endless (servers.json, n_ctx_most)."""
 
 
 @dataclass
@@ -33,6 +35,11 @@ class Contexts:
     longest_low: int | None
     longest_high: int | None
     token_bytes: int | None
+
+    @property
+    def has_no_end(self) -> bool:
+        """Whether nothing ends the context: the model names no maximum, and no token takes memory."""
+        return self.model is None and self.longest is not None and self.longest >= NO_LONGEST
 
     @property
     def least(self) -> int:

@@ -129,6 +129,8 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
             heads_swa_all=sum(swa_heads),
             n_head_kv_swa=max(swa_heads, default=0),
         )
+    if not max(heads):  # states alone: no head has a width
+        inputs["head_dim_k"] = 1
     if "kv_lora_rank" in inputs:  # one latent for all heads
         inputs.update(head_dim_k=None, head_dim_v=None)
     return inputs

@@ -176,6 +176,8 @@ def _first(values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, .
 
 def _config(config: dict[str, Any], path: Path) -> Given:
     text = {**config, **part_of(config.get("text_config") or config.get("llm_config"))}
+    for part in ("attn_config", "ffn_config"):  # transformers configuration_dbrx.py, of MPT too
+        text = {**text, **part_of(text.get(part))}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
     models = table("models")
     if text.get("is_encoder_decoder") is True:
@@ -186,13 +188,18 @@ def _config(config: dict[str, Any], path: Path) -> Given:
         raise wrong(path, f"no layers among {len(config)} keys", expected)
     if text.get("use_sliding_window") is False:
         header["n_swa"] = 0
+    if text.get("multi_query") is True and not text.get("new_decoder_architecture"):
+        header["n_head_kv"] = 1  # transformers configuration_falcon.py
     if kind in models["one_shared_expert"]:
         header.setdefault("n_expert_shared", 1)
     types = _first(text, models["types"], (list, str)) or ()
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
-    inputs["act"] = str(_first(text, models["acts"], (object,)) or "")
+    act = _first(text, models["acts"], (str,))
+    inputs["plain_ff"] = kind in models["plain"] or act in models["plain_acts"]
     inputs.update(bits_of_config({**config, **text}))
+    if kind in models["shared_blocks"]:
+        inputs["quant_unknown"] = 1
     inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
     model = Given("vLLM", inputs)
     if text.get("compress_ratios"):

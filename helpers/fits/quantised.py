@@ -14,7 +14,7 @@ PLAIN_BITS = 16
 def bits_of_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Bits of a weight of the attention, of other matrices and of experts, as inputs of a sheet.
 
-    ``quant_unknown`` where the config names a quantisation that is not known.
+    ``quant_unknown``, which leaves the weights unknown, where the config names a quantisation that is not known.
     """
     dtypes = table("quantised")["dtypes"]
     expert = dtypes.get(str(config.get("expert_dtype") or "").lower())
@@ -56,6 +56,8 @@ def _bits(quantisation: Mapping[str, Any]) -> float | None:
             if weights:
                 return _grouped(weights.get("num_bits"), weights.get("group_size"))
     if quantisation.get("load_in_4bit") or quantisation.get("_load_in_4bit"):
+        if quantisation.get("bnb_4bit_use_double_quant"):
+            return rows["dtypes"]["nf4 double"]
         return rows["dtypes"]["nf4"]
     for name in ("quant_algo", "fmt", "quant_method", "quant_type"):
         bits = rows["dtypes"].get(str(quantisation.get(name) or "").lower())

@@ -27,7 +27,7 @@ def start_lines(path: str, sheet: Sheet, contexts: Contexts) -> list[str]:
     slots = int(sheet.value("n_parallel") or 1)
     parts = {
         "model": shlex.quote(_model(path, sheet)),
-        "context": tokens,
+        "context": None if contexts.has_no_end and not contexts.asked else tokens,
         "context_of_a_slot": tokens // slots,
         "slots": slots,
         "layers": _layers(sheet, tokens),

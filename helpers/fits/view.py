@@ -51,6 +51,8 @@ def _says(answer: Answer) -> str:
     if contexts.longest < contexts.least:
         likely = "" if answer.fits is False else "likely "
         return f"The model {likely}does not fit{_within(answer)}: {_too_much(answer)}"
+    if contexts.has_no_end and answer.fits:
+        return "The model fits with a context of any length: a token takes no memory of its own"
     longest = f"the longest context is {_longest(contexts)}"
     return f"{_with_the_context(answer)} {longest}{_beside(answer)}"
 
@@ -175,7 +177,9 @@ def fills_its_share(answer: Answer) -> bool:
     low = total["low_bytes"]
     high = total["high_bytes"]
     is_range = any(row["low_bytes"] != row["high_bytes"] for row in answer.rows)
-    return is_range and None not in (low, high) and high - low < MIB
+    if low is None or high is None:
+        return False
+    return is_range and high - low < MIB
 
 
 def _sizes(row: dict[str, Any]) -> list[Any]:
@@ -212,13 +216,15 @@ def solved_lines(answer: Answer) -> list[str]:
     says = words("fits")["solved"]
     lines = []
     contexts = answer.contexts
-    if contexts.longest and answer.ran is None:
+    if contexts.longest and answer.ran is None and not contexts.has_no_end:
         lines.append(_range_of_the_context(answer))
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
         lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
     if contexts.token_bytes:
         lines.append(f"Each token of context takes {show_bytes(contexts.token_bytes)} of a card")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
+    if contexts.has_no_end:
+        shown = {}
     if answer.start:
         shown.pop("utilisation", None)  # the line to start it has the share
     if answer.ran is not None:

@@ -67,14 +67,18 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
     with_attention = blocks
     if s.n_layer_recurrent:
         with_attention = s.n_layer_kv + s.n_layer_swa
+    attention = 0.0
+    ff_layers = 0.0
+    if with_attention:  # transformers modeling_mamba.py: a model of states alone has neither
+        attention = with_attention * attention_of_a_layer(s)
+        ff_layers = s.n_layer_ff or s.n_layer
     moe_layers = 0.0
-    ff_layers = s.n_layer_ff or s.n_layer
     if s.n_expert > 1:
         moe_layers = (ff_layers - min(s.n_dense, ff_layers)) // s.moe_step
     expert_width = s.n_ff_expert * s.n_expert
     shared_width = s.n_ff_expert * s.n_expert_shared + s.n_ff_shared
     return {
-        "attention": with_attention * attention_of_a_layer(s),
+        "attention": attention,
         "states": s.n_layer_recurrent * state_of_a_layer(s),
         "feed-forward": s.n_embd
         * matrices(s)
@@ -110,13 +114,17 @@ def state_of_a_layer(s: Sheet) -> float:
     """Weights of a recurrent layer: in and out of Mamba, Mamba 2 and gated delta networks."""
     if s.n_layer_recurrent == 0:
         return 0
+    if s.given("ssm_dt_rank"):
+        # transformers modeling_mamba.py, in_proj, out_proj; x_proj, dt_proj, A_log, D, conv1d
+        beside = 2 * s.ssm_dt_rank + 3 * s.ssm_d_state + s.ssm_d_conv + 3
+        return s.ssm_d_inner * (3 * s.n_embd + beside)
     # transformers modeling_mamba2.py, in_proj and out_proj; modeling_qwen3_next.py, in_proj_qkvz
     return s.n_embd * (3 * s.ssm_d_inner + 2 * s.ssm_n_group * s.ssm_d_state)
 
 
 def matrices(s: Sheet) -> int:
     """Matrices of a feed-forward: a plain one is up and down, others have a gate beside them."""
-    if s.text("act") in ("gelu", "relu", "gelu_new", "relu2"):
+    if s.plain_ff:
         return 2
     return 3
 
