@@ -5,19 +5,28 @@ import json
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 from data_rows import read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_notebook
 from run_stand_in import NOTEBOOKS
 
 from helpers.batch.dry_run import dry_run, dry_run_text, total_estimate_s
-from helpers.batch.notebook_file import NotebookError, check_parameters
+from helpers.batch.notebook_file import (
+    NotebookError,
+    allowed_values,
+    check_parameters,
+    open_notebook,
+)
 from helpers.batch.plan import PlanError, in_order, load_plan
 from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
 from helpers.batch.shapes import DANGERS
 from helpers.batch.step import Step
 from helpers.look.bundle import BundleWriter
+from helpers.trials.training import PATHS, SHAPES
+from helpers.vpoc.counting import STRATEGIES
 
 
 @pytest.fixture
@@ -250,11 +259,53 @@ def test_a_plan_raises_a_danger_and_never_lowers_it(plan, books):
     assert "odd.ipynb: metadata.casebook: safety" in refused(plan, "- {notebook: odd.ipynb}")
 
 
-def test_a_number_outside_the_range_that_a_notebook_gives_is_refused(plan, books):
-    books("ranged.ipynb", safety="looks", ranges={"n": [1, None]})
-    assert plan("- {notebook: ranged.ipynb, parameters: {n: 1}}").steps
-    line = refused(plan, "- {notebook: ranged.ipynb, grid: {n: [3, 0]}}")
-    assert "'n': seen 0; expected 1 to inf" in line
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            "reserve: banana",
+            "parameter 'reserve': seen 'banana' (str); expected a size such as 8GiB",
+        ),
+        ("reserve: 0GiB", "parameter 'reserve': seen '0GiB' (str); expected a size above 0"),
+        ("reserve: 16", "parameter 'reserve': seen 16 (int); expected str (quote it"),
+        ("repeats: 0", "parameter 'repeats': seen 0 (int); expected 1 to 9"),
+        ("repeats: 12", "parameter 'repeats': seen 12 (int); expected 1 to 9"),
+        ("repeats: .nan", "parameter 'repeats': seen nan; expected a finite number"),
+        ("server: ngnix", "parameter 'server': seen 'ngnix' (str); expected one of red, blue"),
+        (
+            "ways: [red, rde]",
+            "parameter 'ways': seen ['red', 'rde'] (list); expected one of red, blue",
+        ),
+    ],
+)
+def test_a_value_that_a_notebook_does_not_allow_is_refused_before_the_first_run(
+    plan, tmp_path, given, says
+):
+    source = """reserve: str = ""
+repeats: float = 1
+server: str = "red"
+ways: list[str] = ["red"]"""
+    colours = '["red", "blue"]'
+    guard = (
+        f'refuse_wrong_parameters(reserve="size", repeats=(1, 9), server={colours}, ways={colours})'
+    )
+    book = new_notebook(metadata={"casebook": {"safety": "looks"}})
+    book.cells = [new_code_cell(source), new_code_cell(guard)]
+    book.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(book, tmp_path / "choosy.ipynb")
+    fine = "reserve: 8GiB, repeats: 9, server: blue, ways: [blue, red]"
+    assert plan(f"- {{notebook: choosy.ipynb, parameters: {{{fine}}}}}").steps
+    assert says in refused(plan, f"- {{notebook: choosy.ipynb, parameters: {{{given}}}}}")
+
+
+def test_what_the_notebooks_allow_is_what_the_workbook_knows():
+    allowed = {
+        path.stem: allowed_values(open_notebook(path)) for path in COMMITTED.glob("0*.ipynb")
+    }
+    assert allowed["04_vpoc_chunking"]["strategies"] == [*STRATEGIES]
+    assert allowed["06_training_paths"]["paths"] == [*PATHS]
+    assert allowed["06_training_paths"]["shape"] == [*SHAPES]
+    assert allowed["03_ttm_gtt_analysis"] == {"reserve": "size", "target": "size"}
 
 
 @pytest.mark.parametrize("gpu", ["0000:03:00.0", "03:00.0", "'00000000:03:00.0'", "0000:03:00.0 "])

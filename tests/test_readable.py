@@ -12,7 +12,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 81_830,
-    "batch": 32_840,
+    "batch": 33_100,
     "commands": 14_680,
     "face": 7_060,
     "fix": 17_320,
@@ -27,7 +27,7 @@ MOST_TOKENS = {
     "tell": 36_430,
     "trials": 33_030,
     "vpoc": 16_740,
-    "TOTAL": 439_450,
+    "TOTAL": 439_700,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -8,17 +8,19 @@ import json
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from math import inf
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import VERDICT_MIME as VERDICT
 from helpers.ground.shapes import Verdict
+from helpers.ground.units import parse_size
 from helpers.look.files import json_of
 from helpers.tell.notebook_cells import INJECTED, PARAMETERS
 
@@ -32,6 +34,10 @@ rfc3987_syntax rfc3986_validator rfc3339_validator isoduration idna fqdn webcolo
 """What jsonschema imports to check dates, addresses and colours, of which a notebook has none; it
 takes longer than all else: 1.1 s, with jsonschema 4.26 and rfc3987-syntax 1.1.
 """
+GUARD = "refuse_wrong_parameters"
+SIZE = "size"
+Allowed = str | list[str] | tuple[float | None, float | None]
+"""What a parameter may be: a "size", one of a list of values, or a number between two."""
 TYPES: dict[str, Any] = {
     "str": str,
     "int": int,
@@ -149,8 +155,26 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
     return kinds
 
 
-def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -> None:
-    """Refuse names that the notebook does not have and values of another type than annotated.
+def allowed_values(nb: Any) -> dict[str, Allowed]:
+    """What the notebook says its parameters may be, in its call of ``refuse_wrong_parameters``."""
+    sources = (cell.source for cell in nb.cells if cell.cell_type == "code")
+    for source in sources:
+        if GUARD not in source:
+            continue
+        with suppress(SyntaxError, ValueError):  # a magic, or values that are computed
+            calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+            call = next(node for node in calls if ast.unparse(node.func) == GUARD)
+            return {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    return {}
+
+
+def check_parameters(
+    known: dict[str, ast.expr | None],
+    given: dict[str, Any],
+    allowed: Mapping[str, Allowed] = MappingProxyType({}),
+) -> None:
+    """Refuse names that the notebook does not have, values of another type than annotated, and
+    values that are not ``allowed``.
 
     Raises NotebookError.
     """
@@ -165,18 +189,38 @@ def check_parameters(known: dict[str, ast.expr | None], given: dict[str, Any]) -
             expected += " (quote it; with papermill: -r)" if expected == "str" else ""
         elif not _is_json(value):
             expected = "text, numbers, lists; quote it"
+        elif name in allowed:
+            expected = _what_else(value, allowed[name])
         if expected:
             shown = repr(value) if len(repr(value)) < 60 else repr(value)[:57] + "..."
             seen = f"{shown} ({type(value).__name__})"
             raise NotebookError(f"parameter {name!r}: seen {seen}; expected {expected}")
 
 
-def refuse_wrong_parameters() -> None:
+def _what_else(value: Any, allowed: Allowed) -> str:
+    """What was expected in place of a value; empty where it is allowed."""
+    if allowed == SIZE:
+        with suppress(ValueError):
+            return "" if value == "" or parse_size(value) else "a size above 0"
+        return "a size such as 8GiB, or nothing"
+    if isinstance(allowed, tuple):
+        least, most = allowed
+        bounds = (-inf if least is None else least, inf if most is None else most)
+        if isinstance(value, (int, float)) and bounds[0] <= value <= bounds[1]:
+            return ""
+        return f"{least} or more" if most is None else f"{bounds[0]} to {most}"
+    chosen = value if isinstance(value, list) else [value]
+    return "" if all(item in allowed for item in chosen) else f"one of {', '.join(allowed)}"
+
+
+def refuse_wrong_parameters(**allowed: Allowed) -> None:
     """In a notebook's kernel: ``check_parameters`` of the cell of parameters, and of what
     papermill injected behind it; from now on a value that the workbook refuses is refused in one
     line as well.
 
-    papermill only warns of a name that a notebook does not have. Outside a kernel nothing is
+    ``allowed`` says of a parameter that it is a "size", one of a list of values, or a number from
+    the first to the second of two, such as ``seed=(0, None)``. A plan is held to the same before
+    its first run. papermill only warns of a name that a notebook does not have. Outside a kernel nothing is
     checked. Raises NotebookError.
     """
     shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -189,7 +233,8 @@ def refuse_wrong_parameters() -> None:
             if body and all(isinstance(node, ast.AnnAssign) for node in body):
                 known = _assigned(source)
                 names = [*known, *(_assigned(behind) if behind.startswith(INJECTED_FIRST) else ())]
-                return check_parameters(known, {name: shell.user_ns.get(name) for name in names})
+                given = {name: shell.user_ns.get(name) for name in names}
+                return check_parameters(known, given, allowed)
 
 
 def _refuse_in_one_line(

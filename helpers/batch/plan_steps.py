@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from helpers.look.bundle import open_bundle
 from helpers.settings.presets import PresetError
 from helpers.settings.presets import load as load_preset
 
-from .notebook_file import check_parameters, open_notebook, parameters
+from .notebook_file import Allowed, allowed_values, check_parameters, open_notebook, parameters
 from .plan_yaml import PlanError, check_value
 from .shapes import DANGERS, Danger, Plan, PlannedRun
 from .step import DEFAULT_LIMITS, ITS_LIMIT, Step, digest
@@ -33,21 +32,12 @@ APART = ("box", "preset", "gpu")  # not among a run's own parameters
 
 class Facts(BaseModel):
     """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes,
-    what its numbers may be, whether it goes on at the cell at which it stopped.
+    whether it goes on at the cell at which it stopped.
     """
 
     safety: Danger | None = None
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    ranges: dict[str, tuple[float | None, float | None]] = {}
     resumes: bool = False
-
-    def check(self, name: str, value: Any) -> None:
-        """Refuse a number outside its range; null is an open end. Raises PlanError."""
-        least, most = self.ranges.get(name, (None, None))
-        least = -math.inf if least is None else least
-        most = math.inf if most is None else most
-        if isinstance(value, (int, float)) and not least <= value <= most:
-            raise PlanError(f"parameter {name!r}: seen {value}; expected {least:g} to {most:g}")
 
     def danger(self, planned: PlannedRun) -> str:
         """What a run does to a box: the notebook's own word, which the plan may raise.
@@ -91,16 +81,15 @@ class StepReader:
             yield from itertools.repeat(step, planned.repeats)
 
     def _step(self, planned: PlannedRun, mixed: dict[str, Any]) -> Step:
-        source, facts, known = self.notebook(planned.notebook)
+        source, facts, known, allowed = self.notebook(planned.notebook)
         box, preset, gpu = (_text(planned, mixed, name) for name in APART)
         gpu = _pci(gpu)
         own = {name: value for name, value in mixed.items() if name not in APART}
         if gpu and "gpu" in known:
             own["gpu"] = gpu
-        check_parameters(known, own)
         for name, value in own.items():
             check_value(value, f"parameter {name!r}")
-            facts.check(name, value)
+        check_parameters(known, own, allowed)
         for name, text in (("box", box), ("preset", preset)):
             if text not in ("", "live") and name not in known:
                 wrong = f"{planned.notebook} has no parameter {name!r}"
@@ -131,9 +120,9 @@ class StepReader:
             estimate_from="the notebook's metadata" if facts.seconds else ITS_LIMIT,
         )
 
-    def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any]]:
+    def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any], dict[str, Allowed]]:
         """(the file, what its metadata says to this workbook, its parameters with their
-        annotations).
+        annotations, and what they may be).
         """
         places = [folder / name for folder in (NOTEBOOKS, self.base)]
         source = next((place for place in places if place.is_file()), None)
@@ -145,7 +134,7 @@ class StepReader:
             facts = Facts.model_validate(book.metadata.get("casebook", {}))
         except ValidationError as error:
             raise PlanError(one_line(error, f"{name}: metadata.casebook")) from error
-        return source.resolve(), facts, parameters(book)
+        return source.resolve(), facts, parameters(book), allowed_values(book)
 
     def _box(self, box: str) -> tuple[str, str]:
         """(box as a notebook is given it, its name).
