@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from helpers.fits import rules
+from helpers.fits.cards import Failed
 from helpers.fits.gguf import PIECE_BYTES, Gguf
 from helpers.fits.servers import date_of, table
 from helpers.fits.sheet import RULES, Sheet
@@ -785,3 +786,11 @@ def test_a_window_that_a_config_switches_off_saves_nothing(tmp_path):
     assert on["cache"]["swa_cells"] == 1536
     off = config(tmp_path, **window, use_sliding_window=False)
     assert of(off, "--server", "llama.cpp", "--context", 32768)["cache"]["swa_cells"] == 0
+
+
+def test_a_process_that_failed_is_taken_off_only_while_it_is_in_what_is_used():
+    failed = Failed(bytes=12 * GIB, used_bytes=23 * GIB)
+    assert failed.is_still_in(23 * GIB) and failed.is_still_in(22 * GIB)
+    assert not failed.is_still_in(13 * GIB), "it has ended, and 13 GiB are all of others"
+    assert not failed.is_still_in(11 * GIB), "less than it held"
+    assert Failed(bytes=12 * GIB, used_bytes=0).is_still_in(13 * GIB), "nothing says what was used"

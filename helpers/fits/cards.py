@@ -14,6 +14,25 @@ from helpers.look.parts import UNIFIED
 FAILURES = ("refused", "refused-by-limit")
 
 
+class Failed(NamedTuple):
+    """What a process held as it failed, and what was in use of its card then, 0 where that is not
+    said.
+    """
+
+    bytes: int
+    used_bytes: int
+
+    def is_still_in(self, used_bytes: int) -> bool:
+        """Whether what is in use later has the process in it; it may have ended, or be another
+        card's.
+        """
+        without = self.used_bytes - self.bytes // 2
+        return self.bytes <= 1.02 * used_bytes and used_bytes >= without
+
+
+NO_FAILURE = Failed(0, 0)
+
+
 class Room(NamedTuple):
     """What one GPU can give, what is in use of it now, what of that the failed process held, and the
     limit that says so.
@@ -42,9 +61,9 @@ def cards_of(bundle: Bundle, alike: int = 0) -> dict[str, Any]:
     if any(stack.kind in ("card", "other vendor") for stack in stacks):
         stacks = [stack for stack in stacks if stack.kind != "apu"]  # an APU beside it is idle
     by_pci = {gpu.pci: gpu for gpu in gpus(bundle)}
-    failed = _failed_bytes(bundle)
+    failures = _failures(bundle)
     rooms = [
-        _room(stack, by_pci[stack.pci], failed.get(number, 0))
+        _room(stack, by_pci[stack.pci], failures.get(number, NO_FAILURE))
         for number, stack in enumerate(stacks)
         if stack.pci in by_pci
     ]
@@ -75,17 +94,22 @@ def _held_in_words(rooms: list[Room]) -> str:
     )
 
 
-def _failed_bytes(bundle: Bundle) -> dict[int, int]:
-    """What the process of the error that a box left held, by the number of its card."""
-    failed: dict[int, int] = {}
+def _failures(bundle: Bundle) -> dict[int, Failed]:
+    """The process of the error that a box left, the largest of each card, by the card's number."""
+    failures: dict[int, Failed] = {}
     for message in evidence_from_bundle(bundle).messages:
-        if message.process and message.event in FAILURES:
-            number = message.device or 0
-            failed[number] = max(failed.get(number, 0), message.process.bytes)
-    return failed
+        if not message.process or message.event not in FAILURES:
+            continue
+        used = 0
+        if message.capacity and message.free:
+            used = message.capacity.bytes - message.free.bytes
+        failed = Failed(message.process.bytes, used)
+        number = message.device or 0
+        failures[number] = max(failed, failures.get(number, NO_FAILURE))
+    return failures
 
 
-def _room(stack: Stack, gpu: Gpu, failed_bytes: int) -> Room:
+def _room(stack: Stack, gpu: Gpu, failed: Failed) -> Room:
     """What a GPU can give: the limit that binds, else its largest pool."""
     pools = [
         pool
@@ -104,6 +128,5 @@ def _room(stack: Stack, gpu: Gpu, failed_bytes: int) -> Room:
     if numbers.kind == UNIFIED and numbers.ram and numbers.available is not None:
         size = numbers.ram
         used = numbers.ram - numbers.available
-    if failed_bytes > 1.02 * used:
-        failed_bytes = 0  # it was another card's, or is gone already
+    failed_bytes = failed.bytes if failed.is_still_in(used) else 0
     return Room(size or 0, used, failed_bytes, f"{stack.name or stack.pci}: {layer or 'RAM'}")
