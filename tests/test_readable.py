@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "commands": 14_680,
     "face": 7_060,
     "fix": 17_320,
-    "fits": 25_950,
+    "fits": 26_040,
     "ground": 11_300,
     "judge": 54_400,
     "magics": 9_330,
@@ -27,7 +27,7 @@ MOST_TOKENS = {
     "tell": 36_430,
     "trials": 33_030,
     "vpoc": 16_740,
-    "TOTAL": 439_700,
+    "TOTAL": 439_800,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
