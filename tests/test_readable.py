@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "commands": 14_680,
     "face": 7_060,
     "fix": 17_320,
-    "fits": 26_040,
+    "fits": 25_970,
     "ground": 11_300,
     "judge": 54_400,
     "magics": 9_330,

@@ -39,10 +39,7 @@ def ways_that_work(sheet: Sheet, contexts: Contexts) -> list[Way]:
         return []
     ways = [*_without_others(sheet, wanted), *_other_share(sheet, wanted)]
     ways += _smaller_cache(sheet, wanted)
-    smaller = list(_smaller_weights(sheet, wanted))
-    if not smaller:
-        smaller = list(_smallest_weights_and_more(sheet, wanted))
-    ways += smaller
+    ways += _smaller_weights(sheet, wanted)
     ways += _layers_beside(sheet, wanted)
     ways += _more_cards(sheet, wanted)
     ways += _other_cards(sheet, wanted)
@@ -104,39 +101,35 @@ def _smaller_cache(sheet: Sheet, wanted: int) -> Iterator[Way]:
 
 
 def _smaller_weights(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """The largest quantisation with which it fits."""
-    if not sheet.has("parameters", "model_bytes"):
-        return
-    for row in table("quantised")["smaller"]:
-        size = _quantised_bytes(sheet, row["bits"])
-        if row["family"] != _forms_of(sheet) or size > 0.95 * sheet.model_bytes:
-            continue
-        changed = _with_weights(sheet, size)
-        says = f"the weights take about {show_bytes(int(size))}"
+    """The largest quantisation with which it fits; where none does alone, a usual one and the
+    layers or cards that it needs beside it.
+    """
+    rows = list(_quantisations(sheet))
+    for row, says, changed in rows:
         ways = list(_with_context("quantisation", row["name"], says, changed, wanted))
         if ways:
             yield from ways
             return
+    for row, says, changed in rows:
+        if row.get("usual"):
+            for way in [*_layers_beside(changed, wanted), *_more_cards(changed, wanted)]:
+                option = f"{row['name']} and {way.option}"
+                yield Way(
+                    "quantisation", option, f"{says}, still too much; {way.says}", way.context
+                )
 
 
-def _smallest_weights_and_more(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """A usual quantisation of 4 bits and what it needs beside it, where none does alone."""
+def _quantisations(sheet: Sheet) -> Iterator[tuple[dict[str, Any], str, Sheet]]:
+    """The smaller forms that a server reads, the largest first: the row, its weights in words, and
+    the sheet with it.
+    """
     if not sheet.has("parameters", "model_bytes"):
         return
     for row in table("quantised")["smaller"]:
         size = _quantised_bytes(sheet, row["bits"])
-        if not row.get("usual") or row["family"] != _forms_of(sheet):
-            continue
-        if size > 0.95 * sheet.model_bytes:
-            continue
-        changed = _with_weights(sheet, size)
-        for way in [*_layers_beside(changed, wanted), *_more_cards(changed, wanted)]:
-            says = f"the weights take about {show_bytes(int(size))}, still too much; {way.says}"
-            yield Way("quantisation", f"{row['name']} and {way.option}", says, way.context)
-
-
-def _with_weights(sheet: Sheet, size: float) -> Sheet:
-    return sheet.at({"model_bytes": size, "host_bytes": None, "weights_bytes": None})
+        if row["family"] == _forms_of(sheet) and size <= 0.95 * sheet.model_bytes:
+            inputs = {"model_bytes": size, "host_bytes": None, "weights_bytes": None}
+            yield row, f"the weights take about {show_bytes(int(size))}", sheet.at(inputs)
 
 
 def _forms_of(sheet: Sheet) -> str:
