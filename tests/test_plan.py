@@ -428,3 +428,43 @@ def test_the_overnight_plan_is_a_night_of_at_least_60_runs_and_needs_no_gpu():
     assert any(step.box == "live" for step in steps) and steps[-1].waits
     fleet = load_plan(COMMITTED / "plans" / "fleet.yaml")
     assert [step.waits for step in fleet.steps] == [False] * (len(fleet.steps) - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: a\nnotebook: [b.ipynb]", "notebook: seen ['b.ipynb']; there is no such key"),
+        ("name: a", "plan.yaml: expected 'runs' beside the other keys; add it"),
+        ("name: a\nruns: []", "runs: seen []; expected a list with at least 1 entry"),
+        ("name: a\nruns: {notebook: b}", "runs: seen {'notebook': 'b'}; expected a list"),
+        ("name: a\nruns: [b]", "runs.0: seen 'b'; expected keys with values (key: value)"),
+        ("", "plan.yaml: seen None; expected keys with values (key: value)"),
+        ("name: a/b\nruns: [{notebook: b}]", "name: seen 'a/b'; expected at most 100 letters"),
+        (
+            "name: a\njobs: many\nruns: [{notebook: b}]",
+            "jobs: seen 'many'; expected a whole number",
+        ),
+        ("name: a\njobs: 0\nruns: [{notebook: b}]", "jobs: seen 0; expected 1 or more"),
+        (
+            "name: a\nruns: [{notebook: b, box: [c, d]}]",
+            "runs.0.box: seen ['c', 'd']; expected text",
+        ),
+        ("name: a\nruns: [{notebook: b, danger: dire}]", "expected one of '', 'looks', 'loads'"),
+        ("name: a\nlimits: {run_s: -1}\nruns: [{notebook: b}]", "seen -1; expected more than 0"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_said_in_plain_words_with_its_key(tmp_path, text, says):
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    line = refused(load_plan, path)
+    assert says in line
+    assert not any(word in line for word in ("Input", "Field", "String", "Extra", "permitted"))
+
+
+def test_the_plan_that_the_page_of_notebooks_shows_is_one(tmp_path):
+    page = (COMMITTED / "README.md").read_text()
+    path = tmp_path / "night.yaml"
+    path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    steps = load_plan(path).steps
+    assert len(steps) == 5 and steps[-1].waits
+    assert {step.box_name for step in steps} == {"live", "cuda-24gb-tuning", "strix-halo-1-found"}

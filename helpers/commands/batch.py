@@ -18,7 +18,7 @@ SAY_LAST = "CASEBOOK_SAY_LAST"
 def run(arguments: argparse.Namespace) -> int:
     """Run a plan of notebooks and write the page of the batch.
 
-    plan: a plan file, such as notebooks/plans/quick.yaml
+    plan: a plan file, such as notebooks/plans/quick.yaml (an example over three boxes: notebooks/README.md)
     --box BOX: run the plan's live runs on this bundle or recorded box instead
     --out FOLDER: the folder of the batches (default: outputs)
     --dry-run: print the runs in order, with the danger and estimated time of each, and run nothing

@@ -12,7 +12,7 @@ from dataclasses import MISSING, asdict, fields
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from helpers.ground.units import plain
+from helpers.ground.units import cut, plain
 
 SCHEMA_VERSION = 1
 Known = TypeVar("Known")
@@ -73,20 +73,49 @@ def to_json(shape: Any, indent: int | None = None) -> str:
     return json.dumps(as_dict(shape), indent=indent, ensure_ascii=False, separators=separators)
 
 
+EXPECTED = {
+    "missing": "expected {field!r} beside the other keys; add it",
+    "extra_forbidden": "there is no such key; correct its name or leave it out",
+    "string_type": "expected text in quotes (a list only below grid)",
+    "string_pattern_mismatch": "expected at most 100 letters (A to Z), digits, dots, dashes, underscores",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "finite_number": "expected a finite number",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "list_type": "expected a list",
+    "dict_type": "expected keys with values (key: value)",
+    "model_type": "expected keys with values (key: value)",
+    "literal_error": "expected one of {expected}",
+    "too_short": "expected a list with at least {min_length} entry",
+    "greater_than": "expected more than {gt:g}",
+    "greater_than_equal": "expected {ge:g} or more",
+    "less_than_equal": "expected {le:g} or less",
+}
+"""What is to be written instead, by pydantic's type of error."""
+
+
 def one_line(error: Any, what: str) -> str:
     """The first thing wrong with an input that pydantic refused, in one line: where, what was
     seen, what was expected.
     """
-    first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the whole"
-    wrong = first["msg"].replace("Value error, ", "", 1)
-    seen = repr(first.get("input"))
-    if len(seen) >= 60:
-        seen = seen[:57] + "..."
-    line = f"{what}: {where}: {wrong}; seen {seen}"
-    if error.error_count() > 1:
-        line += f" (and {error.error_count() - 1} more)"
-    return line
+    errors = error.errors(include_url=False)
+    # A key that does not exist explains why another one is missing.
+    first = min(errors, key=lambda wrong: wrong["type"] != "extra_forbidden")
+    place = [str(part) for part in first["loc"]]
+    seen = f"seen {cut(repr(first.get('input')), 60)}; "
+    field = place[-1] if place else ""
+    if first["type"] == "missing":
+        place = place[:-1]
+        seen = ""
+    otherwise = first["msg"].replace("Value error, ", "", 1)
+    words = {**first.get("ctx", {}), "field": field}
+    expected = EXPECTED.get(first["type"], otherwise).format(**words)
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return ": ".join(filter(None, [what, ".".join(place), f"{seen}{expected}"])) + more
 
 
 @lru_cache(maxsize=None)
