@@ -163,7 +163,7 @@ def test_a_message_is_split_into_tensors_cache_context_and_others():
 def test_an_old_message_gives_the_cache_as_a_total_and_leaves_the_context_in_the_rest():
     book = of(oom(capacity=10.0, free=0.5, allocated=7.0, reserved_total=8.0))
     assert [round((size or 0) / GIB, 2) for _, size in kinds(book)] == [7.0, 1.0, 1.5]
-    assert "beside torch" in book.rows[-1].words
+    assert "outside torch" in book.rows[-1].words
 
 
 def test_memory_that_no_torch_process_holds_is_the_rest_of_a_full_card():

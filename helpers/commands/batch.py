@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     from helpers.batch.supervisor import run_plan
     from helpers.ground.shell import line
 
-    plan = _plan(arguments.plan)
+    plan = own_file(arguments.plan)
     stop = Stop()
     carrier = None
     if arguments.dry_run:
@@ -84,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     return result.exit_code
 
 
-def _plan(name: str) -> Path:
-    """The plan file: as it is named from here, else one of the workbook's own under that name."""
+def own_file(name: str) -> Path:
+    """A file as it is named from here, else one of the workbook's own under that name."""
     path = Path(name)
     ours = CHECKOUT / name
     if ours.is_file() and not path.exists():
@@ -104,7 +104,7 @@ def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     from helpers.batch.plan import load_plan
     from helpers.look.files import read
 
-    plan = _plan(arguments.plan)
+    plan = own_file(arguments.plan)
     text = load_plan(plan, arguments.box).text.encode()
     of_this_plan = [
         batch for batch in _batches(outputs) if text == read("", f"{batch.absolute()}/plan.yaml")[0]

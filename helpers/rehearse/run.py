@@ -253,7 +253,7 @@ def _peaks(recording: Recording) -> Peaks:
     # What the card itself saw outlives the process: more than what its last word had is what
     # was reached at least.
     whole = {row["pid"] for row in recording.processes if row["snapshots"] and row["ended"] != DIED}
-    seen = {holder.pid: max(holder.peaks) for holder in holders_of(recording.folder)[0]}
+    seen = {holder.pid: max(holder.peaks, default=0) for holder in holders_of(recording.folder)[0]}
     seen_bytes = max((peak for pid, peak in seen.items() if pid not in whole), default=0)
     at_least = seen_bytes > 0 and seen_bytes >= counted_bytes
     # Without its cache the allocator counts nothing, and how a driver packs small requests is

@@ -79,8 +79,16 @@ def _samples(
 
 
 def _print_lines(samples: Iterator[dict[str, Any]], as_json: bool) -> None:
+    noted: list[str] = []
     for sample in samples:
-        print(json.dumps(sample) if as_json else line_of(sample), flush=True)
+        if as_json:
+            print(json.dumps(sample), flush=True)
+            continue
+        if sample["why"] != noted:  # what cannot be seen is said once
+            noted = sample["why"]
+            for why in noted:
+                print(f"Note: {why}")
+        print(line_of(sample), flush=True)
 
 
 def line_of(sample: dict[str, Any]) -> str:
@@ -98,7 +106,7 @@ def line_of(sample: dict[str, Any]) -> str:
                 if value != "":
                     cells.append(f"{name} {value}")
             words.append(" ".join(cells))
-    return "; ".join([*words, *sample["why"]])
+    return "; ".join(words)
 
 
 def _draw(samples: Iterator[dict[str, Any]]) -> None:
