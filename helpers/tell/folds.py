@@ -178,11 +178,16 @@ class _Folding:
 
 
 def _are_twins(figures: list[PageOutput], tables: list[PageOutput]) -> bool:
-    """Whether most sizes of tables stand in the words of the figure before them, and most of
-    those in the tables.
+    """Whether tables have the label of the figure before them, or most of its sizes, and it most
+    of theirs.
     """
     rows = _rows(tables)
-    if len(rows) < 2 or any(output.kind != "picture" for output in figures):
+    if any(output.kind != "picture" for output in figures):
+        return False
+    names = {output.label for output in (*figures, *tables)}
+    if rows and len(names) == 1 and "" not in names:
+        return True
+    if len(rows) < 2:
         return False
     in_figures = set(_SIZE.findall("\n".join(output.alt for output in figures)))
     in_tables = set(_SIZE.findall("\n".join(rows)))
