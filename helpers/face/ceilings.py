@@ -13,6 +13,7 @@ from helpers.judge.ceilings import Stack
 from helpers.judge.ceilings import ceilings as read_ceilings
 from helpers.judge.ttm_plan import ttm_answer
 from helpers.judge.ttm_verify import verify
+from helpers.look.archive import BundleError
 from helpers.tell import ttm
 from helpers.tell.shown import Shown
 
@@ -114,8 +115,14 @@ class TtmPlan(Result):
         return command in [planned.run for planned in self.answer.commands]
 
     def change_since(self, earlier: Box | str) -> Shown:
-        """Which layers took a change that was made after ``earlier`` was captured."""
-        before = as_box(earlier).facts
+        """Which layers took a change that was made after ``earlier`` was captured.
+
+        Raises BundleError where that is no bundle.
+        """
+        try:
+            before = as_box(earlier).facts
+        except BundleError as error:
+            raise BundleError(f"earlier: {error}") from error
         return ttm.verify_table(verify(before, self.box.facts, target_bytes=self.target_bytes))
 
 
