@@ -167,7 +167,7 @@ def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_
 def test_each_command_is_a_step_of_its_own_with_its_comment_as_the_words():
     command = """# Look first
 a --b 'c # d'
-e  # Then this
+e  # Then this program's
 f \\
     --g
 # other systems: h"""
@@ -175,7 +175,7 @@ f \\
     assert words.lead(replace(BARE, next_step=step)) == "Do both."
     assert words.steps(replace(BARE, next_step=step)) == [
         ("Look first", "a --b 'c # d'"),
-        ("Then this", "e"),
+        ("Then this program's", "e"),
         ("", "f \\\n    --g\n# other systems: h"),
     ]
 

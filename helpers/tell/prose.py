@@ -90,26 +90,27 @@ def typed(command: str, indent: str = "") -> list[str]:
 
 def parted(line: str) -> tuple[str, str]:
     """A typed line without its comment, and the comment without its sign."""
-    words = _SHELL_WORDS.findall(line)
-    lossless = "".join("".join(words).split()) == "".join(line.split())
-    comment = next((word for word in words if word[0] == "#"), "")
-    if not lossless or not comment:
-        return line, ""
-    place = re.search(rf"(^|\s){re.escape(comment)}", line)
-    assert place is not None, "the word is one of the line"
-    return line[: place.start()].rstrip(), line[place.start() :].strip(" #")
+    for sign in re.finditer(r"(?<!\S)#", line):
+        command = line[: sign.start()].rstrip()
+        if _is_whole(command):
+            return command, line[sign.start() :].strip(" #")
+    return line, ""
+
+
+def _is_whole(command: str) -> bool:
+    """Whether every quotation of a command ends in it."""
+    words = _SHELL_WORDS.findall(command)
+    return "".join("".join(words).split()) == "".join(command.split())
 
 
 def _typed_line(line: str) -> list[str]:
     command, comment = parted(line)
-    words = _SHELL_WORDS.findall(command)
-    lossless = "".join("".join(words).split()) == "".join(command.split())
-    if columns_of(line) <= SCREEN or not lossless:
+    if columns_of(line) <= SCREEN or not _is_whole(command):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     output = wrapped(comment, indent + "# ", columns=SCREEN) if comment else []
     begins_command = True
-    for word in words:
+    for word in _SHELL_WORDS.findall(command):
         if begins_command:
             output.append(indent + word)
         elif columns_of(f"{output[-1]} {word}") <= SCREEN - 2:
