@@ -225,6 +225,12 @@ def test_a_cell_fits_its_grammar_as_a_whole(rule, field):
     assert passes(rule, f"{field} 31009447") == ""
 
 
+def test_a_number_with_zeros_before_it_is_somebodys():
+    assert passes("native", "0031009447") == ""
+    assert passes("native", "16393924 pages") == "16393924 pages"
+    assert not wording.is_ours("0031009447 bytes")
+
+
 @pytest.mark.parametrize("cell", [["gannet"], {"gannet": 1}])
 @pytest.mark.parametrize("rule", sorted(PublicCopy(CaseEvidence()).rules))
 def test_a_cell_of_a_foreign_notebook_that_is_no_value_is_no_fault(rule, cell):

@@ -106,7 +106,7 @@ GRAMMARS = {
     "pci": rf"{PCI_ADDRESS.pattern}|host|not told",
     "driver": r"amdgpu|radeon|nvidia|nouveau|nova|i915|xe|vfio-pci|dxg",
     "index": rf"\d{{1,5}}|card\d{{1,3}}|renderD\d{{3}}|{GFX.pattern}",
-    "native": r"-?\d{1,12}(?: (?:pages|[KMGT]i?B))?|[YN]|-",
+    "native": r"-?(?:0|[1-9]\d{0,11})(?: (?:pages|[KMGT]i?B))?|[YN]|-",
     "ends": r"operation \d{1,3}(?:,\d{3})*|passes",
     "size": SIZE.pattern,
     "setting": "|".join(map(re.escape, SETTING_NAMES)),

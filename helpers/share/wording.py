@@ -64,7 +64,7 @@ FORMS = (
     rf"(?:{_SETTING})(?:=-?\d{{1,9}})?",
     rf"(?:{'|'.join(public.OPTIONS)}):(?:{public.SWITCH})",
     rf"-?{_NUMBER}(?:\.\d{{1,4}})?(?: ?(?:%|[KMGT]i?B))?|\d{{1,3}}(?:,\d{{3}}){{1,4}}"
-    r"|\d{1,13} (?:bytes|B|pages)",
+    r"|(?:0|[1-9]\d{0,12}) (?:bytes|B|pages)",
     public.RELEASE.pattern,
 )
 """Addresses of cards, names that stand for others, settings, numbers, sizes and releases."""
