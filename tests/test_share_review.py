@@ -210,7 +210,7 @@ def test_the_command_writes_a_review_for_its_owner_alone_and_includes_what_was_t
     choices.write_text(json.dumps({"include": [digest, "0" * 64]}))
     page = tmp_path / "page.html"
     _, _, told = share_command(notebook, "--include", choices, "--out", page)
-    assert "1 of the choices are of no text here" in told
+    assert "1 of the choices match no text here" in told
     assert "harbour lights" in page.read_text()
 
 

@@ -42,7 +42,7 @@ unsupported untested usage used value vendor video vmid vram VRAM% weak weights 
 """Words that stand alone in a cell, or in the gap of a sentence, and names of the kernel's facts."""
 LINKS = frozenset(
     """
-# . s/ /{' '}' above and at by case cat export from has in itself of on preset remove room: roughly
+# . s/ /{ } above and at by case cat export from has in itself of on preset remove roughly
 signal slow the to unset uses with
 """.split()
 )
@@ -113,7 +113,7 @@ def _forms() -> re.Pattern[str]:
 
 
 def _clauses(text: str) -> Iterator[list[str]]:
-    """The words of each clause of a text with gaps. A word that is a clause keeps its marks."""
+    """The words of each clause of a text with gaps. A word alone is of the clause behind it."""
     for line in text.replace(" \\\n", "\n").splitlines():
         clause: list[str] = []
         for token in line.split():
@@ -121,10 +121,13 @@ def _clauses(text: str) -> Iterator[list[str]]:
             if before and clause:
                 yield clause
                 clause = []
-            clause.append(word or token)
-            if after:
-                is_alone = len(clause) == 1 and not _is_value(word)
-                yield [token] if is_alone else clause
+            is_word = word[:1].isalnum() and GAP not in word and not _is_value(word)
+            is_alone = is_word and not clause and after
+            if is_alone or not word:
+                word = token
+            clause.append(word)
+            if after and not is_alone:
+                yield clause
                 clause = []
         if clause:
             yield clause
