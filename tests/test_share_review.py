@@ -351,7 +351,7 @@ def test_a_told_case_begins_with_its_story_and_figures_and_ends_with_the_words()
     page = share.page_of(share.subject_of(NOTEBOOKS / "cases" / "002-half-the-ram.ipynb")).html
     audit = check(page)
     assert audit.headings[0][1] == "128 GB of RAM, and torch sees 62.54 GiB: which limit is it?"
-    assert in_order(audit.text, "Second reading", "Conclusion", "Verdict", "Words", "What was left")
+    assert in_order(audit.text, "Verdict", "Second reading", "Conclusion", "Words", "What was left")
     assert "The answer in full" not in audit.text
     assert page.count('alt="') >= 3
     assert "Nothing is asked of you" not in audit.text
