@@ -27,12 +27,10 @@ CHIP_WORD = (
     r"|[A-Z]{0,2}[1-9]\d{3}(?:X3D|[A-Z]{0,3}\d?))\+?"
 )
 CHIP = re.compile(
-    r"(?!.*\d{3} \d{3})(?:\d\dth Gen )?(?:AMD|NVIDIA|Intel|Apple|Ampere|Neoverse|Radeon|GeForce|Quadro|Tesla|RTX)\b"
+    r"(?!.*\d{3} \d{3}|(?:\D*\d){13})(?:\d\dth Gen )?(?:AMD|NVIDIA|Intel|Apple|Ampere|Neoverse|Radeon|GeForce|Quadro|Tesla|RTX)\b"
     rf"(?:(?: |-| ?\(|\)|\) |(?<=[A-Za-z])/ ?){CHIP_WORD}){{0,9}}\)?",
     re.IGNORECASE,
 )
-MOST_DIGITS = 12
-"""Of the name of a chip with all its words."""
 DISTRIBUTION = re.compile(
     r"(?:Ubuntu|Debian GNU/Linux|Fedora Linux|Arch Linux|AlmaLinux|Rocky Linux|CentOS Stream"
     r"|Red Hat Enterprise Linux|openSUSE (?:Leap|Tumbleweed|MicroOS)|SUSE Linux Enterprise Server"
@@ -126,8 +124,7 @@ GROUPS = frozenset(
 def chip(name: str) -> str:
     """The name of a processor or a card, where each word of it is one that chips have."""
     name = " ".join(name.split())
-    has_few_digits = sum(map(str.isdigit, name)) <= MOST_DIGITS
-    return known(name, has_few_digits and CHIP.fullmatch(name))
+    return known(name, CHIP.fullmatch(name))
 
 
 def known(text: str, is_known: object) -> str:
