@@ -67,9 +67,13 @@ def test_where_no_folder_of_the_path_is_the_users_an_alias_is_named(checkout):
     assert shlex.split(said)[-1] == f"casebook={shlex.quote(command(checkout))}"
 
 
-def test_the_first_use_of_another_verb_says_it_too(tmp_path):
-    done = lay(tmp_path).start("diagnose")
+def test_the_first_use_of_another_verb_says_it_too_and_has_its_program_say_it_last(tmp_path):
+    checkout = lay(tmp_path)
+    done = checkout.start("diagnose")
     assert done.returncode == 0 and "to call casebook in any folder: " in done.stderr
+    name = "CASEBOOK_SAY_LAST"
+    assert told(done)["env"][name].startswith("to call casebook in any folder: ")
+    assert name not in told(checkout.start("diagnose"))["env"]
 
 
 def test_a_checkout_that_was_moved_names_the_way_out(checkout, tmp_path):

@@ -77,10 +77,9 @@ def run(arguments: argparse.Namespace) -> int:
         words = ["casebook", "run", arguments.plan, "--resume", str(result.folder)]
         words += ["--box", arguments.box] if arguments.box else []
         lines.append(f"Runs left: {left}. Go on: {line(words)}")
-    lines.append(f"Open: {page}")
-    if os.environ.get(SAY_LAST):
-        lines.append(os.environ[SAY_LAST])
-    say(arguments, state, status_text(view), *lines)
+    say(arguments, state, status_text(view), *lines, f"Open: {page}")
+    if os.environ.get(SAY_LAST) and not arguments.json:
+        print(os.environ[SAY_LAST])  # in one line, to copy
     return result.exit_code
 
 
