@@ -18,7 +18,7 @@ MOST_TOKENS = {
     "fix": 17_320,
     "fits": 25_970,
     "ground": 11_460,
-    "judge": 54_400,
+    "judge": 54_420,
     "magics": 9_330,
     "look": 55_280,
     "rehearse": 18_090,

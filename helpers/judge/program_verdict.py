@@ -666,7 +666,8 @@ def _also_grows(facts: ProgramFacts) -> list[Evidence]:
     if growth is None or not growth.growers:
         return []
     room = max(facts.usable_bytes, facts.peak_allocated_bytes)
-    if SOON_STEPS * growth.bytes_per_step < room:
+    fills_soon = SOON_STEPS * growth.bytes_per_step >= room
+    if not fills_soon and (facts.refusal is None or not is_large(growth, facts.refusal)):
         return []
     says = f"The program {_keeps(growth.growers[0], growth)}"
     return [_size(f"{BESIDE}grows", growth.kept_bytes, facts, says)]
