@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +10,22 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("libcst")
+import libcst as cst
+
 from helpers.cli import main
 from helpers.fix.answer import NoFix, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results, edited, together
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
+from helpers.fix.proof import Prover, compared
 from helpers.fix.search import changed_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Replays
 from helpers.look.cards import find_card
 from helpers.rehearse.rehearsal import Limits, Rehearsal
+from helpers.rehearse.torches import Torch
 
 PROGRAMS = Path(__file__).with_name("fix_programs")
 GIB = 1 << 30
@@ -280,14 +285,14 @@ def numbers_in(text):
 def every_change(name):
     """Each change that is proposed for a program of fix_programs, whatever its cause, with the file as it is then."""
     text = (PROGRAMS / name).read_bytes()
-    growers = []
+    growers = [[]]
     for number, line in enumerate(text.decode().splitlines(), 1):
-        if ".append(" in line or "+=" in line or "cache[" in line or "streams[fold] =" in line:
-            kept_in = line.split(".append")[0].split("[")[0].split("+=")[0].strip()
-            growers.append(keeper(f"{name}:{number} f", kept_in))
+        stored = re.match(r"\s*([\w.]+)(\.append\(| \+= |\[\w+\] = )", line)
+        if stored:
+            growers.append([keeper(f"{name}:{number} f", stored[1])])
     changes = {}
-    for grower in growers:
-        own = program(text.decode(), [grower], name=name)
+    for several in growers:
+        own = program(text.decode(), several, name=name)
         for change in candidates(own, "user-leak"):
             files = changed_files(own, change)
             if files and change.results is not Results.OTHER:
@@ -317,3 +322,65 @@ def test_a_changed_program_prints_what_its_change_promises(name, tmp_path):
             assert out == before, change.title
         else:
             assert numbers_in(out) == pytest.approx(numbers_in(before), rel=1e-4), change.title
+
+
+FALSE_CLAIMS = {
+    "detached_term.py": "out.pow(2).mean().detach()",
+    "batch_norm.py": "checkpoint(block, x",
+    "zeroed.py": "set_to_none=True",
+    "drawn_once.py": "while len(self.cache) >=",
+    "one_before.py": "states.clear()",
+    "by_method.py": "trial.net = None",
+    "padded.py": "x.chunk(",
+}
+"""Programs of fix_programs in which a change that elsewhere keeps the results does not."""
+
+
+def test_what_a_changed_program_computes_is_measured_before_it_is_claimed(tmp_path):
+    programs = []
+    titles = []
+    for name, expected in FALSE_CLAIMS.items():
+        shutil.copy(PROGRAMS / name, tmp_path)
+        changes = every_change(name)
+        (text, change), *_ = [row for row in changes.items() if expected in row[0].decode()]
+        programs += [([name], {}), ([name], {name: text})]
+        titles.append(change.title)
+    runs = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ()).runs(programs)
+    for title, before, after in zip(titles, runs[::2], runs[1::2], strict=True):
+        assert not before.error, (title, before.error)
+        assert compared(before, before).results is Results.SAME, title
+        assert compared(before, after).results is Results.OTHER, title
+
+
+def test_a_list_that_is_read_under_another_name_keeps_its_entries():
+    assert not [text for text in every_change("aliased.py") if b"kept[:] = [" in text]
+
+
+def test_a_file_keeps_its_encoding_its_mark_and_its_line_ends():
+    text = LOOP.format(entry="loss").replace("import torch", "import torch  # Grüße")
+    for before in (
+        b"\xef\xbb\xbf" + text.encode(),
+        text.encode().replace(b"\n", b"\r\n"),
+        b"# -*- coding: latin-1 -*-\n" + text.encode("latin-1"),
+    ):
+        source = Source("train.py", before)
+        line = source.calls("append")[0]
+        edits = [source.lines_after(source.statement(line), "done = 1")]
+        ending = b"\r\n" if b"\r\n" in before else b"\n"
+        assert source.edited(edits) == before + b"    done = 1" + ending
+
+
+def test_the_lines_of_a_string_are_not_indented():
+    text = 'def f():\n    words = """a\nb"""\n    return words\n'
+    source = Source("train.py", text.encode())
+    first, last = source.find(cst.FunctionDef)[0].body.body
+    after = source.edited([source.within(first, last, "with torch.no_grad():")]).decode()
+    assert after == (
+        'def f():\n    with torch.no_grad():\n        words = """a\nb"""\n        return words\n'
+    )
+
+
+def test_two_words_in_one_place_of_the_command_are_not_put_together():
+    one = Change("one", Results.OTHER, "", "", replaces={3: "8"})
+    other = Change("other", Results.OTHER, "", "", replaces={3: "4"})
+    assert together([one, other]) is None

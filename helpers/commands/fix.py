@@ -16,6 +16,7 @@ from helpers.ground.places import PROGRAM
 
 if TYPE_CHECKING:
     from helpers.fix.answer import Failure
+    from helpers.fix.proof import Prover
     from helpers.fix.search import Trial
     from helpers.look.cards import GpuCard
     from helpers.rehearse.rehearsal import Rehearsal
@@ -51,7 +52,7 @@ def fix(arguments: argparse.Namespace) -> int:
     if arguments.write:
         _refuse_changed_files()
     card = _card(arguments)
-    run = _rehearsals(arguments, command)
+    run, prover = _rehearsals(arguments, command)
     limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
     _say("running your program unchanged on a simulated GPU")
     with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
@@ -64,6 +65,7 @@ def fix(arguments: argparse.Namespace) -> int:
         winner, trials = change_for(
             failure,
             run,
+            prover.prove,
             Search(limits, arguments.seconds, arguments.tries),
             on_start=lambda change: _say(f"trying: {change.title}"),
             on_trial=lambda trial: _say_outcome(trial, failure),
@@ -95,8 +97,13 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
     return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
 
 
-def _rehearsals(arguments: argparse.Namespace, command: list[str]) -> Callable[..., Rehearsal]:
-    """rehearse.run.rehearse under the program's torch. Raises NotReady."""
+def _rehearsals(
+    arguments: argparse.Namespace, command: list[str]
+) -> tuple[Callable[..., Rehearsal], Prover]:
+    """rehearse.run.rehearse under the program's torch, and where it runs on the CPU. Raises
+    NotReady.
+    """
+    from helpers.fix.proof import Prover
     from helpers.rehearse import build, torches
     from helpers.rehearse.run import rehearse
 
@@ -109,8 +116,8 @@ def _rehearsals(arguments: argparse.Namespace, command: list[str]) -> Callable[.
         raise torches.NotReady(
             f"{python} has no CUDA build of torch, which a rehearsal needs; {how}"
         )
-    build.build(torch, place)
-    return partial(rehearse, torch=torch, cache=place, python=arguments.torch_python)
+    prover = Prover(Path.cwd(), python, torch, build.build(torch, place))
+    return partial(rehearse, torch=torch, cache=place, python=arguments.torch_python), prover
 
 
 def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -> None:

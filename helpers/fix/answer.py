@@ -12,6 +12,7 @@ from helpers.fix.candidates import candidates
 from helpers.fix.change import Change
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
+from helpers.fix.proof import Proof
 from helpers.fix.search import Trial, Trials
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
@@ -106,17 +107,22 @@ def failure_of(
 def change_for(
     failure: Failure,
     run: Callable[..., Rehearsal],
+    prove: Callable[[Program, Change], Proof],
     search: Search,
     *,
     on_start: Callable[[Change], None] = lambda change: None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> tuple[Trial | None, list[Trial]]:
-    """A change with which the program was rehearsed to fit, or None, and all that were tried."""
+    """A change with which the program was rehearsed to fit, or None, and all that were tried.
+
+    ``prove`` compares what the program and a changed one compute (Prover.prove).
+    """
     trials = Trials(
         program=failure.program,
         folder=Path.cwd(),
         first=failure.first,
         run=partial(run, limits=search.limits),
+        prove=prove,
         seconds=search.seconds,
         tries=search.tries,
         on_start=on_start,

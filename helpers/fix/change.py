@@ -38,7 +38,8 @@ class Change:
     ``title``: in the imperative, such as "Keep the entries of preds on the CPU (train.py:36)";
     ``why``: why the results are what ``results`` says; ``costs``: what the program pays for it;
     ``environment``: variables to set; ``replaces``: what stands in the place of words of the
-    command line, by their position.
+    command line, by their position. ``only_if_measured``: results are as said where both programs
+    were run and compared; else they count as different.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Change:
     edits: tuple[Edit, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[int, str] = field(default_factory=dict)
+    only_if_measured: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -55,7 +57,7 @@ class Change:
 
 
 def together(changes: Sequence[Change]) -> Change | None:
-    """All these changes as one; None where two of them change the same place."""
+    """All these changes as one; None where two of them change the same place, variable or word."""
     edits: dict[Edit, None] = {}
     for change in changes:
         for edit in change.edits:
@@ -66,6 +68,8 @@ def together(changes: Sequence[Change]) -> Change | None:
     environment: dict[str, str] = {}
     replaces: dict[int, str] = {}
     for change in changes:
+        if environment.keys() & change.environment or replaces.keys() & change.replaces:
+            return None
         environment |= change.environment
         replaces |= change.replaces
     return Change(
@@ -76,6 +80,7 @@ def together(changes: Sequence[Change]) -> Change | None:
         edits=tuple(edits),
         environment=environment,
         replaces=replaces,
+        only_if_measured=any(change.only_if_measured for change in changes),
     )
 
 

@@ -75,7 +75,9 @@ def _way(source: Source, name: cst.Name) -> str:
         return "" if is_filled else source.code(outer).removeprefix(source.code(node))
     is_filled = isinstance(outer, cst.Attribute) and outer.attr.value in (*PUTS, "clear")
     is_made = source.around(node, cst.AssignTarget) is not None
-    if is_filled or is_made or isinstance(outer, (cst.Param, cst.AnnAssign)):
+    names_it = isinstance(outer, cst.Param) and outer.name is node
+    declares = isinstance(outer, cst.AnnAssign) and outer.target is node
+    if is_filled or is_made or names_it or declares:
         return ""
     if isinstance(outer, cst.Arg) and source.code(source.parent(outer)).startswith("len("):
         return "len"

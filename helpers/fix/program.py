@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from helpers.fix.change import Change
 from helpers.fix.source import Source
 from helpers.judge.program_facts import ProgramFacts
 from helpers.judge.program_questions import needed_bytes
@@ -70,3 +71,18 @@ class Program:
                 if key not in seen:
                     seen.add(key)
                     yield source, function
+
+
+def changed_files(program: Program, change: Change) -> dict[str, bytes]:
+    """The files that a change touches, by name, as they are with it."""
+    sources = {source.name: source for source in program.sources}
+    names = dict.fromkeys(edit.name for edit in change.edits)
+    return {
+        name: sources[name].edited(edit for edit in change.edits if edit.name == name)
+        for name in names
+    }
+
+
+def changed_command(program: Program, change: Change) -> list[str]:
+    """The program's command line with what the change puts into it."""
+    return [change.replaces.get(at, word) for at, word in enumerate(program.command)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
 from pathlib import Path
 
-from helpers.fix.change import Change, Results, edited, together
-from helpers.fix.program import Program
+from helpers.fix.change import Change, Results, together
+from helpers.fix.program import Program, changed_command, changed_files
+from helpers.fix.proof import Proof
 from helpers.rehearse.counterfactual import UPLOADS_OFF
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.rehearse.scratch import copied, in_copy
@@ -26,11 +27,32 @@ class Trial:
 
     change: Change
     rehearsal: Rehearsal
+    proof: Proof | None = None
 
     @property
     def passes(self) -> bool:
-        """The changed program came to its own end on the card."""
-        return self.rehearsal.fits and not self.rehearsal.stopped
+        """The changed program came to its end, or to the step at which it was to end, and at no
+        time ran out of memory.
+        """
+        rehearsal = self.rehearsal
+        came_to_its_end = rehearsal.stopped in ("", "--steps")
+        return rehearsal.fits and came_to_its_end and not rehearsal.ooms and not rehearsal.between
+
+    @property
+    def results(self) -> Results:
+        """What the change does to the results: as measured, else as its rule says."""
+        claimed = self.change.results
+        measured = self.proof.results if self.proof else None
+        if measured is None:
+            return Results.OTHER if self.change.only_if_measured else claimed
+        return max(claimed, measured, key=list(Results).index)
+
+    @property
+    def is_refuted(self) -> bool:
+        """It was measured to compute something else, and its rule says that it never does."""
+        change = self.change
+        is_promise = change.results is not Results.OTHER and not change.only_if_measured
+        return is_promise and self.results is Results.OTHER
 
     def helps(self, first: Rehearsal) -> bool:
         """It came further than the program as it is, before it ran out of memory."""
@@ -44,14 +66,16 @@ class Trials:
     """Trials of changes of the program in ``folder``, on the card of its ``first`` rehearsal.
 
     ``run`` rehearses a command (rehearse.run.rehearse, with its torch and limits). It ends after
-    ``seconds`` or so many ``tries``. ``on_start`` gets each change before it is rehearsed,
-    ``on_trial`` what came of it; ``done`` are all.
+    ``seconds`` or so many ``tries``. ``prove`` compares what the program and a changed one
+    compute. ``on_start`` gets each change before it is rehearsed, ``on_trial`` what came of it;
+    ``done`` are all.
     """
 
     program: Program
     folder: Path
     first: Rehearsal
     run: Callable[..., Rehearsal]
+    prove: Callable[[Program, Change], Proof]
     seconds: float
     tries: int
     on_start: Callable[[Change], None]
@@ -60,30 +84,43 @@ class Trials:
 
     def __post_init__(self) -> None:
         self._ends_at = time.monotonic() + self.seconds
+        self._fallback: Trial | None = None
 
     def best(self, changes: Iterable[Change]) -> Trial | None:
         """The first change, or the first few together, with which the program passes; those that
         keep its results before the others. None where none was found.
+
+        ``changes`` come in that order too, and are listed no further than needed.
         """
         try:
-            kept: list[Change] = []
-            other: list[Change] = []
-            for change in changes:
-                (other if change.results is Results.OTHER else kept).append(change)
-            return self._first_that_passes(kept) or self._first_that_passes(other)
+            return next(self._that_pass(iter(changes)), None)
         except _NoMore:
-            return None
+            return self._fallback
 
-    def _first_that_passes(self, changes: Sequence[Change]) -> Trial | None:
+    def _that_pass(self, changes: Iterator[Change]) -> Iterator[Trial]:
+        """Trials that pass: what keeps the results alone, then together, then the rest so."""
+        others = []
+        for change in changes:
+            if change.results is Results.OTHER:
+                others.append(change)
+                break
+            yield from self._passing(change)
+        yield from self._passing(*self._combinations())
+        if self._fallback is not None:
+            yield self._fallback
+        for change in chain(others, changes):
+            yield from self._passing(change)
+        yield from self._passing(*self._combinations())
+
+    def _passing(self, *changes: Change) -> Iterator[Trial]:
         for change in changes:
             trial = self._tried(change)
-            if trial is not None and trial.passes:
-                return trial
-        for several in self._combinations():
-            trial = self._tried(several)
-            if trial is not None and trial.passes:
-                return trial
-        return None
+            if trial is None or not trial.passes or trial.is_refuted:
+                continue
+            if trial.results is Results.OTHER and change.results is not Results.OTHER:
+                self._fallback = self._fallback or trial
+                continue
+            yield trial
 
     def _combinations(self) -> Iterator[Change]:
         """Those that help, together: first the two that came furthest, then three."""
@@ -105,6 +142,8 @@ class Trials:
             raise _NoMore
         self.on_start(change)
         trial = Trial(change, self._rehearsed(change, left_s))
+        if trial.passes and change.results is not Results.OTHER:
+            trial = replace(trial, proof=self.prove(self.program, change))
         self.done.append(trial)
         self.on_trial(trial)
         return trial
@@ -131,18 +170,3 @@ class Trials:
 
 class _NoMore(Exception):
     """The tries or the time are used up."""
-
-
-def changed_files(program: Program, change: Change) -> dict[str, bytes]:
-    """The files that a change touches, by name, as they are with it."""
-    texts = {source.name: source.text for source in program.sources}
-    names = dict.fromkeys(edit.name for edit in change.edits)
-    return {
-        name: edited(texts[name], [edit for edit in change.edits if edit.name == name])
-        for name in names
-    }
-
-
-def changed_command(program: Program, change: Change) -> list[str]:
-    """The program's command line with what the change puts into it."""
-    return [change.replaces.get(at, word) for at, word in enumerate(program.command)]

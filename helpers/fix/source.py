@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -18,23 +19,31 @@ from libcst.metadata import (
     PositionProvider,
 )
 
-from helpers.fix.change import Edit
+from helpers.fix.change import Edit, edited
 
 Node = TypeVar("Node", bound=cst.CSTNode)
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Tuple, cst.List, cst.Dict)
 
 
 class Source:
-    """A Python file of the program. ``name``: its path below the program's folder.
+    """A Python file of the program. ``name``: its path below the program's folder; ``text``: what
+    it says, in UTF-8 whatever its own encoding is.
 
-    Raises libcst.ParserSyntaxError where it is no Python.
+    Raises libcst.ParserSyntaxError where it is no Python, and UnicodeDecodeError.
     """
 
     def __init__(self, name: str, text: bytes) -> None:
         self.name = name
-        self.text = text
-        self.wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
+        self.encoding = encoding
+        self.text = text.decode(encoding).encode()
+        self.wrapper = MetadataWrapper(cst.parse_module(self.text.decode()), unsafe_skip_copy=True)
         self.module = self.wrapper.module
+        self._codes: dict[cst.CSTNode, str] = {}
+
+    def edited(self, edits: Iterable[Edit]) -> bytes:
+        """The file with edits made, in its own encoding."""
+        return edited(self.text, edits).decode().encode(self.encoding)
 
     @cached_property
     def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:
@@ -50,7 +59,9 @@ class Source:
 
     def code(self, node: cst.CSTNode) -> str:
         """A node as it is written."""
-        return self.module.code_for_node(node).strip()
+        if node not in self._codes:
+            self._codes[node] = self.module.code_for_node(node).strip()
+        return self._codes[node]
 
     def operand(self, node: cst.BaseExpression) -> str:
         """An expression as it is written, in parentheses where a method can only be called so."""
@@ -161,7 +172,7 @@ class Source:
 
     def _indented(self, like: cst.CSTNode, lines: Sequence[str]) -> str:
         indent = self.indent(like)
-        return "".join(f"{indent}{line}\n" for line in lines)
+        return "".join(f"{indent}{line}{self.module.default_newline}" for line in lines)
 
     def end_line(self, node: cst.CSTNode) -> int:
         """The last line of a node."""
@@ -170,7 +181,7 @@ class Source:
 
     def indent(self, statement: cst.CSTNode) -> str:
         """What stands before a statement on its line."""
-        line = self.text.decode().splitlines()[self.line(statement) - 1]
+        line = self.text.split(b"\n")[self.line(statement) - 1].decode()
         return line[: len(line) - len(line.lstrip())]
 
     def _line_start(self, line: int) -> int:
@@ -178,10 +189,19 @@ class Source:
         return sum(map(len, lines[: line - 1]))
 
     def within(self, first: cst.CSTNode, last: cst.CSTNode, header: str) -> Edit:
-        """The statements from ``first`` to ``last``, indented below a line ``header``."""
+        """The statements from ``first`` to ``last``, indented below a line ``header``; the lines
+        inside a string stay as they are.
+        """
         edit = self.instead(first, last, [])
-        body = textwrap.indent(self.text[edit.start : edit.end].decode(), "    ")
-        return replace(edit, text=f"{self.indent(first)}{header}\n{body}")
+        inside = set[int]()
+        for string in [*self.find(cst.SimpleString), *self.find(cst.FormattedString)]:
+            inside |= set(range(self.line(string) + 1, self.end_line(string) + 1))
+        lines = self.text[edit.start : edit.end].decode().splitlines(keepends=True)
+        body = ""
+        for number, line in enumerate(lines, self.line(first)):
+            is_kept = number in inside or not line.strip()
+            body += line if is_kept else f"    {line}"
+        return replace(edit, text=f"{self._indented(first, [header])}{body}")
 
     def with_import(self, line: str) -> Edit | None:
         """An import below the first ones of the file; None where the line is there."""

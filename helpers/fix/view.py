@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from helpers.fix.answer import Failure
-from helpers.fix.change import Change
+from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
 from helpers.fix.search import Trial, changed_command, changed_files
 from helpers.ground import shell
@@ -19,12 +20,13 @@ from helpers.tell.values import Column
 
 def diff(program: Program, change: Change) -> str:
     """A change of sources as `git apply` takes it; empty where it edits none."""
-    before = {source.name: source.text.decode() for source in program.sources}
+    sources = {source.name: source for source in program.sources}
     pieces = []
     for name, text in changed_files(program, change).items():
+        source = sources[name]
         lines = difflib.unified_diff(
-            before[name].splitlines(keepends=True),
-            text.decode().splitlines(keepends=True),
+            _lines(source.edited(()), source.encoding),
+            _lines(text, source.encoding),
             f"a/{name}",
             f"b/{name}",
         )
@@ -33,6 +35,12 @@ def diff(program: Program, change: Change) -> str:
                 line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             )
     return "".join(pieces)
+
+
+def _lines(text: bytes, encoding: str) -> list[str]:
+    """Lines with their ends; a byte order mark stays, as git compares it too."""
+    plain = text.decode("utf-8" if encoding == "utf-8-sig" else encoding)
+    return io.StringIO(plain, newline="").readlines()
 
 
 def how_to_make(program: Program, change: Change) -> str:
@@ -56,8 +64,20 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
         f"{show_bytes(card_bytes)}, which leaves {show_bytes(max(0, card_bytes - peak_bytes))}; "
         f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)}"
     )
-    yield f"Results: {change.results.value} ({change.why})"
+    yield f"Results: {results_in_words(winner)}"
     yield f"Cost: {change.costs}"
+
+
+def results_in_words(trial: Trial) -> str:
+    """What a change does to the results, and whether that was measured or follows from a rule."""
+    proof = trial.proof
+    if proof is None:
+        return f"{trial.results.value} ({trial.change.why})"
+    if proof.results is None:
+        why = f"{trial.change.why}; not measured: {proof.says}"
+        expected = "" if trial.results is Results.OTHER else "should be "
+        return f"{expected}{trial.results.value} ({why})"
+    return f"{trial.results.value}, measured ({proof.says})"
 
 
 def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
@@ -70,7 +90,7 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
                 trial.change.title,
                 outcome(trial, first),
                 rehearsal.peak_reserved_bytes,
-                trial.change.results.value,
+                trial.results.value,
                 round(rehearsal.seconds, 1),
             )
         )
@@ -81,8 +101,14 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
 def outcome(trial: Trial, first: Rehearsal) -> str:
     """How the changed program ended, in a few words."""
     rehearsal = trial.rehearsal
+    if trial.is_refuted:
+        return "fits, but computes something else"
     if trial.passes:
         return "fits"
+    if rehearsal.between:
+        return "fits only if its libraries take little workspace"
+    if rehearsal.fits and rehearsal.ooms:
+        return "runs out of memory, and goes on"
     if rehearsal.stopped:
         return f"was still running after {rehearsal.seconds:.0f} s"
     if rehearsal.failed_otherwise:
@@ -97,8 +123,9 @@ def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:
     change = trial.change
     return {
         "change": change.title,
-        "results": change.results.name.lower(),
-        "why": change.why,
+        "results": trial.results.name.lower(),
+        "measured": trial.proof is not None and trial.proof.results is not None,
+        "why": results_in_words(trial),
         "costs": change.costs,
         "fits": trial.passes,
         "outcome": outcome(trial, failure.first),
@@ -106,4 +133,5 @@ def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:
         "seconds": trial.rehearsal.seconds,
         "diff": diff(failure.program, change),
         "environment": dict(change.environment),
+        "command": changed_command(failure.program, change),
     }

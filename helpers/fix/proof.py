@@ -1,0 +1,204 @@
+"""Whether a changed program computes what it did: both run on the CPU, with smaller numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program, changed_command, changed_files
+from helpers.ground.child import watch
+from helpers.rehearse.counterfactual import UPLOADS_OFF
+from helpers.rehearse.scratch import copied, in_copy
+from helpers.rehearse.torches import NEEDS, Torch
+
+ON_CPU = Path(__file__).parent / "under_torch" / "on_cpu.py"
+SECONDS = 15
+"""How long each program may run."""
+START_S = 60.0
+"""How long torch may take to be imported."""
+DIVISORS = (8, 1)
+"""What the numbers of both programs are divided by: the first with which both run."""
+LEAST_STEPS = 2
+STEPS_ALIKE = 3
+"""Steps in which rounding may not yet have grown."""
+ROUNDING = 1e-3
+PRINTED_ROUNDING = 1e-2
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of running a program and its change side by side.
+
+    ``results``: what the change does to what is computed, None where that could not be measured;
+    ``says``: what was compared, or why nothing could be.
+    """
+
+    results: Results | None
+    says: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program did on the CPU, in order; the error that it ended with, or that it came to its end."""
+
+    seen: Sequence[Sequence[Any]]
+    error: str = ""
+    ended: bool = False
+
+    def of(self, kind: str) -> list[Sequence[Any]]:
+        """What was seen of a kind: "print", "loss", "gradients", "weights" or "buffers"."""
+        return [values for name, *values in self.seen if name == kind]
+
+
+@dataclass(frozen=True)
+class Prover:
+    """Where programs are run on the CPU.
+
+    ``folder``: the program's; ``python``: what runs it, with the torch of its rehearsals, whose
+    stand-ins for the vendor's libraries are ``preload``.
+    """
+
+    folder: Path
+    python: str
+    torch: Torch
+    preload: Sequence[Path]
+
+    def prove(self, program: Program, change: Change) -> Proof:
+        """Run a program in a copy of its folder, and with a change in another; compare them."""
+        words = _script(program.command)
+        changed_words = _script(changed_command(program, change))
+        if not words:
+            return Proof(None, "only a command that starts Python is run on the CPU")
+        before, after = self.runs([(words, {}), (changed_words, changed_files(program, change))])
+        proof = compared(before, after)
+        if proof.results is Results.OTHER:
+            (again,) = self.runs([(words, {})])
+            if compared(before, again).results is not Results.SAME:
+                return Proof(None, "on the CPU the unchanged program differs from run to run")
+        return proof
+
+    def runs(self, programs: Sequence[tuple[list[str], Mapping[str, bytes]]]) -> list[Run]:
+        """Run programs side by side, each in a copy of the folder with its files, and read what
+        was seen of them.
+        """
+        with ExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fix-")))
+            records = []
+            jobs = []
+            for number, (words, files) in enumerate(programs):
+                copy = stack.enter_context(copied(self.folder))
+                for name, text in files.items():
+                    (copy / name).write_bytes(text)
+                records.append(scratch / str(number))
+                job = {"folder": str(copy), "words": in_copy(words, self.folder, copy)}
+                jobs.append({**job, "record": str(records[-1])})
+            work = {"programs": jobs, "seconds": SECONDS, "divisors": DIVISORS}
+            limit_s = START_S + SECONDS * len(DIVISORS)
+            argv = [self.python, str(ON_CPU), json.dumps(work)]
+            ended = watch(argv, limit_s, env=self._environment)
+            return [_read(record, ended.last_line) for record in records]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        variables = {"CUDA_VISIBLE_DEVICES": "", "PYTHONHASHSEED": "0", **UPLOADS_OFF}
+        if not self.torch.own:
+            folder = self.torch.folder
+            paths = [str(folder), os.environ.get("PYTHONPATH", ""), str(folder / NEEDS)]
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+            variables["LD_PRELOAD"] = " ".join(map(str, self.preload))
+            variables["FAKE_DEVICES"] = "0"
+        return {**os.environ, **variables}
+
+
+def compared(before: Run, after: Run) -> Proof:
+    """What two runs have in common, as far as both came."""
+    if before.error:
+        return Proof(None, f"on the CPU it fails: {before.error}")
+    if after.error:
+        return Proof(Results.OTHER, f"on the CPU only the changed one fails: {after.error}")
+    losses = _pairs(before, after, "loss")
+    weights = _pairs(before, after, "weights")
+    printed = _pairs(before, after, "print")
+    numbers = [pair for pair in printed if NUMBER.search(str(pair[0]))]
+    if len(weights) < LEAST_STEPS and not numbers:
+        return Proof(None, "on the CPU it came to no step and printed no number in time")
+    whole = before.ended and after.ended
+    seen = f"{len(weights)} steps" if weights else f"{len(numbers)} printed lines of numbers"
+    where = f"on the CPU, {seen} with smaller numbers" + ("" if whole else ", not to its end")
+    if whole and _counts(before) != _counts(after):
+        return Proof(Results.OTHER, f"{where}: it does not print and step as often")
+    same_steps = all(one == other for one, other in [*losses, *weights])
+    alike_prints = all(_prints_alike(one[0], other[0]) for one, other in printed)
+    if same_steps and all(one == other for one, other in printed):
+        return Proof(Results.SAME, f"{where}: the same to the bit")
+    if same_steps and weights and alike_prints:
+        says = "losses and weights the same to the bit, printed numbers up to rounding"
+        return Proof(Results.SAME, f"{where}: {says}")
+    tensors = _pairs(before, after, "gradients")[:STEPS_ALIKE]
+    tensors += _pairs(before, after, "buffers")[:STEPS_ALIKE]
+    if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
+        return Proof(Results.ROUNDED, f"{where}: the same up to rounding")
+    return Proof(Results.OTHER, f"{where}: other numbers")
+
+
+def _counts(run: Run) -> tuple[int, int]:
+    return len(run.of("weights")), len(run.of("print"))
+
+
+def _pairs(before: Run, after: Run, kind: str) -> list[tuple[Sequence[Any], Sequence[Any]]]:
+    """What both programs did of a kind, one beside the other, as far as both came."""
+    return list(zip(before.of(kind), after.of(kind), strict=False))
+
+
+def _alike(sizes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> bool:
+    """Whether tensors have the same lengths and sums, up to rounding."""
+    longest = max((size[0] for size in sizes), default=0.0)
+    for (length, total), (other_length, other_total) in zip(sizes, others, strict=False):
+        allowed = ROUNDING * (length + ROUNDING * longest)
+        if not abs(length - other_length) <= allowed:
+            return False
+        if not abs(total - other_total) <= allowed * 10:
+            return False
+    return len(sizes) == len(others)
+
+
+def _prints_alike(line: str, other: str) -> bool:
+    if NUMBER.sub("#", line) != NUMBER.sub("#", other):
+        return False
+    numbers = zip(NUMBER.findall(line), NUMBER.findall(other), strict=True)
+    return all(
+        math.isclose(float(one), float(two), rel_tol=PRINTED_ROUNDING, abs_tol=1e-4)
+        for one, two in numbers
+    )
+
+
+def _script(command: Sequence[str]) -> list[str]:
+    """A command from its script or its -m on; empty where it does not start Python itself."""
+    words = list(command)
+    if words and re.fullmatch(r"python[0-9.]*", os.path.basename(words[0])):
+        words = words[1:]
+        while words and re.fullmatch(r"-[uBOsEI]+", words[0]):
+            words = words[1:]
+    starts = words and (words[0].endswith(".py") or (words[0] == "-m" and len(words) > 1))
+    return words if starts else []
+
+
+def _read(record: Path, last_line: str) -> Run:
+    """What a record tells; ``last_line``: what stands in for its error where it was not begun."""
+    if not record.is_file():
+        return Run((), last_line)
+    lines = record.read_text().splitlines()
+    seen = [json.loads(line) for line in lines if line.endswith("]")]
+    errors = [str(values[0]) for kind, *values in seen if kind == "failed"]
+    ended = any(kind == "end" for kind, *_ in seen)
+    return Run(seen, "".join(errors[:1]), ended)

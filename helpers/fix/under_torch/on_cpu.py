@@ -1,0 +1,348 @@
+"""Programs on the CPU in place of their GPU: what they print, their losses, and their weights after each
+step.
+
+Called with one word of JSON: ``programs``, each with its ``folder``, its ``words`` (SCRIPT ... or
+-m MODULE ...) and the ``record`` that gets a line of JSON for each thing that was seen; and ``seconds``
+for each. Loops end after a few turns, and whole numbers of the sources are divided, so that it ends soon:
+first by the largest of ``divisors``, then by the next where one of them fails so.
+"""
+
+import ast
+import builtins
+import contextlib
+import ctypes
+import hashlib
+import importlib
+import importlib.machinery
+import io
+import itertools
+import json
+import os
+import random
+import re
+import resource
+import runpy
+import signal
+import sys
+import time
+import types
+import weakref
+
+MOST_TURNS = 6
+"""Turns of each loop: more than the entries that a bounded cache keeps."""
+LEAST_DIVIDED = 64
+MEMORY_BYTES = 6 << 30
+PARTS_OF_ONE = {
+    "buffers",
+    "children",
+    "chunk",
+    "modules",
+    "named_buffers",
+    "named_modules",
+    "named_parameters",
+    "parameters",
+    "split",
+}
+"""Calls whose results only make sense as a whole: loops over these are not cut."""
+FEW = "_casebook_few"
+GPU = re.compile(r"cuda(:\d+)?")
+
+
+class Smaller(ast.NodeTransformer):
+    """Loops of a few turns, and whole numbers divided by ``times``."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def visit_For(self, node):
+        self.generic_visit(node)
+        node.iter = cut(node.iter)
+        return node
+
+    def visit_comprehension(self, node):
+        self.generic_visit(node)
+        node.iter = cut(node.iter)
+        return node
+
+    def visit_Constant(self, node):
+        if type(node.value) is int:
+            return ast.copy_location(ast.Constant(divided(node.value, self.times)), node)
+        return node
+
+
+def cut(items):
+    """An iterable of the program, of which a loop takes only the first few."""
+    names = {node.attr for node in ast.walk(items) if isinstance(node, ast.Attribute)}
+    names_itself = isinstance(items, (ast.Attribute, ast.Tuple, ast.List))
+    if names & PARTS_OF_ONE or names_itself:
+        return items
+    return ast.copy_location(ast.Call(ast.Name(FEW, ast.Load()), [items], []), items)
+
+
+def divided(number, times):
+    if number < LEAST_DIVIDED or number % times:
+        return number
+    return number // times
+
+
+def few(items):
+    return itertools.islice(items, MOST_TURNS)
+
+
+class Record:
+    """The file that takes what is seen, a line each, whole at any time."""
+
+    def __init__(self, path):
+        self.file = open(path, "w", encoding="utf-8")
+
+    def add(self, kind, *values):
+        self.file.write(json.dumps([kind, *values]) + "\n")
+        self.file.flush()
+
+
+class Printed(io.TextIOBase):
+    """The program's standard output."""
+
+    encoding = "utf-8"
+
+    def __init__(self, record):
+        self.record = record
+        self.line = ""
+
+    def write(self, text):
+        *lines, self.line = (self.line + text).split("\n")
+        for line in lines:
+            self.record.add("print", line)
+        return len(text)
+
+    def isatty(self):
+        return False
+
+
+class Nothing:
+    """Stands for streams, events and whatever else only a GPU has."""
+
+    def __getattr__(self, name):
+        return Nothing()
+
+    def __call__(self, *arguments, **keywords):
+        return Nothing()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def __int__(self):
+        return 0
+
+    __index__ = __int__
+
+
+def content(tensor):
+    """A digest of a tensor's bytes."""
+    plain = tensor.detach().contiguous()
+    size = plain.numel() * plain.element_size()
+    return hashlib.blake2b(ctypes.string_at(plain.data_ptr(), size), digest_size=8).hexdigest()
+
+
+def all_contents(tensors):
+    return hashlib.blake2b("".join(map(content, tensors)).encode(), digest_size=8).hexdigest()
+
+
+def size_of(tensor):
+    """The length of a gradient, and its sum with changing signs: alike for alike gradients."""
+    flat = tensor.detach().flatten().double()
+    return [flat.norm().item(), (flat[::2].sum() - flat[1::2].sum()).item()]
+
+
+def on_cpu_mode(torch):
+    """Whatever the program puts on the GPU lies on the CPU, copied as it would be to the GPU."""
+
+    def moved(value):
+        if isinstance(value, torch.device) and value.type == "cuda":
+            return torch.device("cpu")
+        is_name = isinstance(value, str) and GPU.fullmatch(value)
+        return "cpu" if is_name else value
+
+    Mode: type = torch.overrides.TorchFunctionMode
+
+    class OnCpu(Mode):
+        def __torch_function__(self, function, types, arguments=(), keywords=None):
+            keywords = dict(keywords or {})
+            if function in (torch.Tensor.cuda, torch.Tensor.cpu, torch.Tensor.pin_memory):
+                return arguments[0].clone()
+            if function is torch.Tensor.is_pinned:
+                return False
+            if isinstance(keywords.get("device"), int):
+                keywords["device"] = "cpu"
+            keywords.pop("pin_memory", None)
+            wanted = [moved(value) for value in arguments]
+            named = {name: moved(value) for name, value in keywords.items()}
+            result = function(*wanted, **named)
+            given = [*wanted[1:], *named.values()]
+            names_device = any(isinstance(value, (str, torch.device)) for value in given)
+            is_sent = function is torch.Tensor.to and names_device and result is arguments[0]
+            return result.clone() if is_sent else result
+
+    return OnCpu()
+
+
+def watch(torch, record):
+    """Note each loss that goes backward, and gradients and weights around each step."""
+    backward = torch.autograd.backward
+    buffered: dict = {}  # the modules with buffers that were called, by their ids
+
+    def noted_backward(tensors, *arguments, **keywords):
+        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+            record.add("loss", content(tensor), tensor.detach().double().sum().item())
+        return backward(tensors, *arguments, **keywords)
+
+    def weights(optimizer):
+        return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+    def before(optimizer, arguments, keywords):
+        gradients = [weight.grad for weight in weights(optimizer)]
+        record.add(
+            "gradients",
+            [[0.0, 0.0] if gradient is None else size_of(gradient) for gradient in gradients],
+        )
+
+    def after(optimizer, arguments, keywords):
+        modules = [module for module in (reference() for reference in buffered.values()) if module]
+        buffers = [buffer for module in modules for buffer in module._buffers.values()]
+        present = [buffer for buffer in buffers if buffer is not None]
+        record.add("weights", all_contents(weights(optimizer)), all_contents(present))
+        record.add("buffers", [size_of(buffer) for buffer in present if not buffer.is_complex()])
+
+    def called(module, arguments, result):
+        if module._buffers:
+            buffered.setdefault(id(module), weakref.ref(module))
+
+    torch.autograd.backward = noted_backward
+    optimizers = importlib.import_module("torch.optim.optimizer")
+    optimizers.register_optimizer_step_pre_hook(before)
+    optimizers.register_optimizer_step_post_hook(after)
+    torch.nn.modules.module.register_module_forward_hook(called)
+
+
+def constant(answer):
+    """A function that answers the same whatever it is asked."""
+    return lambda *arguments, **keywords: answer
+
+
+def without_gpu(torch):
+    """What only works with a GPU does nothing, and checkpoints of one load to the CPU."""
+    zeros = ["current_device", "memory_allocated", "max_memory_allocated"]
+    zeros += ["memory_reserved", "max_memory_reserved"]
+    answers = {**dict.fromkeys(zeros, 0), "mem_get_info": (0, 0)}
+    for name in vars(torch.cuda):
+        if name in ("is_available", "is_initialized", "is_bf16_supported", "device_count"):
+            continue
+        value = getattr(torch.cuda, name)
+        if isinstance(value, (types.FunctionType, type)) and not name.startswith("_"):
+            setattr(torch.cuda, name, constant(answers.get(name, Nothing())))
+    load = torch.load
+
+    def loaded(file, map_location=None, *arguments, **keywords):
+        return load(file, "cpu", *arguments, **keywords)
+
+    torch.load = loaded
+    torch.compile = lambda model=None, **keywords: model if model else (lambda inner: inner)
+
+
+def same_each_time(torch):
+    """One thread, fixed seeds, and a clock that counts how often it was asked."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.manual_seed(0)
+    random.seed(0)
+    with contextlib.suppress(ImportError):
+        import numpy
+
+        numpy.random.seed(0)
+    ticks = itertools.count()
+    time.time = time.perf_counter = lambda: next(ticks) / 1000
+
+
+def run(words, times):
+    """Run a script or a module with its sources made smaller."""
+    folder = os.getcwd() + os.sep
+    original = importlib.machinery.SourceFileLoader.source_to_code
+
+    def source_to_code(loader, data, path, **keywords):
+        if os.path.abspath(path).startswith(folder) and "site-packages" not in path:
+            data = ast.fix_missing_locations(Smaller(times).visit(ast.parse(data)))
+        return original(loader, data, path, **keywords)
+
+    importlib.machinery.SourceFileLoader.source_to_code = source_to_code  # type: ignore
+    arguments = [str(divided(int(word), times)) if word.isdigit() else word for word in words]
+    if words[0] == "-m":
+        sys.argv = arguments[1:]
+        sys.path[0] = os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+    main = types.ModuleType("__main__")
+    main.__file__ = words[0]
+    sys.modules["__main__"] = main
+    loader = importlib.machinery.SourceFileLoader("__main__", os.path.abspath(words[0]))
+    with open(words[0], "rb") as file:
+        code = loader.source_to_code(file.read(), loader.path)
+    exec(code, main.__dict__)
+
+
+def observed(program, divisor):
+    """Run a program to its end, in this process. Returns the exit code of the process."""
+    import torch
+
+    os.chdir(program["folder"])
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    sys.pycache_prefix = program["record"] + ".cache"
+    record = Record(program["record"])
+    watch(torch, record)
+    sys.stdout = Printed(record)
+    try:
+        with on_cpu_mode(torch):
+            run(program["words"], divisor)
+    except SystemExit as ending:
+        record.add("end", ending.code or 0)
+    except BaseException as error:  # noqa: BLE001 - the program may raise anything
+        record.add("failed", f"{type(error).__name__}: {error}"[:300])
+        return 1
+    record.add("end", 0)
+    return 0
+
+
+def forked(program, divisor, seconds):
+    """Start a program in a process of its own, which SIGALRM ends. Returns its number."""
+    number = os.fork()
+    if number:
+        return number
+    signal.alarm(seconds)
+    code = 1
+    try:
+        code = observed(program, divisor)
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def main():
+    import torch
+
+    job = json.loads(sys.argv[1])
+    setattr(builtins, FEW, few)
+    without_gpu(torch)
+    same_each_time(torch)
+    for divisor in job["divisors"]:
+        numbers = [forked(program, divisor, job["seconds"]) for program in job["programs"]]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers]
+        if all(code <= 0 for code in codes):
+            return
+
+
+if __name__ == "__main__":
+    main()
