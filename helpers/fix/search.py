@@ -19,6 +19,8 @@ from helpers.rehearse.scratch import copied, in_copy
 FURTHER = 1.02
 """A change helps if the program makes at least so many times the allocations before it fails."""
 MOST_TOGETHER = 3
+SHARE = 0.7
+"""Of the time that is left, what one change may take: a program that fits runs to its end."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Trials:
                 extra=UPLOADS_OFF,
                 log=out.with_suffix(".log"),
                 working_folder=copy,
-                ends_after_s=max(left_s / 2, self.first.seconds),
+                ends_after_s=max(SHARE * left_s, self.first.seconds),
                 **settings,
             )
 

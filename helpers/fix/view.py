@@ -13,7 +13,7 @@ from helpers.fix.program import Program
 from helpers.fix.search import Trial, changed_command, changed_files
 from helpers.ground import shell
 from helpers.ground.units import show_bytes
-from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
@@ -109,7 +109,7 @@ def outcome(trial: Trial, first: Rehearsal) -> str:
         return "fits only if its libraries take little workspace"
     if rehearsal.fits and rehearsal.ooms:
         return "runs out of memory, and goes on"
-    if rehearsal.stopped:
+    if rehearsal.stopped or rehearsal.exit_code == STOPPED:
         return f"was still running after {rehearsal.seconds:.0f} s"
     if rehearsal.failed_otherwise:
         return f"fails: {rehearsal.error or rehearsal.exit_code}"

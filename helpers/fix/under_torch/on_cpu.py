@@ -259,9 +259,7 @@ def same_each_time(torch):
     torch.manual_seed(0)
     random.seed(0)
     with contextlib.suppress(ImportError):
-        import numpy
-
-        numpy.random.seed(0)
+        importlib.import_module("numpy").random.seed(0)
     ticks = itertools.count()
     time.time = time.perf_counter = lambda: next(ticks) / 1000
 
@@ -289,9 +287,7 @@ def run(words, times):
     main.__file__ = words[0]
     sys.modules["__main__"] = main
     loader = importlib.machinery.SourceFileLoader("__main__", os.path.abspath(words[0]))
-    with open(words[0], "rb") as file:
-        code = loader.source_to_code(file.read(), loader.path)
-    exec(code, main.__dict__)
+    loader.exec_module(main)
 
 
 def observed(program, divisor):
