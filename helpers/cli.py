@@ -31,6 +31,7 @@ GROUPS = {
     "Try what helps": ("trial",),
     "A night of runs": ("batch",),
     "Share, and the workbook itself": ("share", "workbook"),
+    "For agents": ("agent",),
 }
 """What the verbs of each file of helpers/commands are for."""
 WRITES = "out", "save", "results", "parquet"  # options that name a place to write to

@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "magics": {"ground", "allocator"},
 }
 MAY_IMPORT[""] |= {"magics"}
-MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli", "magics"}
+MAY_IMPORT["agent"] = {"ground", "look"}
+MAY_IMPORT["face"] = {*MAY_IMPORT} - {"", "cli", "magics", "agent"}
 MAY_IMPORT["commands"] = set(MAY_IMPORT)
 MAY_IMPORT["cli"] = {"commands", "look", "ground"}
 

@@ -12,8 +12,9 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
     "allocator": 81_830,
+    "agent": 1_500,
     "batch": 33_100,
-    "commands": 14_720,
+    "commands": 14_850,
     "face": 7_070,
     "fix": 21_790,
     "fits": 25_970,
@@ -27,7 +28,7 @@ MOST_TOKENS = {
     "tell": 36_490,
     "trials": 33_030,
     "vpoc": 16_740,
-    "TOTAL": 444_470,
+    "TOTAL": 446_110,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
