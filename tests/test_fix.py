@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results, edited, together
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
-from helpers.fix.proof import Prover, compared
-from helpers.fix.search import changed_files
+from helpers.fix.proof import Proof, Prover, compared
+from helpers.fix.search import Trial, changed_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Replays
@@ -324,32 +325,70 @@ def test_a_changed_program_prints_what_its_change_promises(name, tmp_path):
             assert numbers_in(out) == pytest.approx(numbers_in(before), rel=1e-4), change.title
 
 
-FALSE_CLAIMS = {
-    "detached_term.py": "out.pow(2).mean().detach()",
-    "batch_norm.py": "checkpoint(block, x",
-    "zeroed.py": "set_to_none=True",
-    "drawn_once.py": "while len(self.cache) >=",
-    "one_before.py": "states.clear()",
-    "by_method.py": "trial.net = None",
-    "padded.py": "x.chunk(",
+MEASURED = {
+    "attention.py": ("checkpoint(block, x", Results.SAME),
+    "plain_batches.py": ("x.chunk(2)", Results.ROUNDED),
+    "detached_term.py": ("out.pow(2).mean().detach()", Results.OTHER),
+    "batch_norm.py": ("checkpoint(block, x", Results.OTHER),
+    "zeroed.py": ("set_to_none=True", Results.OTHER),
+    "drawn_once.py": ("while len(self.cache) >=", Results.OTHER),
+    "one_before.py": ("states.clear()", Results.OTHER),
+    "by_method.py": ("trial.net = None", Results.OTHER),
+    "padded.py": ("x.chunk(", Results.OTHER),
 }
-"""Programs of fix_programs in which a change that elsewhere keeps the results does not."""
+"""Programs of fix_programs, a change of each, and what it does to the results in truth."""
 
 
-def test_what_a_changed_program_computes_is_measured_before_it_is_claimed(tmp_path):
+def test_what_a_changed_program_computes_is_measured(tmp_path):
     programs = []
-    titles = []
-    for name, expected in FALSE_CLAIMS.items():
+    for name, (expected, _) in MEASURED.items():
         shutil.copy(PROGRAMS / name, tmp_path)
-        changes = every_change(name)
-        (text, change), *_ = [row for row in changes.items() if expected in row[0].decode()]
+        text, *_ = [text for text in every_change(name) if expected in text.decode()]
         programs += [([name], {}), ([name], {name: text})]
-        titles.append(change.title)
     runs = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ()).runs(programs)
-    for title, before, after in zip(titles, runs[::2], runs[1::2], strict=True):
-        assert not before.error, (title, before.error)
-        assert compared(before, before).results is Results.SAME, title
-        assert compared(before, after).results is Results.OTHER, title
+    rows = zip(MEASURED.items(), runs[::2], runs[1::2], strict=True)
+    for (name, (_, results)), before, after in rows:
+        assert not before.error, (name, before.error)
+        assert compared(before, before).results is Results.SAME, name
+        assert compared(before, after).results is results, name
+
+
+def ended(**differences):
+    """A rehearsal of a program that fits, but for what differs."""
+    rehearsal = unseen((), find_card("4090"), working_folder=None)
+    return replace(rehearsal, peak_reserved_bytes=GIB, **differences)
+
+
+@pytest.mark.parametrize(
+    ("differences", "passes"),
+    [
+        ({}, True),
+        ({"stopped": "--steps"}, True),
+        ({"stopped": "--seconds"}, False),
+        ({"ooms": 1}, False),
+        ({"more_bytes": 24 * GIB}, False),
+        ({"exit_code": 1}, False),
+    ],
+)
+def test_a_change_passes_where_the_program_came_to_its_end_and_never_ran_out(differences, passes):
+    change = Change("one", Results.SAME, "", "")
+    assert Trial(change, ended(**differences)).passes is passes
+
+
+@pytest.mark.parametrize(
+    ("measured", "only_if_measured", "results"),
+    [
+        (None, False, Results.SAME),
+        (None, True, Results.OTHER),
+        (Results.ROUNDED, True, Results.ROUNDED),
+        (Results.OTHER, False, Results.OTHER),
+    ],
+)
+def test_what_was_measured_counts_before_what_a_rule_says(measured, only_if_measured, results):
+    change = Change("one", Results.SAME, "", "", only_if_measured=only_if_measured)
+    trial = Trial(change, ended(), Proof(measured, "on the CPU"))
+    assert trial.results is results
+    assert trial.is_refuted is (results is Results.OTHER and not only_if_measured)
 
 
 def test_a_list_that_is_read_under_another_name_keeps_its_entries():

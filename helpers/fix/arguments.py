@@ -22,6 +22,7 @@ FACTORS = (2, 4, 8)
 
 def results_kept_by_arguments(program: Program) -> Iterator[Change]:
     """Arguments of libraries that leave the results as they are, up to rounding."""
+    yield from _back_to_training(program)
     for source, call in _training(program):
         if not keyword(call, "gradient_checkpointing"):
             yield _with_argument(
@@ -39,7 +40,6 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
                 "a transfer per step",
             )
         yield from _accumulated(source, call)
-    yield from _back_to_training(program)
     for source in program.sources:
         for assign in source.find(cst.Assign):
             yield from _checkpointed_model(source, assign)
@@ -120,8 +120,9 @@ def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
         yield Change(
             title=f"Batches of {size // factor}, {factor * before} of them in each step ({source.place(call)})",
             results=Results.ROUNDED,
-            why="the same samples in each step; the loss is averaged over all of them",
+            why="the same samples in each step, unless the loss weighs them by their lengths",
             costs="smaller GPU kernels, so a step takes longer",
+            only_if_measured=True,
             edits=(
                 _argument(source, call, "per_device_train_batch_size", str(size // factor)),
                 _argument(source, call, "gradient_accumulation_steps", str(factor * before)),
@@ -167,8 +168,9 @@ def _back_to_training(program: Program) -> Iterator[Change]:
                 edit = source.lines_before(last, train) if ends else source.lines_after(last, train)
                 yield Change(
                     title=f"Switch back to training after the evaluation ({source.place(last)})",
-                    results=Results.OTHER,
-                    why="dropout and checkpointing are active again in training, as before the first evaluation",
+                    results=Results.ROUNDED,
+                    why="unless the model has dropout or batch statistics, which are active again",
                     costs=RECOMPUTED,
                     edits=(edit,),
+                    only_if_measured=True,
                 )

@@ -22,6 +22,7 @@ def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterato
     yield from _only_the_present(program, stores)
     yield from _parts_let_go(program, stores)
     yield from _gradients_let_go(program)
+    yield from _earlier_groups(program)
 
 
 def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
@@ -229,3 +230,24 @@ def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Cha
             costs="nothing",
             edits=(source.lines_before(store.statement, f"{store.name}.clear()"),),
         )
+
+
+def _earlier_groups(program: Program) -> Iterator[Change]:
+    """Weights that are handed to an optimizer again and again: it forgets those of the turn before."""
+    for source in program.sources:
+        for call in source.calls("add_param_group"):
+            optimizer = source.code(call.func).removesuffix(".add_param_group")
+            lines = (
+                f"for earlier in {optimizer}.param_groups[1:]:",
+                '    for weight in earlier["params"]:',
+                f"        {optimizer}.state.pop(weight, None)",
+                f"del {optimizer}.param_groups[1:]",
+            )
+            yield Change(
+                title=f"Forget the weights that {optimizer} was given before ({source.place(call)})",
+                results=Results.SAME,
+                why="the program no longer uses them",
+                costs="nothing",
+                edits=(source.lines_before(source.statement(call), *lines),),
+                only_if_measured=True,
+            )

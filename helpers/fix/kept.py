@@ -35,7 +35,8 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
         yield from _cut_graphs(program, growers)
     yield from changes_of_collections(program, stores)
     for ending in (".item()", ".clone()", ".detach()", ".detach().cpu()"):
-        yield from _kept_as(stores, ending)
+        if graph or ending != ".detach()":  # without a graph it frees nothing
+            yield from _kept_as(stores, ending)
     yield from _cleared_at_the_end(stores)
     yield from _without_gradients(program, growers)
 
