@@ -9,7 +9,8 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,7 @@ def compared(before: Run, after: Run) -> Proof:
         return Proof(None, f"on the CPU it fails: {before.error}")
     if after.error:
         return Proof(Results.OTHER, f"on the CPU only the changed one fails: {after.error}")
+    before, after = _moving(before, after)
     losses = _pairs(before, after, "loss")
     weights = _pairs(before, after, "weights")
     printed = _pairs(before, after, "print")
@@ -157,6 +159,28 @@ def compared(before: Run, after: Run) -> Proof:
     if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
         return Proof(Results.ROUNDED, f"{where}: the same up to rounding")
     return Proof(Results.OTHER, f"{where}: other numbers")
+
+
+def _moving(before: Run, after: Run) -> tuple[Run, Run]:
+    """Two runs, without the weights that get no gradient where one has more weights: those that
+    an optimizer was given in vain.
+    """
+    numbers = [[len(values[0]) for values in run.of("gradients")] for run in (before, after)]
+    if all(one == other for one, other in zip(*numbers, strict=False)):
+        return before, after
+    return _without_idle_weights(before), _without_idle_weights(after)
+
+
+def _without_idle_weights(run: Run) -> Run:
+    seen: list[Sequence[Any]] = []
+    moves: list[bool] = []
+    for kind, *values in run.seen:
+        if kind == "gradients":
+            moves = [length > 0 for length, _ in values[0]]
+        if kind in ("gradients", "weights"):
+            values[0] = list(compress(values[0], moves))
+        seen.append([kind, *values])
+    return replace(run, seen=seen)
 
 
 def _counts(run: Run) -> tuple[int, int]:
