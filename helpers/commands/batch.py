@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +210,12 @@ def peaks(
     as_json: bool,
     sources: Any = ({}, {}),
     names: tuple[str, str] | None = None,
+    tell: Callable[[Any, bool], None] | None = None,
 ) -> int:
-    """What moved at the peak of two traces; 1 where it rose by more than is allowed."""
+    """What moved at the peak of two traces; 1 where it rose by more than is allowed.
+
+    ``tell`` gets what moved, and whether that is more than is allowed.
+    """
     from dataclasses import asdict
 
     from helpers.allocator.circumstances import with_record
@@ -228,6 +233,8 @@ def peaks(
         show(peaks_table(moved, names or (str(sides[0]), str(sides[1]))))
         if allowed is not None:
             print(f"{'above' if over else 'within'} what is allowed: {allowed:.1%}")
+    if tell is not None:
+        tell(moved, over)
     return int(over)
 
 

@@ -160,6 +160,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --against-commit REF: compare the peak with that of the program at a commit; exit code 1 if it
         rose
     --allow SHARE = 1%: with --against-commit: how much the peak may rise
+    --github: with --against-commit: write GitHub's summary of the job, and a note at each line
     --no-counterfactual: if the program runs out of memory, do not run it again without a limit and
         with expandable segments
     --setup: install what is missing
@@ -392,7 +393,7 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
     """
     from helpers.allocator.record import under
     from helpers.commands.batch import peaks, share
-    from helpers.rehearse import commits
+    from helpers.rehearse import commits, github
     from helpers.trials.user_program import check_script
 
     allowed = share(arguments.allow)
@@ -411,7 +412,10 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
         after = commits.rehearsed(run, words, Path.cwd(), out)
         sources = (commits.sources(folder), commits.sources(Path.cwd()))
     names = (f"{ref} ({commit}): {before}", f"as it is now: {after}")
-    return peaks((before, after), allowed, arguments.json, sources, names)
+    tell = None
+    if arguments.github:
+        tell = partial(github.report, ref=ref, card_bytes=bench.card.total_bytes)
+    return peaks((before, after), allowed, arguments.json, sources, names, tell)
 
 
 def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path) -> int:
