@@ -37,6 +37,7 @@ def test_the_summary_is_a_table_with_the_peak_the_lines_and_the_card():
     assert "The peak moved by +33.3%, more than is allowed." in text
     assert "reserves at most 1.46 GiB of the card's 24.00 GiB" in text
     assert "| `train.py:29 forward` | 100.00 MiB | 400.00 MiB | +300.00 MiB |" in text
+    assert "| at the peak | `origin/main` | this branch | change |" in text
     assert "| `data.py:7 batch` | 50.00 MiB | 40.00 MiB | -10.00 MiB |" in text
     assert "| `twice.py:3 f` | none | 10.00 MiB | +10.00 MiB |" in text
 
@@ -60,7 +61,7 @@ def test_nothing_of_a_program_becomes_markup_or_a_command_of_its_own(tmp_path):
         kinds=(),
     )
     text = github.summary(hostile, "main|x", 24 << 30, above=True)
-    assert "<script>" not in text
+    assert "<script>" not in mistune.html(text)
     assert len(re.findall(r"^\|", text, flags=re.MULTILINE)) == 5
     (note,) = github.notes(hostile, tmp_path, above=True)
     assert note.startswith("::error file=a%2Cb%25.py,line=1::")

@@ -45,7 +45,7 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
         f"The peak moved by {moved.share:+.1%}, {verdict}. This branch reserves at most "
         f"{show_bytes(reserved)} of the card's {show_bytes(card_bytes)}.",
         "",
-        f"| at the peak | {_cell(ref)} | this branch | change |",
+        f"| at the peak | `{_cell(ref)}` | this branch | change |",
         "|---|---:|---:|---:|",
         _row("all tensors", *moved.live),
         _row("reserved by PyTorch", *moved.reserved),
@@ -92,8 +92,8 @@ def _size(size: int | None) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that stays in its cell of a table and is no markup."""
-    return re.sub(r"[|`<>\n\r]", " ", text)
+    """Text that stays in its cell of a table, and in the code that it is there."""
+    return re.sub(r"[|`\n\r]", " ", text)
 
 
 def _escaped(value: str) -> str:
