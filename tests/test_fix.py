@@ -19,7 +19,7 @@ from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results, edited, together
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
-from helpers.fix.proof import Proof, Prover, compared
+from helpers.fix.proof import Proof, Prover, Run, compared
 from helpers.fix.search import Trial, changed_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff
@@ -423,3 +423,9 @@ def test_two_words_in_one_place_of_the_command_are_not_put_together():
     one = Change("one", Results.OTHER, "", "", replaces={3: "8"})
     other = Change("other", Results.OTHER, "", "", replaces={3: "4"})
     assert together([one, other]) is None
+
+
+def test_what_is_saved_is_compared_as_well():
+    first, close, other = ([["value", str(size), [size, size]]] for size in (4.0, 4.000001, 5.0))
+    for after, results in ((first, "SAME"), (close, "ROUNDED"), (other, "OTHER")):
+        assert compared(Run(first, "", True), Run(after, "", True)).results is Results[results]

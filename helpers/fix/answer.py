@@ -101,7 +101,10 @@ def failure_of(
         raise NoFix(
             "the program has no Python file below this folder; start fix where its sources are"
         )
-    return Failure(Program(sources, list(command), facts), first, diagnose(evidence))
+    verdict = diagnose(evidence)
+    if first.fits and verdict.state == "healthy":
+        raise NoFix(f"the program fits as it is: {verdict.summary}")
+    return Failure(Program(sources, list(command), facts), first, verdict)
 
 
 def change_for(

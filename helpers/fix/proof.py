@@ -57,7 +57,9 @@ class Run:
     ended: bool = False
 
     def of(self, kind: str) -> list[Sequence[Any]]:
-        """What was seen of a kind: "print", "loss", "gradients", "weights" or "buffers"."""
+        """What was seen of a kind: "print", "value" (a loss, or what is saved), "gradients",
+        "weights" or "buffers".
+        """
         return [values for name, *values in self.seen if name == kind]
 
 
@@ -136,18 +138,20 @@ def compared(before: Run, after: Run) -> Proof:
     if after.error:
         return Proof(Results.OTHER, f"on the CPU only the changed one fails: {after.error}")
     before, after = _moving(before, after)
-    losses = _pairs(before, after, "loss")
+    values = _pairs(before, after, "value")
     weights = _pairs(before, after, "weights")
     printed = _pairs(before, after, "print")
     numbers = [pair for pair in printed if NUMBER.search(str(pair[0]))]
-    if len(weights) < LEAST_STEPS and not numbers:
+    if len(weights) < LEAST_STEPS and not numbers and not values:
         return Proof(None, "on the CPU it came to no step and printed no number in time")
     whole = before.ended and after.ended
-    seen = f"{len(weights)} steps" if weights else f"{len(numbers)} printed lines of numbers"
+    seen = f"{len(weights)} steps"
+    if not weights:
+        seen = f"{len(numbers)} printed lines of numbers, {len(values)} saved tensors"
     where = f"on the CPU, {seen}" + ("" if whole else ", not to its end")
     if whole and _counts(before) != _counts(after):
         return Proof(Results.OTHER, f"{where}: it does not print and step as often")
-    same_steps = all(one == other for one, other in [*losses, *weights])
+    same_steps = all(one == other for one, other in [*values, *weights])
     alike_prints = all(_prints_alike(one[0], other[0]) for one, other in printed)
     if same_steps and all(one == other for one, other in printed):
         return Proof(Results.SAME, f"{where}: the same to the bit")
@@ -156,6 +160,8 @@ def compared(before: Run, after: Run) -> Proof:
         return Proof(Results.SAME, f"{where}: {says}")
     tensors = _pairs(before, after, "gradients")[:STEPS_ALIKE]
     tensors += _pairs(before, after, "buffers")[:STEPS_ALIKE]
+    if not weights:  # else a loss may be taken apart
+        tensors += [([one[1:]], [other[1:]]) for one, other in values]
     if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
         return Proof(Results.ROUNDED, f"{where}: the same up to rounding")
     return Proof(Results.OTHER, f"{where}: other numbers")

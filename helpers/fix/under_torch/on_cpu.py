@@ -45,6 +45,26 @@ PARTS_OF_ONE = {
 }
 """Calls whose results only make sense as a whole: loops over these are not cut."""
 FEW = "_casebook_few"
+COUNTS = (
+    "current_device",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "memory_allocated",
+    "memory_reserved",
+)
+ONLY_ON_A_GPU = (
+    "current_stream",
+    "default_stream",
+    "get_device_name",
+    "get_device_properties",
+    "ipc_collect",
+    "reset_max_memory_allocated",
+    "reset_peak_memory_stats",
+    "set_device",
+    "set_per_process_memory_fraction",
+    "stream",
+    "synchronize",
+)
 GPU = re.compile(r"cuda(:\d+)?")
 
 
@@ -147,9 +167,22 @@ def content(tensor):
     return hashlib.blake2b(ctypes.string_at(plain.data_ptr(), size), digest_size=8).hexdigest()
 
 
+def tensors_in(torch, value):
+    """The tensors of what a program saves."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from tensors_in(torch, part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from tensors_in(torch, part)
+
+
 def size_of(tensor):
     """The length of a gradient, and its sum with changing signs: alike for alike gradients."""
-    flat = tensor.detach().flatten().double()
+    flat = tensor.detach().flatten().abs() if tensor.is_complex() else tensor.detach().flatten()
+    flat = flat.double()
     return [flat.norm().item(), (flat[::2].sum() - flat[1::2].sum()).item()]
 
 
@@ -186,13 +219,13 @@ def on_cpu_mode(torch):
 
 
 def watch(torch, record):
-    """Note each loss that goes backward, and gradients and weights around each step."""
+    """Note each loss that goes backward, what is saved, and gradients and weights around each step."""
     backward = torch.autograd.backward
     buffered: dict = {}  # the modules with buffers that were called, by their ids
 
     def noted_backward(tensors, *arguments, **keywords):
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
-            record.add("loss", content(tensor), tensor.detach().double().sum().item())
+            record.add("value", content(tensor), size_of(tensor))
         return backward(tensors, *arguments, **keywords)
 
     def weights(optimizer):
@@ -216,6 +249,14 @@ def watch(torch, record):
         if module._buffers:
             buffered.setdefault(id(module), weakref.ref(module))
 
+    save = torch.save
+
+    def noted_save(saved, *arguments, **keywords):
+        for tensor in tensors_in(torch, saved):
+            record.add("value", content(tensor), size_of(tensor))
+        return save(saved, *arguments, **keywords)
+
+    torch.save = noted_save
     torch.autograd.backward = noted_backward
     optimizers = importlib.import_module("torch.optim.optimizer")
     optimizers.register_optimizer_step_pre_hook(before)
@@ -230,15 +271,11 @@ def constant(answer):
 
 def without_gpu(torch):
     """What only works with a GPU does nothing, and checkpoints of one load to the CPU."""
-    zeros = ["current_device", "memory_allocated", "max_memory_allocated"]
-    zeros += ["memory_reserved", "max_memory_reserved"]
-    answers = {**dict.fromkeys(zeros, 0), "mem_get_info": (0, 0)}
-    for name in vars(torch.cuda):
-        if name in ("is_available", "is_initialized", "is_bf16_supported", "device_count"):
-            continue
-        value = getattr(torch.cuda, name)
-        if isinstance(value, (types.FunctionType, type)) and not name.startswith("_"):
-            setattr(torch.cuda, name, constant(answers.get(name, Nothing())))
+    for name in ONLY_ON_A_GPU:
+        setattr(torch.cuda, name, constant(Nothing()))
+    for name in COUNTS:
+        setattr(torch.cuda, name, constant(0))
+    torch.cuda.mem_get_info = constant((0, 0))
     load = torch.load
 
     def loaded(file, map_location=None, *arguments, **keywords):
