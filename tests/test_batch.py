@@ -378,6 +378,19 @@ def test_a_run_that_reads_the_batch_waits_for_all_before_it(tmp_path):
     assert set(standin.ran[3:]) == {"003", "004", "005"} and standin.most == 3
 
 
+def test_what_reads_the_batch_reads_it_anew_after_runs_that_a_resumed_batch_made(tmp_path):
+    row = "- {notebook: takes_parameters.ipynb, danger: looks, box: cpu-only, "
+    path = plan(tmp_path, f'{row}repeats: 2}}\n{row}parameters: {{batch: "{{batch}}"}}}}')
+    first = go(path, StandIn(n000=state("failed", stopped_by="interrupt")))
+    assert [run.state for run in first.runs] == ["failed", "answered", "answered"]
+    standin = StandIn()
+    runs = go(path, standin, resume=first.folder).runs
+    assert standin.ran == ["000", "002"] and [run.attempt for run in runs] == [2, 1, 2]
+    assert (first.folder / runs[2].run_id / "earlier/1/figure.png").exists()
+    go(path, standin, resume=first.folder)
+    assert len(standin.ran) == 2, "nothing ran since"
+
+
 CARD = "0000:03:00.0"
 LOADS = "- {notebook: needs_no_verdict.ipynb, danger: loads"
 GPUS = f"""{LOADS}, gpu: "{CARD}", repeats: 2}}

@@ -457,14 +457,15 @@ def going_on(tmp_path):
     process.wait()
 
 
-def test_an_interrupted_batch_keeps_what_it_has_and_skips_the_rest(going_on):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_batch_keeps_what_it_has_and_skips_the_rest(going_on, name):
     process, saved = going_on
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.Signals[name])
     assert process.wait(60) == 130
     runs = read_batch(saved.parents[1]).runs
     assert [run.state for run in runs] == ["failed", "skipped"]
-    assert runs[0].cause.startswith("interrupted by SIGINT") and runs[0].stopped_by == "interrupt"
-    assert runs[1].cause == "interrupted (SIGINT)" and runs[0].cells
+    assert runs[0].cause.startswith(f"interrupted by {name}") and runs[0].stopped_by == "interrupt"
+    assert runs[1].cause == f"interrupted ({name})" and runs[0].cells
 
 
 def test_a_killed_batch_leaves_no_process_and_a_whole_notebook_and_is_resumed(going_on):

@@ -468,3 +468,18 @@ def test_the_plan_that_the_page_of_notebooks_shows_is_one(tmp_path):
     steps = load_plan(path).steps
     assert len(steps) == 5 and steps[-1].waits
     assert {step.box_name for step in steps} == {"live", "cuda-24gb-tuning", "strix-halo-1-found"}
+
+
+def test_all_that_is_wrong_with_a_plan_is_said_and_of_many_errors_the_first_three(plan):
+    line = refused(plan, "- {notebook: looks.ipynb, repeats: 0, danger: mild}")
+    assert "runs.0.danger: seen 'mild'; expected one of" in line
+    assert line.endswith("; also runs.0.repeats: seen 0; expected 1 or more")
+    line = refused(plan, "- {repeats: 0, danger: mild, gpu: 3, box: 4, notebook: a}")
+    assert line.count("; also ") == 2 and line.endswith("; and 1 more")
+
+
+def test_ranges_in_the_metadata_of_a_notebook_are_kept_to(plan, books):
+    books("ranges.ipynb", safety="looks", ranges={"n": [2, None]})
+    assert plan("- {notebook: ranges.ipynb, parameters: {n: 7}}").steps[0].parameters == {"n": 7}
+    line = refused(plan, "- {notebook: ranges.ipynb, parameters: {n: 1}}")
+    assert line.endswith("parameter 'n': seen 1 (int); expected 2.0 or more")

@@ -12,8 +12,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 from run_stand_in import NOTEBOOKS, go, plan, planned
 from trial_records import record as trial_record
 
-from helpers.batch import kernel_process, resumption
+from helpers.batch import journal, kernel_process, resumption
+from helpers.batch.journal import Journal
 from helpers.batch.one_run import run_one
+from helpers.batch.plan import load_plan
 from helpers.batch.record import boot_id, read_batch, read_run, write_run
 from helpers.batch.resumption import attempt_on_resume, earlier_attempt, earlier_box
 from helpers.trials.record import read_trials
@@ -213,6 +215,26 @@ def test_a_run_that_a_person_wants_again_begins_at_its_start(tmp_path, counted):
     run = go(path, run_one, resume=batch, again=[run_id]).runs[0]
     assert (run.state, run.attempt, run.notes) == ("answered", 2, [])
     assert lines(log)[5:7] == ["bound", "called"] and len(lines(log)) == 5 + 2 + 6
+
+
+@pytest.mark.parametrize("at", ["earlier", "planned"])
+def test_a_run_wanted_again_begins_at_its_start_though_its_batch_is_killed_before_it(
+    tmp_path, counted, monkeypatch, at
+):
+    path, batch, log = killed_night(tmp_path)
+    run_id = read_batch(batch).runs[0].run_id
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as kill:
+        kill.setattr(journal, "again" if at == "earlier" else "attempt_on_resume", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Journal.reopen(batch, load_plan(path), [run_id])
+    run = go(path, run_one, resume=batch).runs[0]
+    assert (run.state, run.attempt, run.notes) == ("answered", 2, [])
+    assert lines(log)[5:7] == ["bound", "called"] and len(lines(log)) == 5 + 2 + 6
+    assert go(path, run_one, resume=batch).runs[0] == run
 
 
 def test_a_run_is_given_the_bundle_of_its_earlier_attempt_and_no_other_path(tmp_path):

@@ -52,8 +52,7 @@ LAST_RUNNER_S = 20.0  # a runner whose batch has ended stops its kernel, saves, 
 class Journal:
     """The runs of a batch in the order of its plan.
 
-    ``held`` says of each record that is not on the disk why. ``anew`` names the runs that a person
-    wants again, from their start.
+    ``held`` says of each record that is not on the disk why.
     """
 
     def __init__(self, folder: Path, checked: CheckedPlan, lock: int):
@@ -63,7 +62,6 @@ class Journal:
         self.runs = [_planned(step, folder.name, checked.sha256) for step in checked.steps]
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
-        self.anew: frozenset[str] = frozenset()
 
     @classmethod
     def begin(cls, out_root: Path, checked: CheckedPlan) -> Journal:
@@ -184,20 +182,24 @@ class Journal:
         if unknown:
             expected = f"expected one such as {self.runs[0].run_id}; see: status"
             raise PlanError(f"{unknown[0]}: no run of {self.folder}; {expected}")
-        self.anew = frozenset(repeat)
+        for run in list(self.runs):
+            if run.run_id in repeat:
+                self.put(_from_its_start(run))
         ooms = kernel_process.oom_kills()
+        is_outdated = False
         for step, run in zip(self.checked.steps, list(self.runs), strict=True):
             attempt = attempt_on_resume(run, ooms, step.resumes)
-            if run.run_id in repeat and run.state != "planned":
-                if run.stopped_by == "record":
-                    advice = "expected a record; move its folder away and resume"
-                    raise PlanError(f"{run.cause}; {advice}")
-                attempt = run.attempt if run.state == "skipped" else run.attempt + 1
+            if run.from_start > run.attempt:
+                attempt = run.from_start
+            if step.closes and is_outdated and run.state == "answered":
+                attempt = run.attempt + 1
+            is_outdated |= run.state == "planned" or attempt > 0
+            if run.state == "planned" or not attempt:
+                continue
             try:
                 if attempt > run.attempt:
                     keep(self.folder / run.run_id, run.attempt)
-                if attempt:
-                    self.put(again(run, attempt))
+                self.put(again(run, attempt))
             except OSError as error:
                 why = f"cannot be kept: {error.strerror}"
                 self.held[run.run_id] = f"what its attempt {run.attempt} left {why}"
@@ -220,6 +222,18 @@ def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
             "tool_version": __version__,
         }
     )
+
+
+def _from_its_start(run: Run) -> Run:
+    """The record of a run that a person wants again, which says so: a kill before the new attempt
+    starts does not make it go on from the old one.
+    """
+    if run.stopped_by == "record":
+        advice = "expected a record; move its folder away and resume"
+        raise PlanError(f"{run.cause}; {advice}")
+    never_ran = run.state in ("planned", "skipped")
+    attempt = run.attempt if never_ran else run.attempt + 1
+    return run.model_copy(update={"from_start": attempt})
 
 
 def _is_written(folder: Path, run: Run) -> bool:

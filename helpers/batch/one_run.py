@@ -81,8 +81,11 @@ def run_one(
     watched.give_job()
     watched.wait(tick)
     run = _completed(folder, started, watched)
-    if run.stopped_by == "interrupt" and not watched.stop.signal:
+    name = watched.stop.signal
+    if run.stopped_by == "interrupt" and not name:
         run = run.model_copy(update={"stopped_by": ""})  # it was no user who interrupted it
+    elif run.stopped_by == "interrupt" and run.signal != name:  # a runner hears SIGINT in any case
+        run = run.model_copy(update={"signal": name, "cause": f"interrupted by {name}"})
     with suppress(OSError):
         if run.state == "answered" or not (folder / LOG).stat().st_size:
             (folder / LOG).unlink()

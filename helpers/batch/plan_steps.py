@@ -32,11 +32,12 @@ APART = ("box", "preset", "gpu")  # not among a run's own parameters
 
 class Facts(BaseModel):
     """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes,
-    whether it goes on at the cell at which it stopped.
+    what its numbers may be (null is an open end), whether it goes on at the cell at which it stopped.
     """
 
     safety: Danger | None = None
     seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    ranges: dict[str, tuple[float | None, float | None]] = {}
     resumes: bool = False
 
     def danger(self, planned: PlannedRun) -> str:
@@ -134,7 +135,8 @@ class StepReader:
             facts = Facts.model_validate(book.metadata.get("casebook", {}))
         except ValidationError as error:
             raise PlanError(one_line(error, f"{name}: metadata.casebook")) from error
-        return source.resolve(), facts, parameters(book), allowed_values(book)
+        allowed = {**facts.ranges, **allowed_values(book)}
+        return source.resolve(), facts, parameters(book), allowed
 
     def _box(self, box: str) -> tuple[str, str]:
         """(box as a notebook is given it, its name).

@@ -31,7 +31,7 @@ LEGAL = {"planned": ("started", "skipped"), "started": ("answered", "failed", *B
 """What may have kept a skipped run from its start that need not be so the next time."""
 PLANNED = {
     *("run_id", "batch_id", "box", "notebook", "parameters", "preset", "danger", "gpu"),
-    *("estimate_s", "strikes", "plan_sha256", "tool_version"),
+    *("estimate_s", "from_start", "strikes", "plan_sha256", "tool_version"),
 }
 """What the record of another attempt keeps."""
 MOST_BYTES = 16 << 20

@@ -113,7 +113,8 @@ class Run(Shape):
     ``stopped_by`` says what outside of it kept the run from its end: the user, the plan's time
     limit, a full disk, a box that was not clean or could not be captured, the end of its batch,
     or a record that cannot be read (in records of earlier versions also a quarantine or a stop
-    rule). ``strikes`` counts, over all attempts, what it is to blame for. ``gate`` says why the
+    rule). ``from_start`` is the attempt that a person wanted to begin at its start (0: none).
+    ``strikes`` counts, over all attempts, what it is to blame for. ``gate`` says why the
     box was not clean after it, ``quarantined`` which part of it no look can find well again
     before a reboot ("gpu 0000:03:00.0 (for good)"). ``ooms_before``: OOM kills that its cgroup
     had counted before its start.
@@ -133,6 +134,7 @@ class Run(Shape):
     cause: str = ""
     stopped_by: StoppedBy = ""
     attempt: int = Field(default=1, ge=1, le=MOST_ATTEMPTS)
+    from_start: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
     strikes: int = Field(default=0, ge=0, le=MOST_ATTEMPTS)
     signal: str = ""
     failing_cell: int | None = None

@@ -42,6 +42,13 @@ class Step:
     estimate_s: float = 0.0
     estimate_from: str = ITS_LIMIT
 
+    @property
+    def closes(self) -> bool:
+        """Whether it only reads what the others left: it runs whatever became of them, and anew
+        where they do.
+        """
+        return self.waits and self.danger == "looks"
+
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

@@ -172,7 +172,7 @@ class _Supervisor:
         if self.stop.signal:
             return f"interrupted ({self.stop.signal})", "interrupt"
         step = self.checked.steps[number]
-        if _is_closing(step):
+        if step.closes:
             return "", ""
         if self._left_s() <= 0:
             return f"the plan's limit of {self.checked.total_s:g} s was reached", "limit"
@@ -227,7 +227,7 @@ class _Supervisor:
         }
         for name, value in step.parameters.items():
             parameters[name] = replaced(value, "{batch}", batch)
-        goes_on = step.resumes and run.run_id not in self.journal.anew
+        goes_on = step.resumes and run.from_start != run.attempt
         past = earlier_attempt(folder, run) if goes_on else None
         if past and _wants_live(step):
             parameters["box"] = earlier_box(past, self.journal.folder) or parameters["box"]
@@ -236,7 +236,7 @@ class _Supervisor:
             "source": str(step.source),
             "parameters": parameters,
             "cell_s": step.cell_s,
-            "run_s": step.run_s if _is_closing(step) else min(step.run_s, self._left_s()),
+            "run_s": step.run_s if step.closes else min(step.run_s, self._left_s()),
             "mark": mark_of(folder, run.attempt),
         }
 
@@ -276,11 +276,6 @@ class _Supervisor:
             self.no_live = f"this box could not be captured: {in_words(error)}"
         finally:
             self.stop.raises = False
-
-
-def _is_closing(step: Step) -> bool:
-    """Whether a step only reads what the others left: it runs whatever became of them."""
-    return step.waits and step.danger == "looks"
 
 
 def _wants_live(step: Step) -> bool:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         again=arguments.again,
         stop=stop,
     )
-    view = read_batch(result.folder)
+    view = replace(read_batch(result.folder), runs=result.runs)  # a full disk lacks some records
     try:
         page = str(write_index(result.folder))
     except OSError as error:

@@ -96,26 +96,33 @@ EXPECTED = {
     "less_than_equal": "expected {le:g} or less",
 }
 """What is to be written instead, by pydantic's type of error."""
+MOST_ERRORS = 3
 
 
 def one_line(error: Any, what: str) -> str:
-    """The first thing wrong with an input that pydantic refused, in one line: where, what was
-    seen, what was expected.
+    """What is wrong with an input that pydantic refused, in one line: where, what was seen, what
+    was expected; of more than three the first three.
     """
     errors = error.errors(include_url=False)
     # A key that does not exist explains why another one is missing.
-    first = min(errors, key=lambda wrong: wrong["type"] != "extra_forbidden")
-    place = [str(part) for part in first["loc"]]
-    seen = f"seen {cut(repr(first.get('input')), 60)}; "
+    errors.sort(key=lambda wrong: wrong["type"] != "extra_forbidden")
+    said = "; also ".join(map(_wrong, errors[:MOST_ERRORS]))
+    more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
+    return ": ".join(filter(None, [what, said])) + more
+
+
+def _wrong(error: Any) -> str:
+    """One of pydantic's errors: where, what was seen, what was expected."""
+    place = [str(part) for part in error["loc"]]
+    seen = f"seen {cut(repr(error.get('input')), 60)}; "
     field = place[-1] if place else ""
-    if first["type"] == "missing":
+    if error["type"] == "missing":
         place = place[:-1]
         seen = ""
-    otherwise = first["msg"].replace("Value error, ", "", 1)
-    words = {**first.get("ctx", {}), "field": field}
-    expected = EXPECTED.get(first["type"], otherwise).format(**words)
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return ": ".join(filter(None, [what, ".".join(place), f"{seen}{expected}"])) + more
+    otherwise = error["msg"].replace("Value error, ", "", 1)
+    words = {**error.get("ctx", {}), "field": field}
+    expected = EXPECTED.get(error["type"], otherwise).format(**words)
+    return ": ".join(filter(None, [".".join(place), f"{seen}{expected}"]))
 
 
 @lru_cache(maxsize=None)

@@ -253,7 +253,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        if isinstance(error, OSError) and error.filename == str(temporary):
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             error.filename = str(path)  # the only one that anybody knows
         with suppress(OSError):
             temporary.unlink()
