@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from helpers.commands.use import WrongUse
-from helpers.ground.places import PROGRAM
+from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
     from helpers.fix.answer import Failure
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from helpers.fix.search import Trial
     from helpers.look.cards import GpuCard
     from helpers.rehearse.rehearsal import Rehearsal
+    from helpers.trials.targets import Target
 
 
 def fix(arguments: argparse.Namespace) -> int:
@@ -28,7 +29,10 @@ def fix(arguments: argparse.Namespace) -> int:
 
     --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` lists all
     --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
-    --box B: the largest card of this box or bundle
+    --box B: the largest card of this box or bundle, the memory that others use there, and its
+        allocator settings
+    --notebook FILE: fix this notebook, whose cells papermill runs
+    --live: run the changed program on a GPU of this machine, in the end, as a trial with limits
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --gpus N <int> = 1: the number of such cards
     --steps N <int> = 0: end each run after N steps of an optimizer
@@ -46,12 +50,15 @@ def fix(arguments: argparse.Namespace) -> int:
     from helpers.trials.user_program import check_script
 
     command = arguments.command[arguments.command[:1] == ["--"] :]
+    if arguments.notebook:
+        command = _of_notebook(arguments, command)
     if not command:
         raise WrongUse("fix: no command; expected: fix --gpu 4090 -- python train.py")
     check_script(command)
     if arguments.write:
         _refuse_changed_files()
     card = _card(arguments)
+    target = _free_gpu() if arguments.live else None
     run, prover = _rehearsals(arguments, command)
     limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
     _say("running your program unchanged on a simulated GPU")
@@ -74,9 +81,59 @@ def fix(arguments: argparse.Namespace) -> int:
         print(json.dumps(_shape(failure, winner, trials), indent=1))
     else:
         _print_answer(failure, winner, trials)
+    if winner and target and not _runs_for_real(arguments, failure, winner, target):
+        return 1
     if winner and arguments.write:
         _write(failure, winner)
     return 0 if winner else 1
+
+
+def _of_notebook(arguments: argparse.Namespace, command: list[str]) -> list[str]:
+    """The command that runs the cells of --notebook. Raises WrongUse."""
+    from helpers.fix.notebook import NoNotebook, Notebook, command_of, why_no_papermill
+    from helpers.rehearse import torches
+
+    name = arguments.notebook
+    if command:
+        raise WrongUse(f"fix: seen --notebook {name} and a command; expected one of them")
+    try:
+        Notebook(name, Path(name).read_bytes())
+    except OSError as error:
+        raise WrongUse(f"--notebook {name}: {error.strerror}; expected an .ipynb file") from error
+    except NoNotebook as error:
+        raise WrongUse(f"--notebook {error}") from error
+    words = command_of(name)
+    why = why_no_papermill(torches.interpreter(words, arguments.torch_python))
+    if why:
+        raise WrongUse(f"--notebook: {why}")
+    return words
+
+
+def _free_gpu() -> Target:
+    """A GPU of this machine for --live. Raises WrongUse where none is free."""
+    from helpers.fix.live import free_gpu
+
+    target, why = free_gpu()
+    if target is None:
+        raise WrongUse(f"fix --live: {why}; leave --live out to have the change rehearsed alone")
+    return target
+
+
+def _runs_for_real(
+    arguments: argparse.Namespace, failure: Failure, winner: Trial, target: Target
+) -> bool:
+    """Whether the changed program came to its end, or to its time limit, on a GPU."""
+    from helpers.fix.live import in_words, run_for_real
+    from helpers.trials.record import TrialError
+
+    _say(f"running the changed program for real on {target.device}")
+    out = OUTPUTS / "trials"
+    try:
+        record = run_for_real(failure.program, winner.change, target, out, arguments.seconds)
+    except TrialError as error:
+        raise WrongUse(f"fix --live: {error}") from error
+    _say(in_words(record, target))
+    return record.outcome == "ok"
 
 
 def _say(line: str) -> None:
@@ -103,6 +160,8 @@ def _rehearsals(
     """rehearse.run.rehearse under the program's torch, and where it runs on the CPU. Raises
     NotReady.
     """
+    from helpers.commands.rehearse import settings_of
+    from helpers.fix.answer import DOWNLOADS_OFF
     from helpers.fix.proof import Prover
     from helpers.rehearse import build, torches
     from helpers.rehearse.run import rehearse
@@ -117,7 +176,22 @@ def _rehearsals(
             f"{python} has no CUDA build of torch, which a rehearsal needs; {how}"
         )
     prover = Prover(Path.cwd(), python, torch, build.build(torch, place))
-    return partial(rehearse, torch=torch, cache=place, python=arguments.torch_python), prover
+    settings = settings_of(arguments.box)
+
+    def run(*words: Any, conf: str | None = None, extra: Any = None, **options: Any) -> Rehearsal:
+        return rehearse(
+            *words,
+            torch=torch,
+            cache=place,
+            python=arguments.torch_python,
+            conf=settings.conf if conf is None else conf,
+            extra={**settings.extra, **DOWNLOADS_OFF, **(extra or {})},
+            **options,
+        )
+
+    for line in settings.taken:
+        _say(line)
+    return run, prover
 
 
 def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -> None:
@@ -165,8 +239,14 @@ def _write(failure: Failure, winner: Trial) -> None:
     from helpers.fix.search import changed_files
 
     files = changed_files(failure.program, winner.change)
+    for name in files:
+        if not os.access(name, os.W_OK):
+            raise WrongUse(f"fix --write: {name} cannot be written; nothing was changed")
     for name, text in files.items():
-        Path(name).write_bytes(text)
+        try:
+            Path(name).write_bytes(text)
+        except OSError as error:
+            raise WrongUse(f"fix --write: {name}: {error.strerror}; see git status") from error
     _say(f"changed: {', '.join(files)}" if files else "no file is to be changed; start it as shown")
 
 

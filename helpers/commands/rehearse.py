@@ -261,19 +261,18 @@ class Settings:
     taken: tuple[str, ...] = ()
 
 
-def _settings(arguments: argparse.Namespace) -> Settings:
-    """As the options say, else as the box had them."""
+def settings_of(box: str, conf: str | None = None) -> Settings:
+    """The allocator's settings ``conf``, else as the box had them."""
     from helpers.look.boxes import open_box
     from helpers.look.environment import variables
     from helpers.rehearse.words import WORDS
     from helpers.settings.table import CONF_NAMES
 
-    if not arguments.box:
-        return Settings(arguments.conf, {})
-    on_box = {row.name: row.value for row in variables(open_box(arguments.box))}
+    if not box:
+        return Settings(conf, {})
+    on_box = {row.name: row.value for row in variables(open_box(box))}
     extra = {name: on_box[name] for name in WORDS["decides"] if on_box.get(name)}
     taken = dict(extra)
-    conf = arguments.conf
     if conf is None:
         for name in CONF_NAMES:
             if on_box.get(name):
@@ -295,7 +294,7 @@ class Bench:
         from helpers.rehearse.run import rehearse
 
         self.card = card
-        self.settings = _settings(arguments)
+        self.settings = settings_of(arguments.box, arguments.conf)
         self.limits = Limits(
             steps=arguments.steps,
             seconds=arguments.seconds or 0.0,

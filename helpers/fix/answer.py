@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
 from helpers.fix.proof import Proof
 from helpers.fix.search import Trial, Trials
+from helpers.fix.settings_file import settings_files
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.program_facts import ProgramFacts
@@ -21,6 +23,14 @@ from helpers.look.cards import GpuCard
 from helpers.rehearse import counterfactual
 from helpers.rehearse.rehearsal import Limits, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
+
+DOWNLOADS_OFF = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+"""What keeps the libraries of Hugging Face from fetching anything (their documentation)."""
+_DOWNLOAD = re.compile(
+    r"LocalEntryNotFound|OfflineMode|offline mode|couldn't connect|We couldn.t connect|URLError"
+    r"|ConnectionError|gaierror|Name or service not known|name resolution|Max retries exceeded"
+)
+"""How the errors of a program read that wanted to fetch something (huggingface_hub, urllib, requests)."""
 
 
 class NoFix(ValueError):
@@ -72,6 +82,8 @@ def failure_of(
             limits=limits,
             working_folder=copy,
         )
+    if first.failed_otherwise and _DOWNLOAD.search(first.error):
+        raise NoFix(f"the program needs a download: {first.error}; fetch it first, then try again")
     if first.failed_otherwise:
         seen = first.error or f"it ended with exit code {first.exit_code}"
         raise NoFix(f"the program fails, but not for lack of memory: {seen}; fix that first")
@@ -104,7 +116,8 @@ def failure_of(
     verdict = diagnose(evidence)
     if first.fits and verdict.state == "healthy":
         raise NoFix(f"the program fits as it is: {verdict.summary}")
-    return Failure(Program(sources, list(command), facts), first, verdict)
+    files = settings_files(command, sources, folder)
+    return Failure(Program(sources, list(command), facts, files), first, verdict)
 
 
 def change_for(

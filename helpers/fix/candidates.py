@@ -9,11 +9,18 @@ from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_
 from helpers.fix.attention import changes_of_attention
 from helpers.fix.batches import micro_batches
 from helpers.fix.change import Change, Results
+from helpers.fix.files import (
+    corrected_settings,
+    misspelt_settings,
+    smaller_batches_in_files,
+    smaller_portions_in_files,
+)
 from helpers.fix.kept import changes_of_what_is_kept
 from helpers.fix.loads import changes_of_loads, emptied_before_children
 from helpers.fix.optimizers import smaller_states, steps_one_by_one
 from helpers.fix.precision import changes_of_precision
 from helpers.fix.program import Program
+from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.settings import changes_of_settings
 from helpers.fix.sizes import smaller_batches, smaller_portions
 
@@ -21,15 +28,23 @@ Proposals = Callable[[Program], Iterator[Change]]
 FITTING: dict[str, tuple[Proposals, ...]] = {
     "user-leak": (changes_of_what_is_kept, changes_of_settings),
     "allocator-fragmentation": (changes_of_settings, changes_of_what_is_kept),
-    "config-ineffective": (changes_of_settings, results_kept_by_arguments),
+    "config-ineffective": (
+        corrected_settings,
+        changes_of_settings,
+        misspelt_settings,
+        results_kept_by_arguments,
+    ),
     "allocator-cache-not-returned": (emptied_before_children, changes_of_settings),
-    "multi-gpu-imbalance": (changes_of_loads,),
+    "multi-gpu-imbalance": (one_device_a_rank, changes_of_loads),
 }
 """What removes a cause, before what needs less of everything."""
 SMALLER: tuple[Proposals, ...] = (
+    misspelt_settings,
+    one_device_a_rank,
     changes_of_loads,
     changes_of_attention,
     smaller_portions,
+    smaller_portions_in_files,
     changes_of_activations,
     results_kept_by_arguments,
     micro_batches,
@@ -41,6 +56,7 @@ OTHER_RESULTS: tuple[Proposals, ...] = (
     changes_of_precision,
     smaller_states,
     smaller_batches,
+    smaller_batches_in_files,
 )
 
 

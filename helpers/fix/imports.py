@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import libcst as cst
 
+from helpers.fix.notebook import Notebook
 from helpers.fix.source import Source
 
 MOST_FILES = 200
@@ -28,10 +31,11 @@ def sources_of(command: Sequence[str], folder: Path, frames: Sequence[str]) -> l
             continue
         try:
             text = path.read_bytes()
-            sources[path] = Source(str(path.relative_to(folder)), text)
+            kind = Notebook if path.suffix == ".ipynb" else Source
+            sources[path] = kind(str(path.relative_to(folder)), text)
         except (OSError, ValueError, cst.ParserSyntaxError):
             continue
-        waiting += _imported(text, path, folder)
+        waiting += _imported(sources[path].text, path, folder)
     return list(sources.values())
 
 
@@ -45,7 +49,11 @@ def _is_inside(path: Path, folder: Path) -> bool:
 def _scripts(command: Sequence[str], folder: Path) -> Iterator[Path]:
     """Files of the command line, and the module of ``-m``."""
     for at, word in enumerate(command):
-        if word.endswith(".py"):
+        if word.endswith(".sh"):
+            with suppress(OSError, ValueError):
+                words = shlex.split(Path(folder, word).read_text(), comments=True)
+                yield from _scripts(words, folder)
+        elif word.endswith((".py", ".ipynb")):
             yield _below(folder, Path(folder, word))
         elif command[at - 1] == "-m" and at:
             yield from _files_of(word, [folder])

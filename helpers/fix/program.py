@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
 
 from helpers.fix.change import Change
+from helpers.fix.settings_file import SettingsFile
 from helpers.fix.source import Source
 from helpers.judge.program_facts import ProgramFacts
 from helpers.judge.program_questions import needed_bytes
-
-_PLACE = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
 
 
 @dataclass(frozen=True)
 class Program:
     """``sources``: the Python files of the program, the one that is run first. ``command``: its
-    command line. ``facts``: what its recording shows.
+    command line. ``facts``: what its recording shows. ``files``: what it reads its settings from.
     """
 
     sources: Sequence[Source]
     command: Sequence[str]
     facts: ProgramFacts
+    files: Sequence[SettingsFile] = ()
+
+    def file(self, name: str) -> Source | SettingsFile:
+        """The source or the settings file of that name."""
+        files: list[Source | SettingsFile] = [*self.sources, *self.files]
+        return next(file for file in files if file.name == name)
 
     def places(self, frames: Sequence[str]) -> Iterator[tuple[Source, int]]:
         """The file and line of each frame such as "train.py:36 evaluate", as far as its file is
         one of the sources.
         """
         for frame in frames:
-            match = _PLACE.match(frame)
-            if match is None:
-                continue
             for source in self.sources:
-                if source.name.rsplit("/", 1)[-1] == match[1]:
-                    yield source, int(match[2])
+                line = source.line_of(frame)
+                if line:
+                    yield source, line
                     break
 
     def holding_places(self) -> Iterator[tuple[Source, int]]:
@@ -75,10 +77,9 @@ class Program:
 
 def changed_files(program: Program, change: Change) -> dict[str, bytes]:
     """The files that a change touches, by name, as they are with it."""
-    sources = {source.name: source for source in program.sources}
     names = dict.fromkeys(edit.name for edit in change.edits)
     return {
-        name: sources[name].edited(edit for edit in change.edits if edit.name == name)
+        name: program.file(name).edited(edit for edit in change.edits if edit.name == name)
         for name in names
     }
 

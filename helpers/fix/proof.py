@@ -14,7 +14,8 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Results, edited
+from helpers.fix.notebook import CELLS, Notebook
 from helpers.fix.program import Program, changed_command, changed_files
 from helpers.ground.child import watch
 from helpers.rehearse.counterfactual import UPLOADS_OFF
@@ -80,10 +81,15 @@ class Prover:
         """Run a program in a copy of its folder, and with a change in another; compare them."""
         words = _script(program.command)
         changed_words = _script(changed_command(program, change))
-        if not words:
-            return Proof(None, "only a command that starts Python is run on the CPU")
         unchanged: tuple[list[str], Mapping[str, bytes]] = (words, {})
         changed = (changed_words, changed_files(program, change))
+        notebook = program.sources[0]
+        if isinstance(notebook, Notebook):
+            edits = [edit for edit in change.edits if edit.name == notebook.name]
+            unchanged = ([CELLS], {CELLS: notebook.text})
+            changed = ([CELLS], {CELLS: edited(notebook.text, edits)})
+        elif not words:
+            return Proof(None, "only a command that starts Python is run on the CPU")
         proof = compared(*self.runs([unchanged, changed]))
         if proof.results is not Results.OTHER:
             return proof

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -146,6 +147,8 @@ class Trials:
         trial = Trial(change, self._rehearsed(change, left_s))
         if trial.passes and change.results is not Results.OTHER:
             trial = replace(trial, proof=self.prove(self.program, change))
+        if trial.rehearsal.exit_code == 128 + signal.SIGINT:
+            raise KeyboardInterrupt
         self.done.append(trial)
         self.on_trial(trial)
         return trial

@@ -69,7 +69,7 @@ def smaller_batches(program: Program) -> Iterator[Change]:
 def _smaller(
     program: Program, names: re.Pattern[str], results: Results, why: str, costs: str
 ) -> Iterator[Change]:
-    for factor in [factor for factor in FACTORS if factor > program.times_too_large][:2]:
+    for factor in factors(program):
         for number in _numbers(program):
             smaller = number.value // factor
             if names.search(number.name) and smaller >= LEAST:
@@ -91,6 +91,11 @@ def _smaller(
                     costs=costs,
                     replaces={position: str(smaller)},
                 )
+
+
+def factors(program: Program) -> list[int]:
+    """By how much to divide: the least that may do, and the next."""
+    return [factor for factor in FACTORS if factor > program.times_too_large][:2]
 
 
 def _arguments(program: Program) -> Iterator[tuple[int, str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from libcst.metadata import (
 from helpers.fix.change import Edit, edited
 
 Node = TypeVar("Node", bound=cst.CSTNode)
+_FRAME = re.compile(r"(?:.*, in )?([^/\s]+\.py):(\d+)")
 ATOMS = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.Tuple, cst.List, cst.Dict)
 
 
@@ -44,6 +46,15 @@ class Source:
     def edited(self, edits: Iterable[Edit]) -> bytes:
         """The file with edits made, in its own encoding."""
         return edited(self.text, edits).decode().encode(self.encoding)
+
+    def line_of(self, frame: str) -> int:
+        """The line that a frame such as "train.py:36 evaluate" names, 0 where it is in no such
+        file.
+        """
+        match = _FRAME.match(frame)
+        if match is None or match[1] != self.name.rsplit("/", 1)[-1]:
+            return 0
+        return int(match[2])
 
     @cached_property
     def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from helpers.fix.answer import Failure
 from helpers.fix.change import Change, Results
+from helpers.fix.notebook import Notebook
 from helpers.fix.program import Program
 from helpers.fix.search import Trial, changed_command, changed_files
 from helpers.ground import shell
@@ -20,10 +21,12 @@ from helpers.tell.values import Column
 
 def diff(program: Program, change: Change) -> str:
     """A change of sources as `git apply` takes it; empty where it edits none."""
-    sources = {source.name: source for source in program.sources}
-    pieces = []
+    pieces: list[str] = []
     for name, text in changed_files(program, change).items():
-        source = sources[name]
+        source = program.file(name)
+        if isinstance(source, Notebook):
+            pieces += source.diff(text)
+            continue
         lines = difflib.unified_diff(
             _lines(source.edited(()), source.encoding),
             _lines(text, source.encoding),

@@ -1,0 +1,74 @@
+"""A change run for real: the changed program as a trial with limits, on a GPU that is free."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from helpers.fix.change import Change
+from helpers.fix.program import Program, changed_command, changed_files
+from helpers.ground.units import show_bytes
+from helpers.look.boxes import open_box
+from helpers.rehearse.counterfactual import UPLOADS_OFF
+from helpers.rehearse.scratch import copied, in_copy
+from helpers.settings.presets import Preset
+from helpers.trials import workload
+from helpers.trials.interpreter import torch_interpreter
+from helpers.trials.record import Limits, TrialRecord
+from helpers.trials.targets import Target, free_targets
+from helpers.trials.trial import trial
+
+
+def free_gpu() -> tuple[Target | None, str]:
+    """A GPU of this machine that nobody else uses, or None and why there is none."""
+    free, why = free_targets(open_box("live"))
+    return (free[0] if free else None), why
+
+
+def run_for_real(
+    program: Program, change: Change, target: Target, out: Path, seconds: float
+) -> TrialRecord:
+    """Run the changed program on a GPU, in a copy of the current folder, for so many ``seconds`` at
+    most. ``out``: the folder of its record. Raises TrialError.
+    """
+    folder = Path.cwd()
+    settings = {**UPLOADS_OFF, **change.environment}
+    limits = Limits(seconds=seconds, start_s=seconds, silent_s=seconds)
+    with copied(folder) as copy:
+        for name, text in changed_files(program, change).items():
+            (copy / name).write_bytes(text)
+        words = in_copy(changed_command(program, change), folder, copy)
+        with _working_in(copy):
+            return trial(
+                workload.command(words),
+                Preset("fix", settings, {}),
+                python=torch_interpreter(),
+                seed=0,
+                limits=limits,
+                out=out,
+                target=target,
+            )
+
+
+def in_words(record: TrialRecord, target: Target) -> str:
+    """How the run on the GPU ended, in one line."""
+    where = f"on {target.device} ({target.pci})"
+    if record.outcome == "ok":
+        came = "came to its end" if record.complete else "was still running at its time limit"
+        used = record.driver_used_bytes
+        most = f"; its processes used at most {show_bytes(used)}" if used else ""
+        return f"run for real {where}: the changed program {came} in {record.seconds:.0f} s{most}"
+    why = f": {record.message}" if record.message else ""
+    return f"run for real {where}: the changed program ended with {record.outcome}{why}"
+
+
+@contextmanager
+def _working_in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -1,0 +1,157 @@
+"""A notebook as a program: its code cells are one source, and a change goes back into its cells."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import libcst as cst
+
+from helpers.fix.change import Edit, edited
+from helpers.fix.source import Source
+from helpers.ground.child import watch
+
+CELL = "# %% cell {number}\n"
+CELLS = "cells_of_notebook.py"
+"""What the cells are called as one script."""
+HIDDEN = "pass  # not Python: "
+"""What stands for a line of IPython's own, such as %matplotlib, while the cells are one source."""
+_IPYTHON = re.compile(r"(\s*)([%!?].*|[\w.]+\?+\s*)")
+_FRAME = re.compile(r"cell (\d+), line (\d+)")
+IMPORT_S = 60.0
+INDENTS = (1, 2, 4, None)
+
+
+class NoNotebook(ValueError):
+    """A file that is no notebook: one line."""
+
+
+class Notebook(Source):
+    """The code cells of a notebook that are run, joined, each below a line that names it.
+
+    Raises NoNotebook where the file is none, and libcst.ParserSyntaxError where a cell is no
+    Python.
+    """
+
+    def __init__(self, name: str, file: bytes) -> None:
+        self.file = file
+        self.cells = list(_code_cells(name, file))
+        pieces: list[str] = []
+        self._starts = []
+        for number, cell in enumerate(self.cells, 1):
+            self._starts.append(sum(piece.count("\n") for piece in pieces) + 1)
+            pieces += [CELL.format(number=number), _as_python(cell), "\n"]
+        super().__init__(name, "".join(pieces).encode())
+
+    def line_of(self, frame: str) -> int:
+        match = _FRAME.match(frame)
+        if match is None or int(match[1]) > len(self.cells):
+            return 0
+        return self._starts[int(match[1]) - 1] + int(match[2])
+
+    def place(self, node: cst.CSTNode) -> str:
+        """Where a node begins, such as cell 4, line 9."""
+        line = self.line(node)
+        numbers = [number for number, start in enumerate(self._starts, 1) if start <= line]
+        number = numbers[-1] if numbers else 1
+        return f"cell {number}, line {line - self._starts[number - 1]}"
+
+    def edited(self, edits: Iterable[Edit]) -> bytes:
+        """The notebook's file with the edits made in its cells; all else of it stays."""
+        texts = _split(edited(self.text, edits).decode())
+        content = json.loads(self.file)
+        for cell, text in zip(_run(content["cells"]), texts, strict=True):
+            if text != _source(cell):
+                is_list = isinstance(cell["source"], list)
+                cell["source"] = text.splitlines(keepends=True) if is_list else text
+        end = "\n" if self.file.endswith(b"\n") else ""
+        written = json.dumps(content, indent=self._indent(), ensure_ascii=False)
+        return f"{written}{end}".encode()
+
+    def _indent(self) -> int | None:
+        """How the file is indented."""
+        content = json.loads(self.file)
+        for indent in INDENTS:
+            if json.dumps(content, indent=indent, ensure_ascii=False).encode() == self.file.strip():
+                return indent
+        return INDENTS[0]
+
+    def diff(self, changed: bytes) -> Iterator[str]:
+        """A unified diff for each cell that differs in the changed file, with its number and first
+        line.
+        """
+        after = _code_cells(self.name, changed)
+        for number, (old, new) in enumerate(zip(self.cells, after, strict=True), 1):
+            if old == new:
+                continue
+            first = old.strip().splitlines()[0]
+            yield from difflib.unified_diff(
+                f"{old}\n".splitlines(keepends=True),
+                f"{new}\n".splitlines(keepends=True),
+                f"a/{self.name} (cell {number}: {first})",
+                f"b/{self.name} (cell {number}: {first})",
+            )
+
+
+def command_of(notebook: str) -> list[str]:
+    """The command that runs a notebook's cells, beside it and without changing it."""
+    path = Path(notebook)
+    words = "python -m papermill --no-progress-bar -k python3 --cwd".split()
+    return [*words, str(path.parent), notebook, os.devnull]
+
+
+def why_no_papermill(python: str) -> str:
+    """Why an interpreter cannot run a notebook's cells; empty where it can."""
+    ended = watch([python, "-c", "import ipykernel, papermill"], IMPORT_S)
+    if ended.exit_code == 0:
+        return ""
+    return (
+        f"{python} cannot run notebooks: {ended.last_line}; install papermill and ipykernel there, "
+        "or name another with --torch-python"
+    )
+
+
+def _code_cells(name: str, file: bytes) -> Iterator[str]:
+    """The texts of the code cells that are run, in order. Raises NoNotebook."""
+    try:
+        cells = json.loads(file)["cells"]
+        yield from map(_source, _run(cells))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        expected = "expected a notebook of format 4, as Jupyter writes it"
+        raise NoNotebook(f"{name}: {error}; {expected}") from error
+
+
+def _run(cells: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The cells that papermill runs and counts: code that is not empty."""
+    return [cell for cell in cells if cell["cell_type"] == "code" and _source(cell).strip()]
+
+
+def _source(cell: Mapping[str, Any]) -> str:
+    source = cell["source"]
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _as_python(cell: str) -> str:
+    """A cell with IPython's own lines hidden, each still on its line."""
+    is_other_language = cell.lstrip().startswith("%%")
+    lines = []
+    for line in cell.splitlines():
+        match = _IPYTHON.fullmatch(line)
+        if is_other_language:
+            lines.append(f"{HIDDEN}{line}")
+        elif match is not None:
+            lines.append(f"{match[1]}{HIDDEN}{match[2]}")
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _split(text: str) -> list[str]:
+    """The texts of the cells of the joined source."""
+    pieces = re.split(f"^{CELL.format(number='[0-9]+')}", text, flags=re.MULTILINE)[1:]
+    return [piece.removesuffix("\n").replace(HIDDEN, "") for piece in pieces]

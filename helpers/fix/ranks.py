@@ -1,0 +1,68 @@
+"""Several ranks of one program: each on its own card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source
+
+RANK = 'int(os.environ["LOCAL_RANK"])'
+DISTRIBUTED = re.compile(r"init_process_group|LOCAL_RANK|local_rank")
+FIRST_CARD = re.compile(r"""["']cuda:0["']""")
+WHY = "each rank computes what it did, on a card of its own"
+
+
+def one_device_a_rank(program: Program) -> Iterator[Change]:
+    """set_device before the first use of a card, and no card that all ranks name."""
+    for source in program.sources:
+        text = source.text.decode()
+        if not DISTRIBUTED.search(text):
+            continue
+        yield from _set_device(source)
+        yield from _named_first(source)
+
+
+def _set_device(source: Source) -> Iterator[Change]:
+    if source.calls("set_device"):
+        return
+    for call in source.calls("init_process_group"):
+        statement = source.statement(call)
+        imports = source.with_import("import os")
+        line = source.lines_after(statement, f"torch.cuda.set_device({RANK})")
+        yield Change(
+            title=f"Give each rank its own card ({source.place(call)})",
+            results=Results.SAME,
+            why=WHY,
+            costs="nothing",
+            edits=(imports, line) if imports else (line,),
+        )
+
+
+def _named_first(source: Source) -> Iterator[Change]:
+    """Each place that names card 0 gets the card of its rank."""
+    edits = []
+    places: list[cst.CSTNode] = []
+    for string in source.find(cst.SimpleString):
+        if FIRST_CARD.fullmatch(source.code(string)):
+            edits.append(source.replaced(string, "f\"cuda:{os.environ['LOCAL_RANK']}\""))
+            places.append(string)
+    for call in source.calls("cuda", "set_device", "device"):
+        if len(call.args) == 1 and source.code(call.args[0].value) == "0":
+            edits.append(source.replaced(call.args[0].value, RANK))
+            places.append(call)
+    imports = source.with_import("import os")
+    if edits and imports:
+        edits.append(imports)
+    if edits:
+        yield Change(
+            title=f"Use the card of the rank, not card 0 ({source.place(places[0])})",
+            results=Results.SAME,
+            why=WHY,
+            costs="nothing",
+            edits=tuple(edits),
+        )
