@@ -65,7 +65,9 @@ def misspelt_settings(program: Program) -> Iterator[Change]:
                 title=f"{key} in the place of {setting.key}, which nothing reads ({setting.place})",
                 results=_results_of(program, key),
                 why=f"{setting.key} has no effect now; with its right name its value counts",
-                costs="what the setting costs",
+                costs="smaller GPU kernels"
+                if IN_PARTS.search(key)
+                else "what the setting itself costs",
                 edits=(setting.with_key(key),),
                 only_if_measured=True,
             )

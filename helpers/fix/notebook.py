@@ -63,10 +63,11 @@ class Notebook(Source):
 
     def edited(self, edits: Iterable[Edit]) -> bytes:
         """The notebook's file with the edits made in its cells; all else of it stays."""
-        texts = _split(edited(self.text, edits).decode())
+        before = _split(self.text.decode())
+        after = _split(edited(self.text, edits).decode())
         content = json.loads(self.file)
-        for cell, text in zip(_run(content["cells"]), texts, strict=True):
-            if text != _source(cell):
+        for cell, text, as_it_was in zip(_run(content["cells"]), after, before, strict=True):
+            if text != as_it_was:
                 is_list = isinstance(cell["source"], list)
                 cell["source"] = text.splitlines(keepends=True) if is_list else text
         end = "\n" if self.file.endswith(b"\n") else ""
@@ -140,7 +141,7 @@ def _as_python(cell: str) -> str:
     """A cell with IPython's own lines hidden, each still on its line."""
     is_other_language = cell.lstrip().startswith("%%")
     lines = []
-    for line in cell.splitlines():
+    for line in cell.split("\n"):
         match = _IPYTHON.fullmatch(line)
         if is_other_language:
             lines.append(f"{HIDDEN}{line}")

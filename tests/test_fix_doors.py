@@ -1,0 +1,271 @@
+"""The doors of `casebook fix`: notebooks, settings files, ranks, a run for real, and what is refused."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("libcst")
+import libcst as cst
+from hypothesis import given
+from hypothesis import strategies as st
+from test_fix import keeper, program, unseen
+
+from helpers.cli import main
+from helpers.fix import live
+from helpers.fix.answer import NoFix, Search, failure_of
+from helpers.fix.candidates import candidates
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.files import misspelt_settings, smaller_batches_in_files
+from helpers.fix.imports import sources_of
+from helpers.fix.notebook import Notebook
+from helpers.fix.program import changed_files
+from helpers.fix.ranks import one_device_a_rank
+from helpers.fix.search import Trials
+from helpers.fix.settings_file import SettingsFile, settings_files
+from helpers.fix.source import Source
+from helpers.fix.view import diff
+from helpers.look.cards import find_card
+from helpers.rehearse.rehearsal import Limits
+from helpers.trials.targets import CPU
+
+
+def notebook(*cells, indent=1):
+    """A notebook file of code cells that were run, with a text before them."""
+    rows = [{"cell_type": "markdown", "metadata": {}, "source": ["# Über"]}]
+    for cell in cells:
+        rows.append(
+            {
+                "cell_type": "code",
+                "execution_count": 7,
+                "metadata": {"tags": ["mine"]},
+                "outputs": [{"name": "stdout", "output_type": "stream", "text": ["5\n"]}],
+                "source": cell.splitlines(keepends=True),
+            }
+        )
+    content = {"cells": rows, "metadata": {"a": 1}, "nbformat": 4, "nbformat_minor": 5}
+    return (json.dumps(content, indent=indent, ensure_ascii=False) + "\n").encode()
+
+
+LOOP = "%matplotlib inline\nfor x in data:\n    loss = model(x)\n    kept.append(loss)"
+
+
+def kept_as_numbers(file):
+    source = Notebook("train.ipynb", file)
+    own = replace(program("", [keeper("cell 2, line 4 <module>", "kept")]), sources=[source])
+    return own, next(iter(candidates(own, "user-leak")))
+
+
+@pytest.mark.parametrize("indent", [1, 2, 4, None])
+def test_a_change_of_a_notebook_touches_nothing_but_its_line(indent):
+    before = notebook("import torch\nkept = []", LOOP, indent=indent)
+    own, change = kept_as_numbers(before)
+    after = changed_files(own, change)["train.ipynb"]
+    line = re.search(rb"kept\.append\([^\"]*\)", after)[0]
+    assert line.startswith(b"kept.append(loss.")
+    assert after == before.replace(b"kept.append(loss)", line)
+
+
+def test_the_diff_of_a_notebook_is_by_cell_and_names_places_by_cell():
+    own, change = kept_as_numbers(notebook("import torch\nkept = []", LOOP))
+    text = diff(own, change)
+    assert "cell 2: %matplotlib inline" in text.splitlines()[0]
+    assert "\n-    kept.append(loss)\n" in text
+    assert "cell 1" not in text
+    assert "(cell 2, line 4)" in change.title
+
+
+@given(st.lists(st.text(alphabet="ax%!? #\n=1", min_size=1), min_size=1, max_size=4))
+def test_a_notebook_without_edits_is_as_it_was(cells):
+    file = notebook(*cells)
+    try:
+        source = Notebook("own.ipynb", file)
+    except cst.ParserSyntaxError:
+        return
+    assert json.loads(source.edited(())) == json.loads(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{}", "expected a notebook"), ("no", "expected a notebook")]
+)
+def test_a_file_that_is_no_notebook_is_said_in_one_line(text, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.ipynb").write_text(text)
+    assert main(["fix", "--capacity", "4GiB", "--notebook", "own.ipynb"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert says in said
+    assert "\n" not in said
+
+
+def test_a_notebook_and_a_command_exclude_each_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["fix", "--capacity", "4GiB", "--notebook", "own.ipynb", "--", "python", "train.py"]
+    (tmp_path / "train.py").write_text("")
+    assert main(words) == 2
+    assert "expected one of them" in capsys.readouterr().err
+
+
+def test_live_without_a_gpu_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(live, "free_targets", lambda bundle: ([], "this box has no GPU"))
+    (tmp_path / "train.py").write_text("")
+    assert main(["fix", "--capacity", "4GiB", "--live", "--", "python", "train.py"]) == 2
+    assert "fix --live: this box has no GPU" in capsys.readouterr().err
+
+
+def test_a_run_for_real_is_a_trial_in_a_copy_with_the_change(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    text = "import os\nprint('BEFORE', os.environ.get('WANDB_MODE'))\nopen('left', 'w')\n"
+    (own / "train.py").write_text(text)
+    monkeypatch.chdir(own)
+    start = text.index("BEFORE")
+    change = Change(
+        "c", Results.SAME, "", "", (Edit("train.py", start, start + 6, "AFTER"),), {"A": "b"}
+    )
+    changed = program(text, command=(sys.executable, "train.py"))
+    record = live.run_for_real(changed, change, CPU, tmp_path / "trials", 60)
+    assert record.outcome == "ok", record.message
+    assert record.settings["A"] == "b"
+    assert "came to its end" in live.in_words(record, CPU)
+    assert list(own.iterdir()) == [own / "train.py"]
+    assert (own / "train.py").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "after"),
+    [
+        ("c.yaml", "train:\n  micro_batchsize: 4 # é\n", "train:\n  micro_batch_size: 4 # é\n"),
+        ("c.json", '{"micro_batchsize": 4}', '{"micro_batch_size": 4}'),
+        ("c.toml", "micro_batchsize = 4\n", "micro_batch_size = 4\n"),
+    ],
+)
+def test_a_key_that_nothing_reads_gets_the_name_that_is_read(name, text, after):
+    own = program('import torch\nmicro = settings.get("micro_batch_size", 64)\n')
+    own = replace(own, files=[SettingsFile(name, text.encode())])
+    (change,) = misspelt_settings(own)
+    assert changed_files(own, change)[name].decode() == after
+    assert change.results is Results.ROUNDED
+    assert change.only_if_measured
+
+
+def test_a_key_that_is_read_keeps_its_name():
+    own = program('a = settings["micro_batch_size"]\nb = settings["micro_batchsize"]\n')
+    own = replace(own, files=[SettingsFile("c.yaml", b"micro_batchsize: 4\n")])
+    assert not list(misspelt_settings(own))
+
+
+def test_the_batch_of_a_settings_file_is_made_smaller_there():
+    own = program("import torch\n")
+    own = replace(own, files=[SettingsFile("c.yaml", b"data:\n  batch_size: 32\nbatch: many\n")])
+    changes = list(smaller_batches_in_files(own))
+    texts = [changed_files(own, change)["c.yaml"].decode() for change in changes]
+    assert texts == [
+        "data:\n  batch_size: 16\nbatch: many\n",
+        "data:\n  batch_size: 8\nbatch: many\n",
+    ]
+    assert {change.results for change in changes} == {Results.OTHER}
+    assert "--- a/c.yaml" in diff(own, changes[0])
+
+
+def test_settings_files_are_those_that_the_command_or_a_source_names(tmp_path):
+    for name in ("a.yaml", "b.json", "unread.toml"):
+        (tmp_path / name).write_text("x: 1\n")
+    (tmp_path / "link.yaml").symlink_to(tmp_path / "unread.toml")
+    source = Source("train.py", b"open('b.json')\nopen('link.yaml')\nopen('absent.yaml')\n")
+    found = settings_files(["python", "train.py", "--config=a.yaml"], [source], tmp_path)
+    assert {file.name for file in found} == {"a.yaml", "b.json"}
+
+
+def test_each_rank_gets_its_own_card():
+    own = program(
+        'import torch\nimport torch.distributed as dist\ndist.init_process_group("nccl")\nm.cuda()\n'
+    )
+    (change,) = one_device_a_rank(own)
+    after = changed_files(own, change)["train.py"].decode()
+    assert 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\nm.cuda()\n' in after
+    assert "import os\n" in after
+    assert not list(one_device_a_rank(program("import torch\nmodel.cuda(0)\n")))
+
+
+def test_a_card_that_every_rank_names_becomes_that_of_the_rank():
+    text = 'import os\nimport torch\nrank = os.environ["LOCAL_RANK"]\nm.to("cuda:0")\nx.cuda(0)\n'
+    own = program(text)
+    (change,) = one_device_a_rank(own)
+    after = changed_files(own, change)["train.py"].decode()
+    assert "m.to(f\"cuda:{os.environ['LOCAL_RANK']}\")" in after
+    assert 'x.cuda(int(os.environ["LOCAL_RANK"]))' in after
+    compile(after, "train.py", "exec")
+
+
+def test_scripts_that_a_shell_script_starts_are_sources(tmp_path):
+    (tmp_path / "run.sh").write_text(
+        "# first\npython prepare.py\ntorchrun --nproc_per_node 2 a.py\n"
+    )
+    for name in ("prepare.py", "a.py"):
+        (tmp_path / name).write_text("import torch\n")
+    sources = sources_of(["sh", "run.sh"], tmp_path, [])
+    assert [source.name for source in sources] == ["prepare.py", "a.py"]
+
+
+def ended(exit_code, error=""):
+    """Rehearsals that end so."""
+
+    def run(*words, **options):
+        rehearsal = unseen(*words, **options)
+        return replace(rehearsal, exit_code=exit_code, error=error, peak_reserved_bytes=5)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("LocalEntryNotFoundError: offline mode is enabled", "needs a download"),
+        ("URLError: <urlopen error>", "needs a download"),
+        ("KeyError: 'lr'", "not for lack of memory"),
+    ],
+)
+def test_a_download_or_an_error_of_its_own_is_said(error, says, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    with pytest.raises(NoFix, match=says):
+        failure_of(["python", "a.py"], find_card("4090"), ended(1, error), tmp_path, Limits())
+
+
+def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):
+    own = program("import torch\n")
+    changes = [
+        Change(name, Results.SAME, "", "", environment={"A": name}) for name in ("one", "two", "no")
+    ]
+    codes = iter([1, 130])
+    first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
+    trials = Trials(
+        program=own,
+        folder=tmp_path,
+        first=first,
+        run=lambda *words, **options: ended(next(codes))(*words, **options),
+        prove=lambda *words: None,
+        seconds=Search(Limits()).seconds,
+        tries=9,
+        on_start=lambda change: None,
+        on_trial=lambda trial: None,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        trials.best(changes)
+    assert [trial.change.title for trial in trials.done] == ["one"]
+
+
+def test_nothing_is_written_where_git_shows_changes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    words = ["fix", "--capacity", "4GiB", "--write", "--", "python", "train.py"]
+    assert main(words) == 2
+    assert "without --write the change is printed" in capsys.readouterr().err
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    assert main(words) == 2
+    assert "1 files differ" in capsys.readouterr().err
