@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "allocator": CORE,
     "trials": {*CORE, "allocator"},
     "rehearse": {*CORE, "allocator", "trials"},
-    "fix": {*CORE, "allocator", "rehearse"},
+    "fix": {*CORE, "allocator", "rehearse", "trials"},
     "fits": {*CORE},
     "vpoc": {*CORE, "trials"},
     "batch": {*CORE, "trials"},
