@@ -96,6 +96,20 @@ def test_a_program_that_cannot_be_recorded_is_not_run(version, says, folder, tmp
         assert "casebook rehearse --gpu 4090 -- python train.py" in done.err
 
 
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate launch"])
+def test_a_launcher_whose_python_cannot_be_recorded_is_not_run(
+    launcher, folder, tmp_path, monkeypatch
+):
+    python_with(monkeypatch, tmp_path, CPU)
+    monkeypatch.setattr(user_program, "DEVICES", ["/no/such"])
+    path = tmp_path / "shims" / launcher.split()[0]
+    path.write_text(f"#!{tmp_path / 'shims/python'}\nraise SystemExit(7)\n")
+    path.chmod(0o755)
+    done = verb("record", "--", *launcher.split(), "train.py")
+    assert done.code == 2 and "torch 2.9.1+cpu, a build for the CPU" in done.err
+    assert done.err.count("\n") == 1 and os.listdir(folder) == ["train.py"]
+
+
 def test_a_gpu_that_is_there_and_a_hang_on_the_cpu_are_recorded(folder, tmp_path, monkeypatch):
     python_with(monkeypatch, tmp_path, CPU)
     done = verb("record", "--out", "a.pickle", "--hang-after", "9", "--", "python", "train.py")

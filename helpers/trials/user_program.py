@@ -12,6 +12,7 @@ from pathlib import Path
 from helpers.allocator.recorded_processes import redacted
 from helpers.ground.places import PROGRAM
 from helpers.ground.shell import line
+from helpers.look import files
 from helpers.trials.interpreter import stated_by_torch, torch_files, torch_interpreter
 
 PYTHON = re.compile(r"python[0-9.]*")
@@ -99,10 +100,10 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
     """Raises CannotRunError where the Python of a command has no torch or, with ``needs_gpu``, one
     that cannot use a GPU here. ``python`` takes the place of the one that the command names.
 
-    What other programs start is not known before.
+    What programs other than Python and the launchers start is not known before.
     """
     names_python = bool(command) and PYTHON.fullmatch(os.path.basename(command[0]))
-    first = python or (command[0] if names_python else "")
+    first = python or (command[0] if names_python else _python_of_launcher(command))
     program = shutil.which(first)
     if not program:
         return
@@ -118,6 +119,16 @@ def check_torch(command: Sequence[str], python: str = "", *, needs_gpu: bool) ->
         rehearse = f"{PROGRAM} rehearse --gpu 4090 -- {line(redacted(command))}"
         do = "simulate the GPU instead"
         raise CannotRunError(f"{which} has {why}, and a recording needs a GPU; {do}: {rehearse}")
+
+
+def _python_of_launcher(command: Sequence[str]) -> str:
+    """The Python that the first line of a launcher names; empty where it names none."""
+    program = shutil.which(command[0]) if command else None
+    if not program or os.path.basename(program) not in LAUNCHERS:
+        return ""
+    first_line = files.text("", program).partition("\n")[0]
+    python = first_line.removeprefix("#!").strip()
+    return python if PYTHON.fullmatch(os.path.basename(python)) else ""
 
 
 def _why_no_gpu(origin: str) -> str:
