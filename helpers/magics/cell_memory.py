@@ -6,9 +6,10 @@ operation's results are followed, which makes the cell slower.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,51 @@ if TYPE_CHECKING:
 MOST_EVENTS = 1_000_000
 MOST_LINES = 12
 FROM_THE_HOST = "cpu"
+LEAST_WORTH_SAYING = 4096
+"""Bytes on a device, where another has more: counters of steps, and single numbers."""
+
+
+MEASURED = re.compile(r"\s*%%vram\b")
+
+
+def without_its_magic(lines: list[str]) -> list[str]:
+    """A cell that begins with ``%%vram``, as IPython runs it: an empty line stands for it, so that
+    the cell's own lines keep their numbers; none before another magic, which must come first.
+    """
+    if not lines or not MEASURED.match(lines[0]):
+        return lines
+    rest = lines[1:]
+    begins = next((line for line in rest if line.strip()), "")
+    return rest if begins.startswith("%%") else ["\n", *rest]
+
+
+class Following:
+    """What a cell asks for, from here to ``end``."""
+
+    def __init__(self, torch: ModuleType):
+        self._until_end = ExitStack()
+        self._on_host = self._until_end.enter_context(_followed_on_host(torch))
+        self._on_gpus = self._until_end.enter_context(_followed_on_gpus(torch))
+
+    def end(self) -> Card:
+        """Its peak, and what it keeps, by line."""
+        self._until_end.close()
+        return _card({FROM_THE_HOST: self._on_host, **self._on_gpus})
 
 
 def run(cell: str, torch: ModuleType, shell: InteractiveShell) -> None:
-    """Run a cell and show its peak, and what it keeps, by line."""
-    with _followed_on_host(torch) as on_host, _followed_on_gpus(torch) as on_gpus:
+    """Run a cell inside another magic, and show its peak, and what it keeps, by line."""
+    following = Following(torch)
+    try:
         shell.run_cell(cell, store_history=False)
-    show(_card({FROM_THE_HOST: on_host, **on_gpus}))
+    finally:
+        show(following.end())
 
 
 def _card(ledgers: dict[str, Ledger]) -> Card:
-    used = {device: ledger for device, ledger in ledgers.items() if ledger.peak}
+    largest = max((ledger.peak for ledger in ledgers.values()), default=0)
+    least = min(largest, LEAST_WORTH_SAYING)
+    used = {device: ledger for device, ledger in ledgers.items() if ledger.peak >= max(1, least)}
     if not used:
         return Card("This cell made no tensors.")
     peaks = [f"{show_bytes(ledger.peak)} on {device}" for device, ledger in used.items()]
@@ -69,7 +104,7 @@ def _followed_on_host(torch: ModuleType) -> Iterator[Ledger]:
             del alive[key]
             ledger.remove(key)
 
-    class Following(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[name-defined]
+    class HostMode(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[name-defined]
         def __torch_dispatch__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -90,7 +125,7 @@ def _followed_on_host(torch: ModuleType) -> Iterator[Ledger]:
             forget_the_gone()
             ledger.note_peak()
 
-    with Following():
+    with HostMode():
         yield ledger
     forget_the_gone()
 

@@ -6,6 +6,7 @@ No error of this extension reaches the person's cell: it is said in one line ins
 
 from __future__ import annotations
 
+import re
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -28,17 +29,47 @@ class Extension:
         self.shell = shell
         self.runs = Runs()
         self.explains = True
+        self._following: Any = None
+        self._running: Any = None
+
+    def before_cell(self, info: Any) -> None:
+        """Follow a cell that begins with ``%%vram``. IPython runs it as it runs any other."""
+        if self._running is not None:
+            return  # a cell that the running one has IPython run
+        self._running = info
+        cell = getattr(info, "raw_cell", None)
+        if not isinstance(cell, str) or not cell.lstrip().startswith("%%vram"):
+            return
+        torch = sys.modules.get("torch")
+        if torch is None:
+            print(NO_TORCH)
+            return
+        try:
+            from . import cell_memory
+
+            self._following = cell_memory.Following(torch)
+        except Exception as error:  # noqa: BLE001 - the cell runs, measured or not
+            print(f"%vram: no answer, because of {_short(error)}")
 
     def after_cell(self, result: Any) -> None:
         """Keep what the cell left, and explain an out-of-memory under its traceback."""
+        following = None
+        if result.info is self._running:
+            self._running = None
+            following, self._following = self._following, None
         torch = sys.modules.get("torch")
         cell = getattr(result.info, "raw_cell", None)
         if torch is None or not isinstance(cell, str):
             return
         try:
+            measured = following.end() if following is not None else None
             self.runs.add(cell, torch, self.shell)
             if result.error_in_exec is not None and self.explains:
                 self._explain(result.error_in_exec, cell, torch)
+            if measured is not None:
+                from . import view
+
+                view.show(measured)
         except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the person's cell must not suffer
             print(f"vram_casebook: no answer, because of {_short(error)}")
 
@@ -55,6 +86,15 @@ class Extension:
         answer = failure.explained(out_of_memory, cell, torch, self.shell, self.runs)
         view.show(cards.of_failure(answer))
 
+    def without_its_magic(self, lines: list[str]) -> list[str]:
+        """A transformation of IPython's: the cell without its first line ``%%vram``."""
+        is_inner = self._running is not None
+        if is_inner or not lines or not lines[0].startswith("%%vram"):
+            return lines
+        from .cell_memory import without_its_magic
+
+        return without_its_magic(lines)
+
     def vram(self, line: str, cell: str | None = None) -> None:
         """GPU memory of this notebook, by the names of its variables.
 
@@ -65,7 +105,8 @@ class Extension:
         %%vram              the peak of a cell, and what it keeps, by line
         """
         torch = sys.modules.get("torch")
-        words = line.split()
+        words = re.split(r"[\s,;]+", line.strip(" \t,;"))
+        words = [word for word in words if word]
         if words in (["on"], ["off"]):
             self.explains = words == ["on"]
             return
@@ -107,7 +148,7 @@ class Extension:
 
         try:
             result = letting_go.let_go(torch, self.shell, names)
-        except NameError as error:
+        except letting_go.NoSuchVariable as error:
             print(f"%vram free: seen {error}; expected the name of a variable of this notebook")
             return
         view.show(cards.of_letting_go(result))
@@ -128,7 +169,9 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         return
     extension = Extension(shell)
     _loaded["extension"] = extension
+    shell.events.register("pre_run_cell", extension.before_cell)
     shell.events.register("post_run_cell", extension.after_cell)
+    shell.input_transformers_cleanup.append(extension.without_its_magic)
     shell.magics_manager.register_function(extension.vram, "line_cell", "vram")
 
 
@@ -136,6 +179,8 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     """``%unload_ext vram_casebook``."""
     extension = _loaded.pop("extension", None)
     if extension is not None:
+        shell.events.unregister("pre_run_cell", extension.before_cell)
         shell.events.unregister("post_run_cell", extension.after_cell)
+        shell.input_transformers_cleanup.remove(extension.without_its_magic)
         for kind in ("line", "cell"):
             shell.magics_manager.magics[kind].pop("vram", None)

@@ -31,6 +31,10 @@ OF_AN_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
 UNDERSCORES = ("_", "__", "___")
 
 
+class NoSuchVariable(Exception):
+    """The notebook has no variable of this name."""
+
+
 @dataclass
 class LetGo:
     """What came back.
@@ -48,12 +52,12 @@ class LetGo:
 def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetGo:
     """Let go of what is nobody's, and of the variables named.
 
-    Raises NameError for a name that the notebook does not have.
+    Raises NoSuchVariable for a name that the notebook does not have.
     """
     variables = names_of_the_person(shell)
     for name in names:
         if name not in variables:
-            raise NameError(name)
+            raise NoSuchVariable(name)
     del variables
     holdings = find_holdings(torch, shell)
     add_unnamed(torch, holdings)
