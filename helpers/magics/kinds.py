@@ -19,6 +19,11 @@ OTHER_LIBRARIES = ("cupy", "jax", "jaxlib", "tensorflow", "numba.cuda", "cudf")
 TENSOR, MODULE, OPTIMIZER, COLLECTION, OTHER = range(5)
 
 
+def name_of(kind: type) -> str:
+    """The name of a class, without asking a metaclass of the person's."""
+    return str(type.__getattribute__(kind, "__name__"))
+
+
 def rank(value: Any, torch: ModuleType) -> int:
     """The place of a value in the order in which names are asked what they reach.
 
@@ -44,29 +49,33 @@ def described(value: Any, torch: ModuleType) -> str:
     if order == TENSOR:
         return _tensor(value)
     if order == MODULE:
-        return f"{kind.__name__}, {_count(value, torch)} parameters"
+        return f"{name_of(kind)}, {_count(value, torch)} parameters"
     if order == OPTIMIZER:
-        return f"optimizer {kind.__name__}"
+        return f"optimizer {name_of(kind)}"
     if order == COLLECTION:
-        return f"{kind.__name__} of {length_of(value):,}"
+        return f"{name_of(kind)} of {length_of(value):,}"
     if issubclass(kind, BaseException):
-        return f"exception {kind.__name__}"
-    return kind.__name__
+        return f"exception {name_of(kind)}"
+    return name_of(kind)
 
 
 def is_of_another_library(value: Any) -> bool:
     """Whether a value is an array of a library other than torch that may lie on a GPU."""
-    home = type(value).__module__
-    return home.startswith(OTHER_LIBRARIES) and hasattr(type(value), "shape")
+    home = type.__getattribute__(type(value), "__module__")
+    is_other = isinstance(home, str) and home.startswith(OTHER_LIBRARIES)
+    return is_other and hasattr(type(value), "shape")
 
 
 def _tensor(tensor: Any) -> str:
     try:
         shape = " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
         element = str(tensor.dtype).partition(".")[2]
+        whole = tensor.untyped_storage().nbytes()
+        is_small_part = tensor.numel() * tensor.element_size() < whole / 2
     except Exception:  # noqa: BLE001 - a class of the person's may answer with any error
-        return type(tensor).__name__
-    return f"tensor {element}, {shape}"
+        return name_of(type(tensor))
+    part = ", a view that keeps a larger tensor" if is_small_part else ""
+    return f"tensor {element}, {shape}{part}"
 
 
 def _count(module: Any, torch: ModuleType) -> str:

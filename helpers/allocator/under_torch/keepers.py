@@ -137,6 +137,8 @@ def storages_of(torch: Any, *devices: str) -> dict[int, Storage]:
         try:
             if tensor.device.type in devices:
                 storage = tensor.untyped_storage()
+                if storage.device.type == "meta":
+                    continue  # a fake tensor: it has no bytes
                 storages[id(tensor)] = Storage(
                     tensor=tensor,
                     address=storage.data_ptr(),
@@ -229,7 +231,7 @@ def variables_of(frame: types.FrameType, kind: str) -> Iterator[Step]:
 def modules_own() -> Iterator[Step]:
     """The global names of the program's own modules."""
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+        file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
         if name == "__main__" or (isinstance(file, str) and is_own(file)):
             where = os.path.basename(file) if isinstance(file, str) else name
             for variable, value in list(vars(module).items()):
@@ -258,7 +260,7 @@ def _inside(step: Step) -> Iterator[Step]:
     """The objects that an object refers to, each with its name."""
     inside = step.object
     kind = type(inside)
-    if isinstance(inside, type) and not is_own_class(inside):
+    if issubclass(kind, type) and not is_own_class(inside):
         return
     if issubclass(kind, dict):
         yield from _entries(step, inside)
@@ -266,19 +268,19 @@ def _inside(step: Step) -> Iterator[Step]:
         for entry in _items(inside):
             if not issubclass(type(entry), NOT_WALKED):
                 yield _further(step, entry, step.name + ANY, container=inside)
-    elif isinstance(inside, types.FunctionType):
+    elif issubclass(kind, types.FunctionType):
         yield from _of_function(step, inside)
-    elif isinstance(inside, functools._lru_cache_wrapper):
+    elif issubclass(kind, functools._lru_cache_wrapper):
         yield from _of_lru_cache(step, inside)
-    elif isinstance(inside, types.MethodType):
+    elif issubclass(kind, types.MethodType):
         yield _further(step, inside.__self__, f"{step.name}.__self__")
-    elif isinstance(inside, functools.partial):
+    elif issubclass(kind, functools.partial):
         yield _further(step, inside.args, f"{step.name}.args")
         yield _further(step, inside.keywords, f"{step.name}.keywords")
-    elif isinstance(inside, (types.GeneratorType, BaseException)):
+    elif issubclass(kind, (types.GeneratorType, BaseException)):
         for variable in _frames_kept_by(inside):
             yield replace(variable, collection=step.collection, container=step.container)
-    elif not isinstance(inside, (types.ModuleType, types.FrameType)):
+    elif not issubclass(kind, (types.ModuleType, types.FrameType)):
         yield from _attributes(step, inside)
 
 
@@ -298,6 +300,8 @@ def _items(collection: Any) -> list[Any]:
 def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
     entries = list(dict.items(inside))
     for key, entry in entries:
+        if issubclass(type(entry), NOT_WALKED):
+            continue
         written = ANY if len(entries) > MOST_NAMED else f"[{_key(key)}]"
         yield _further(step, entry, step.name + written, container=inside)
 
@@ -334,8 +338,8 @@ def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
 
 def _attributes(step: Step, inside: Any) -> Iterator[Step]:
     """The attributes of an object, read where they stand: no property of it is called."""
-    if isinstance(inside, type):
-        attributes = dict(vars(inside))
+    if issubclass(type(inside), type):
+        attributes = dict(type.__dict__["__dict__"].__get__(inside))
     else:
         try:
             attributes = dict(object.__getattribute__(inside, "__dict__"))
@@ -347,7 +351,7 @@ def _attributes(step: Step, inside: Any) -> Iterator[Step]:
     for name, value in attributes.items():
         yield _further(step, value, f"{step.name}.{name}")
     for value in gc.get_referents(inside):
-        if not isinstance(value, (dict, type, types.ModuleType, types.FrameType)):
+        if not issubclass(type(value), (dict, type, types.ModuleType, types.FrameType)):
             yield _further(step, value, step.name)
 
 

@@ -22,7 +22,7 @@ def files_of_the_program() -> set[str]:
     files = {frame.f_code.co_filename for frame in running_frames()}
     files.update(cells())
     for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None) if isinstance(module, types.ModuleType) else None
+        file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
         if isinstance(file, str) and file.endswith(".py"):
             files.add(file)
     return {file if file[:1] == "<" else os.path.abspath(file) for file in files if is_own(file)}
@@ -95,6 +95,7 @@ def is_own(file: str) -> bool:
 
 
 def is_own_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    return kind.__module__ == "__main__" or (isinstance(file, str) and is_own(file))
+    home = type.__getattribute__(kind, "__module__")  # a metaclass of the program's is not asked
+    module = sys.modules.get(home) if isinstance(home, str) else None
+    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+    return home == "__main__" or (isinstance(file, str) and is_own(file))
