@@ -155,7 +155,7 @@ def test_a_name_is_deleted_only_if_it_is_said(cells):
 
 def test_an_output_that_is_a_named_variable_stays_the_variable(cells):
     *_, freed, left = cells("x = torch.ones(1000, 1000)\nx", "%vram free", "print(x.shape)")
-    assert "Nothing came back: variables hold all tensors." in freed["text"]
+    assert "Nothing came back." in freed["text"]
     assert "1000, 1000" in left["text"]
 
 
@@ -165,7 +165,7 @@ def test_a_measured_cell_says_peak_and_what_it_keeps_by_line(cells):
     )
     assert "At its peak this cell had 15.26 MiB on cpu more than before." in measured["text"]
     assert "Of that it keeps 11.44 MiB on cpu." in measured["text"]
-    assert re.search(r"line 4 +cpu +7.63 MiB +11.44 MiB", measured["text"])
+    assert re.search(r"line 5 +cpu +7.63 MiB +11.44 MiB", measured["text"])
 
 
 def test_a_measured_cell_that_fails_keeps_its_traceback_and_its_card(cells):
@@ -282,3 +282,136 @@ def test_nothing_of_the_notebook_becomes_markup(cells):
     parser.feed(listed["html"])
     assert "script" not in parser.tags
     assert "&lt;script&gt;" in listed["html"]
+
+
+def test_a_measured_cell_is_run_as_any_other(cells):
+    quiet, awaited, failed, *_, inner = cells(
+        "%%vram\n'silenced';",
+        "%%vram\nimport asyncio\nawait asyncio.sleep(0)\na = torch.ones(1000, 1000)\na.shape",
+        "%%vram\nb = torch.ones(1000, 1000)\n1 / 0",
+        "x = 1",
+        "%%time\n%%vram\nc = torch.ones(1000, 1000)",
+    )
+    assert "silenced" not in quiet["text"]
+    assert "cell 4, line 4 " in awaited["text"]
+    assert "torch.Size([1000, 1000])" in awaited["text"]
+    assert "Cell In[5], line 3" in failed["text"]
+    assert "cell 5, line 2 " in failed["text"]
+    assert "At its peak this cell had 3.81 MiB on cpu" in inner["text"]
+    assert "Wall time" in inner["text"]
+
+
+def test_names_may_be_separated_by_commas(cells):
+    *_, freed, left = cells(
+        "x = torch.ones(1000, 1000); y = torch.ones(1000, 1000)",
+        "%vram free x, y;",
+        "print('x' in globals(), 'y' in globals())",
+    )
+    assert "7.63 MiB on cpu came back." in freed["text"]
+    assert "False False" in left["text"]
+
+
+REFUSING = """
+import sys, threading, types
+class Meta(type):
+    def __getattribute__(self, name): raise RuntimeError('metaclass')
+class OfMeta(metaclass=Meta):
+    def __init__(self): self.t = torch.ones(3_000_000)
+class NoClass:
+    @property
+    def __class__(self): raise RuntimeError('no class')
+    def __init__(self): self.t = torch.ones(2_000_000)
+class NoFunction(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *a, **k): raise RuntimeError('no function')
+of_meta, no_class = OfMeta(), NoClass()
+no_function = torch.Tensor._make_subclass(NoFunction, torch.ones(1_000_000))
+from torch._subclasses.fake_tensor import FakeTensorMode
+fake = FakeTensorMode().from_tensor(torch.ones(1_000_000))
+def work(until):
+    mine = torch.ones(4_000_000)
+    until.wait()
+until = threading.Event()
+thread = threading.Thread(target=work, args=(until,), daemon=True, name='loader')
+thread.start()
+import time; time.sleep(0.5)
+module = types.ModuleType('refusing')
+exec("def __getattr__(name): raise RuntimeError('module')", vars(module))
+sys.modules['refusing'] = module
+"""
+
+
+def test_classes_modules_and_threads_of_any_kind_are_walked(cells):
+    _, listed, _ = cells(REFUSING, "%vram", "until.set()")
+    assert rows(listed["text"]) == {
+        "thread loader": "15.26 MiB",
+        "of_meta": "11.44 MiB",
+        "no_class": "7.63 MiB",
+        "no_function": "3.81 MiB",
+    }
+    assert "Warning" not in listed["text"]
+
+
+def test_a_kept_exception_is_listed_by_its_name(cells):
+    _, failed = cells(
+        "def load():\n    rows = torch.ones(2000, 1000)\n    raise ValueError('labels')\n"
+        "try:\n    load()\nexcept ValueError as error:\n    kept = error",
+        TOO_LARGE,
+    )
+    assert re.search(
+        r"^kept +7.63 MiB .*exception ValueError; 1 tensor in rows", failed["text"], re.M
+    )
+
+
+def test_what_a_module_of_the_person_keeps_is_emptied_in_the_module(cells, tmp_path):
+    (tmp_path / "store.py").write_text(
+        "import torch\nCACHE = {}\ndef put(key):\n    CACHE[key] = torch.ones(1000, 1000)\n"
+    )
+    *_, freed, emptied, left = cells(
+        "sys.path.insert(0, '.')\nfrom store import put\nput(1); put(2)",
+        "%vram free",
+        "import store; store.CACHE.clear()",
+        "%vram",
+    )
+    assert "import store; store.CACHE.clear()" in freed["text"]
+    assert "store.CACHE" not in left["text"]
+
+
+def test_memory_that_the_failed_line_let_go_of_is_not_called_pieces():
+    import dataclasses
+
+    from helpers.magics import cards, failure
+    from helpers.magics.devices import DeviceUse
+    from helpers.magics.holdings import Holdings
+
+    gib = 1 << 30
+    failed = failure.Failure(
+        "cell 2, line 1",
+        "x = [torch.empty(n) for _ in range(9)]",
+        gib,
+        "cuda:0",
+        Holdings([], True, []),
+    )
+    failed.use = DeviceUse("cuda:0", gib, 6 * gib, 0, 8 * gib)
+    failed.allocated, failed.in_pieces = 6 * gib, 1 << 20
+    steps = list(failure._steps(failed))
+    assert not [step for step in steps if "in pieces" in step]
+    assert "the failed line had 5.00 GiB of its own" in cards.of_failure(failed).words()
+    scattered = dataclasses.replace(failed, in_pieces=2 * gib)
+    assert [step for step in failure._steps(scattered) if "had 2.00 GiB in pieces" in step]
+
+
+def test_open_widgets_are_said_to_keep_what_their_callbacks_hold(cells):
+    pytest.importorskip("ipywidgets")
+    _, listed, freed, closed, left = cells(
+        "import ipywidgets\ndef draw():\n    noise = torch.ones(1000, 1000)\n"
+        "    button = ipywidgets.Button()\n    button.on_click(lambda b: noise)\n"
+        "    return button\npanel = draw(); panel = draw()",
+        "%vram",
+        "%vram free",
+        "ipywidgets.Widget.close_all()",
+        "%vram free",
+    )
+    assert rows(listed["text"]) == {"panel": "3.81 MiB", "open widgets": "3.81 MiB"}
+    assert "ipywidgets.Widget.close_all()" in freed["text"]
+    assert "open widgets" not in left["text"]

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 81_830,
+    "allocator": 81_880,
     "agent": 1_500,
     "batch": 33_250,
     "commands": 15_380,
@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 25_970,
     "ground": 11_500,
     "judge": 54_420,
-    "magics": 9_330,
+    "magics": 10_870,
     "look": 55_280,
     "rehearse": 18_680,
     "settings": 11_860,
@@ -28,7 +28,7 @@ MOST_TOKENS = {
     "tell": 36_490,
     "trials": 33_130,
     "vpoc": 16_740,
-    "TOTAL": 451_600,
+    "TOTAL": 453_200,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

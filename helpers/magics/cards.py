@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from ..ground.units import show_bytes
 from .devices import DeviceUse, OtherProcess
-from .failure import Failure
+from .failure import Failure, how_to_empty
 from .holdings import Holder, Holdings
 from .letting_go import LetGo
 from .view import Card, Table
 
 MOST_ROWS = 12
+ALSO = 4
+"""The column "also reached from", which is left out where it is empty."""
+SHARE_WORTH_SAYING = 0.02
+"""Of a card, what a sentence is for; less than that is rounding in torch's own text."""
 FOUND_EARLY = "The notebook has more objects than could be looked at in time: sizes are the least."
+MOST_OWNERS = 3
 OFF = "%vram off turns these cards off."
 
 
@@ -26,6 +31,12 @@ def of_failure(failure: Failure) -> Card:
     sentences = []
     if use is not None:
         sentences.append(_use(use))
+        gone = (failure.allocated or 0) - use.allocated
+        if gone > SHARE_WORTH_SAYING * use.total:
+            sentences.append(
+                f"At that moment tensors took {show_bytes(failure.allocated or 0)}: the failed "
+                f"line had {show_bytes(gone)} of its own, and has let go of it since."
+            )
     growth = failure.growth
     if growth is not None and growth.bytes_each:
         sentences.append(
@@ -62,7 +73,7 @@ def of_holdings(holdings: Holdings, uses: list[DeviceUse], others: list[OtherPro
 def of_letting_go(result: LetGo) -> Card:
     """The answer of ``%vram free``."""
     came = [f"{show_bytes(size)} on {device}" for device, size in result.tensors.items() if size]
-    title = "Nothing came back: variables hold all tensors."
+    title = "Nothing came back."
     if came:
         title = f"{' and '.join(came)} came back."
     sentences = []
@@ -112,31 +123,42 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
     for holder in holders[:MOST_ROWS]:
         size = holder.bytes.get(device, 0) if device else holder.total
         row = [holder.name, show_bytes(size), " and ".join(sorted(holder.bytes))]
-        row += [_what(holder), ", ".join(holder.also)]
+        row += [_what(holder, holdings, after_free=lets_go), ", ".join(holder.also)]
         if lets_go:
-            row.append(_let_go_with(holder))
+            row.append(_let_go_with(holder, holdings))
         rows.append(tuple(row))
     rest = holders[MOST_ROWS:]
     if rest:
         size = sum(holder.total for holder in rest)
         rows.append((f"{len(rest)} more", show_bytes(size), *[""] * (len(heads) - 2)))
+    if not any(holder.also for holder in holders[:MOST_ROWS]):
+        heads.pop(ALSO)
+        rows = [row[:ALSO] + row[ALSO + 1 :] for row in rows]
     return Table(tuple(heads), rows, numbers=frozenset([1]))
 
 
-def _what(holder: Holder) -> str:
+def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     if holder.kind == "error":
         parts = [f"{part.name} in {part.where}" for part in holder.parts[:2]]
         return "; ".join(parts)
     if holder.kind == "circle":
-        return f"{holder.tensors:,} tensors; no name leads to them"
+        still = ", yet a library keeps them" if after_free else ""
+        return f"{_tensors(holder.tensors)}; no name leads to them{still}"
     if holder.kind == "graph":
-        return f"{holder.tensors:,} tensors that backward would need"
+        owners = holdings.owners_of_graphs()
+        of = f" of {' or '.join(owners[:MOST_OWNERS])}" if owners else ""
+        return f"{_tensors(holder.tensors)} that a backward pass{of} would need"
     words = holder.what
+    if holder.kind == "thread":
+        words = "a function that runs"
+    if holder.kind == "widgets":
+        words = "widgets that are not closed, with their callbacks"
     if not holder.parts:
         return words
     part = holder.parts[0]
-    if part.collection and part.tensors > 1 and part.name != holder.name:
-        words += f"; {part.tensors:,} tensors in {part.name}"
+    leads_on = part.tensors > 1 if part.collection else holder.grows
+    if leads_on and part.name != holder.name:
+        words += f"; {_tensors(part.tensors)} in {part.name}"
     if part.graphs:
         words += ", with graph"
     if part.lines:
@@ -144,16 +166,21 @@ def _what(holder: Holder) -> str:
     return words
 
 
-def _let_go_with(holder: Holder) -> str:
+def _tensors(count: int) -> str:
+    return f"{count:,} tensor" if count == 1 else f"{count:,} tensors"
+
+
+def _let_go_with(holder: Holder, holdings: Holdings) -> str:
     if holder.kind == "variable":
         return f"%vram free {holder.name}"
     if holder.kind == "module":
-        return f"{holder.name} = None"
-    if holder.kind == "unnamed":
-        return ""
+        return how_to_empty(holder)
+    if holder.kind == "widgets":
+        return "ipywidgets.Widget.close_all()"
     if holder.kind == "graph":
-        return "deleting the result that backward would start from"
-    return "%vram free"
+        owners = holdings.owners_of_graphs()
+        return f"deleting what has the graph: {' or '.join(owners[:MOST_OWNERS])}" if owners else ""
+    return "%vram free" if holder.kind in ("output", "error", "unknown") else ""
 
 
 def _foot(holdings: Holdings, last: str) -> str:

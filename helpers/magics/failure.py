@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 c10/core/impl/alloc_cpu.cpp, and the CUDA and HIP runtimes.
 """
 REQUESTED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)? ?\w+)")
+ALLOCATED = re.compile(r"allocated memory (\d+(?:\.\d+)? ?\w+) is allocated by PyTorch")
+UNALLOCATED = re.compile(r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated")
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
 LONGEST_CHAIN = 20
+LARGE = 0.25
+"""A share of what all tensors take."""
 WORTH = 0.05
 """A share of what was asked for; less than that is not worth a step."""
 
@@ -41,7 +45,8 @@ class Failure:
 
     ``place`` and ``code``: the line of the notebook that
     asked. ``requested``: bytes, None where the error does not say. ``device``: "cuda:0", "cpu", or
-    empty where it is not known.
+    empty where it is not known. ``allocated``, ``in_pieces``: bytes of tensors and of what torch
+    kept for later when it failed, by the error; by now the failed line has let go of its own.
     """
 
     place: str
@@ -49,6 +54,8 @@ class Failure:
     requested: int | None
     device: str
     holdings: Holdings
+    allocated: int | None = None
+    in_pieces: int | None = None
     use: DeviceUse | None = None
     others: list[OtherProcess] = field(default_factory=list)
     growth: Growth | None = None
@@ -77,7 +84,9 @@ def explained(
     failure = Failure(
         place=where,
         code=code,
-        requested=_requested(text),
+        requested=_size(REQUESTED, text),
+        allocated=_size(ALLOCATED, text),
+        in_pieces=_size(UNALLOCATED, text),
         device=_device(text),
         holdings=holdings,
         growth=runs.growth(cell),
@@ -107,8 +116,8 @@ def _text(error: BaseException) -> str:
     return next((part for part in error.args if isinstance(part, str)), "")
 
 
-def _requested(text: str) -> int | None:
-    match = REQUESTED.search(text)
+def _size(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
     return parse_size(match[1]) if match else None
 
 
@@ -138,10 +147,14 @@ def _line_of(error: BaseException) -> tuple[str, str]:
 def _steps(failure: Failure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _step_of_leftovers(failure)
-    yield from _steps_of_collections(failure)
+    collections = list(_steps_of_collections(failure))
+    yield from collections
+    yield from _steps_of_kept(failure)
+    if not collections:
+        yield from _step_of_graphs(failure)
     yield from _steps_of_others(failure)
     yield from _step_of_pieces(failure)
-    yield _step_of_names(failure)
+    yield from _step_of_names(failure)
 
 
 def _step_of_leftovers(failure: Failure) -> Iterator[str]:
@@ -151,28 +164,72 @@ def _step_of_leftovers(failure: Failure) -> Iterator[str]:
     if size <= WORTH * (failure.requested or 0):
         return
     names = ", ".join(holder.name for holder in leftovers if _bytes(holder, failure))
+    least = "at least " if failure.holdings.of_kind("graph") else ""
     again = "Then run the cell again."
     if any(holder.kind == "error" and _bytes(holder, failure) for holder in leftovers):
         again = "The next try starts with that memory back."
-    yield f"%vram free lets go of {show_bytes(size)} that no variable holds ({names}). {again}"
+    yield (
+        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). {again}"
+    )
 
 
 def _steps_of_collections(failure: Failure) -> Iterator[str]:
     entries = failure.growth.entries_each if failure.growth else {}
     for holder in failure.holdings.of_kind("variable", "module"):
         part = holder.parts[0]
-        is_kept = part.graphs > 1 and part.tensors > 1 and part.collection
-        if holder.name not in entries and not is_kept:
+        share = _bytes(holder, failure) / max(1, failure.allocated or 0)
+        is_large = holder.grows and part.lines and share > LARGE
+        is_kept = part.collection and part.tensors > 1 and (part.graphs > 1 or is_large)
+        if holder.is_exception or (holder.name not in entries and not is_kept):
             continue
         if _bytes(holder, failure) <= WORTH * (failure.requested or 0):
             continue
         by = f" ({', '.join(part.lines)} adds to it)" if part.lines else ""
         graph = " with their graphs" if part.graphs else ""
+        now = f" {how_to_empty(holder)} empties it." if holder.kind == "module" else ""
         yield (
             f"{part.collection or part.name} keeps {part.tensors:,} tensors{graph}, "
             f"{show_bytes(part.bytes)}{by}: keep numbers (.item()) or copies on the CPU "
-            "(.detach().cpu()), or only the last ones."
+            f"(.detach().cpu()), or only the last ones.{now}"
         )
+
+
+def _steps_of_kept(failure: Failure) -> Iterator[str]:
+    """What keeps variables of functions and callbacks, and does not look like it."""
+    for holder in failure.holdings.of_kind("variable", "widgets"):
+        size = _bytes(holder, failure)
+        if size <= WORTH * (failure.requested or 0):
+            continue
+        if holder.is_exception:
+            yield (
+                f"{holder.name} is a kept exception, and keeps the variables of the functions that "
+                f"it came through, {show_bytes(size)}: keep str({holder.name}) instead. "
+                f"%vram free {holder.name} deletes it."
+            )
+        elif holder.kind == "widgets":
+            yield (
+                f"Widgets that were not closed keep {show_bytes(size)} in their callbacks: call "
+                "close() on each that you replace. ipywidgets.Widget.close_all() closes all."
+            )
+
+
+def how_to_empty(holder: Holder) -> str:
+    """A statement that lets go of what a name of a module holds."""
+    module = holder.name.rpartition(".")[0]
+    end = ".clear()" if holder.is_mutable else " = None"
+    return f"import {module}; {holder.name}{end}"
+
+
+def _step_of_graphs(failure: Failure) -> Iterator[str]:
+    """A forward pass that is too large for the card."""
+    size = sum(_bytes(holder, failure) for holder in failure.holdings.of_kind("graph"))
+    if size <= LARGE * (failure.allocated or 0) or not size:
+        return
+    yield (
+        f"{show_bytes(size)} is kept for a backward pass, and grows with the batch: make the batch "
+        "smaller and accumulate gradients, use activation checkpointing "
+        "(torch.utils.checkpoint), or torch.no_grad() where nothing is trained."
+    )
 
 
 def _steps_of_others(failure: Failure) -> Iterator[str]:
@@ -186,28 +243,32 @@ def _steps_of_others(failure: Failure) -> Iterator[str]:
 
 
 def _step_of_pieces(failure: Failure) -> Iterator[str]:
-    use = failure.use
-    if use is not None and failure.requested and use.cached >= failure.requested:
+    in_pieces = failure.in_pieces or 0
+    if failure.requested and in_pieces >= failure.requested:
         yield (
-            f"torch has {show_bytes(use.cached)} in pieces, none of them large enough. Restart the "
+            f"torch had {show_bytes(in_pieces)} in pieces, none of them large enough. Restart the "
             "kernel with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True set before torch uses "
             "the GPU."
         )
 
 
-def _step_of_names(failure: Failure) -> str:
-    largest = failure.holdings.of_kind("variable", "module")[:3]
-    names = ", ".join(
+def _step_of_names(failure: Failure) -> Iterator[str]:
+    variables = failure.holdings.of_kind("variable")
+    largest = max((_bytes(holder, failure) for holder in variables), default=0)
+    least = WORTH * max(largest, failure.requested or 0)
+    named = [
         f"{holder.name} ({show_bytes(_bytes(holder, failure))})"
-        for holder in largest
-        if _bytes(holder, failure)
-    )
+        for holder in variables[:3]
+        if _bytes(holder, failure) > least
+    ]
     smaller = "make the batch or the model smaller"
-    if not names:
-        return f"No variable holds much: the cell itself needs more than there is; {smaller}."
-    return (
-        f"The largest variables are {names}. %vram free NAME deletes one that you no longer need; "
-        f"if you need them all, {smaller}."
+    if not named:
+        yield f"No variable holds much. If the cell itself needs more than there is, {smaller}."
+        return
+    are = "variables are" if len(named) > 1 else "variable is"
+    yield (
+        f"The largest {are} {', '.join(named)}. %vram free NAME deletes one that you no longer "
+        f"need; if you need them all, {smaller}."
     )
 
 

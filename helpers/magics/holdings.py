@@ -7,9 +7,11 @@ property. Numbers are bytes of storages, each counted once, under the first name
 
 from __future__ import annotations
 
+import collections
 import itertools
 import re
 import sys
+import threading
 import time
 import traceback
 import types
@@ -25,13 +27,14 @@ from ..allocator.under_torch.keepers import (
     Walk,
     find_lines,
     keepers_in,
+    length_of,
     modules_own,
     referred_to,
     storages_of,
     variables_of,
 )
 from ..allocator.under_torch.own_files import is_own
-from .kinds import described, is_of_another_library, rank
+from .kinds import COLLECTION, MODULE, OPTIMIZER, described, is_of_another_library, rank
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -68,10 +71,12 @@ class Root:
 class Holder:
     """One name, and the tensors that no earlier name reaches.
 
-    ``kind``: variable, output (of a cell), error (its frames), module, circle (of objects),
-    graph (of autograd, which alone keeps them), unnamed (no tensor of Python) or unknown.
-    ``bytes``: by device. ``parts``: where in the object they lie, most bytes first. ``also``:
-    other names that reach some of them.
+    ``kind``: variable, output (of a cell), error (its frames), module, thread, widgets (that are
+    open), circle (of objects), graph (of autograd, which alone keeps them), unnamed (no tensor of
+    Python) or unknown. ``bytes``: by device. ``parts``: where in the object they lie, most bytes
+    first. ``also``: other names that reach some of them. ``grows``: whether it may grow while cells
+    run, which a module or an optimizer does not. ``is_mutable``: whether it has a method clear.
+    ``is_exception``: whether it is an exception that a variable keeps.
     """
 
     name: str
@@ -82,6 +87,14 @@ class Holder:
     parts: list[Keeper] = field(default_factory=list)
     also: list[str] = field(default_factory=list)
     addresses: frozenset[int] = frozenset()
+    grows: bool = False
+    is_mutable: bool = False
+    is_exception: bool = False
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether some of its tensors carry a graph of autograd."""
+        return any(part.graphs for part in self.parts)
 
     @property
     def total(self) -> int:
@@ -105,6 +118,10 @@ class Holdings:
         """The holders of some kinds."""
         return [holder for holder in self.holders if holder.kind in kinds]
 
+    def owners_of_graphs(self) -> list[str]:
+        """The names that reach a tensor with a graph."""
+        return [holder.name for holder in self.holders if holder.has_graph]
+
     def total(self, device: str) -> int:
         """Bytes on a device, such as "cuda:0"."""
         return sum(holder.bytes.get(device, 0) for holder in self.holders)
@@ -112,6 +129,11 @@ class Holdings:
 
 def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     """Who holds the tensors of this kernel now. Takes two seconds at the most."""
+    with torch._C.DisableTorchFunctionSubclass():  # a tensor class of the person's is not asked
+        return _find_holdings(torch, shell)
+
+
+def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     storages = _large_storages(torch)
     roots = list(_roots(torch, shell))
     walk = Walk(storages, LONGEST_WALK_S)
@@ -122,11 +144,16 @@ def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
         walk.run([root.beginnings])
         reached = dict(itertools.islice(walk.reached.items(), before, None))
         if reached:
-            what = described(root.object, torch)
-            holders.append(_holder(root.name, root.kind, what, reached, storages, counted))
+            holder = _holder(root, reached, storages, counted)
+            holder.what = described(root.object, torch)
+            holder.is_mutable = issubclass(type(root.object), (dict, list, set, collections.deque))
+            holder.is_exception = issubclass(type(root.object), BaseException)
+            holder.grows = rank(root.object, torch) not in (MODULE, OPTIMIZER)
+            holders.append(holder)
     holders += _without_a_name(storages, counted, walk.complete)
     holders = sorted(filter(lambda holder: holder.total, holders), key=lambda holder: -holder.total)
-    _add_other_names(holders, roots, storages)
+    if walk.complete:
+        _add_other_names(holders, roots, storages)
     return Holdings(holders, walk.complete, _other_libraries(shell))
 
 
@@ -153,25 +180,28 @@ def _large_storages(torch: ModuleType) -> dict[int, Storage]:
 
 def outputs_with_tensors(torch: ModuleType, shell: InteractiveShell) -> dict[int, Any]:
     """The outputs of cells, by their number, that reach a tensor."""
-    storages = _large_storages(torch)
     found = {}
-    for number, value in list(shell.user_ns.get("Out", {}).items()):
-        walk = Walk(storages, LONGEST_WALK_S)
-        walk.run([Root(value, "", "output").beginnings])
-        if walk.reached:
-            found[number] = value
+    with torch._C.DisableTorchFunctionSubclass():
+        storages = _large_storages(torch)
+        for number, value in list(shell.user_ns.get("Out", {}).items()):
+            walk = Walk(storages, LONGEST_WALK_S)
+            walk.run([Root(value, "", "output").beginnings])
+            if walk.reached:
+                found[number] = value
     return found
 
 
 def _roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
     """Where tensors are looked for, in the order in which they are counted."""
     variables = names_of_the_person(shell)
-    for name in sorted(variables, key=lambda name: rank(variables[name], torch)):
+    for name in sorted(variables, key=lambda name: _turn(variables[name], torch)):
         yield Root(variables[name], name, "variable")
     for step in modules_own():
         if step.where != "__main__" and not step.name.startswith("__"):
             module = step.where.rpartition(".")[0] or step.where
             yield Root(step.object, f"{module}.{step.name}", "module")
+    yield from _threads()
+    yield from _open_widgets()
     for number, value in list(shell.user_ns.get("Out", {}).items()):
         yield Root(value, f"Out[{number}]", "output")
     for name in ("_", "__", "___"):
@@ -181,6 +211,35 @@ def _roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
         steps = tuple(_variables_of_failed_calls(error))
         if steps:
             yield Root(error, "the last error", "error", steps)
+
+
+def _turn(value: Any, torch: ModuleType) -> tuple[int, int]:
+    """When a value is looked at: a collection of many after those of few, where time may end."""
+    order = rank(value, torch)
+    return order, length_of(value) if order == COLLECTION else 0
+
+
+def _threads() -> Iterator[Root]:
+    """The variables of the program's own functions that run in other threads."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, innermost in sys._current_frames().items():
+        if ident == threading.get_ident():
+            continue
+        frames = [frame for frame, _ in traceback.walk_stack(innermost)]
+        own = [frame for frame in frames if is_own(frame.f_code.co_filename)]
+        steps = tuple(step for frame in own for step in variables_of(frame, "thread"))
+        if steps:
+            yield Root(None, f"thread {names.get(ident, ident)}", "thread", steps)
+
+
+def _open_widgets() -> Iterator[Root]:
+    """ipywidgets keeps each widget, with its callbacks, until it is closed
+    (ipywidgets/widgets/widget.py: _instances).
+    """
+    module = sys.modules.get("ipywidgets.widgets.widget")
+    instances = vars(module).get("_instances") if module is not None else None
+    if isinstance(instances, dict):
+        yield Root(instances, "open widgets", "widgets")
 
 
 def kept_errors(shell: InteractiveShell) -> list[BaseException]:
@@ -207,17 +266,12 @@ def _variables_of_failed_calls(error: BaseException) -> Iterator[Step]:
 
 
 def _holder(
-    name: str,
-    kind: str,
-    what: str,
-    reached: dict[int, Step],
-    storages: dict[int, Storage],
-    counted: set[int],
+    root: Root, reached: dict[int, Step], storages: dict[int, Storage], counted: set[int]
 ) -> Holder:
     """The holder of the tensors that were reached; storages counted before are not its own."""
     new = {key: step for key, step in reached.items() if storages[key].address not in counted}
     parts = sorted(keepers_in(new, storages), key=lambda part: -part.bytes)
-    holder = Holder(name, kind, what, tensors=len(new), parts=parts)
+    holder = Holder(root.name, root.kind, tensors=len(new), parts=parts)
     for key in new:
         _count(holder, storages[key], counted)
     holder.addresses = frozenset(storages[key].address for key in new)

@@ -104,6 +104,8 @@ def _table_html(table: Table) -> str:
 def _row_html(row: Row, tag: str, table: Table) -> str:
     cells = []
     for number, cell in enumerate(row):
-        style = CELL.format(align="right" if number in table.numbers else "left")
+        style = CELL.format(align="left")
+        if number in table.numbers:
+            style = CELL.format(align="right") + ";white-space:nowrap"
         cells.append(f'<{tag} style="{style}">{html.escape(cell)}</{tag}>')
     return f"<tr>{''.join(cells)}</tr>"
