@@ -241,7 +241,7 @@ def test_torchs_total_of_a_message_completes_a_box_without_torch():
     evidence = replace(evidence_from_message(full), bundle=box)
     seen = list(ceiling_observations(evidence, [], "apu"))
     assert "HIP reports 48.00 GiB" in seen[0].says
-    assert len(seen) > 3 and not [row.says for row in seen if "this one binds" in row.says]
+    assert len(seen) > 3 and not [row.says for row in seen if "this one decides" in row.says]
 
 
 def test_a_message_about_the_card_beside_an_apu_says_nothing_of_the_apu():

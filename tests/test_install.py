@@ -68,7 +68,7 @@ def held(one):
         ("boxes", "strix-halo-1-found"),
         ("diagnose --message m.txt", "needs at least 24.00 GiB at once"),
         ("diagnose strix-halo-1-found", "only half of the RAM"),
-        ("ttm strix-halo-1-found", "<- binds"),
+        ("ttm strix-halo-1-found", "<- decides"),
         ("capture --no-torch --no-commands", "Written to"),
     ):
         done = one.casebook(*words.split())

@@ -120,7 +120,7 @@ def test_call_sites_leave_by_the_number_of_their_file_or_their_place_in_a_librar
 def test_an_ordinary_word_is_no_word_of_ours_beside_words_of_ours(word):
     for text in (
         "{}",
-        "{} binds at 3.00 GiB",
+        "{} decides at 3.00 GiB",
         "the card of {}",
         "{}: 20.10 GiB",
         "held by {} here",
@@ -571,7 +571,7 @@ def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
     assert "The answer in full" in page.html
     copies = PublicCopy(evidence_from_bundle(open_box("cuda-24gb-tuning")))
     assert copies.text("kestrel holds 3.00 GiB") == ""
-    for words in ("the card is full: 3.00 GiB", "ttm.pages_limit binds at 62.54 GiB"):
+    for words in ("the card is full: 3.00 GiB", "ttm.pages_limit decides at 62.54 GiB"):
         assert copies.text(words) == words
     for value in ("10.1.2.3", "a3f9c2d1", "S4K1B2X3", "aa:bb:cc:dd:ee:ff", "wren@host.example"):
         assert copies.text(f"the card of {value}") == "", value

@@ -31,7 +31,7 @@ def room_of(name):
 def test_every_recorded_box_has_its_text_table_and_figure(name):
     text = tell.as_text(ttm_answer(open_box(name)))
     view = tell.ceilings_bars(stack_of(name))
-    for said in ("plan: ", "The one that binds:", "pages_limit alone is enough"):
+    for said in ("plan: ", "The limit that decides:", "pages_limit alone is enough"):
         assert said in text
     listed = str(tell.ceilings_table(stack_of(name)).without("source"))
     assert max(map(len, listed.splitlines())) <= 120 and view.alt.startswith(view.title)
@@ -40,16 +40,16 @@ def test_every_recorded_box_has_its_text_table_and_figure(name):
 
 def test_the_text_marks_the_layer_that_binds_and_holds_run_undo_and_verify():
     text = tell.as_text(ttm_answer(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB))
-    assert "TTM pages_limit  <- binds  62.54 GiB" in text and "31457280 pages of 4 KiB" in text
+    assert "TTM pages_limit  <- decides  62.54 GiB" in text and "31457280 pages of 4 KiB" in text
     assert text.index("To run, by grubby") < text.index("To undo") < text.index("To verify")
     assert "never run" in text and "131072 is 128 TiB" in text
 
 
 def test_the_figure_says_in_words_and_by_a_line_which_layer_binds():
     view = tell.ceilings_bars(stack_of("strix-halo-3-gttsize"))
-    assert "ttm.pages_limit 62.54 GiB which binds" in view.alt and "GTT 120.00 GiB" in view.alt
+    assert "ttm.pages_limit 62.54 GiB which decides" in view.alt and "GTT 120.00 GiB" in view.alt
     figure = view.draw()
-    assert "ttm.pages_limit: this one binds" in words(figure)
+    assert "ttm.pages_limit: this one decides" in words(figure)
     is_line = lambda b: b.get_width() * sheet.WIDTH == pytest.approx(0.012)  # noqa: E731
     line, *more = filter(is_line, bars(figure))
     drawn = [text.get_window_extent() for text in figure.texts]
@@ -60,7 +60,7 @@ def test_the_figure_says_in_words_and_by_a_line_which_layer_binds():
     limit = stack_of("strix-halo-3-gttsize").decision.binding_bytes
     at = sheet.MARGIN + limit / top * (sheet.WIDTH - 2 * sheet.MARGIN)
     assert (line.get_x() * sheet.WIDTH + 0.006) == pytest.approx(at)
-    assert "binds" not in tell.ceilings_bars(stack_of("cuda-healthy")).alt
+    assert "decides" not in tell.ceilings_bars(stack_of("cuda-healthy")).alt
 
 
 def test_the_four_states_stand_side_by_side():
@@ -87,7 +87,7 @@ def test_the_layers_that_pass_the_limit_on_follow_it_and_one_that_was_set_does_n
     assert would.title == "torch total would be 100.00 of 125.08 GiB, now 62.54 GiB"
     assert words(would.draw()).count("62.54 GiB → 100.00 GiB") == 4
     found = tell.ceilings_bars(stack_of("strix-halo-3-gttsize"))
-    assert found.title == "62.54 of 125.08 GiB: ttm.pages_limit binds"
+    assert found.title == "62.54 of 125.08 GiB: ttm.pages_limit decides"
 
 
 def test_a_smaller_reserve_holds_a_larger_model_and_the_slider_asks_the_same_state():
@@ -127,7 +127,7 @@ def test_names_from_the_box_cannot_move_the_terminal():
 def test_the_committed_notebook_shows_the_case():
     shown = " ".join(" ".join(text_of(cell) for cell in cells(NOTEBOOK, "code")).split())
     case = (
-        "this one binds",
+        "this one decides",
         "(likely, not proved)",
         "grubby",
     )

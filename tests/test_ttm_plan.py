@@ -209,7 +209,7 @@ def test_the_verdict_says_what_binds_and_holds_the_reading_that_seems_to_contrad
     assert (made.cause, made.confidence) == ("ttm-gtt-cap", "likely"), "its readings were filled in"
     says = "\n".join(f"{line.reading.value}: {line.says}" for line in made.evidence)
     assert re.search(rf"(?m)^{120 * GIB}: .*do not follow it", says)
-    assert "from the write-up" in says and "this one binds" in says
+    assert "from the write-up" in says and "this one decides" in says
     assert "ttm.pages_limit" in made.next_step.command
 
 

@@ -331,7 +331,7 @@ def _graded(decision: Decision, numbers: Numbers) -> Decision:
 def _undecided(numbers: Numbers) -> Decision:
     names = {field: data.get("missing") for field, data in table("ceilings")["numbers"].items()}
     missing = tuple(n for field, n in names.items() if n and getattr(numbers, field) is None)
-    says = "Too few layers were read to say which one binds."
+    says = "Too few layers were read to say which one decides."
     if numbers.torch is not None and numbers.ram is not None and _is_half(numbers, numbers.torch):
         total = show_bytes(numbers.torch)
         says = (

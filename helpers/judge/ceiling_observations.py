@@ -87,7 +87,7 @@ def _of_layers(bundle: Bundle, stack: Stack, name: str) -> Iterator[Observation]
             continue
         says = f"{row.name}, {words}"
         if row.layer == stack.decision.binding:
-            says += ": this one binds"
+            says += ": this one decides"
         elif row.layer == "gtt" and stack.decision.pattern == "gttsize_only":
             says += "; compute programs do not follow it"
         is_filled = row.value.item in filled

@@ -26,7 +26,7 @@ helpers/ground/*.json helpers/tell/*.json helpers/trials/*.json
 """Where the workbook's sentences stand."""
 LABELS = LIBRARIES.union(
     """
-allocated allocator AMD amd-smi amdgpu anon apu argument audit available B binds bitwise boot bytes
+allocated allocator AMD amd-smi amdgpu anon apu argument audit available B bitwise boot bytes
 cache cached capacity card chunks compute confirmed container contradiction contradictory cpu CUDA
 dangerous debug decides deprecated device devices discrete docker driver effective error event
 failed failures fits fragmentation framebuffer free GiB gpu graphics grubby gtt harmless harms held

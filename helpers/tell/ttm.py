@@ -26,7 +26,7 @@ from helpers.tell.shown import Shown
 from helpers.tell.values import Column, cell, columns
 
 STATE_LAYERS = "carveout ttm gtt kfd_bank hip_total".split()
-STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "binds"]
+STATE_HEADS = ["state", "carve-out", "TTM limit", "GTT", "KFD bank", "torch", "limit"]
 KERNEL_LAYERS = ("carveout", "ram", "kfd_limit")
 """Layers drawn pale: the RAM, and what the firmware and the kernel keep of it."""
 FOLLOW = ("gtt", "kfd_bank", "hsa_pool", "hip_total")
@@ -49,7 +49,7 @@ def as_text(answer: Ttm) -> str:
     for ceiling in answer.ceilings:
         name = names[ceiling.layer]
         if ceiling.layer == binding:
-            name += "  <- binds"
+            name += "  <- decides"
         limit: object = ceiling.bytes
         if ceiling.bytes is None:
             limit = ceiling.status.replace("_", " ")
@@ -63,7 +63,7 @@ def as_text(answer: Ttm) -> str:
         "",
         Shown("The ceilings", heads, rows).text(0),
         "",
-        f"The one that binds: {binds}",
+        f"The limit that decides: {binds}",
         "",
     ]
     for about, *rest in _planned(answer):
@@ -87,7 +87,7 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     if decision.binding:
         binds = names.get(decision.binding, decision.binding)
         step = "would move it"
-    rows: list[list[object]] = [["binds", binds, decision.says], [step, decision.step, ""]]
+    rows: list[list[object]] = [["decides", binds, decision.says], [step, decision.step, ""]]
     rows += [["not read", name, ""] for name in decision.missing]
     rows += _planned(answer)
     if not applies(stack):
@@ -97,7 +97,7 @@ def decision_table(stack: Stack, answer: Ttm) -> Shown:
     if answer.plan.action == "set":
         says = f"{answer.plan.action} {show_bytes(answer.plan.bytes)}: {answer.plan.why}"
     return Shown(
-        "What binds, and the plan",
+        "Which limit decides, and the plan",
         head,
         rows,
         none=f"{decision.says} {decision.step}.",
@@ -153,7 +153,7 @@ def ceilings_table(stack: Stack) -> Shown:
     for row in stack.rows:
         mark = ""
         if _binds(stack, row):
-            mark = "binds"
+            mark = "decides"
         elif not row.layer and not _is_card(row):
             mark = "no ceiling"
         native = None
@@ -165,7 +165,7 @@ def ceilings_table(stack: Stack) -> Shown:
     head = columns(
         "layer:word, value:number, as written:native, pending:number:bytes, state:word, source:source"
     )
-    says = next((f"{r.name} binds: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
+    says = next((f"{r.name} decides: {r.value.show()}" for r in stack.rows if _binds(stack, r)), "")
     return Shown(
         "The ceilings",
         head,
@@ -237,9 +237,9 @@ def ceilings_bars(stack: Stack) -> Shown:
         title += f", now {would.value.show()}"
     elif decision.binding_bytes is not None:
         binds = next((row.name for row in rows if _binds(stack, row)), decision.binding)
-        title = f"{out_of(decision.binding_bytes, top)}: {binds} binds"
+        title = f"{out_of(decision.binding_bytes, top)}: {binds} decides"
     cells = [
-        [row.name, row.value, row.pending_bytes, "which binds" if _binds(stack, row) else ""]
+        [row.name, row.value, row.pending_bytes, "which decides" if _binds(stack, row) else ""]
         for row in rows
     ]
     draw = partial(_draw_ceilings, stack, rows, top, title)
@@ -286,7 +286,7 @@ def _ceiling_bar(row: Ceiling, binds: bool) -> Any:
         fills.insert(0, (max(live, row.pending_bytes), PALETTE["pending"]))
         fills[1] = (min(live, row.pending_bytes), look)
     if binds:
-        return sheet.Bar(f"{row.name}: this one binds", value, fills, (), "bold", ALARM)
+        return sheet.Bar(f"{row.name}: this one decides", value, fills, (), "bold", ALARM)
     return sheet.Bar(row.name, value, fills)
 
 

@@ -157,7 +157,9 @@ def test_axe_finds_nothing_serious(browser, pages, name, scheme):
 def test_the_script_copies_sorts_filters_and_unfolds(browser, pages):
     opened(browser, pages["night"])
     browser.js("document.querySelector('#notebooks th:nth-child(1) button').click()")
-    column = "[...document.querySelectorAll('#notebooks tbody tr')].map(e => e.cells[0].textContent)"
+    column = (
+        "[...document.querySelectorAll('#notebooks tbody tr')].map(e => e.cells[0].textContent)"
+    )
     assert browser.js(column) == sorted(browser.js(column))
     head = "document.querySelector('#notebooks th').ariaSort"
     assert browser.js(head) == "ascending"

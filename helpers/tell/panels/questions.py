@@ -105,7 +105,9 @@ class Reserve:
         than = "the same"
         if more:
             than = f"{show_bytes(abs(more))} {'more' if more > 0 else 'less'}"
-        now = f"torch gets {show_bytes(decision.binding_bytes)} now, where {decision.binding} binds"
+        now = (
+            f"torch gets {show_bytes(decision.binding_bytes)} now, where {decision.binding} decides"
+        )
         return f"{choice.words()}\n{now}: this would be {than}."
 
     def parts(self) -> list[Part]:
