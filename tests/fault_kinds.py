@@ -46,7 +46,7 @@ IN_RUN = {  # kind: the states that such a run may end in
     "host OOM": {"died"},
     "host OOM takes the runner": {"died"},
     "runner killed": {"died"},
-    "runner killed between the end and its record": {"died"},
+    "runner killed between the end and its record": {"answered"},  # its notebook was saved whole
     "runner ends without a record": {"died"},
     "runner frozen": {"timed_out"},
     "runner babbles": {"answered"},

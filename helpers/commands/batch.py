@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if left:
         words = ["casebook", "run", arguments.plan, "--resume", str(result.folder)]
         words += ["--box", arguments.box] if arguments.box else []
+        words += ["--scheduler", arguments.scheduler] if arguments.scheduler else []
         lines.append(f"Runs left: {left}. Go on: {line(words)}")
     say(arguments, state, status_text(view), *lines, f"Open: {page}")
     if os.environ.get(SAY_LAST) and not arguments.json:
