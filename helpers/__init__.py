@@ -29,6 +29,7 @@ _HOMES = {
     "what_fits": "face.fit",
     "volume_profiles": "face.profiles",
     "try_fixes": "face.fixes",
+    "fix_program": "face.change",
     "training_paths": "face.training",
     "check_torch": "face.checks",
     "fields_of": "face.fields",

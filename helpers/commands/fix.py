@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,8 @@ from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
     from helpers.fix.answer import Failure
-    from helpers.fix.proof import Prover
     from helpers.fix.search import Trial
     from helpers.look.cards import GpuCard
-    from helpers.rehearse.rehearsal import Rehearsal
     from helpers.trials.targets import Target
 
 
@@ -46,6 +43,8 @@ def fix(arguments: argparse.Namespace) -> int:
     Example: fix --gpu 4090 -- python train.py
     """
     from helpers.fix.answer import NoFix, Search, change_for, failure_of
+    from helpers.fix.bench import TorchChoice, rehearsals
+    from helpers.rehearse.box_settings import settings_of
     from helpers.rehearse.rehearsal import Limits
     from helpers.trials.user_program import check_script
 
@@ -59,7 +58,11 @@ def fix(arguments: argparse.Namespace) -> int:
         _refuse_changed_files()
     card = _card(arguments)
     target = _free_gpu() if arguments.live else None
-    run, prover = _rehearsals(arguments, command)
+    torches = TorchChoice(arguments.torch, arguments.torch_python, arguments.cache)
+    settings = settings_of(arguments.box)
+    for line in settings.taken:
+        _say(line)
+    run, prover = rehearsals(command, torches, settings)
     limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
     _say("running your program unchanged on a simulated GPU")
     with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
@@ -152,46 +155,6 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
 
     bundle = open_box(arguments.box) if arguments.box else None
     return find_card(arguments.gpu, arguments.capacity, arguments.held, bundle)
-
-
-def _rehearsals(
-    arguments: argparse.Namespace, command: list[str]
-) -> tuple[Callable[..., Rehearsal], Prover]:
-    """rehearse.run.rehearse under the program's torch, and where it runs on the CPU. Raises
-    NotReady.
-    """
-    from helpers.commands.rehearse import settings_of
-    from helpers.fix.answer import DOWNLOADS_OFF
-    from helpers.fix.proof import Prover
-    from helpers.rehearse import build, torches
-    from helpers.rehearse.run import rehearse
-
-    build.tools()
-    place = torches.cache_folder(arguments.cache)
-    python = torches.interpreter(command, arguments.torch_python)
-    torch, _ = torches.find_torch(python, arguments.torch, place)
-    if torch is None:
-        how = f"run: {PROGRAM} rehearse --setup ({torches.SIZE_WORDS})"
-        raise torches.NotReady(
-            f"{python} has no CUDA build of torch, which a rehearsal needs; {how}"
-        )
-    prover = Prover(Path.cwd(), python, torch, build.build(torch, place))
-    settings = settings_of(arguments.box)
-
-    def run(*words: Any, conf: str | None = None, extra: Any = None, **options: Any) -> Rehearsal:
-        return rehearse(
-            *words,
-            torch=torch,
-            cache=place,
-            python=arguments.torch_python,
-            conf=settings.conf if conf is None else conf,
-            extra={**settings.extra, **DOWNLOADS_OFF, **(extra or {})},
-            **options,
-        )
-
-    for line in settings.taken:
-        _say(line)
-    return run, prover
 
 
 def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -> None:

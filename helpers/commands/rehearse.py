@@ -9,8 +9,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -249,40 +249,6 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
     return torch
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The allocator's settings (``conf`` None: the program's own), and what else of a box's
-    environment decides what is allocated; ``taken`` says what was taken over from a box, a line
-    each.
-    """
-
-    conf: str | None
-    extra: Mapping[str, str]
-    taken: tuple[str, ...] = ()
-
-
-def settings_of(box: str, conf: str | None = None) -> Settings:
-    """The allocator's settings ``conf``, else as the box had them."""
-    from helpers.look.boxes import open_box
-    from helpers.look.environment import variables
-    from helpers.rehearse.words import WORDS
-    from helpers.settings.table import CONF_NAMES
-
-    if not box:
-        return Settings(conf, {})
-    on_box = {row.name: row.value for row in variables(open_box(box))}
-    extra = {name: on_box[name] for name in WORDS["decides"] if on_box.get(name)}
-    taken = dict(extra)
-    if conf is None:
-        for name in CONF_NAMES:
-            if on_box.get(name):
-                conf = on_box[name]
-                taken = {name: conf, **extra}
-                break
-    lines = [f"as on the box: {name}={value}" for name, value in taken.items()]
-    return Settings(conf, extra, tuple(lines))
-
-
 class Bench:
     """Rehearsals of one command line: on its card, under its torch, with its settings."""
 
@@ -290,6 +256,7 @@ class Bench:
         self, arguments: argparse.Namespace, card: GpuCard, torch: Torch, cache: Path
     ) -> None:
         from helpers.ground.units import parse_size
+        from helpers.rehearse.box_settings import settings_of
         from helpers.rehearse.rehearsal import Limits
         from helpers.rehearse.run import rehearse
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from helpers.allocator.edits.comparison import Comparison
 from helpers.allocator.edits.edit import parse
+from helpers.ground.places import PROGRAM
 from helpers.ground.replays import LineEdit, WhatIf
 from helpers.ground.units import show_bytes
 from helpers.tell.shown import Shown
@@ -18,6 +19,10 @@ BEFORE_AND_AFTER = (
 )
 LINES = (
     "line:line, holds at the failure:number:bytes, change that is enough:word, with settings:value"
+)
+EXACT = (
+    "predicted from the recording; where the program is at hand, rehearse it to be exact: change the "
+    f"line and run {PROGRAM} rehearse --gpu CARD -- COMMAND, or let {PROGRAM} fix find the change"
 )
 AS_FAR = "the recording ends at the failure: what the program needs after it is not counted"
 
@@ -39,6 +44,8 @@ def table(comparison: Comparison) -> Shown:
         if result.added_bytes:
             note += f"; {show_bytes(result.added_bytes)} are requested again"
         notes.append(note)
+    if comparison.edits:
+        notes.append(EXACT)
     head = columns(BEFORE_AND_AFTER, widest=None)
     return _shown(f"{words}: {end}", head, rows, notes, comparison.recording_fails)
 

@@ -1,0 +1,105 @@
+"""A change with which a program of your own fits a card, found by rehearsing it."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from pathlib import Path
+
+from helpers.face.result import Result
+from helpers.fix.answer import Failure, NoFix, Search, change_for, failure_of
+from helpers.fix.bench import TorchChoice, rehearsals
+from helpers.fix.league import league
+from helpers.fix.search import Trial
+from helpers.fix.view import how_to_make, in_lines, tried_table
+from helpers.look.boxes import open_box
+from helpers.look.cards import find_card
+from helpers.rehearse.box_settings import settings_of
+from helpers.rehearse.rehearsal import Limits
+from helpers.tell.shown import Shown
+from helpers.trials.user_program import check_script
+
+NO_COMMAND = "No program was given. Set `command`, such as python train.py, to look for a change."
+
+
+class ProgramFix(Result):
+    """The answer of a search: the change that fits, and all that were tried.
+
+    ``failure`` is None where nothing was looked for; ``why`` says why.
+    """
+
+    def __init__(
+        self,
+        failure: Failure | None = None,
+        winner: Trial | None = None,
+        trials: list[Trial] | None = None,
+        why: str = "",
+    ) -> None:
+        self.failure = failure
+        self.winner = winner
+        self.trials = trials or []
+        self.why = why
+
+    @property
+    def view(self) -> Shown:
+        """Every change that was tried."""
+        if self.failure is None:
+            return Shown("Changes that were tried", ["change"], [], none=self.why)
+        return tried_table(self.trials, self.failure.first)
+
+    @property
+    def league(self) -> Shown:
+        """The peak of each change against the card, hatched where the program runs out."""
+        if self.failure is None:
+            return self.view
+        return league(self.winner, self.trials, self.failure.first)
+
+    @property
+    def words(self) -> str:
+        """What is wrong, the change, its peak, its results and its cost."""
+        if self.failure is None:
+            return self.why
+        if self.winner is None:
+            found = "None of the changes that were tried lets the program finish."
+            return f"{self.failure.verdict.title}\n\n{found}"
+        lines = in_lines(self.winner, self.failure.first)
+        return "\n\n".join([self.failure.verdict.title, *lines])
+
+    @property
+    def diff(self) -> str:
+        """The change as a diff, a command line or both; empty where none was found."""
+        if self.failure is None or self.winner is None:
+            return ""
+        return how_to_make(self.failure.program, self.winner.change)
+
+
+def fix_program(
+    command: str = "",
+    *,
+    gpu: str = "",
+    capacity: str = "",
+    box: str = "",
+    seconds: float = 180.0,
+    tries: int = 12,
+) -> ProgramFix:
+    """A change with which a command, run in this folder, fits a card.
+
+    ``gpu`` names the card; else it is the largest of ``box``, or has ``capacity``, such as 20GiB.
+    It ends after ``seconds`` or so many ``tries``. Without a command nothing runs. Raises ValueError
+    in one line.
+    """
+    if not command:
+        return ProgramFix(why=NO_COMMAND)
+    words = shlex.split(command)
+    check_script(words)
+    bundle = open_box(box) if box else None
+    card = find_card(gpu, capacity, bundle=bundle)
+    run, prover = rehearsals(words, TorchChoice(), settings_of(box))
+    limits = Limits()
+    with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
+        try:
+            failure = failure_of(words, card, run, Path(scratch), limits)
+        except NoFix as why:
+            return ProgramFix(why=str(why))
+        winner, trials = change_for(failure, run, prover.prove, Search(limits, seconds, tries))
+    return ProgramFix(failure, winner, trials)

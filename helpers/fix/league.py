@@ -1,0 +1,47 @@
+"""The changes that were tried, as a figure: the peak of each against the card."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from helpers.fix.search import Trial
+from helpers.fix.view import outcome
+from helpers.ground.units import show_bytes
+from helpers.rehearse.rehearsal import Rehearsal
+from helpers.tell.figure_style import PALE, Look
+from helpers.tell.sheet import Bar, Sheet
+from helpers.tell.shown import Shown
+from helpers.tell.values import columns
+
+FITS = "#4e8f5b"
+FAILS = Look("#c46a4f", "white", "////")
+
+
+def league(winner: Trial | None, trials: Sequence[Trial], first: Rehearsal) -> Shown:
+    """The peak of the program as it is and with each change; hatched where it runs out."""
+    title = "No change that was tried lets the program finish"
+    if winner is not None:
+        title = f"It fits with: {winner.change.title}"
+    rows = [("as it is", "runs out of memory", first.peak_reserved_bytes, False)]
+    for trial in trials:
+        peak = trial.rehearsal.peak_reserved_bytes
+        rows.append((trial.change.title, outcome(trial, first), peak, trial.passes))
+    card_bytes = first.device.total_bytes - first.device.held_bytes
+    head = columns("change:word, outcome:word, peak reserved:number:bytes")
+    cells = [list(row[:3]) for row in rows]
+    return Shown(title, head, cells, draw=partial(_draw, title, rows, card_bytes))
+
+
+def _draw(title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_bytes: int) -> Figure:
+    sheet = Sheet(title)
+    sheet.heading("Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}")
+    for words, ended, peak_bytes, passes in rows:
+        look = Look(FITS) if passes else FAILS
+        value = f"{ended}, {show_bytes(peak_bytes)}" if peak_bytes else ended
+        fills = [(float(card_bytes), Look(PALE)), (peak_bytes, look)]
+        sheet.bars([Bar(words, value, fills)], float(card_bytes))
+    sheet.footnote("Pale: the card. Hatched: it does not come to its end. All are rehearsed.")
+    return sheet.done()
