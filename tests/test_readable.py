@@ -11,24 +11,24 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 81_880,
+    "allocator": 81_910,
     "agent": 1_500,
     "batch": 33_250,
     "commands": 15_400,
-    "face": 7_070,
-    "fix": 25_850,
+    "face": 7_650,
+    "fix": 26_540,
     "fits": 25_970,
     "ground": 11_500,
     "judge": 54_420,
     "magics": 10_870,
     "look": 55_280,
-    "rehearse": 18_680,
+    "rehearse": 18_900,
     "settings": 11_860,
     "share": 11_700,
     "tell": 36_490,
     "trials": 33_130,
     "vpoc": 16_740,
-    "TOTAL": 453_220,
+    "TOTAL": 454_310,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.
