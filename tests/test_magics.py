@@ -415,3 +415,22 @@ def test_open_widgets_are_said_to_keep_what_their_callbacks_hold(cells):
     assert rows(listed["text"]) == {"panel": "3.81 MiB", "open widgets": "3.81 MiB"}
     assert "ipywidgets.Widget.close_all()" in freed["text"]
     assert "open widgets" not in left["text"]
+
+
+TRAINERS = """
+import sys, types
+library = types.ModuleType("transformers")
+library.TrainerCallback = type("TrainerCallback", (), {})
+sys.modules["transformers"] = library
+from vram_casebook import transformers_callback
+callback = transformers_callback("snapshot.pickle")
+callback.on_train_begin(None, None, None)
+callback.on_train_end(None, None, None)
+print(type(callback).__bases__[0].__module__, callback.on_train_end(None, None, None))
+"""
+
+
+def test_a_callback_of_a_trainer_says_nothing_where_memory_is_enough(cells, tmp_path):
+    (shown,) = cells(TRAINERS)
+    assert shown["text"].strip() == "__main__ None"
+    assert not list(tmp_path.glob("*.pickle"))

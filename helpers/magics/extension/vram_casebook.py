@@ -15,19 +15,31 @@ PACKAGE = "_vram_casebook"
 HELPERS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def _hooks():
+def _module(name):
     if PACKAGE not in sys.modules:
         package = types.ModuleType(PACKAGE)
         package.__path__ = [HELPERS]
         sys.modules[PACKAGE] = package
-    return importlib.import_module(PACKAGE + ".magics.hooks")
+    return importlib.import_module(f"{PACKAGE}.magics.{name}")
 
 
 def load_ipython_extension(shell):
     """IPython calls this for ``%load_ext vram_casebook``."""
-    _hooks().load_ipython_extension(shell)
+    _module("hooks").load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell):
     """IPython calls this for ``%unload_ext vram_casebook``."""
-    _hooks().unload_ipython_extension(shell)
+    _module("hooks").unload_ipython_extension(shell)
+
+
+def transformers_callback(out="out_of_memory.pickle"):
+    """A callback for ``transformers.Trainer``: at the first out-of-memory it keeps torch's snapshot
+    in ``out``, and prints the answer.
+    """
+    return _module("trainers").transformers_callback(out)
+
+
+def lightning_callback(out="out_of_memory.pickle"):
+    """The same for Lightning's ``Trainer``."""
+    return _module("trainers").lightning_callback(out)
