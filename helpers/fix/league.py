@@ -40,6 +40,7 @@ def _draw(title: str, rows: Sequence[tuple[str, str, int | None, bool]], card_by
     sheet.heading("Peak of reserved memory, of the card", f"the card has {show_bytes(card_bytes)}")
     for words, ended, peak_bytes, passes in rows:
         look = Look(FITS) if passes else FAILS
+        ended = ended.partition(": ")[0]
         value = f"{ended}, {show_bytes(peak_bytes)}" if peak_bytes else ended
         fills = [(float(card_bytes), Look(PALE)), (peak_bytes, look)]
         sheet.bars([Bar(words, value, fills)], float(card_bytes))
