@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 from test_fix import keeper, program, unseen
 
 from helpers.cli import main
+from helpers.face.change import fix_program
 from helpers.fix import live
 from helpers.fix.answer import NoFix, Search, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.files import misspelt_settings, smaller_batches_in_files
 from helpers.fix.imports import sources_of
+from helpers.fix.league import league
 from helpers.fix.notebook import Notebook
 from helpers.fix.program import changed_files
 from helpers.fix.ranks import one_device_a_rank
-from helpers.fix.search import Trials
+from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff
@@ -269,3 +271,18 @@ def test_nothing_is_written_where_git_shows_changes(tmp_path, monkeypatch, capsy
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     assert main(words) == 2
     assert "1 files differ" in capsys.readouterr().err
+
+
+def test_without_a_command_nothing_runs_and_the_notebook_says_so():
+    answer = fix_program()
+    assert "No program was given" in answer.words
+    assert "No program was given" in str(answer.league)
+    assert answer.diff == ""
+
+
+def test_the_league_names_the_program_as_it_is_and_each_change(tmp_path):
+    first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
+    good = Trial(Change("Set it", Results.SAME, "", ""), replace(first, exit_code=0))
+    shown = league(good, [good], first)
+    assert [row["change"] for row in shown.rows] == ["as it is", "Set it"]
+    assert shown.title == "It fits with: Set it"
