@@ -222,7 +222,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def gate(arguments: argparse.Namespace) -> int:
     """Check whether this box is ready for the next job: exit code 0 if it is, 1 with a line for
-    each reason, 3 if it shows no GPU.
+    each reason, 3 if it shows no GPU and --gpus is not given.
 
     --gpu PCI ...: look only at this GPU and not at the RAM, because other jobs may run; can be
         repeated
