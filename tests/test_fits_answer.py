@@ -22,7 +22,9 @@ def test_the_answer_is_read_in_a_terminal(tmp_path):
         "model's own maximum is 131,072)"
     )
     assert "Longest context: likely 35,136 tokens, at least 17,392, at most 51,120" in plain(out)
-    assert "Only 17,392 is certain" in plain(out) and "vLLM fills its share" in plain(out)
+    assert "--max-model-len 17392 " in out, "the line to paste asks for what is certain"
+    assert "17,392 is certain; up to 35,136 is likely, and may be tried" in plain(out)
+    assert "vLLM fills its share" in plain(out)
     assert re.search(r"^total +23\.64 GiB +- +-$", out, re.MULTILINE), "one figure, no range"
     assert re.search(r"^weights +14\.96 GiB", out, re.MULTILINE)
     assert "Server: vLLM, assumed for this file" in out
@@ -42,8 +44,9 @@ def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
     )
     between = plain(verb("fits", path, *CARD, "--context", 32768).out)
     assert between.startswith(
-        "The model fits, likely also with the 32,768 tokens asked for: the longest context is likely"
+        "The model likely fits with the 32,768 tokens asked for: the longest context is likely"
     )
+    assert "Only 17,392 is certain: ask for less" in between
     assert "Missing" not in between
     assert of(path, *CARD, "--context", 8192)["fits"] is True
     small = plain(verb("fits", path, "--capacity", "4GiB").out)
@@ -55,9 +58,9 @@ def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
 
 
 STARTS = {
-    "vllm": ["vllm serve", "--max-model-len 35136", "--gpu-memory-utilization 0.92"],
-    "llama.cpp": ["llama-server -m MODEL.gguf", "-c 56576", "-ngl 33"],
-    "ollama": ["OLLAMA_CONTEXT_LENGTH=56576 ollama serve", '"num_ctx": 56576'],
+    "vllm": ["vllm serve", "--max-model-len 17392", "--gpu-memory-utilization 0.92"],
+    "llama.cpp": ["llama-server -m MODEL.gguf", "-c 53248", "-ngl 33"],
+    "ollama": ["OLLAMA_CONTEXT_LENGTH=53248 ollama serve", '"num_ctx": 53248'],
     "sglang": ["sglang.launch_server", "--context-length", "--mem-fraction-static 0.699"],
     "transformers": ["from_pretrained(", 'device_map="cuda"', "max_new_tokens"],
 }

@@ -39,13 +39,16 @@ def start_lines(path: str, sheet: Sheet, contexts: Contexts) -> list[str]:
 
 
 def tokens_to_serve(contexts: Contexts) -> int:
-    """The context to start with: as asked where that fits, else the longest."""
+    """The context to start with: as asked where that fits, else the longest that is certain, or
+    the likely one where no context of use is certain.
+    """
     longest = contexts.longest
     if longest is None:
         return contexts.served or 0
     if contexts.asked and contexts.asked <= longest:
         return contexts.asked
-    return longest
+    certain = contexts.longest_low or 0
+    return certain if certain >= contexts.least else longest
 
 
 def _line(words: Sequence[str], parts: Mapping[str, object]) -> str:

@@ -65,7 +65,7 @@ def _with_the_context(answer: Answer) -> str:
     if asked is None or asked <= (contexts.longest_low or 0):
         return f"{fits};"
     if asked <= (contexts.longest or 0):
-        return f"{fits}, likely also with the {asked:,} tokens asked for:"
+        return f"The model likely fits with the {asked:,} tokens asked for:"
     likely = "" if answer.fits is False else "likely "
     return f"{fits}, but {likely}not with the {asked:,} tokens asked for:"
 
@@ -253,6 +253,22 @@ def _range_of_the_context(answer: Answer) -> str:
     return f"{head}; not known until {answer.program} starts: {', '.join(open_rows)}"
 
 
+def _how_sure_of_the_line(contexts: Contexts) -> str:
+    """What else the line to start it may ask for, or that it asks for more than is certain; empty
+    where it has the longest context.
+    """
+    certain = contexts.longest_low
+    likely = contexts.longest
+    served = tokens_to_serve(contexts)
+    if not certain or not likely or contexts.has_no_end:
+        return ""
+    if served > certain:
+        return f"Only {certain:,} is certain: ask for less where this runs out of memory"
+    if served == certain < likely:
+        return f"{certain:,} is certain; up to {likely:,} is likely, and may be tried"
+    return ""
+
+
 def server_line(answer: Answer) -> str:
     """Which server is reckoned with, and whether anybody named it."""
     if not answer.assumed:
@@ -313,9 +329,7 @@ def as_text(answer: Answer, wide: bool = False) -> str:
     if answer.start:
         lines = "\n".join(answer.start)
         out += ["", "Start it with", *(f"  {line}" for line in lines.split("\n"))]
-        low = answer.contexts.longest_low
-        if low and low < tokens_to_serve(answer.contexts):
-            out.append(f"Only {low:,} is certain: ask for less where this runs out of memory")
+        out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
     if answer.ways:
         out += ["", "What would work"]
         for way in answer.ways:
