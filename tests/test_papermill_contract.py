@@ -120,7 +120,10 @@ def test_plain_papermill_runs_our_engine_by_name(tmp_path):
 
 
 REFUSED = [
-    ({"reserve": "banana"}, "ValueError: size 'banana': expected bytes or a number with a unit"),
+    (
+        {"reserve": "banana"},
+        "NotebookError: parameter 'reserve': seen 'banana' (str); expected a size such as 8GiB, or nothing",
+    ),
     ({"box": "/no/such/box"}, "BundleError: /no/such/box: no such file or folder"),
 ]
 

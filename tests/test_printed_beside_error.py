@@ -88,7 +88,7 @@ def test_sizes_of_torchs_summary_stand_for_those_that_the_message_lacks():
         "true-capacity",
         "allocator-fragmentation",
     }
-    assert "the size that was asked for" in verdict.missing[0].reading
+    assert "the requested size" in verdict.missing[0].reading
 
 
 def test_a_message_with_numbers_of_its_own_keeps_them():
@@ -105,7 +105,7 @@ def test_a_count_of_failures_in_a_table_is_no_statement_of_a_failure():
 def test_a_report_that_was_made_after_the_failure_bounds_what_failed():
     verdict = diagnose(evidence_from_message(REPORT.format(free=10737418240)))
     assert verdict.cause == "cannot-tell"
-    assert "Free, of 11.99 GiB" in shown(verdict) and "torch then held 2.00 GiB" in shown(verdict)
+    assert "Free, of 11.99 GiB" in shown(verdict) and "PyTorch then had 2.00 GiB" in shown(verdict)
     assert "caching allocator" not in shown(verdict)
     assert "room-beside-refusal" not in names(REPORT.format(free=1073741824))
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from helpers import cli
 from helpers.allocator.record import INJECT
-from helpers.commands import rehearse as command
 from helpers.look import cards
 from helpers.rehearse import (
     build,
@@ -32,6 +31,7 @@ from helpers.rehearse import (
 )
 from helpers.rehearse import run as run_module
 from helpers.rehearse import trust as trust_module
+from helpers.rehearse.box_settings import Settings, settings_of
 from helpers.rehearse.rehearsal import Limits, Oom, Rehearsal
 from helpers.rehearse.run import environment
 from helpers.settings.presets import Preset
@@ -78,7 +78,9 @@ def refused(kind, says):
 def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
     lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
     line = view.in_lines(lost)[0]
-    assert "peak allocated unknown, reserved unknown, unknown retries" in line and "0 B" not in line
+    assert (
+        "peak allocated unknown, reserved unknown, retries: unknown" in line and "0 B" not in line
+    )
     assert "cannot tell: no use of the GPU was seen" in line and "fits" not in line
 
 
@@ -267,7 +269,7 @@ def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
     lost = view.in_lines(ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y"))
     assert (
         "peak allocated unknown, reserved at least 20.00 MiB" in lost[0]
-        and "unknown retries" in lost[0]
+        and "retries: unknown" in lost[0]
     )
     assert "cause: x: y" in lost
     ended = view.in_lines(ran(stopped="--steps", steps=5))[0]
@@ -685,15 +687,11 @@ def test_what_nobody_wrote_by_hand_answers_by_name_and_fills_what_it_must():
 
 
 def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_given():
-    box = SimpleNamespace(conf=None, box="rx7900xt-container")
-    settings = command._settings(box)
+    settings = settings_of("rx7900xt-container")
     conf = settings.conf
     extra = settings.extra
     [line] = settings.taken
     assert "expandable_segments:True" in conf and "PYTORCH_HIP_ALLOC_CONF" in line
-    assert not extra and command._settings(
-        SimpleNamespace(conf="", box=box.box)
-    ) == command.Settings("", {})
-    assert command._settings(SimpleNamespace(conf=None, box="cuda-healthy")) == command.Settings(
-        None, {}
-    )
+    assert not extra
+    assert settings_of("rx7900xt-container", conf="") == Settings("", {})
+    assert settings_of("cuda-healthy") == Settings(None, {})

@@ -1,6 +1,7 @@
 """The JSON shapes: unknown keys are refused, schemas are printed from them, and pydantic checks the dataclasses alike."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,10 @@ def test_what_is_wrong_with_a_verdict_is_said_in_one_line_also_inside_a_run(chan
     with pytest.raises(ValidationError) as refused:
         Run.model_validate({**RUN, "verdict": {**GOOD, **change}})
     said = one_line(refused.value, "run")
-    assert said.startswith("run: verdict") and "; seen " in said and "\n" not in said
+    assert said.startswith("run: verdict") and (": seen " in said or ": expected " in said)
+    assert "\n" not in said and not re.search("Unexpected|Input should", said), (
+        "pydantic's words are not ours"
+    )
 
 
 def test_true_is_no_version():

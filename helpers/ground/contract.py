@@ -76,6 +76,8 @@ def to_json(shape: Any, indent: int | None = None) -> str:
 EXPECTED = {
     "missing": "expected {field!r} beside the other keys; add it",
     "extra_forbidden": "there is no such key; correct its name or leave it out",
+    "unexpected_keyword_argument": "there is no such key; correct its name or leave it out",
+    "dataclass_type": "expected keys with values (key: value)",
     "string_type": "expected text in quotes (a list only below grid)",
     "string_pattern_mismatch": "expected at most 100 letters (A to Z), digits, dots, dashes, underscores",
     "int_type": "expected a whole number",
@@ -97,6 +99,7 @@ EXPECTED = {
 }
 """What is to be written instead, by pydantic's type of error."""
 MOST_ERRORS = 3
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def one_line(error: Any, what: str) -> str:
@@ -105,7 +108,7 @@ def one_line(error: Any, what: str) -> str:
     """
     errors = error.errors(include_url=False)
     # A key that does not exist explains why another one is missing.
-    errors.sort(key=lambda wrong: wrong["type"] != "extra_forbidden")
+    errors.sort(key=lambda wrong: wrong["type"] not in UNKNOWN_KEY)
     said = "; also ".join(map(_wrong, errors[:MOST_ERRORS]))
     more = f"; and {len(errors) - MOST_ERRORS} more" if len(errors) > MOST_ERRORS else ""
     return ": ".join(filter(None, [what, said])) + more
