@@ -654,3 +654,16 @@ def test_the_panel_previews_what_is_ticked_until_a_tick_changes(opened_panel):
 def test_the_panel_has_a_sentence_where_nobody_is_there(notebook, capsys):
     panel.review(str(notebook))
     assert "tick box" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["UID:{} pgtables", "error in: {}:12", "/job:{}/replica", "[{}]"])
+def test_an_address_that_a_colon_joins_to_its_neighbours_is_replaced(text):
+    replaced = Known().replaced(text.format("2001:db8:77:a1:b2:c3::9"))
+    assert replaced == text.format("address-1")
+
+
+def test_a_sentence_with_a_part_that_it_can_go_without_passes_with_and_without_it():
+    step = "Find out whether one step needs too much or each step keeps more"
+    assert is_ours(step)
+    assert is_ours(f"{step} (24.00 MiB failed with 11.20 MiB free and 2.00 GiB cached)")
+    assert not is_ours(f"{step} (falcon)")

@@ -17,7 +17,7 @@ from helpers.look.environment import sounds_secret
 from . import public
 from .names import Names
 
-SHORTEST = 3
+SHORTEST = 2
 PEOPLE_FROM = 1000
 """The first number of a user that is a person, by /etc/login.defs of every distribution."""
 SERIALS = """
@@ -61,11 +61,29 @@ class Known:
         return text
 
     def _of_form(self, kind: str, match: re.Match[str]) -> str:
-        if kind == "address" and not _is_address(match[0]):
-            return match[0]
+        if kind == "address":
+            address = _address_in(match[0])
+            if not address:
+                return match[0]
+            return match[0].replace(address, self._names.of(kind, address))
         if kind == "home":
             return f"/home/{self._names.of('user', match[0])}"
         return self._names.of(kind, match[0])
+
+
+def _address_in(text: str) -> str:
+    """The address in a run of groups, which a colon may join to its neighbours ("UID:2001:db8::1");
+    empty where there is none.
+    """
+    if _is_address(text):
+        return text
+    colons = [match.start() for match in re.finditer(":", text)]
+    runs = [
+        text[start:end]
+        for start in (0, *(colon + 1 for colon in colons))
+        for end in (*colons, len(text))
+    ]
+    return max(filter(_is_address, runs), key=len, default="")
 
 
 def _is_address(text: str) -> bool:

@@ -79,7 +79,7 @@ NO_TEXT = re.compile(r'"""[^"]*"""|"\n\s*f?"')
 """A docstring, and what is between two literals that are one text."""
 PATTERN = re.compile(r"\\[^n\"\\]|\(\?|://")
 """What stands in a regular expression or an address, and in no sentence."""
-OPTIONAL = re.compile(r"\[(?! )|(?<! )\]|\](?=\w)")
+OPTIONAL = re.compile(r"\[(?! (?!\())|(?<! )\]|\](?=\w)")
 """Around a part that a sentence can go without."""
 HOLE = re.compile(r"\{[^{}\n]*\}(?:\.(?:[\w-]+|\{[^{}\n]*\}))*")
 ENDING = re.compile(r"(?<=\w)\{[^{}\n]*\}")
