@@ -395,3 +395,26 @@ def test_a_limit_of_the_programs_own_stands_in_for_the_card(facts, cause):
     verdict = program_verdict(replace(FAILED, refusal=LIMITED, fraction=0.25, **facts))
     assert verdict.cause == cause
     assert "2.00 GiB (set_per_process_memory_fraction 0.25)" in verdict.summary
+
+
+BARELY = replace(
+    FAILED,
+    refusal=Refusal(16 * MIB, 11 * MIB, CARD - 20 * MIB, CARD - 11 * MIB, "run.py:11 main"),
+    command="python run.py",
+)
+
+
+def test_a_program_that_fills_the_card_is_told_what_it_needs_and_how_to_learn_the_rest():
+    verdict = program_verdict(replace(BARELY, replays=Replays(None, MIB)))
+    assert verdict.headline.startswith("The program needs at least 8.00 GiB at once; it can use 8")
+    assert "without --no-counterfactual" in verdict.next_step.what
+    ran = program_verdict(replace(BARELY, without_limit=OVER))
+    assert "13.00 GiB" in ran.headline and "--no-counterfactual" not in ran.next_step.what
+
+
+@pytest.mark.parametrize(("weights_bytes", "is_first"), [(3 * GIB, True), (7 * GIB, False)])
+def test_a_smaller_batch_comes_first_only_where_weights_leave_room(weights_bytes, is_first):
+    facts = replace(BARELY, replays=Replays(None, MIB), asked_before_forward_bytes=weights_bytes)
+    what = program_verdict(facts).next_step.what
+    assert ("a smaller batch first" in what) == is_first
+    assert ("load the weights in fewer bits" in what) != is_first

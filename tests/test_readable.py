@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 81_910,
+    "allocator": 82_040,
     "agent": 1_500,
     "batch": 33_250,
     "commands": 15_400,
@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 26_550,
     "fits": 26_040,
     "ground": 11_520,
-    "judge": 54_420,
+    "judge": 54_470,
     "magics": 11_320,
     "look": 55_280,
     "rehearse": 18_900,
@@ -28,7 +28,7 @@ MOST_TOKENS = {
     "tell": 36_490,
     "trials": 33_130,
     "vpoc": 16_740,
-    "TOTAL": 454_970,
+    "TOTAL": 455_160,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

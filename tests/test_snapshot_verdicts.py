@@ -181,3 +181,18 @@ def test_a_snapshot_handed_over_as_a_message_is_named_and_told_where_it_belongs(
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.count("\n") == 1
     assert "a pickle" in done.stderr and "diagnose FILE" in done.stderr
+
+
+def test_what_was_there_before_the_first_forward_pass_is_counted_as_such(tmp_path):
+    loads = {"filename": "/home/me/fit.py", "line": 4, "name": "<module>"}
+    calls = {
+        "filename": "/usr/lib/python3/site-packages/torch/nn/modules/module.py",
+        "line": 1783,
+        "name": "_call_impl",
+    }
+    toy = Toy()
+    toy.alloc(30 * MIB, [loads])
+    toy.alloc(5 * MIB, [calls, loads])
+    refuse(toy, 45 * MIB, 21 * MIB)
+    program = evidence(toy, tmp_path).program
+    assert program.asked_before_forward_bytes == 30 * MIB

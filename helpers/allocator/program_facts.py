@@ -21,7 +21,7 @@ from helpers.allocator.memory import NO_LIMIT
 from helpers.allocator.recorded_processes import card_options, process_of_trace
 from helpers.allocator.replay import choose
 from helpers.allocator.requests import prepared
-from helpers.allocator.stack_frames import own_line
+from helpers.allocator.stack_frames import CALLS, own_line
 from helpers.allocator.starting_state import limit
 from helpers.allocator.study import Study, study_of
 from helpers.allocator.trace import Trace, start_bytes
@@ -104,6 +104,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
+        asked_before_forward_bytes=_before_forward(requests, operation) if refusal else 0,
         growth=_growth(recorded, requests, operation if refusal else requests.fullest),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
@@ -237,6 +238,20 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
         if requests.sites[at].own
     ]
     return tuple(row for row in rows if row.bytes)[:MOST_HOLDING]
+
+
+def _before_forward(requests: Requests, operation: int) -> int:
+    """The bytes, live after an operation, that were asked for before any module's forward pass;
+    0 where none is recorded.
+    """
+    frames = requests.trace.frames
+    runs_a_module = np.array([any(map(CALLS.match, stack)) for stack in frames], bool)
+    has_stack = np.flatnonzero(requests.stack >= 0)
+    in_forward = has_stack[runs_a_module[requests.stack[has_stack]]]
+    if not len(in_forward):
+        return 0
+    before = requests.at < requests.at[in_forward].min()
+    return int(requests.size[before & requests.alive(operation)].sum())
 
 
 def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> GrowthFacts | None:

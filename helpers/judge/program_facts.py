@@ -181,8 +181,9 @@ class ProgramFacts:
     time before the refused request; ``steps_as_full``: in how many steps it was as much as with
     that request. ``conf_variable``: the name that this build reads the
     allocator's settings from. ``reached_first_step``: the first step had ended when a request was
-    refused. ``trace``: the file, as it is typed in commands. ``command``: the program's, empty
-    where no record has it.
+    refused. ``asked_before_forward_bytes``: what was asked for before the first forward pass of a
+    module and is live at the refused request, as weights are. ``trace``: the file, as it is typed in
+    commands. ``command``: the program's, empty where no record has it.
     """
 
     source: str
@@ -205,6 +206,7 @@ class ProgramFacts:
     without_limit: Repeat | None = None
     expandable: Repeat | None = None
     holding: Tuple[Holding, ...] = ()
+    asked_before_forward_bytes: int = 0
     cards: Tuple[CardFacts, ...] = ()
     settings: SettingsTrouble | None = None
     idle_checkpointing: IdleCheckpointing | None = None

@@ -54,6 +54,8 @@ from helpers.judge.program_questions import (
 EXPANDABLE = "expandable_segments:True"
 NUMBERS_BYTES = 16 * 512
 """What a few numbers take, each in a block of its own, which has 512 bytes at least."""
+NEARLY_ALL = 0.75
+"""The share of what a program can use from which weights alone leave too little for a batch."""
 SOON_STEPS = 1_000
 """What grows is worth a line where so many steps of it would fill the card."""
 
@@ -533,7 +535,8 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if needed <= refusal.usable_bytes:
         request = show_bytes(refusal.request_bytes)
         title = (
-            f"No setting finds a free piece of {request} in the {usable} that the program can use"
+            f"The program needs at least {show_bytes(needed)} at once; it can use {usable}, where no "
+            f"setting finds a piece for the last {request}"
         )
         if requests_pass(facts):
             live = show_bytes(refusal.allocated_bytes)
@@ -555,10 +558,9 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     less = "less"
     if needed > refusal.usable_bytes:
         less = f"at least {show_bytes(needed - refusal.usable_bytes)} less"
-    what = (
-        f"Use {less} memory at once: a smaller batch first, then shorter inputs, checkpointing or "
-        "offload"
-    )
+    what = f"Use {less} memory at once: {_ways_to_use_less(facts, refusal)}"
+    if repeat is None and not is_certain and facts.command:
+        what += ". How much it needs in all is not known: rehearse it without --no-counterfactual"
     return Verdict(
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",
@@ -572,6 +574,17 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             check=_checked_by(facts),
             blast_radius="slower; a different batch size may change training results",
         ),
+    )
+
+
+def _ways_to_use_less(facts: ProgramFacts, refusal: Refusal) -> str:
+    """What to change first: a smaller batch helps little where weights fill the card."""
+    first_bytes = facts.asked_before_forward_bytes
+    if first_bytes < NEARLY_ALL * refusal.usable_bytes:
+        return "a smaller batch first, then shorter inputs, checkpointing or offload"
+    return (
+        f"{show_bytes(first_bytes)} was there before the first forward pass, so load the weights in "
+        "fewer bits, offload or split them, or use a smaller model; a smaller batch saves little"
     )
 
 
