@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from helpers.tell.verdict import tagged
+
 from .shapes import STATES, Run
 from .time_left import short_time, time_left_s
 
@@ -66,7 +68,7 @@ class Plain:
     def run_ended(self, number: int, run: Run) -> None:
         self.going.pop(number, None)
         self.runs[number] = run
-        answer = f": {run.verdict.short}" if run.verdict else ""
+        answer = f": {tagged(run.verdict)}" if run.verdict else ""
         if run.cause:
             answer += f"; {run.cause}"
         seconds = f"({run.seconds or 0:.1f} s)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.ground.units import plain
+from helpers.tell.verdict import tagged
 
 from .record import BatchView, gone
 from .shapes import Run
@@ -58,7 +59,7 @@ def _remarks(run: Run, several_nodes: bool) -> list[str]:
     if run.attempt > 1:
         remarks.append(f"attempt {run.attempt}")
     if run.verdict:
-        remarks.append(run.verdict.short)
+        remarks.append(tagged(run.verdict))
     remarks.append(run.cause or gone(run))
     if run.gate:
         remarks.append(f"afterwards: {run.gate}")

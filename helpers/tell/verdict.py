@@ -49,6 +49,15 @@ def label(verdict: Verdict) -> str:
     return instead.get(verdict.label) or CONFIDENCE_WORDS[verdict.confidence]
 
 
+def tagged(verdict: Verdict) -> str:
+    """The answer in a line: its headline, behind it in brackets its name and how sure it is."""
+    if verdict.label in ("healthy", "cannot-tell"):
+        return f"{verdict.headline} [{verdict.name}]"
+    if verdict.label == "other":
+        return f"{verdict.headline} [{label(verdict)}]"
+    return f"{verdict.headline} [{verdict.name}; {label(verdict)}]"
+
+
 def summary(verdict: Verdict) -> str:
     """The summary without the title that it may begin with: the headline has said that."""
     return after_title(verdict, verdict.summary)
