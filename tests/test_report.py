@@ -416,7 +416,13 @@ def test_each_box_has_its_own_verdict_and_the_firmest_leads_whichever_notebook_i
 
 def test_a_page_of_several_boxes_says_first_how_many_have_which_problem_and_what_to_do(tmp_path):
     step = NextStep(
-        what="Move the list out of the loop. Then run it again.", command="leaks run.pickle"
+        what="Move the list out of the loop. Then run it again.",
+        command="leaks run.pickle",
+        precondition="you are root on elm",
+        blast_radius="slower",
+        reboot=True,
+        check="leaks again.pickle",
+        undo="mv run.pickle old.pickle",
     )
     rows = (
         ("oak", replace(verdict("cannot-tell"), state="healthy", title="Nothing failed on oak")),
@@ -433,16 +439,23 @@ def test_a_page_of_several_boxes_says_first_how_many_have_which_problem_and_what
     text = check(report.page(tmp_path)).text
     assert in_order(
         text,
-        "3 of 6 boxes have a problem: a memory leak (2), TTM or GTT limit",
+        "3 of 6 boxes have a problem. yew: a memory leak; ash: TTM or GTT limit; elm: a memory leak",
         "1 without an answer, 1 undecided, 1 healthy.",
-        "yew a memory leak confirmed",
-        "ash TTM or GTT limit confirmed",
-        "elm a memory leak likely",
-        "First step: Move the list out of the loop\n",
+        "yew recorded box a memory leak confirmed",
+        "ash recorded box TTM or GTT limit confirmed",
+        "elm recorded box a memory leak likely, not proved",
+        "First make sure: you are root on elm.",
+        "Move the list out of the loop. Then run it again.\n",
         "leaks run.pickle",
-        "box without an answer",
-        "fir undecided",
-        "oak healthy\nNothing failed on oak",
+        "Reboot: the change takes effect at the next boot",
+        "Check that it worked:",
+        "leaks again.pickle",
+        "1 more: Undo it if it did not help",
+        "mv run.pickle old.pickle",
+        "Side effects: slower.",
+        "box recorded box without an answer",
+        "fir recorded box undecided",
+        "oak recorded box healthy\nNothing failed on oak",
         "1 run needs attention",
         "To repeat a run: casebook run PLAN --resume BATCH --again RUN",
         "By notebook",

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from helpers.ground.shapes import NextStep, Verdict
+from helpers.ground.shapes import Verdict
 from helpers.ground.units import cut
 from helpers.tell.resources import words
 from helpers.tell.values import duration
@@ -20,7 +20,7 @@ from .leading_verdict import leading
 from .shapes import Run
 
 MOST_TEXTS = 6
-MOST_OF_A_STEP = 160
+MOST_NAMED = 4  # boxes with a problem that the headline names
 MOST_LETTERS = 40  # of an answer in a cell of the table of boxes
 STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
@@ -30,6 +30,7 @@ FINDINGS = {
     "undecided": "waiting",
     "asked something else": "answered",
     "healthy": "answered",
+    "without a GPU": "answered",
 }
 """What a batch may find out about a box, the most urgent first, and how the page marks it."""
 CONFIDENCES = ("confirmed", "likely", "weak", "")
@@ -191,6 +192,8 @@ class BoxAnswer:
             return "healthy"
         if self.verdict.state == "aside":
             return "asked something else"
+        if _only_lacks_a_gpu(self.verdict):
+            return "without a GPU"
         return "undecided" if self.verdict.cause == "cannot-tell" else "problem"
 
     @property
@@ -201,6 +204,8 @@ class BoxAnswer:
     @property
     def in_words(self) -> str:
         """Its problem in a few words, else its finding."""
+        if self.finding == "without a GPU":
+            return "not a problem here"
         return self.verdict.name if self.verdict and self.finding == "problem" else self.finding
 
     @property
@@ -209,32 +214,45 @@ class BoxAnswer:
         return self.verdict.confidence if self.verdict and self.finding == "problem" else ""
 
     @property
-    def first_step(self) -> NextStep | None:
-        """What to do first, its reason left to the verdict; nothing for a box without a problem."""
-        if self.verdict is None or self.kind == "answered":
-            return None
-        step = self.verdict.next_step
-        return replace(step, what=cut(re.split(r"(?<=[^.])\. ", step.what)[0], MOST_OF_A_STEP))
+    def needs_a_step(self) -> bool:
+        """Whether somebody has to do something: its verdict names a problem, or does not decide."""
+        return self.verdict is not None and self.kind != "answered"
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is a box from a bundle, and not the machine of the run."""
+        return self.box not in ("", "live")
+
+
+def _only_lacks_a_gpu(verdict: Verdict) -> bool:
+    """Whether all that was seen is that no GPU is there, and no program failed for want of one."""
+    says_none = any(row.id == "no-gpu" for row in verdict.evidence)
+    return verdict.cause == "other" and says_none and not verdict.error
 
 
 def in_order_of_trouble(answers: Iterable[BoxAnswer]) -> list[BoxAnswer]:
-    """The boxes, those with a problem first and the surest of these; else as they were."""
+    """The boxes, those with a problem first; of these the recorded ones, then the surest."""
 
-    def rank(answer: BoxAnswer) -> tuple[int, int]:
-        return list(FINDINGS).index(answer.finding), CONFIDENCES.index(answer.sure)
+    def rank(answer: BoxAnswer) -> tuple[int, bool, int]:
+        urgency = list(FINDINGS).index(answer.finding)
+        return urgency, not answer.is_recorded, CONFIDENCES.index(answer.sure)
 
     return sorted(answers, key=rank)
 
 
 def headline_of(answers: list[BoxAnswer]) -> str:
-    """On how many boxes something is wrong, and what."""
-    causes = Counter(answer.in_words for answer in answers if answer.finding == "problem")
-    troubled = causes.total()
+    """On how many boxes something is wrong, and what; of a few boxes, which has what."""
+    troubled = [answer for answer in answers if answer.finding == "problem"]
     if not troubled:
         return f"No problem was found on {len(answers)} boxes"
-    counted = [f"{name} ({count})" if count > 1 else name for name, count in causes.most_common()]
-    has = "has" if troubled == 1 else "have"
-    return f"{troubled} of {len(answers)} boxes {has} a problem: {', '.join(counted)}"
+    has = "has" if len(troubled) == 1 else "have"
+    count = f"{len(troubled)} of {len(answers)} boxes {has} a problem"
+    if len(troubled) <= MOST_NAMED:
+        which = [f"{answer.box or 'no box'}: {answer.in_words}" for answer in troubled]
+        return f"{count}. {'; '.join(which)}"
+    causes = Counter(answer.in_words for answer in troubled)
+    counted = [f"{name} ({boxes})" if boxes > 1 else name for name, boxes in causes.most_common()]
+    return f"{count}: {', '.join(counted)}"
 
 
 def others_of(answers: list[BoxAnswer]) -> str:

@@ -1,0 +1,95 @@
+"""Several boxes of one batch: which of them has a problem, on the page and in a terminal."""
+
+import io
+
+import pytest
+from page_audit import check, in_order
+from tell_boxes import run_record
+
+from helpers.batch import report
+from helpers.batch.progress import Plain
+from helpers.batch.record import read_batch
+from helpers.batch.status import status_text
+from helpers.ground.shapes import Evidence, NextStep, Verdict, seen
+
+NO_GPU = Evidence("no-gpu", seen("none", "text", "pci_devices"), "The PCI bus shows no GPU")
+
+
+def verdict(cause, confidence="weak", **more):
+    return Verdict(cause=cause, confidence=confidence, next_step=NextStep(what="x"), **more)
+
+
+def batch_of(folder, boxes):
+    """A batch with one answered run on each box."""
+    for number, (box, said) in enumerate(boxes):
+        run = run_record(f"{number:02d}", "09_case_report.ipynb", "answered", verdict=said)
+        run = run.model_copy(update={"box": box})
+        (folder / run.run_id).mkdir(parents=True)
+        (folder / run.run_id / "run.json").write_text(run.model_dump_json())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("error", "headline", "of_live"),
+    [
+        (
+            "",
+            "1 of 2 boxes has a problem. oak: a memory leak\n1 without a GPU.",
+            "live not a problem here",
+        ),
+        (
+            "RuntimeError: No CUDA GPUs are available",
+            "2 of 2 boxes have a problem. oak: a memory leak; live: No GPU in here",
+            "live No GPU in here",
+        ),
+    ],
+)
+def test_a_machine_without_a_gpu_is_a_problem_only_where_a_program_failed_for_want_of_one(
+    tmp_path, error, headline, of_live
+):
+    bare = verdict("other", "confirmed", title="No GPU in here", error=error, evidence=[NO_GPU])
+    folder = batch_of(tmp_path, [("live", bare), ("oak", verdict("user-leak"))])
+    text = check(report.page(folder)).text
+    assert in_order(text, headline, "oak recorded box a memory leak", of_live, "Every run finished")
+
+
+def test_a_page_where_all_machines_only_lack_a_gpu_says_that_there_is_no_problem(tmp_path):
+    bare = verdict("other", "confirmed", title="No GPU in here", evidence=[NO_GPU])
+    text = check(report.page(batch_of(tmp_path, [("live", bare), ("oak", bare)]))).text
+    assert in_order(text, "No problem was found on 2 boxes", "2 without a GPU.")
+
+
+def test_of_many_boxes_with_a_problem_the_headline_counts_the_problems(tmp_path):
+    causes = ["ttm-gtt-cap", *["user-leak"] * 4]
+    boxes = [(f"box-{number}", verdict(cause)) for number, cause in enumerate(causes)]
+    text = check(report.page(batch_of(tmp_path, boxes))).text
+    assert "5 of 5 boxes have a problem: a memory leak (4), TTM or GTT limit" in text
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        (
+            verdict("user-leak", title="cache.py keeps 3 GiB"),
+            "cache.py keeps 3 GiB [a memory leak; weak: only a hint]",
+        ),
+        (
+            verdict("other", "likely", title="The fan stands still"),
+            "The fan stands still [likely, not proved]",
+        ),
+        (
+            verdict("cannot-tell", title="No log was read"),
+            "No log was read [undecided]",
+        ),
+    ],
+)
+def test_a_terminal_shows_the_headline_and_behind_it_the_name_and_how_sure_that_is(
+    tmp_path, said, line
+):
+    view = read_batch(batch_of(tmp_path, [("oak", said)]))
+    assert line in status_text(view)
+    out = io.StringIO()
+    told = Plain(out)
+    told.started(tmp_path, view.runs)
+    told.run_ended(0, view.runs[0])
+    assert f"answered: {line}" in out.getvalue()
