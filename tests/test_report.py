@@ -378,7 +378,7 @@ def test_an_empty_batch_and_one_where_nothing_answered_have_a_page(tmp_path):
 def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     folder = one_run(tmp_path / "night", new_notebook(), verdict=VERDICT)
     before = report.write_index(folder).read_bytes()
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
     with pytest.raises(OSError, match="disk full"):
         report.write_index(folder)
     assert (folder / "index.html").read_bytes() == before
