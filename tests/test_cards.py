@@ -102,3 +102,26 @@ def test_the_list_of_cards_has_one_line_a_card_and_sources_only_where_asked_for(
     assert len(lines) < len(cards.cards()) + 8 and max(map(len, lines)) <= 80
     assert "whitepaper" not in "".join(lines)
     assert "whitepaper" in verb("rehearse", "--gpu", "list", "--wide").out
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("a100", ["a100-80"]),
+        ("v100", ["v100-32"]),
+        ("a100-40", []),
+        ("4090", []),
+        ("NVIDIA A100-SXM4-40GB", []),
+        ("", []),
+    ],
+)
+def test_a_name_of_cards_of_several_sizes_names_the_others(name, others):
+    assert list(cards.other_sizes(name)) == others
+
+
+def test_the_card_that_a_name_was_taken_for_is_said_where_another_size_has_it(tmp_path):
+    model = tmp_path / "config.json"
+    model.write_text("{}")
+    said = verb("fits", model, "--gpu", "a100").err
+    assert "--gpu a100 is NVIDIA A100-SXM4-40GB here; also: a100-80" in said
+    assert "also" not in verb("fits", model, "--gpu", "a100-80").err

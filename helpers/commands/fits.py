@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import WrongUse, say
+from helpers.commands.use import WrongUse, say, say_other_sizes
 
 if TYPE_CHECKING:
     from helpers.fits.answer import Answer
@@ -143,6 +143,7 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
         inputs = cards_of(open_box(arguments.box), alike)
     if arguments.gpu or arguments.capacity:
         card = find_card(arguments.gpu, arguments.capacity, arguments.held)
+        say_other_sizes(arguments)
         inputs.update(card_total_bytes=card.total_bytes, ceiling_words=arguments.gpu and card.name)
         if card.is_shared:
             inputs["held_words"] = OF_RAM

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.use import WrongUse
+from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def fix(arguments: argparse.Namespace) -> int:
     if arguments.write:
         _refuse_changed_files()
     card = _card(arguments)
+    say_other_sizes(arguments)
     target = _free_gpu() if arguments.live else None
     torches = TorchChoice(arguments.torch, arguments.torch_python, arguments.cache)
     settings = settings_of(arguments.box)

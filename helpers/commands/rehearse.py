@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from helpers.commands.use import WrongUse
+from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground import shell
 from helpers.ground.places import OUTPUTS, PROGRAM
 from helpers.tell.prose import within
@@ -197,6 +197,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
         return 0
     if command:
         card = _card(arguments)  # a wrong name is said before anything is fetched
+        say_other_sizes(arguments)
         torch = _torch(arguments, command, place)
         return _answer(arguments, command, Bench(arguments, card, torch, place))
     if not arguments.setup:

@@ -66,6 +66,19 @@ def waits_for(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
         print(end="\r\x1b[K" * seen, file=drawn, flush=True)
 
 
+def say_other_sizes(arguments: argparse.Namespace) -> None:
+    """Says which card --gpu was taken for, where cards of other sizes have that name too."""
+    from helpers.look.cards import named_card, other_sizes
+
+    if not arguments.gpu or arguments.capacity or arguments.json:
+        return
+    others = other_sizes(arguments.gpu)
+    if others:
+        taken = named_card(arguments.gpu).name
+        also = ", ".join(others)
+        print(f"casebook: --gpu {arguments.gpu} is {taken} here; also: {also}", file=sys.stderr)
+
+
 def says(run: Run) -> str:
     """What a verb does, as the first sentence of its docstring has it."""
     first = re.sub(r"\s+", " ", inspect.cleandoc(run.__doc__ or "").partition("\n\n")[0])

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from helpers.ground.units import parse_size, show_bytes
+from helpers.ground.units import GIB, parse_size, show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 
@@ -114,6 +114,25 @@ def named_card(name: str) -> GpuCard:
         f"--gpu {name[:40]!r}: not in the table{meant}; expected a name that --gpu list shows, "
         "or --capacity SIZE"
     )
+
+
+def other_sizes(name: str) -> dict[str, GpuCard]:
+    """Cards of other sizes that a name means as well, one a size, by their short names; none where
+    the name says the size.
+    """
+    if name.lower() in cards() or not _model_of(name):
+        return {}
+    chosen = named_card(name)
+    if chosen.name.lower() == name.lower():
+        return {}
+    sizes = {round(chosen.total_bytes / GIB)}
+    others = {}
+    for key, card in cards().items():
+        size = round(card.total_bytes / GIB)
+        if _model_of(card.name) == _model_of(name) and size not in sizes:
+            sizes.add(size)
+            others[key] = card
+    return others
 
 
 def find_card(
