@@ -22,7 +22,7 @@ from helpers.fix.program import Program
 from helpers.fix.proof import Proof, Prover, Run, compared
 from helpers.fix.search import Trial, changed_files
 from helpers.fix.source import Source
-from helpers.fix.view import diff
+from helpers.fix.view import diff, results_in_words
 from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Replays
 from helpers.look.cards import find_card
 from helpers.rehearse.rehearsal import Limits, Rehearsal
@@ -78,6 +78,45 @@ def test_a_loss_that_is_kept_becomes_a_number_first():
     )[0]
     assert "history.append(loss.item())" in after
     assert first.results is Results.SAME
+
+
+SUM = """import torch
+
+total = 0
+for step in range(10):
+    loss = model(batch).mean()
+    loss.backward()
+    total += model(batch).pow(2).mean()
+"""
+
+
+@pytest.mark.parametrize("through_graph", [True, False])
+def test_a_sum_first_loses_its_graph_and_is_called_no_list(through_graph):
+    own = keeper("train.py:7 <module>", "total", through_graph)
+    changes = proposed(SUM, "user-leak", [own])
+    first, after = changes[0]
+    assert "total += model(batch).pow(2).mean().detach()\n" in after
+    assert first.title == "Keep total without its graph (train.py:7)"
+    kept = [change for change, after in changes if "total += " in after]
+    assert not any("entries" in change.title or "entry" in change.costs for change in kept)
+    assert any(change.title == "Add total up on the CPU (train.py:7)" for change in kept)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "measured", "says"),
+    [
+        (Results.SAME, Results.SAME, "the same to the bit, measured on the CPU over 6 steps"),
+        (Results.ROUNDED, Results.SAME, "the same up to rounding (a sum may round differently)"),
+        (Results.SAME, Results.OTHER, "different: other numbers, measured on the CPU over 6 steps"),
+    ],
+)
+def test_one_thing_is_said_of_the_results(claimed, measured, says):
+    words = {
+        Results.SAME: "the same to the bit, measured on the CPU over 6 steps",
+        Results.OTHER: "other numbers, measured on the CPU over 6 steps",
+    }
+    change = Change("one", claimed, "a sum may round differently", "")
+    assert results_in_words(Trial(change, ended(), Proof(measured, words[measured]))) == says
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,9 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     if graph:
         yield from _cut_graphs(program, growers)
     yield from changes_of_collections(program, stores)
+    may_have_graphs = graph or program.trains
     for ending in (".item()", ".clone()", ".detach()", ".detach().cpu()"):
-        if graph or ending != ".detach()":  # without a graph it frees nothing
+        if may_have_graphs or ending != ".detach()":  # without a graph it frees nothing
             yield from _kept_as(stores, ending)
     yield from _cleared_at_the_end(stores)
     yield from _without_gradients(program, growers)
@@ -178,6 +179,8 @@ def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Cha
         costs = "the time and memory of a small copy"
     elif ending == ".detach()":
         title = f"Keep the tensors in {store.name} without their graphs"
+        if store.is_sum:
+            title = f"Keep {store.name} without its graph"
         why = "detach() keeps the values, and no gradient flows through these tensors"
     else:
         title = f"Keep the entries of {store.name} on the CPU"
@@ -186,6 +189,9 @@ def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Cha
             "the copies have the same values, but a sum over them may round differently on the CPU"
         )
         costs = "uses RAM instead of GPU memory, and copies each entry to it"
+        if store.is_sum:
+            title = f"Add {store.name} up on the CPU"
+            costs = "this line waits for the GPU"
     return Change(f"{title} ({store.place})", results, why, costs, edits)
 
 
@@ -196,9 +202,8 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
             for small in statement.body:
                 if isinstance(small, cst.AugAssign):
                     text = source.operand(small.value)
-                    yield _graph_change(
-                        source, statement, [source.replaced(small.value, f"{text}.detach()")]
-                    )
+                    cut = source.replaced(small.value, f"{text}.detach()")
+                    yield _sum_without_its_graph(source, small, source.place(statement), cut)
                 if not isinstance(small, cst.Assign):
                     continue
                 target = small.targets[-1].target
@@ -213,6 +218,21 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
                     yield _graph_change(source, statement, [source.lines_after(statement, cut)])
                     cut = f"{name} = tuple(part.detach() for part in {name})"
                     yield _graph_change(source, statement, [source.lines_after(statement, cut)])
+
+
+def _sum_without_its_graph(
+    source: Source, statement: cst.AugAssign, place: str, cut: Edit
+) -> Change:
+    """What is added up loses its graph; where the sum goes backward, the measurement finds it."""
+    name = source.code(statement.target)
+    return Change(
+        title=f"Keep {name} without its graph ({place})",
+        results=Results.SAME,
+        why=f"detach() keeps the values, and no gradient flows through {name}",
+        costs="nothing",
+        edits=(cut,),
+        only_if_measured=bool(source.calls("backward")),
+    )
 
 
 def _graph_change(source: Source, statement: cst.CSTNode, edits: Sequence[Edit]) -> Change:

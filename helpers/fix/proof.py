@@ -154,23 +154,23 @@ def compared(before: Run, after: Run) -> Proof:
     seen = f"{len(weights)} steps"
     if not weights:
         seen = f"{len(numbers)} printed lines of numbers, {len(values)} saved tensors"
-    where = f"on the CPU, {seen}" + ("" if whole else ", not to its end")
+    where = f"measured on the CPU over {seen}" + ("" if whole else ", not to its end")
     if whole and _counts(before) != _counts(after):
-        return Proof(Results.OTHER, f"{where}: it does not print and step as often")
+        return Proof(Results.OTHER, f"it does not print and step as often, {where}")
     same_steps = all(one == other for one, other in [*values, *weights])
     alike_prints = all(_prints_alike(one[0], other[0]) for one, other in printed)
     if same_steps and all(one == other for one, other in printed):
-        return Proof(Results.SAME, f"{where}: the same to the bit")
+        return Proof(Results.SAME, f"the same to the bit, {where}")
     if same_steps and weights and alike_prints:
         says = "losses and weights the same to the bit, printed numbers up to rounding"
-        return Proof(Results.SAME, f"{where}: {says}")
+        return Proof(Results.SAME, f"{says}, {where}")
     tensors = _pairs(before, after, "gradients")[:STEPS_ALIKE]
     tensors += _pairs(before, after, "buffers")[:STEPS_ALIKE]
     if not weights:  # else a loss may be taken apart
         tensors += [([one[1:]], [other[1:]]) for one, other in values]
     if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
-        return Proof(Results.ROUNDED, f"{where}: the same up to rounding")
-    return Proof(Results.OTHER, f"{where}: other numbers")
+        return Proof(Results.ROUNDED, f"the same up to rounding, {where}")
+    return Proof(Results.OTHER, f"other numbers, {where}")
 
 
 def _moving(before: Run, after: Run) -> tuple[Run, Run]:

@@ -46,6 +46,13 @@ class Store:
         return target if isinstance(target, cst.Subscript) else None
 
     @property
+    def is_sum(self) -> bool:
+        """Whether it adds to one number or tensor, such as total += loss, and to no collection."""
+        if not isinstance(self.statement.body[0], cst.AugAssign):
+            return False
+        return not isinstance(self.value, (cst.List, cst.Tuple, cst.ListComp, cst.Dict))
+
+    @property
     def method(self) -> str:
         """The method that takes it, such as append; empty for an assignment."""
         first = self.statement.body[0]

@@ -80,7 +80,11 @@ def results_in_words(trial: Trial) -> str:
         why = f"{trial.change.why}; not measured: {proof.says}"
         expected = "" if trial.results is Results.OTHER else "should be "
         return f"{expected}{trial.results.value} ({why})"
-    return f"{trial.results.value}, measured ({proof.says})"
+    if proof.results is Results.OTHER:
+        return f"{trial.results.value}: {proof.says}"
+    if proof.results is not trial.results:  # its rule knows of what a CPU does not show
+        return f"{trial.results.value} ({trial.change.why})"
+    return proof.says
 
 
 def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
