@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground import shell
 from helpers.ground.places import OUTPUTS, PROGRAM
+from helpers.ground.units import show_bytes
 from helpers.tell.prose import within
 from helpers.tell.verdict import brief
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from helpers.rehearse.torches import Torch
 
 NOTE_COLUMNS = 100
+FIRST_SIGN_S = 20.0
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
 --force: replace an earlier recording of that name
@@ -149,6 +154,45 @@ def _print_end_of_recording(recording: Recording, ask: str) -> None:
     if ask:
         _print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
         print(f"    {ask}", file=sys.stderr)
+
+
+@contextmanager
+def says_it_runs(record: Path, quiet: bool, first_s: float = FIRST_SIGN_S) -> Iterator[None]:
+    """A line on standard error after ``first_s`` seconds, and after each doubling of that time:
+    how long the program has run, and the RAM of its processes, those that carry ``record``.
+    """
+    from helpers.ground.child.proc import carrying
+
+    began = time.monotonic()
+    ended = threading.Event()
+
+    def tell() -> None:
+        wait_s = first_s
+        while not ended.wait(began + wait_s - time.monotonic()):
+            pids = carrying(f"CASEBOOK_REHEARSE={record.absolute()}")
+            ram = show_bytes(sum(map(_resident_bytes, pids)))
+            passed_s = time.monotonic() - began
+            _print_lines([f"still running: {passed_s:.0f} s, {ram} of RAM used"], sys.stderr)
+            wait_s *= 2
+
+    teller = threading.Thread(target=tell, daemon=True)
+    if not quiet:
+        teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if teller.is_alive():  # no line of it comes below the answer
+            teller.join()
+
+
+def _resident_bytes(pid: int) -> int:
+    """The RAM of a process; 0 where it has ended."""
+    try:
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def rehearse(arguments: argparse.Namespace) -> int:
@@ -295,7 +339,8 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _search(arguments, command, bench, Path(folder))
     out = _out(arguments, "rehearsal")
-    rehearsal = bench.run(command, bench.card, out)
+    with says_it_runs(out.with_suffix(".record"), quiet=arguments.json):
+        rehearsal = bench.run(command, bench.card, out)
     both = [rehearsal]
     stopped = rehearsal.exit_code == STOPPED
     if arguments.values == "between" and not rehearsal.exact and not stopped:
@@ -387,7 +432,6 @@ def _against_commit(arguments: argparse.Namespace, command: list[str], bench: Be
 
 def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path) -> int:
     """Find a batch or a card: the program's output is put aside, and stdout has the table."""
-    from helpers.ground.units import show_bytes
     from helpers.rehearse import search
     from helpers.rehearse.rehearsal import STOPPED
     from helpers.rehearse.view import tried_table
