@@ -6,6 +6,7 @@ import pytest
 from night_runs import night
 from tell_boxes import HOSTILE
 
+from helpers.cli import main
 from helpers.look.boxes import RECORDED
 from helpers.tell import compare
 from helpers.tell.compare import Change, CompareError, Comparison, Pair, as_json, as_text
@@ -74,3 +75,9 @@ def test_json_and_text_say_the_same_and_nothing_hostile_acts(moved):
     change = Change("parameter", HOSTILE, HOSTILE, "other")
     hostile = Comparison(HOSTILE, "b", (HOSTILE, ""), (), (Pair(HOSTILE, (change,), (HOSTILE,)),))
     assert all(char.isprintable() or char == "\n" for char in as_text(hostile))
+
+
+def test_recorded_boxes_are_compared_by_name_from_any_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "cuda-healthy", "rx7900xt-container"]) == 0
+    assert "kernel: 6.14.0-37-generic -> 6.8.0-85-generic" in capsys.readouterr().out

@@ -177,7 +177,7 @@ def report(arguments: argparse.Namespace) -> int:
 def compare(arguments: argparse.Namespace) -> int:
     """Compare two bundles, or two traces: what changed and what did not.
 
-    before: a bundle, or a trace
+    before: a bundle, a recorded box, or a trace
     after: another of the same kind
     --allow SHARE: of two traces: exit code 1 if the peak of live memory rises by more than this,
         such as 0.01

@@ -225,7 +225,8 @@ def shrink(arguments: argparse.Namespace) -> int:
     --smaller-card: also try smaller cards, if the failure depends on the layout: fewer requests
         fill them
     --seconds S <float> = 240: end the search after S seconds (default: 240)
-    --out NAME: write NAME.parquet and NAME.py (default: in outputs)
+    --out NAME: write NAME.parquet and NAME.py (default: in the outputs folder of the
+        checkout)
     --force: replace files that are there
     Example: shrink run.pickle --capacity 20GiB
     """
@@ -258,7 +259,7 @@ def shrink(arguments: argparse.Namespace) -> int:
         "files": {kind: str(path) for kind, path in files.items()},
         "notes": [*shrunk.notes, *subject.notes],
     }
-    written = [f"written: {path}" for path in files.values()]
+    written = [f"written: {path.resolve()}" for path in files.values()]
     return say(arguments, answer, shrunk_table(shrunk), subject.remarks, *written)
 
 

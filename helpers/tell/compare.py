@@ -16,7 +16,8 @@ from helpers.ground.units import cut, plain, show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
 from helpers.look.archive import BundleError
-from helpers.look.bundle import Bundle, open_bundle
+from helpers.look.boxes import open_box
+from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus, host_pools
 
 from .box import settings_table, stack_table
@@ -95,11 +96,14 @@ class Comparison:
         return f"{moved} of 1 bundles moved, {verdicts} changed"
 
 
-def compare(a: Path, b: Path) -> Comparison:
-    """What moved from the bundle at ``a`` to the bundle at ``b``. Raises CompareError."""
+def compare(a: Path | str, b: Path | str) -> Comparison:
+    """What moved from box ``a`` to box ``b``, each a bundle's path or the name of a recorded box.
+
+    Raises CompareError.
+    """
     try:
-        before = open_bundle(a)
-        after = open_bundle(b)
+        before = open_box(str(a))
+        after = open_box(str(b))
     except BundleError as error:
         raise CompareError(f"{error}; {COMPARED}") from error
     title = " -> ".join(dict.fromkeys([before.box, after.box]))
