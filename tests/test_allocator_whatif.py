@@ -22,10 +22,11 @@ from helpers.allocator.driver import Card
 from helpers.allocator.replay import replay
 from helpers.allocator.requests import prepared
 from helpers.allocator.trace import DriverCall, Op, StartBlock, StartSegment, Trace
+from helpers.allocator.views import replays
 from helpers.allocator.views.replays import league
 from helpers.allocator.whatif import whatif
 from helpers.ground.contract import to_json
-from helpers.ground.replays import FirstOom, Replay, WhatIf
+from helpers.ground.replays import FirstOom, LiveBytes, Replay, WhatIf
 from helpers.settings.allocator_text import SettingsError
 
 GRANULE = 2 * MIB
@@ -377,3 +378,16 @@ def test_what_others_hold_counts_against_the_card():
     trace = trace_of(alloc(0, 30), (Op.FOREIGN, -1, 50 * MIB), alloc(1, 30), free(0), free(1))
     assert lower_bound(trace, Card(1 << 30, 4 * MIB)) == (110 * MIB, 2)
     assert smallest(Runs(trace, Card(1, 4 * MIB), engine="plain"), "") == 110 * MIB
+
+
+def test_settings_that_end_alike_and_places_that_read_alike_take_one_line_each():
+    cells = [["default", 1], ["max_split_size_mb:48", 1], ["max_split_size_mb:64", 1]]
+    cells.append(["max_split_size_mb:96", 2])
+    assert [row[0] for row in replays._joined(cells)] == [
+        "default",
+        "max_split_size_mb:48, 64",
+        "max_split_size_mb:96",
+    ]
+    stacks = [("pack.py:4 forward", "run.py:7 main"), ("pack.py:4 forward", "run.py:9 main")]
+    groups = [LiveBytes(size_bytes=3 << 20, frames=stack, count=2) for stack in stacks]
+    assert replays._groups_in_words(groups) == ["  6.00 MiB in 4 allocations: pack.py:4 forward"]

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from helpers.allocator.snapshot import MIB, Event
 from helpers.allocator.trace import StartSegment, start_bytes
 
-INFERRED = (
-    "the capacity is inferred: bytes reserved plus bytes free when the program ran out of memory"
-)
+INFERRED = "the size of the recorded card is inferred: bytes reserved plus bytes free when the program ran out of memory"
 
 
 def card_size(

@@ -130,7 +130,8 @@ def card_options(processes: Sequence[Mapping[str, Any]], capacity_bytes: int) ->
     used = {device.get("name") for device in devices}
     names = [key for key, card in cards().items() if card.name in used]
     count = 1 + max((device.get("index", 0) for device in devices), default=0)
-    words = ["--capacity", f"{capacity_bytes >> 20}MiB"]
+    is_whole_card = bool(names) and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20
+    words = [] if is_whole_card else ["--capacity", f"{capacity_bytes >> 20}MiB"]
     if names:
         words += ["--gpu", names[0]]
     if count > 1:

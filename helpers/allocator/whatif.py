@@ -100,7 +100,7 @@ def whatif(
             why += ", up to the recorded failure"
         if floor > card.capacity_bytes:
             why += (
-                f"; at operation {int(origin[floor_at])} tensors and other holders alone need {show_bytes(floor)}, "
+                f"; tensors and other holders alone need {show_bytes(floor)} (at operation {int(origin[floor_at]):,}), "
                 f"{show_bytes(floor - card.capacity_bytes)} more than the card has"
             )
     for row in rows:

@@ -76,7 +76,11 @@ def lines(
     rows = [[row.line, row.live_bytes, _change(row.edit), row.conf or "default"] for row in ranking]
     saving = [row for row in ranking if row.edit]
     if saving:
-        saves = "gets past the failure" if recording_fails else "is enough for the run to pass"
+        saves = (
+            "gets past the failure; what comes after is not counted"
+            if recording_fails
+            else "is enough for the run to pass"
+        )
         title = f"changing {saving[0].line} alone ({_change(saving[0].edit)}) {saves}"
     elif ranking:
         title = "no change of a single line is enough"

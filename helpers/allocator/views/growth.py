@@ -151,7 +151,7 @@ def _end(runs_out: Exhaustion | None, card: str, grows: bool) -> str:
         passes = f"on a card of {card} the recorded steps pass"
         return f"{passes}, and no later step was found in which it runs out" if grows else passes
     if runs_out.recorded:
-        return f"on a card of {card} it runs out in step {runs_out.step:,} (seen in the recording)"
+        return f"on a card of {card} it runs out in step {runs_out.step:,} (replayed from the recorded steps)"
     if runs_out.step > NEVER_STEPS:
         return f"on a card of {card} it lasts more than {NEVER_STEPS:,} steps: practically forever"
     how = "extrapolated from a shorter replay"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ SLOW_CALLS = (
 )
 GROWS_OR_NEEDS_MORE = ("user-leak", "true-capacity")
 """Causes that a setting which gets past one request does not remedy."""
+_SPLIT_SIZE = re.compile(r"max_split_size_mb:\d+")
 FRAGMENTED = "allocator-fragmentation"
 LEAGUE = "settings:value, runs out at:ends, peak reserved:size, retries:number, slow calls:number"
 
@@ -85,7 +88,7 @@ def league(answer: WhatIf, rows: int = TOP, path: str = "TRACE") -> Shown:
     return Shown(
         title=f"{'; '.join(answers)}. {passing} of {count} settings pass on {size}",
         columns=columns(LEAGUE, widest=None),
-        cells=[_league_row(row) for row in shown],
+        cells=_joined([_league_row(row) for row in shown]),
         notes=_league_notes(answer, shown, path),
         before=[f"card {size}, {tried}", *answers, answer.why, ""],
         widest=None,
@@ -130,7 +133,7 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
             notes.append(f"{row.settings or 'default'} is never recommended: {row.flags[0]}")
     if answer.groups:
         notes += ["", "When it ran out, these lines held the most:"]
-        notes += map(_group_words, answer.groups)
+        notes += _groups_in_words(answer.groups)
     if answer.grows:
         notes.append("To see which lines keep memory, and in which step it runs out:")
         notes.append(f"    casebook leaks {word(path)}")
@@ -144,9 +147,19 @@ def _league_notes(answer: WhatIf, shown: Sequence[Replay], path: str) -> list[st
     return [*notes, SLOW_CALLS]
 
 
-def _group_words(group: LiveBytes) -> str:
-    count = "1 allocation" if group.count == 1 else f"{group.count} allocations"
-    return f"  {show_bytes(group.size_bytes)} in {count}: {_where(group.frames)}"
+def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
+    """What each place holds, the most first; stacks that read alike are one place."""
+    sizes: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for group in groups:
+        place = _where(group.frames)
+        sizes[place] += group.size_bytes
+        counts[place] += group.count
+    lines = []
+    for place, size in sizes.most_common():
+        count = "1 allocation" if counts[place] == 1 else f"{counts[place]} allocations"
+        lines.append(f"  {show_bytes(size)} in {count}: {place}")
+    return lines
 
 
 def ranked(answer: WhatIf) -> list[Replay]:
@@ -164,6 +177,23 @@ def _league_row(row: Replay) -> list[Any]:
     band = (show_bytes(row.peak_reserved_low_bytes), show_bytes(row.peak_reserved_high_bytes))
     peak = " to ".join(dict.fromkeys(band))
     return [row.settings or "default", out, peak, row.retries, row.slow_calls]
+
+
+def _joined(cells: Sequence[list[Any]]) -> list[list[Any]]:
+    """The rows, those of max_split_size_mb that end alike as one."""
+    joined: list[list[Any]] = []
+    alike: dict[tuple[Any, ...], list[Any]] = {}
+    for settings, *figures in cells:
+        if not _SPLIT_SIZE.fullmatch(settings):
+            joined.append([settings, *figures])
+            continue
+        first = alike.get(tuple(figures))
+        if first is None:
+            alike[tuple(figures)] = [settings, *figures]
+            joined.append(alike[tuple(figures)])
+        else:
+            first[0] += f", {settings.partition(':')[2]}"
+    return joined
 
 
 def _where(frames: tuple[str, ...]) -> str:
