@@ -225,7 +225,7 @@ def test_sliders_for_context_and_slots_answer_what_fits():
     controls["Context"].value = 65536
     controls["Slots"].value = 4
     assert "role='status'" in line.value and "ready" in line.value
-    assert "The model fits, likely also" in says() and "the 65,536 tokens asked for" in says()
+    assert "The model likely fits" in says() and "the 65,536 tokens asked for" in says()
 
 
 def test_every_control_has_a_label_and_waits_until_it_is_left():

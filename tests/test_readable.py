@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 82_300,
+    "allocator": 82_320,
     "agent": 1_500,
     "batch": 33_350,
     "commands": 15_400,
@@ -28,7 +28,7 @@ MOST_TOKENS = {
     "tell": 36_510,
     "trials": 33_130,
     "vpoc": 16_740,
-    "TOTAL": 456_230,
+    "TOTAL": 456_250,
 }
 
 # Per 1,000 tokens of the whole package. These only fall.

@@ -198,7 +198,7 @@ def test_inside_a_container_a_number_of_the_host_is_looked_up_there_and_never_en
     verdict = nvidia_box(POSTED, (8123, "C", "[Not Found]", 22_690), OURS, inside=container)
     assert verdict.cause == "external-holder"
     assert "pid 8123 of the host" in verdict.headline
-    assert "-p 8123  # On the host" in verdict.next_step.command
+    assert "-p 8123  # See whose process it is, on the host" in verdict.next_step.command
     assert "kill" not in verdict.next_step.command
 
 

@@ -25,6 +25,7 @@ PRESS = "Run > Run All Cells"
 TO_START = f"**To start: {PRESS}.** This copy is yours to change, and looks at this machine."
 CLOSE_TESTS = ("tests/test_layers.py", "tests/test_docs.py")
 SAY_LAST = "CASEBOOK_SAY_LAST"
+OF_BATCHES = ("diagnose", "overnight")
 LAB_PORTS = range(8888, 8988)
 QUIET_LAB = (
     "--LabApp.extension_manager=readonly",
@@ -305,7 +306,8 @@ def main(root: str, arguments: Sequence[str]) -> int:
         is_first_use = bool(needs) and read_stamp(here / ".venv") is None
         stamp = ready(here, needs, asked, environ, again=verb == "setup") if needs else None
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if is_first_use:  # what a batch says last: what set-up said is far above by then
+        # What a batch says last: what set-up said is far above by then.
+        if is_first_use and verb in OF_BATCHES:
             environ[SAY_LAST] = venv.how_to_call(here, environ)
         return VERBS[verb].run(Call(here, rest, environ, stamp))
     except SetupError as error:

@@ -107,7 +107,7 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
     stopped at its limit of objects or of time.
     """
     storages = storages_of(torch, device)
-    walk = Walk(storages)
+    walk = Walk(storages, LONGEST_S)
     walk.run(_roots())
     keepers = keepers_in(walk.reached, storages)
     reached = sum(keeper.bytes for keeper in keepers)
@@ -166,7 +166,7 @@ class Walk:
     which the walk stops, ``complete`` is False then.
     """
 
-    def __init__(self, storages: dict[int, Storage], longest_s: float = LONGEST_S):
+    def __init__(self, storages: dict[int, Storage], longest_s: float):
         self.storages = storages
         self.reached: dict[int, Step] = {}
         self.complete = True
@@ -286,6 +286,8 @@ def _inside(step: Step) -> Iterator[Step]:
 
 def length_of(collection: Any) -> int:
     """The length of a collection; the program's own __len__ is not called."""
+    if type(collection) in (list, dict):
+        return len(collection)
     kind = next(kind for kind in (dict, *SEQUENCES) if issubclass(type(collection), kind))
     return int(kind.__len__(collection))
 
