@@ -138,7 +138,8 @@ class Tools:
         so many, with the verdict so far.
         """
         options = _options(gpu=gpu, capacity=capacity_bytes, seconds=seconds)
-        return await self._run(context, "rehearse", options, command, folder)
+        where = self.below(folder)
+        return await _ask(context, "rehearse", *options, after=["--", *command], folder=where)
 
     async def fix(
         self,
@@ -154,13 +155,8 @@ class Tools:
         The person's files are not changed: the answer has a diff. seconds: of the search.
         """
         options = _options(gpu=gpu, capacity=capacity_bytes, seconds=seconds)
-        return await self._run(context, "fix", options, command, folder)
-
-    async def _run(
-        self, context: Context, verb: str, options: list[str], command: list[str], folder: str
-    ) -> Answer:
         where = self.below(folder)
-        return await _ask(context, verb, *options, after=["--", *command], folder=where)
+        return await _ask(context, "fix", *options, after=["--", *command], folder=where)
 
 
 async def _ask(
