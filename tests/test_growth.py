@@ -25,6 +25,9 @@ SITES = {"batch": 10, "forward": 11, "backward": 12, "keep": 13, "state": 14, "o
 BACKWARD = "/usr/lib/python3/dist-packages/torch/autograd/__init__.py"
 
 
+MODULE = "/x/site-packages/torch/nn/modules/module.py"
+
+
 def loop(steps, keep, length=lambda step: 4):
     """Training: a batch and an output that the next step replaces, activations, a backward pass, a state made in the first."""
     toy = Toy()
@@ -34,7 +37,7 @@ def loop(steps, keep, length=lambda step: 4):
         inside = BACKWARD if name == "backward" else ""
         return toy.alloc(size, frames(SITES[name], "train", inside=inside))
 
-    toy.alloc(8 * MIB, frames(2, "<module>", inside=""))
+    toy.alloc(8 * MIB, frames(2, "<module>", inside=MODULE))
     for step in range(steps):
         size = length(step) * MIB
         for name in ("batch", "forward"):

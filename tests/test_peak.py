@@ -70,6 +70,14 @@ def test_kinds_are_told_by_who_asked_and_how_long_it_stays():
     assert (kinds["workspaces"], kinds["optimizer state"]) == (8519680, 40 * MIB)
 
 
+def test_data_that_is_on_the_card_before_the_first_step_is_kept_and_no_parameter():
+    toy = Toy()
+    toy.alloc(4 * MIB, frames(2, inside="/x/site-packages/torch/nn/modules/module.py"))
+    toy.alloc(16 * MIB, frames(3, inside=""))
+    kinds = bytes_by_kind(requests_of(trace_of(toy)))
+    assert (kinds["parameters"], kinds["kept"]) == (4 * MIB, 16 * MIB)
+
+
 def test_compare_of_two_traces_ends_with_1_above_what_is_allowed(tmp_path):
     paths = [tmp_path / "a.pickle", tmp_path / "b.pickle"]
     for path, keep in zip(paths, (2, 3), strict=True):

@@ -27,6 +27,8 @@ BLAS_BYTES = (8519680, 32 << 20)
 (aten/src/ATen/cuda/CublasHandlePool.cpp).
 """
 _OPTIMIZER = ("torch/optim/", "Optimizer.step")
+_MODULES = ("torch/nn/", "safetensors/", "transformers/", "accelerate/", "diffusers/", "peft/")
+"""Where a model is built, moved to the card or loaded."""
 
 
 def bytes_by_kind(requests: Requests) -> dict[str, int]:
@@ -34,10 +36,13 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
 
     What the optimizer's code asks for and keeps is its state; what a backward pass asks for and
     outlives it, a gradient; what is there when a backward pass begins and not to the end, an
-    activation; what stays to the end beside those, a parameter or buffer where it was asked for
-    before the first step, else kept; a block of cuBLAS's size that stays, its workspace.
+    activation; what stays to the end beside those, a parameter or buffer where the code of a
+    model asked for it before the first step, else kept; a block of cuBLAS's size that stays,
+    its workspace.
     """
-    by_optimizer = _asked_by_optimizer(requests)
+    by_optimizer = _asked_in(requests, _OPTIMIZER)
+    by_model = _asked_in(requests, _MODULES)
+    before_steps = requests.at < _first_step(requests)
     stays = requests.until > requests.at.max(initial=0)  # also what goes at the program's end
     outlives_backward = _is_there_at_next(requests, ~requests.backward)
     there_in_backward = _is_there_at_next(requests, requests.backward)
@@ -45,7 +50,7 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
         WORKSPACES: stays & np.isin(requests.size, BLAS_BYTES) & ~by_optimizer,
         "optimizer state": by_optimizer & stays,
         "gradients": requests.backward & (outlives_backward | stays),
-        "parameters": stays & ~by_optimizer & (requests.at < _first_step(requests)),
+        "parameters": stays & by_model & before_steps,
         "kept": stays,
         "activations": there_in_backward & ~requests.backward,
         "temporaries": np.ones(len(requests), bool),
@@ -58,9 +63,9 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     return sums
 
 
-def _asked_by_optimizer(requests: Requests) -> np.ndarray:
+def _asked_in(requests: Requests, folders: tuple[str, ...]) -> np.ndarray:
     by_stack = [
-        any(frame.startswith(_OPTIMIZER) for frame in frames) for frames in requests.trace.frames
+        any(frame.startswith(folders) for frame in frames) for frames in requests.trace.frames
     ]
     return np.array([*by_stack, False])[requests.stack]
 
