@@ -154,7 +154,7 @@ def _groups_in_words(groups: Sequence[LiveBytes]) -> list[str]:
     for group in groups:
         place = _where(group.frames)
         sizes[place] += group.size_bytes
-        counts[place] += group.count
+        counts[place] += group.count or 0
     lines = []
     for place, size in sizes.most_common():
         count = "1 allocation" if counts[place] == 1 else f"{counts[place]} allocations"
