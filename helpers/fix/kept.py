@@ -214,10 +214,14 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
                 for name in names:
                     if len(names) > 1 and last_name(name) not in keepers:
                         continue
-                    line = f"{name} = {name}.detach()"
-                    yield _graph_change(source, statement, [source.lines_after(statement, line)])
-                    line = f"{name} = tuple(part.detach() for part in {name})"
-                    yield _graph_change(source, statement, [source.lines_after(statement, line)])
+                    detached = f"{name} = {name}.detach()"
+                    yield _graph_change(
+                        source, statement, [source.lines_after(statement, detached)]
+                    )
+                    each_detached = f"{name} = tuple(part.detach() for part in {name})"
+                    yield _graph_change(
+                        source, statement, [source.lines_after(statement, each_detached)]
+                    )
 
 
 def _sum_without_its_graph(
