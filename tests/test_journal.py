@@ -22,6 +22,7 @@ from helpers.batch import one_run, record, watched
 from helpers.batch.journal import Journal
 from helpers.batch.plan import PlanError, load_plan
 from helpers.batch.record import move, node, read_batch, read_run
+from helpers.batch.reserve import RELEASED
 from helpers.batch.stop import Stop
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -361,10 +362,11 @@ def test_a_record_that_does_not_fit_is_held_written_when_there_is_room_and_said(
 def test_a_run_whose_start_cannot_be_recorded_is_not_started_and_comes_when_there_is_room(
     tmp_path, monkeypatch
 ):
-    FullDisk(monkeypatch, "started", times=1)
+    FullDisk(monkeypatch, "started", times=2)
     path = plan(tmp_path)
     result = go(path, Careful())
     assert states(result) == ["skipped", "answered", "answered", "answered"]
+    assert RELEASED in str(result.runs[0].notes), "it was tried again when the reserve was released"
     assert result.runs[0].cause == "its start cannot be recorded: No space left on device"
     assert not (result.folder / result.runs[0].run_id / "figure.png").exists()
     assert states(go(path, resume=result.folder)) == ["answered"] * 4

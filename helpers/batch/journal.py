@@ -38,6 +38,7 @@ from .record import (
     read_run,
     write_run,
 )
+from .reserve import FULL, Reserve
 from .resumption import attempt_on_resume
 from .runner import closed
 from .shapes import Run
@@ -62,6 +63,8 @@ class Journal:
         self.runs = [_planned(step, folder.name, checked.sha256) for step in checked.steps]
         self._number = {run.run_id: number for number, run in enumerate(self.runs)}
         self.held: dict[str, str] = {}
+        self.reserve = Reserve(folder)
+        self._note = ""  # that the reserve was released: for the next record
 
     @classmethod
     def begin(cls, out_root: Path, checked: CheckedPlan) -> Journal:
@@ -79,6 +82,7 @@ class Journal:
         except OSError as error:
             why = f"cannot be written: {error.strerror}; expected room for the batch; free some"
             raise PlanError(f"{folder}: {why}") from error
+        journal.reserve.fill()
         return journal
 
     @classmethod
@@ -110,17 +114,25 @@ class Journal:
         except BaseException:
             journal.close()
             raise
+        journal.reserve.fill()
         return journal
 
     def put(self, run: Run) -> None:
         """Keep a record; where the disk refuses it, it is held here until there is room."""
+        if self._note:
+            run = run.model_copy(update={"notes": [*run.notes, self._note]})
+            self._note = ""
         self.runs[self._number[run.run_id]] = run
         folder = self.folder / run.run_id
         try:
             if not _is_written(folder, run):
                 write_run(folder, run)
         except OSError as error:
-            self.held[run.run_id] = error.strerror or str(error)
+            why = error.strerror or str(error)
+            if error.errno in FULL and self.make_room(why):
+                self.put(run)
+                return
+            self.held[run.run_id] = why
         else:
             self.held.pop(run.run_id, None)
 
@@ -129,8 +141,16 @@ class Journal:
         for run_id in list(self.held):
             self.put(self.runs[self._number[run_id]])
 
+    def make_room(self, why: str) -> bool:
+        """Release the room that was reserved, and say so in the next record; whether there was any."""
+        note = self.reserve.release(why)
+        if note:
+            self._note = note
+        return bool(note)
+
     def close(self) -> None:
-        """Give the folder back."""
+        """Give the folder back, and the room that was reserved."""
+        self.reserve.release("the batch has ended")
         os.close(self._lock)
 
     def _read(self) -> None:

@@ -33,6 +33,7 @@ from .kernel_process import last_words
 from .leading_verdict import bundle_of
 from .notebook_file import NotebookError, open_notebook
 from .record import RecordUnreadable, boot_id, gone, is_batch, last_words_before, read_run
+from .reserve import RELEASED
 from .section import (
     BoxAnswer,
     Section,
@@ -211,6 +212,7 @@ def _page(report: Report, up: str = "") -> str:
         more_troubles=len(kinds) - MOST_TROUBLES,
         most_alike=MOST_ALIKE,
         need=sum(map(len, kinds)) + len(report.unreadable),
+        released=[note for s in sections for note in s.run.notes if note.endswith(RELEASED)],
     )
     return str(html)
 

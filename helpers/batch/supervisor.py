@@ -165,7 +165,13 @@ class _Supervisor:
         for number in self.going.values():
             if number in self.places:
                 self.progress.tick(number, *self.places[number])
-        self._ended({self.going.pop(future): future.result() for future in done})
+        runs = {self.going.pop(future): future.result() for future in done}
+        for number, run in [*runs.items()]:
+            looks = run.danger == "looks" and run.stopped_by == "disk"
+            if looks and self.journal.make_room("the start of a run could not be recorded"):
+                self.waiting.appendleft(number)
+                del runs[number]
+        self._ended(runs)
 
     def _refusal(self, number: int) -> tuple[str, StoppedBy]:
         """Why a run must not start, and the kind of reason; empty where it may."""
@@ -198,6 +204,9 @@ class _Supervisor:
 
     def _start(self, number: int) -> None:
         run = self.journal.runs[number]
+        shortage = self.journal.reserve.shortage()
+        if run.danger == "looks" and shortage:
+            self.journal.make_room(shortage)
         self.progress.run_started(number, run)
 
         def tick(cell: int, cells: int, seconds: float) -> None:  # from the thread of the run
