@@ -1,0 +1,79 @@
+"""A pytest fixture: does a function fit into this much GPU memory? No GPU is used.
+
+    def test_a_training_step_fits(vram_peak):
+        assert vram_peak(train_step, limit="8GiB") < 6 * 2**30
+
+``casebook rehearse`` runs the function in a process of its own on a simulated card. pytest finds
+the fixture where the workbook is installed with its extra ``pytest``; elsewhere a ``conftest.py``
+names it: ``pytest_plugins = ["vram_casebook_pytest"]``. Nothing of the workbook is imported here.
+"""
+
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+# What the line says where this machine lacks what a rehearsal needs (helpers/rehearse).
+NOT_READY = ("--setup", "is missing; install", "preloads a library", "could not be built")
+WRONG_USE = 2  # an exit code of casebook
+
+
+@pytest.fixture
+def vram_peak(tmp_path):
+    """``vram_peak(function, limit="8GiB")``: the bytes that torch's allocator reserves at most.
+
+    ``function`` takes no arguments and is defined at the top of its file. ``limit`` is the memory
+    of the card. The test fails where the function runs out of it or raises, and is skipped where
+    no CUDA build of torch is at hand: nothing is ever installed.
+    """
+
+    def peak(function, limit):
+        return _rehearsed_peak(function, limit, tmp_path / f"{function.__name__}.pickle")
+
+    return peak
+
+
+def _rehearsed_peak(function, limit, recording):
+    if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
+        seen = f"seen {function.__qualname__}"
+        raise ValueError(f"vram_peak: {seen}; expected a function at the top of its file")
+    call = [sys.executable, __file__, inspect.getfile(function), function.__name__]
+    answer = _rehearsal(["--capacity", limit, "--out", str(recording), "--", *call])
+    if answer["fits"]:
+        return answer["peak_reserved_bytes"]
+    outcome = f"does not fit into {limit}" if answer["ooms"] else "failed"
+    pytest.fail(f"{function.__name__} {outcome}: {answer['error']}", pytrace=False)
+
+
+def _rehearsal(arguments):
+    """The JSON of a rehearsal; the test is skipped where there can be none."""
+    folders = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
+    casebook = shutil.which("casebook", path=os.pathsep.join(folders))
+    if casebook is None:
+        pytest.skip("casebook is not on the PATH")
+    command = [casebook, "rehearse", "--json", "--no-counterfactual", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != WRONG_USE:
+        return json.loads(done.stderr[done.stderr.rindex("\n{\n") :])
+    reason = done.stderr.strip().splitlines()[-1]
+    if any(words in reason for words in NOT_READY):
+        pytest.skip(reason)
+    raise ValueError(reason)
+
+
+def _call(file, name):
+    """Call a function of a test file, in the rehearsed process; stdout takes nothing."""
+    sys.path.insert(0, os.path.dirname(file))
+    module = importlib.import_module(os.path.splitext(os.path.basename(file))[0])
+    with contextlib.redirect_stdout(sys.stderr):
+        getattr(module, name)()
+
+
+if __name__ == "__main__":
+    _call(*sys.argv[1:])
