@@ -103,6 +103,8 @@ def test_nvml_is_read_in_a_child(ask):
     held = [(one["pid"], one["gpu_instance"], one["used_bytes"]) for one in first["compute"]]
     assert held == [(500, 0, 64), (501, 0, None)]
     assert (first["graphics"], first["cuda_driver"]) == ([], "13.0")
+    assert [first[name] for name in nvml.LINK] == [1, 4, 8, 16]
+    assert [second[name] for name in nvml.LINK] == [None] * 4
     gpus = nvidia.gpus(box(nvml=[first, second]))
     assert [gpu.used.status for gpu in gpus] == ["ok", NOT_ALLOWED]
     assert (gpus[1].bar1_total.bytes, gpus[1].bar1_used.bytes) == (256, 250)

@@ -11,6 +11,7 @@ from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, host_pools
 from helpers.look.gpus import gpus as read_gpus
 from helpers.look.kernel_log import events, readable
+from helpers.look.pcie import asleep, pcie_links
 from helpers.tell import box as box_views
 from helpers.tell import figures, message, tables
 from helpers.tell.shown import Shown
@@ -58,6 +59,11 @@ class Box:
     def stack(self) -> Shown:
         """The releases between a program and the card: torch, runtime, driver, kernel."""
         return box_views.stack_table(self.facts)
+
+    @property
+    def pcie(self) -> Shown:
+        """The PCIe link of each GPU: its speed and lanes now, and the most that it can have."""
+        return tables.pcie_table(pcie_links(self.facts), asleep(self.facts))
 
     @property
     def access(self) -> Shown:

@@ -29,6 +29,8 @@ MOST_PROCESSES = 10_000
 OLD_DRIVER = "not in this driver; NVML is read from driver 525 on"
 SIZES = ("total_bytes", "reserved_bytes", "free_bytes", "used_bytes")
 WINDOW = ("bar1_total_bytes", "bar1_used_bytes")
+LINK = ("pcie_speed", "pcie_max_speed", "pcie_width", "pcie_max_width")
+"""Speeds are counted by PCIe's generation, widths are lanes."""
 
 _INT = ctypes.c_uint
 _LONG = ctypes.c_ulonglong
@@ -139,10 +141,10 @@ class Nvml:
         self.call(name, *handle, buffer, ctypes.c_uint(256))
         return buffer.value.decode("utf-8", "replace")
 
-    def number(self, name: str) -> int:
+    def number(self, name: str, *handle: object) -> int:
         """The answer of a function that fills an int."""
         value = ctypes.c_uint()
-        self.call(name, ctypes.byref(value))
+        self.call(name, *handle, ctypes.byref(value))
         return value.value
 
     def gpu(self, index: int) -> dict[str, Any]:
@@ -160,6 +162,7 @@ class Nvml:
             (("name",), self._name),
             (SIZES, self._memory),
             (WINDOW, self._window),
+            (LINK, self._link),
             (("compute",), partial(self._processes, "Compute")),
             (("graphics",), partial(self._processes, "Graphics")),
         ):
@@ -187,6 +190,11 @@ class Nvml:
         window = Window()
         self.call("nvmlDeviceGetBAR1MemoryInfo", handle, ctypes.byref(window))
         return [window.bar1Total, window.bar1Used]
+
+    def _link(self, handle: ctypes.c_void_p) -> list[int]:
+        kinds = ("Generation", "Width")
+        names = [f"{which}PcieLink{kind}" for kind in kinds for which in ("Curr", "Max")]
+        return [self.number(f"nvmlDeviceGet{name}", handle) for name in names]
 
     def _processes(self, kind: str, handle: ctypes.c_void_p) -> list[list[dict[str, Any]]]:
         """The processes of one kind, ``Compute`` or ``Graphics``: one value, a list of rows."""

@@ -23,6 +23,13 @@ CLASSES = ("0x03", "0x0604", "0x12")
 A GPU without outputs is 0x0380 or 0x0302 or 0x1200.
 """
 
+AMD = "0x1002"  # of AMD's graphics; its processors have another
+LINK = ("current_link_speed", "max_link_speed", "current_link_width", "max_link_width")
+AWAKE = ("active", "unsupported", "")
+"""A device in another state sleeps: since Linux 6.18 a read of its link would wake it
+(pci_config_pm_runtime_get in drivers/pci/pci-sysfs.c).
+"""
+
 
 @dataclass(frozen=True)
 class PciDevice:
@@ -62,8 +69,18 @@ def collect_pci(root: Path) -> list[dict[str, Any]]:
             other.rsplit(".", 1)[0] == name.rsplit(".", 1)[0] and kind.startswith("0x1080")
             for other, kind in functions.items()
         )
+        if row["vendor"] == AMD or not code.startswith("0x06"):
+            row.update(_link(top, folder))
         rows.append(row)
     return sorted(rows, key=lambda row: row["pci"])
+
+
+def _link(top: str, folder: str) -> dict[str, str]:
+    """The files about a device's PCIe link as they are; of one that sleeps only that it does."""
+    status = text(top, f"{folder}/power/runtime_status")
+    names = LINK if status in AWAKE else ()
+    link = {name: text(top, f"{folder}/{name}") for name in names}
+    return {"runtime_status": status, **link}
 
 
 def _functions(top: str) -> dict[str, str]:
@@ -98,7 +115,7 @@ def pci_devices(bundle: Bundle) -> tuple[PciDevice, ...]:
 
 
 def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
-    if not row.text("class").startswith("0x03") or row.text("vendor") != "0x1002":
+    if not row.text("class").startswith("0x03") or row.text("vendor") != AMD:
         return None
     if row.get("with_security_processor") is True:
         return True
@@ -106,4 +123,4 @@ def _is_integrated(pci: str, row: Row, rows: dict[str, Row]) -> bool | None:
     # 1479 in pci.ids).
     above = [address for address in map(pci_address, row.text("path").split("/")) if address != pci]
     parents = [rows[address] for address in above if address in rows]
-    return False if any(parent.text("vendor") == "0x1002" for parent in parents) else None
+    return False if any(parent.text("vendor") == AMD for parent in parents) else None

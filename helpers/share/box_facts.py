@@ -13,6 +13,7 @@ from helpers.look.access import identity
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus, host_pools
 from helpers.look.machine import machine
+from helpers.look.pcie import pcie_links
 from helpers.tell import box, tables
 from helpers.tell.readings import readings_table
 from helpers.tell.shown import Shown
@@ -103,6 +104,7 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
         figures.ledger(copies.of(ledgers_of(evidence))),
         *limits_of(stacks),
         box.settings_table(bundle),
+        tables.pcie_table(copies.of(pcie_links(bundle))),
         box.access_table(bundle),
         readings_table(bundle),
     ]

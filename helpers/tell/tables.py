@@ -27,6 +27,7 @@ NO_GPU = "No GPU was found: no driver, and no listing of the PCI bus, shows one.
 if TYPE_CHECKING:  # a verdict in words needs no reader of a box
     from helpers.look.gpus import Gpu, Pool
     from helpers.look.kernel_log import Event
+    from helpers.look.pcie import PcieLink
 
 
 def pools_of(items: Iterable[Gpu | Pool]) -> list[tuple[Gpu | None, str, list[Pool]]]:
@@ -82,6 +83,45 @@ def gpus_table(gpus: Iterable[Gpu]) -> Shown:
     head += [Column(plain(space), passes="index") for space in spaces]
     says = ", ".join(f"{g.name.show()} at {g.pci}" for g in listed)
     return Shown("The GPUs of this box", head, rows, none=NO_GPU, result=says, label="GPUs")
+
+
+def pcie_table(links: Iterable[PcieLink], asleep: Iterable[str] = ()) -> Shown:
+    """How fast each GPU is connected now, and how fast it can be; ``asleep`` are GPUs that were not
+    asked.
+    """
+    listed = list(links)
+    rows: list[list[object]] = []
+    for link in listed:
+        readings = [link.speed, link.max_speed, link.width, link.max_width]
+        rows.append([link.pci, *readings, one_source(readings)])
+    notes = ["A speed is in GT/s for each lane."] if rows else []
+    slow = [link.pci for link in listed if link.is_below_its_maximum]
+    if slow:
+        why = "Many cards slow their link down while idle, and a slot may have fewer lanes than a card"
+        notes.append(
+            f"Below its maximum: {', '.join(slow)}. {why}; look again while a program runs."
+        )
+    notes += [
+        f"{pci} is suspended. Reading its link would wake it, so it was not read." for pci in asleep
+    ]
+    head = columns(
+        "GPU:pci, speed:number, maximal speed:number, lanes:number, maximal lanes:number, "
+        "source:source"
+    )
+    says = []
+    for link in listed:
+        lanes = f"{link.width.show()} of {link.max_width.show()} lanes"
+        says.append(f"{lanes} at {link.speed.show()} of {link.max_speed.show()} GT/s")
+    return Shown(
+        "PCIe link of each GPU",
+        head,
+        rows,
+        notes,
+        none="No PCIe link of a GPU was read.",
+        result=", ".join(dict.fromkeys(says)),
+        label="PCIe",
+        applies=bool(notes),
+    )
 
 
 def _kind(gpu: Gpu) -> str:

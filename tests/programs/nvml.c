@@ -22,6 +22,10 @@ int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
   snprintf(p->bus_id, 32, "00000000:%02lX:00.0", 0xA0 + (long)h); return 0; }
 struct window { u64 total, free, used; };
 int nvmlDeviceGetBAR1MemoryInfo(void *h, struct window *w) { w->total = 256; w->free = 6; w->used = 250; return 0; }
+int nvmlDeviceGetCurrPcieLinkGeneration(void *h, unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetMaxPcieLinkGeneration(void *h, unsigned *n) { *n = 4; return 0; }
+int nvmlDeviceGetCurrPcieLinkWidth(void *h, unsigned *n) { *n = 8; return (long)h == 2 ? 3 : 0; }
+int nvmlDeviceGetMaxPcieLinkWidth(void *h, unsigned *n) { *n = 16; return 0; }
 #ifndef OLD
 struct memory { unsigned version; u64 total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory *m) {
