@@ -23,7 +23,9 @@ from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Alternative, Evidence, NextStep, seen
-from helpers.look.boxes import RECORDED, recorded_names
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import evidence_from_bundle
+from helpers.look.boxes import RECORDED, open_box, recorded_names
 from helpers.share import public, verdict_facts
 from helpers.share.verdict_facts import TABLE
 
@@ -272,7 +274,6 @@ def test_the_cover_says_to_a_stranger_which_box_why_how_sure_and_what_is_asked(b
         "How sure",
         "What is asked of you",
         "Words",
-        "The answer in full",
         "What the answer rests on",
         "15.24 GiB",
         "Runs",
@@ -463,6 +464,22 @@ def test_the_rooms_public_names_are_loaded_when_asked_for():
         share.redact  # noqa: B018
 
 
+def test_a_batch_over_several_boxes_has_the_whole_answer_of_each_in_its_sentences(tmp_path):
+    batch_folder = tmp_path / "20260301T210000Z-two"
+    night(batch_folder, 2)
+    boxes = ["strix-halo-1-found", "cuda-24gb-tuning"]
+    verdicts = [diagnose(evidence_from_bundle(open_box(box))) for box in boxes]
+    paths = sorted(batch_folder.glob("*/run.json"))
+    for path, box, verdict in zip(paths, boxes, verdicts, strict=True):
+        record = {**json.loads(path.read_text()), "box": box, "verdict": as_dict(verdict)}
+        path.write_text(json.dumps(record))
+    page = shared(batch_folder)
+    text = check(page.html).text
+    for verdict in verdicts:
+        assert text.count(verdict.title) >= 2
+        assert verdict.next_step.command.splitlines()[-1] in text
+
+
 def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_path):
     batch_folder = tmp_path / "20260301T210000Z-two"
     night(batch_folder, 4)
@@ -473,7 +490,10 @@ def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_pa
     text = check(shared(batch_folder).html).text
     assert "What was found on 2 boxes" in text
     assert in_order(
-        text, "The boxes and what was found on each", "One of them in full: cuda-healthy", "Runs"
+        text,
+        "The boxes and what was found on each",
+        "The evidence of one of them: cuda-healthy",
+        "Runs",
     )
     assert "box-1" in text
     assert "quokka" not in text

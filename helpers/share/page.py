@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from helpers.ground.shapes import Verdict
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import figure_of
 from helpers.tell.page_room import Room
@@ -42,6 +43,7 @@ def review_of(about: Subject) -> Review:
     """The review of a subject: each text that its page leaves out."""
     copies = PublicCopy(about.evidence)
     copies.verdict(about.verdict)
+    _answers(about, copies)
     return review_beside(about, copies.said)
 
 
@@ -51,6 +53,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     judged = copies.verdict(about.verdict)
     if about.is_verdict_ours:
         judged = about.verdict
+    answers = _answers(about, copies)
     review = review_beside(about, copies.said)
     story = _story(about)
     ticked = review.ticked(choices)
@@ -63,7 +66,8 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         facts=verdict_facts,
         box_facts=box_facts,
         names=copies.names,
-        boxes=boxes_view(about, copies.names),
+        boxes=boxes_view(about, answers, copies.names),
+        answers=answers,
         story=story,
         verdict=about.verdict,
         judged=judged,
@@ -76,6 +80,11 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         figure_of=figure_of,
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
+
+
+def _answers(about: Subject, copies: PublicCopy) -> dict[str, Verdict | None]:
+    """Copies of the verdicts on each box, by the box as the page calls it."""
+    return {copies.names.box(box): copies.verdict(about.verdict_on(box)) for box in about.boxes}
 
 
 def _story(about: Subject) -> list[Any]:

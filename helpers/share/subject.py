@@ -84,6 +84,10 @@ class Subject:
         """The boxes that its runs are about, each once."""
         return list(dict.fromkeys(run.box for run in self.runs if run.box))
 
+    def verdict_on(self, box: str) -> Verdict | None:
+        """The verdict that leads the runs about a box."""
+        return leading(run.verdict for run in self.runs if run.box == box)
+
 
 def subject_of(target: Path, whole: bool = False) -> Subject:
     """What to share of a batch's folder, a run's folder, a notebook, an evidence bundle, or a

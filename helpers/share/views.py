@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from helpers.batch.leading_verdict import leading
+from helpers.ground.shapes import Verdict
 from helpers.tell.message import anew_table
 from helpers.tell.shown import ABOUT, Shown
 from helpers.tell.values import Column
@@ -66,14 +67,17 @@ def _drawn(view: Shown) -> Shown:
     return with_bars(view)
 
 
-def boxes_view(about: Subject, names: Names) -> Shown:
-    """Each box of a batch with the verdict that leads its runs."""
+def boxes_view(about: Subject, answers: Mapping[str, Verdict | None], names: Names) -> Shown:
+    """Each box of a batch with the verdict that leads its runs, of ``answers`` by box."""
+    runs = Counter(names.box(run.box) for run in about.runs)
     rows = []
-    for box in about.boxes:
-        on_it = [run for run in about.runs if run.box == box]
-        verdict = leading(run.verdict for run in on_it)
-        sure = label(verdict) if verdict else ""
-        rows.append([names.box(box), verdict_facts.headline(verdict), sure, len(on_it)])
+    for box, verdict in answers.items():
+        headline = verdict_facts.headline(verdict)
+        sure = ""
+        if verdict:
+            headline = verdict.title or headline
+            sure = label(verdict)
+        rows.append([box, headline, sure, runs[box]])
     heads = ["box", "answer", "how sure", "runs"]
     return Shown("The boxes and what was found on each", heads, rows)
 

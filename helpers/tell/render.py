@@ -71,9 +71,15 @@ def asset(*names: str) -> tuple[Markup, str]:
 
 
 def verdict_html(
-    verdict: Verdict, hero: bool = False, facts: Sequence[tuple[str, str]] = ()
+    verdict: Verdict,
+    hero: bool = False,
+    facts: Sequence[tuple[str, str]] = (),
+    titled: bool = True,
 ) -> Markup:
-    """The verdict as a box of the page; ``hero`` gives it the heading, ``facts`` are of its box."""
+    """The verdict as a box of the page; ``hero`` gives it the heading, ``facts`` are of its box.
+
+    ``titled`` is False where the headline stands above the box already.
+    """
     strength = 0
     if verdict.cause != "cannot-tell":
         strength = 3 - list(verdict_words.CONFIDENCE_WORDS).index(verdict.confidence)
@@ -82,6 +88,7 @@ def verdict_html(
         verdict=verdict,
         hero=hero,
         facts=facts,
+        titled=titled,
         words=verdict_words,
         strength=strength,
     )
