@@ -1,5 +1,6 @@
 """Blocks of memory as data for a figure that answers: they are the blocks of the replay, and nothing in them acts."""
 
+import base64
 import json
 from dataclasses import replace
 
@@ -168,7 +169,7 @@ def test_names_of_a_trace_are_text_on_a_page_and_in_a_notebook(tmp_path, name):
     (data,) = audit.all("figure", "data-chart")
     assert json.loads(data)["frames"] == [plain(name)] * 2
     in_lab = Audit(view.figure_html())
-    assert [tag for tag, _ in in_lab.tags] == ["div", "figure", "img", "style"]
+    assert [tag for tag, _ in in_lab.tags] == ["div", "figure", "picture", "source", "img", "style"]
     assert json.loads(in_lab.all("figure", "data-chart")[0])["title"] == plain(name)
 
 
@@ -187,6 +188,19 @@ def test_a_chart_that_somebody_changed_leaves_the_picture_alone():
     output.data[FIGURE_MIME]["chart"]["size"] = "1 <script>"
     shown = page_output(output, None, Room(100_000), Prose())
     assert shown.kind == "picture" and not shown.chart
+
+
+def test_a_figure_in_a_notebook_has_its_drawing_for_a_phone_and_without_a_chart_no_script(
+    monkeypatch,
+):
+    view = replace(chart_pages.shown(SMALL), chart=None)
+    assert "text/html" not in view._repr_mimebundle_()[0]
+    monkeypatch.setattr("helpers.tell.shown.is_interactive", lambda: True)
+    output = view._repr_mimebundle_()[0]
+    narrow = base64.b64encode(output[FIGURE_MIME]["narrow"].encode()).decode()
+    (phone,) = Audit(output["text/html"]).all("source", "srcset")
+    assert phone == f"data:image/svg+xml;base64,{narrow}"
+    assert "<script" not in output["text/html"]
 
 
 def test_only_where_somebody_sits_at_a_notebook_its_output_has_the_script(monkeypatch):

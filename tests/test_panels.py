@@ -90,6 +90,7 @@ def state_of(name):
     return made_up[name]() if name in made_up else reserve_of(name)
 
 
+TYPED = {"MESSAGE": made.MESSAGE, "DIGITS": "9" * 10_000}
 PLAYS = json.loads((DATA / "panels.json").read_text())
 
 
@@ -101,7 +102,7 @@ def test_a_panel_answers_its_controls_and_says_in_its_line_what_is_wrong(play):
         if label and value is None:
             controls[label].click()
         elif label:
-            controls[label].value = made.MESSAGE if value == "MESSAGE" else value
+            controls[label].value = TYPED.get(value, value)
         said = line.value + says()
         assert [words for words in there if words not in said] == [], (label, value, said)
         assert [words for words in absent if words in said] == [], (label, value)
@@ -169,7 +170,18 @@ def test_the_segments_of_the_map_have_sizes_and_say_what_keeps_them():
 
 def test_on_another_box_the_monitor_is_one_sentence():
     line, controls, says = opened(monitor.PANEL, monitor.Watch(open_box("strix-halo-1-found")))
-    assert not controls and says().count("this machine is not strix-halo-1-found") == 1
+    assert not controls and "ready" not in line.value
+    assert says().count("strix-halo-1-found was recorded and is not this machine") == 1
+
+
+@pytest.mark.parametrize("typed", ["-5", "1e99", "python", "9" * 10_000])
+def test_the_monitor_refuses_what_is_no_process_number_at_its_field(typed):
+    line, controls, says = opened(monitor.PANEL, monitor.Watch())
+    controls["Process (PID)"].value = typed
+    assert "expected a whole number of 0 or more" in line.value + says()
+    controls["Process (PID)"].value = ""
+    assert "ready" in line.value
+    frame.open_panel(monitor.PANEL.name, lambda one: [])  # it ends the sampler
 
 
 def test_opening_a_panel_again_closes_the_one_before():

@@ -170,7 +170,7 @@ def test_the_panel_watches_and_ends_with_its_cell(panel):
     pid, _, drawing, rows = made.box.children[2:]
     until(lambda: str(os.getpid()) in rows.value)
     assert "the process, anonymous" in drawing.value
-    pid.value = 1
+    pid.value = "1"
     until(lambda: str(os.getpid()) not in rows.value)
     again = frame.open_panel(monitor.PANEL.name, lambda one: [])
     assert made.closed and not again.closed

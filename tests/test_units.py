@@ -11,6 +11,7 @@ from helpers.ground.units import (
     MIB,
     halved,
     near,
+    parse_count,
     parse_size,
     pci_address,
     printed_size,
@@ -96,10 +97,26 @@ def test_a_size_may_be_typed_with_its_unit_written_out():
     )
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "8 pages", "1e9", "8GiBs", "0x10", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1", "8 pages", "1e9", "8GiBs", "0x10", "nan", "9" * 5000]
+)
 def test_what_is_no_typed_size_is_refused_with_what_was_seen(text):
     with pytest.raises(ValueError, match="expected bytes or a number with a unit"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-5", "1.5", "1e99", "many", "1,23", "0", "9" * 16, "9" * 5000]
+)
+def test_what_is_no_whole_number_is_refused_with_what_was_seen(text):
+    with pytest.raises(ValueError, match="expected a whole number of 1 or more") as refused:
+        parse_count(text)
+    assert len(str(refused.value)) < 120
+
+
+def test_a_whole_number_may_be_typed_with_commas():
+    assert parse_count("8,112,000") == parse_count(" 8112000 ") == 8_112_000
+    assert parse_count("0", least=0) == 0
 
 
 @pytest.mark.parametrize("words", ["1,234 GiB", "1,23,456 bytes", "1,2.3,4 MiB"])

@@ -33,7 +33,12 @@ number wraps to.
 """
 _NUMBER = r"[0-9][0-9.,']{0,30}"
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "к": 1, "м": 2, "г": 3, "т": 4}
-_TYPED = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*", re.IGNORECASE)
+_TYPED = re.compile(
+    r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([kmgt]?)(i?)((?:b(?:ytes?)?)?)\s*", re.IGNORECASE
+)
+_COUNT = re.compile(r"\s*([0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,4})\s*")
+LONGEST_SEEN = 40
+"""Letters of wrong input that an error shows."""
 _PRINTED = re.compile(rf"\s*({_NUMBER})\s*([^\W\d_]*)\s*")
 _UNIT = re.compile(
     r"(?:b|bytes?|octets?|байт|([kmgtкмгт])([iи]?)(?:b(?:ytes?)?|o|б)?)?", re.IGNORECASE
@@ -56,12 +61,25 @@ def parse_size(text: str) -> int:
     match = _TYPED.fullmatch(text)
     if not match:
         expected = "expected bytes or a number with a unit such as 8GiB or 20GB"
-        raise ValueError(f"size {text!r}: {expected}")
+        raise ValueError(f"size {cut(text, LONGEST_SEEN)!r}: {expected}")
     number, letter, binary, byte = match.groups()
     is_decimal = letter and byte and not binary
     base = 1000 if is_decimal else 1024
     exact = float(number) if "." in number else int(number)
     return int(exact * base ** _power(letter))
+
+
+def parse_count(text: str, least: int = 1) -> int:
+    """A whole number as typed: ``8112000`` or ``8,112,000``.
+
+    Raises ValueError naming what was seen and what is expected.
+    """
+    match = _COUNT.fullmatch(text)
+    count = int(match[1].replace(",", "")) if match else -1
+    if count < least:
+        expected = f"expected a whole number of {least} or more, with at most 15 digits"
+        raise ValueError(f"{cut(text, LONGEST_SEEN)!r}: {expected}")
+    return count
 
 
 @dataclass(frozen=True)

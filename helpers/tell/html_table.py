@@ -61,18 +61,24 @@ def within_sheet(*parts: str) -> str:
     return f"<div class=casebook style='{SHEET}'>{''.join(parts)}</div><style>{style}</style>"
 
 
-def figure_html(drawing: str, alt: str, chart: str = "") -> str:
-    """A figure's SVG as a picture with its words; ``chart`` is its data for figure.js."""
-    picture = base64.b64encode(drawing.encode()).decode()
+def figure_html(wide: str, narrow: str, alt: str, chart: str = "") -> str:
+    """A figure's SVG for a desk and for a phone as one picture with its words; ``chart`` is its
+    data for figure.js.
+    """
     data = ""
     if chart:
         data = f" class=chart data-chart='{escape(chart)}'"
     style = template("table.css", "figure.css")
     return (
-        f"<div class=casebook><figure{data} style='margin:4px 0'><img alt='{escape(alt)}' "
-        f"style='max-width:100%' src='data:image/svg+xml;base64,{picture}'></figure></div>"
-        f"<style>{style}</style>"
+        f"<div class=casebook><figure{data} style='margin:4px 0'><picture>"
+        f"<source media='screen and (max-width: 48rem)' srcset='{_picture(narrow)}'>"
+        f"<img alt='{escape(alt)}' style='width:auto;max-width:100%' src='{_picture(wide)}'>"
+        f"</picture></figure></div><style>{style}</style>"
     )
+
+
+def _picture(drawing: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()}"
 
 
 def _heading(words: str, number: bool, room: int) -> str:

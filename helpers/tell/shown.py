@@ -215,7 +215,8 @@ class Shown:
         """What a notebook shows of it: the figure with its words where it has one, else the table.
 
         A figure is an SVG, and a PNG for who may not show that, as JupyterLab in a notebook
-        that nobody has trusted yet. Where somebody sits at it, it answers to the pointer.
+        that nobody has trusted yet. Where somebody sits at it, it fits a narrow screen, too, and
+        one with a ``chart`` answers to the pointer.
         """
         about: dict[str, Any] = {ABOUT: {"says": self.says, "again": self.again}}
         if self.label:
@@ -234,15 +235,16 @@ class Shown:
             "text/plain": self.alt,
             FIGURE_MIME: figure,
         }
-        if self.chart and is_interactive():
-            script = template("table.js", "figure.js")
-            shown["text/html"] = f"{self.figure_html()}<script>{script}</script>"
+        if is_interactive():
+            script = f"<script>{template('table.js', 'figure.js')}</script>" if self.chart else ""
+            shown["text/html"] = self.figure_html() + script
         return shown, about
 
     def figure_html(self) -> str:
         """Its figure for JupyterLab."""
         chart = self.chart().for_script() if self.chart else ""
-        return figure_html(self._drawn(wide=True).svg(), self.alt, chart)
+        figure = self.figure_data()
+        return figure_html(figure["wide"], figure["narrow"], self.alt, chart)
 
     def figure_data(self) -> dict[str, Any]:
         """Its figure for a desk (``wide``) and for a phone (``narrow``) as SVG, and its ``chart``

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from helpers.ground.units import parse_size, show_bytes
+from helpers.ground.units import parse_count, parse_size, show_bytes
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.free import Free
@@ -24,10 +24,6 @@ class Planner:
 
     def resized(self, trades: int, sessions: int, bins: int, free: str, gpu: bool) -> Planner:
         """The same with other sizes; ``free`` is a size such as 8GiB. Raises ValueError in one line."""
-        if min(trades, sessions, bins) < 1:
-            raise ValueError(
-                f"{trades} trades, {sessions} sessions, {bins} prices: expected each above 0"
-            )
         memory = self.free
         size = parse_size(free)
         if (size, gpu) != (memory.bytes, memory.gpu):
@@ -52,9 +48,9 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
     """The sizes, the memory, the way of counting, and the plans."""
     shape = planner.shape
     free_words = show_bytes(planner.free.bytes)
-    trades = frame.field("IntText", "Trades", shape.trades)
-    sessions = frame.field("IntText", "Sessions", shape.sessions)
-    bins = frame.field("IntText", "Prices a session", shape.bins)
+    trades = frame.field("Text", "Trades", f"{shape.trades:,}")
+    sessions = frame.field("Text", "Sessions", f"{shape.sessions:,}")
+    bins = frame.field("Text", "Prices a session", f"{shape.bins:,}")
     free = frame.field("Text", "Free memory", free_words, tooltip="such as 8GiB or 900MiB")
     gpu = frame.field("Checkbox", "on a GPU", planner.free.gpu)
     names = list(STRATEGIES)
@@ -67,7 +63,13 @@ def build_chunks(frame: Frame, planner: Planner) -> Sequence[Any]:
         if size == free_words:  # as it was: to the byte, not as rounded on screen
             size = str(planner.free.bytes)
         chosen = replace(planner, strategy=strategy.value)
-        resized = chosen.resized(trades.value, sessions.value, bins.value, size, gpu.value)
+        resized = chosen.resized(
+            parse_count(trades.value),
+            parse_count(sessions.value),
+            parse_count(bins.value),
+            size,
+            gpu.value,
+        )
         every = plans_table(plans(resized.shape, resized.free), resized.shape)
         answers.value = parts_html([*resized.parts(), every])
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from helpers.ground.units import parse_count
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 
@@ -36,16 +37,18 @@ class Watch:
                 "The live monitor samples this machine twice a second while a notebook is open."
             ]
         box = self.bundle.box if self.bundle else ""
-        return [f"No live monitor: this machine is not {box}, which was recorded. Give box = live."]
+        here = 'To watch this machine: box = "live"'
+        return [f"No live monitor: {box} was recorded and is not this machine. {here}"]
 
 
 def build(frame: Frame, watch: Watch) -> Sequence[Any]:
     """Which process, the drawing and the tables, and the feed behind them."""
     make = frame.widgets.HTML
     if not watch.is_here:
+        frame.say("")
         return [make(parts_html(watch.parts()))]
     tip = "a process to watch from outside; 0 for none"
-    watched = frame.field("IntText", "Process (PID)", watch.pid, tooltip=tip)
+    watched = frame.field("Text", "Process (PID)", str(watch.pid), tooltip=tip)
     samples: deque[dict[str, Any]] = deque(maxlen=DRAWN)
     drawing = make()
     rows = make()
@@ -57,7 +60,7 @@ def build(frame: Frame, watch: Watch) -> Sequence[Any]:
 
     feed = Feed(hear, frame.say, str(watch.pid), "0.5", watch.root)
     frame.ends.append(feed.stop)
-    frame.changed(lambda: feed.watch(max(0, watched.value)), watched)
+    frame.changed(lambda: feed.watch(parse_count(watched.value or "0", least=0)), watched)
     return [watched, drawing, rows]
 
 
