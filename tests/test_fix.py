@@ -468,3 +468,110 @@ def test_what_is_saved_is_compared_as_well():
     first, close, other = ([["value", str(size), [size, size]]] for size in (4.0, 4.000001, 5.0))
     for after, results in ((first, "SAME"), (close, "ROUNDED"), (other, "OTHER")):
         assert compared(Run(first, "", True), Run(after, "", True)).results is Results[results]
+
+
+EVALUATION = """import torch
+from torch import nn
+net = nn.Conv2d(3, 3, 3, padding=1).cuda()
+
+@torch.no_grad()
+def evaluate(images):
+    for low in images:
+        out = net(low.to("cuda")).cpu()
+
+for x, y in loader:
+    loss = nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    evaluate(images)
+"""
+TEACHER = """import torch
+from torch import nn
+for x, y in loader:
+    features = net(x)
+    with torch.no_grad():
+        wanted = teacher(x)
+    loss = nn.functional.mse_loss(features, wanted)
+    loss.backward()
+"""
+
+
+def refused_at(*frames):
+    where, *callers = frames
+    return {
+        "refusal": Refusal(
+            request_bytes=2 * GIB,
+            device_free_bytes=0,
+            allocated_bytes=GIB,
+            reserved_bytes=GIB,
+            where=where,
+            callers=tuple(callers),
+        )
+    }
+
+
+def test_an_evaluation_that_does_not_fit_is_taken_apart_and_the_training_is_left_alone():
+    refused = refused_at("train.py:8 evaluate", "train.py:13 <module>")
+    changes = proposed(EVALUATION, "true-capacity", **refused)
+    strips = [
+        change
+        for change, after in changes
+        if 'out = torch.cat([net(part.to("cuda")).cpu() for part in low.chunk(4, dim=2)], dim=2)\n'
+        in after
+    ]
+    assert [change.results for change in strips] == [Results.OTHER]
+    assert any("for part in low.chunk(4)])\n" in after for _, after in changes)
+    assert not any("x.chunk(" in after or "save_on_cpu" in after for _, after in changes)
+
+
+def test_a_teacher_in_a_forward_pass_is_no_evaluation():
+    after = texts(TEACHER, "true-capacity", **refused_at("train.py:6 <module>"))
+    assert any("x.chunk(2)" in text for text in after)
+
+
+@pytest.mark.parametrize(
+    "later", ["correct = (out.argmax(1) == y).sum()", "memory.append(out.detach())"]
+)
+def test_a_batch_is_not_taken_apart_where_its_outputs_are_read_after_the_backward_pass(later):
+    text = f"""import torch
+for x, y in loader:
+    out = net(x)
+    loss = torch.nn.functional.cross_entropy(out, y)
+    loss.backward()
+    {later}
+"""
+    assert not any(".chunk(" in after for after in texts(text, "true-capacity"))
+    without = text.replace(later, "optimizer.step()")
+    assert any("x.chunk(2)" in after for after in texts(without, "true-capacity"))
+
+
+def test_a_batch_is_not_taken_apart_where_a_state_of_its_size_is_carried_on():
+    text = """import torch
+for x, y in loader:
+    out, state = net(x, state)
+    loss = torch.nn.functional.cross_entropy(out, y)
+    loss.backward()
+"""
+    assert not any(".chunk(" in after for after in texts(text, "true-capacity"))
+
+
+def test_the_loss_of_the_parts_is_added_up_only_where_it_is_read():
+    text = """import torch
+for x, y in loader:
+    loss = torch.nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+"""
+    assert not any("whole_loss" in after for after in texts(text, "true-capacity"))
+    printed = f"{text}    print(loss.item())\n"
+    assert any("loss = whole_loss\n" in after for after in texts(printed, "true-capacity"))
+
+
+def test_a_short_sequence_is_not_cut_into_more_segments_than_it_has_layers():
+    text = """import torch
+mlp = torch.nn.Sequential({layers})
+loss = mlp(x).mean()
+loss.backward()
+"""
+    short = texts(text.format(layers="a, b, c"), "true-capacity")
+    long = texts(text.format(layers="a, b, c, d"), "true-capacity")
+    assert not any("checkpoint_sequential" in after for after in short)
+    assert any("checkpoint_sequential(mlp, 4, x" in after for after in long)

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 33_820,
     "commands": 15_400,
     "face": 7_690,
-    "fix": 26_740,
+    "fix": 27_600,
     "fits": 26_040,
     "ground": 11_590,
     "judge": 54_470,

@@ -11,7 +11,7 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.kept import without_gradients
 from helpers.fix.program import Program
-from helpers.fix.regions import forward_regions
+from helpers.fix.regions import fails_in_evaluation, forward_regions
 from helpers.fix.source import Source, called
 
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
@@ -24,7 +24,7 @@ def changes_of_activations(program: Program) -> Iterator[Change]:
     """Activations recomputed, held on the CPU, or never kept."""
     for source, line in program.holding_places():
         yield from without_gradients(program, source, line)
-    if not program.trains:
+    if not program.trains or fails_in_evaluation(program):
         return
     yield from _checkpointed_blocks(program)
     yield from _checkpointed_sequences(program)
@@ -62,13 +62,11 @@ def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
         *(source.code(argument).rstrip(" ,") for argument in call.args),
     ]
     text = f"checkpoint({', '.join(words)}, use_reentrant=False)"
-    edits = [source.replaced(call, text)]
-    line = source.with_import(CHECKPOINT)
-    return [line, *edits] if line else edits
+    return [*source.with_import(CHECKPOINT), source.replaced(call, text)]
 
 
 def _checkpointed_sequences(program: Program) -> Iterator[Change]:
-    """nn.Sequential modules called in a forward pass, in segments under checkpoints."""
+    """Long nn.Sequential modules called in a forward pass, in segments under checkpoints."""
     for source in program.sources:
         names = _sequences(source)
         edits: list[Edit] = []
@@ -81,31 +79,32 @@ def _checkpointed_sequences(program: Program) -> Iterator[Change]:
                 text = f"checkpoint_sequential({source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False)"
                 edits.append(source.replaced(call, text))
                 places.append(source.place(call))
-        line = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
+        imports = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
         if edits:
-            if line:
-                edits.insert(0, line)
             yield Change(
                 title=f"Recompute the layers in the backward pass ({', '.join(places)})",
                 results=Results.SAME,
                 why=SAME_AGAIN,
                 costs=RECOMPUTED,
-                edits=tuple(edits),
+                edits=(*imports, *edits),
             )
 
 
 def _has_one_inside(source: Source, call: cst.Call, names: set[str]) -> bool:
     """Whether a call of a sequence is made with the result of another."""
     inner = source.find(cst.Call, call.args[0])
-    return any(source.code(other.func) in names for other in inner if isinstance(other, cst.Call))
+    return any(source.code(other.func) in names for other in inner)
 
 
 def _sequences(source: Source) -> set[str]:
-    """Attributes and variables that hold an nn.Sequential."""
+    """Attributes and variables that hold an nn.Sequential with a layer for each segment or more."""
     names = set()
     for assign in source.find(cst.Assign):
         value = assign.value
-        if isinstance(value, cst.Call) and called(value) == "Sequential":
+        if not isinstance(value, cst.Call) or called(value) != "Sequential":
+            continue
+        is_listed = any(argument.star for argument in value.args)
+        if is_listed or len(value.args) >= SEGMENTS:
             names |= {source.code(target.target) for target in assign.targets}
     return names
 

@@ -28,7 +28,8 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
             yield _with_argument(
                 source, call, "gradient_checkpointing", "True", Results.SAME, SAME_AGAIN, RECOMPUTED
             )
-        if not keyword(call, "eval_accumulation_steps"):
+        evaluates = keyword(call, "eval_strategy") or source.calls("evaluate", "predict")
+        if evaluates and not keyword(call, "eval_accumulation_steps"):
             why = "the same outputs, moved to the CPU after each step"
             yield _with_argument(
                 source,
@@ -81,7 +82,7 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
 def _training(program: Program) -> Iterator[tuple[Source, cst.Call]]:
     for source in program.sources:
         for call in source.find(cst.Call):
-            if isinstance(call, cst.Call) and TRAINING.search(called(call)):
+            if TRAINING.search(called(call)):
                 yield source, call
 
 
@@ -130,9 +131,10 @@ def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
         )
 
 
-def _checkpointed_model(source: Source, assign: cst.CSTNode) -> Iterator[Change]:
+def _checkpointed_model(source: Source, assign: cst.Assign) -> Iterator[Change]:
     """gradient_checkpointing_enable() behind a model of transformers."""
-    if not isinstance(assign, cst.Assign) or "transformers" not in source.text.decode():
+    text = source.text.decode()
+    if "transformers" not in text or "gradient_checkpointing" in text:
         return
     models = [call for call in source.find(cst.Call, assign.value) if MODELS.search(called(call))]
     target = source.code(assign.targets[0].target)

@@ -9,8 +9,14 @@ import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
-from helpers.fix.regions import Region, forward_regions
-from helpers.fix.source import Source
+from helpers.fix.regions import (
+    Region,
+    calls_that_failed,
+    forward_regions,
+    is_without_gradients,
+)
+from helpers.fix.sizes import factors
+from helpers.fix.source import Source, called
 
 PARTS = (2, 4, 8, 16, 32)
 MEANS = re.compile(
@@ -35,6 +41,9 @@ def micro_batches(program: Program) -> Iterator[Change]:
         inputs = _inputs(region)
         if not inputs or not MEANS.search(text) or NO_MEANS.search(text):
             continue
+        results = region.assigned - {region.loss}
+        if region.carried or results & region.read_after:
+            continue  # they have the size of the whole batch
         for parts in [count for count in PARTS if count > times_too_large][:2]:
             yield Change(
                 title=f"Compute each batch in {parts} parts and add up the gradients ({region.place})",
@@ -50,8 +59,8 @@ def _inputs(region: Region) -> list[str]:
     """The names of the batch's tensors: what the region reads and its loop gives anew."""
     source = region.source
     loop = source.around(region.first, cst.For)
-    if loop is None:
-        return []
+    if loop is None or re.search(r"\.(?:split|chunk)\(", source.code(loop.iter)):
+        return []  # a loop over parts is the program's own way to make them smaller
     fresh = _plain_names(source, loop.target)
     if isinstance(loop.iter, cst.Call) and source.code(loop.iter.func) in (
         "range",
@@ -90,18 +99,91 @@ def _in_parts(region: Region, inputs: list[str], parts: int) -> Edit:
     chunks = ", ".join(f"{name}.chunk({parts})" for name in inputs)
     over = f"zip({chunks})" if len(inputs) > 1 else chunks
     first = inputs[0]
-    before = [source.code(statement) for statement in region.zeroing]
+    lines = [source.code(statement) for statement in region.zeroing]
     inside = []
-    for statement in [*region.forward, region.backward]:
+    for statement in region.forward:
         text = source.code(statement)
         for name in inputs:
             text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", f"{name}_part", text)
-        if statement is region.backward:
-            inside.append(f"{loss} = {loss} * (len({first}_part) / len({first}))")
         inside.append(text)
-    inside.append(f"whole_{loss} += {loss}.detach()")
-    lines = [*before, f"whole_{loss} = 0", f"for {names} in {over}:"]
+    inside.append(f"{loss} = {loss} * (len({first}_part) / len({first}))")
+    inside.append(source.code(region.backward))
+    is_read_again = _is_read_elsewhere(region)
+    if is_read_again:
+        lines.append(f"whole_{loss} = 0")
+        inside.append(f"whole_{loss} += {loss}.detach()")
+    lines.append(f"for {names} in {over}:")
     body = "\n".join(inside).replace("\n" + indent, "\n").splitlines()
     lines += [f"    {line}" for line in body]
-    lines.append(f"{loss} = whole_{loss}")
+    if is_read_again:
+        lines.append(f"{loss} = whole_{loss}")
     return source.instead(region.first, region.backward, lines)
+
+
+def _is_read_elsewhere(region: Region) -> bool:
+    """Whether the function reads the loss at another place than the forward and backward pass."""
+    source = region.source
+    function = source.around(region.first, cst.FunctionDef) or source.module
+    inside = [name.value for name in region.names]
+    inside += [name.value for name in source.find(cst.Name, region.backward)]
+    everywhere = [name.value for name in source.find(cst.Name, function)]
+    return everywhere.count(region.loss) > inside.count(region.loss)
+
+
+def evaluation_in_chunks(program: Program) -> Iterator[Change]:
+    """A model called without gradients, where the card refused a request: on parts of its batch,
+    then on strips of its images.
+    """
+    parts = factors(program)[-1]
+    draws = any("Conv2d" in source.text.decode() for source in program.sources)
+    for source, statement in calls_that_failed(program):
+        if not is_without_gradients(source, statement):
+            continue
+        for assign in source.find(cst.Assign, statement):
+            batch = _batch_of(assign.value)
+            if batch is None:
+                continue
+            yield Change(
+                title=f"Evaluate each batch in {parts} parts ({source.place(assign)})",
+                results=Results.ROUNDED,
+                why="the model computes each sample by itself",
+                costs="smaller GPU kernels, so the evaluation takes longer",
+                edits=(_concatenated(source, assign.value, batch, parts, ""),),
+                only_if_measured=True,
+            )
+            if draws:
+                yield Change(
+                    title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
+                    results=Results.OTHER,
+                    why="at the edge of a strip the convolutions see zeros instead of the next rows",
+                    costs="smaller GPU kernels, so the evaluation takes longer",
+                    edits=(_concatenated(source, assign.value, batch, parts, ", dim=2"),),
+                )
+
+
+def _batch_of(value: cst.BaseExpression) -> cst.Name | None:
+    """The batch of ``model(batch.to(device)).cpu()``; None for another expression."""
+    result = _unmoved(value)
+    if not isinstance(result, cst.Call) or len(result.args) != 1:
+        return None
+    batch = _unmoved(result.args[0].value)
+    return batch if isinstance(batch, cst.Name) else None
+
+
+def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
+    """What is moved or converted by the methods that end an expression."""
+    while isinstance(value, cst.Call) and called(value) in ("to", "cuda", "cpu", "float", "half"):
+        if not isinstance(value.func, cst.Attribute):
+            return value
+        value = value.func.value
+    return value
+
+
+def _concatenated(
+    source: Source, value: cst.BaseExpression, batch: cst.Name, parts: int, dimension: str
+) -> Edit:
+    """The results of the parts of a batch, put together again."""
+    name = batch.value
+    of_part = re.sub(rf"(?<![\w.]){name}\b", "part", source.code(value))
+    chunks = f"{name}.chunk({parts}{dimension})"
+    return source.replaced(value, f"torch.cat([{of_part} for part in {chunks}]{dimension})")

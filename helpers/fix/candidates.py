@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from helpers.fix.activations import changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.attention import changes_of_attention
-from helpers.fix.batches import micro_batches
+from helpers.fix.batches import evaluation_in_chunks, micro_batches
 from helpers.fix.change import Change, Results
 from helpers.fix.files import (
     corrected_settings,
@@ -21,6 +21,7 @@ from helpers.fix.optimizers import smaller_states, steps_one_by_one
 from helpers.fix.precision import changes_of_precision
 from helpers.fix.program import Program
 from helpers.fix.ranks import one_device_a_rank
+from helpers.fix.regions import fails_in_evaluation
 from helpers.fix.settings import changes_of_settings
 from helpers.fix.sizes import smaller_batches, smaller_portions
 
@@ -45,12 +46,15 @@ SMALLER: tuple[Proposals, ...] = (
     changes_of_attention,
     smaller_portions,
     smaller_portions_in_files,
+    evaluation_in_chunks,
     changes_of_activations,
     results_kept_by_arguments,
     micro_batches,
     steps_one_by_one,
 )
 """What makes room with the same results, up to rounding."""
+ONLY_TRAINING: tuple[Proposals, ...] = (micro_batches, steps_one_by_one, smaller_states)
+"""What makes no room where the card is too small for an evaluation."""
 OTHER_RESULTS: tuple[Proposals, ...] = (
     results_changed_by_arguments,
     changes_of_precision,
@@ -67,6 +71,8 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
     """
     seen: set[object] = set()
     proposals = [*FITTING.get(cause, ()), *SMALLER, *OTHER_RESULTS]
+    if fails_in_evaluation(program):
+        proposals = [propose for propose in proposals if propose not in ONLY_TRAINING]
     late = []
     for propose in proposals:
         for change in propose(program):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
 from helpers.fix.stores import PUTS, Store, last_name, stores_of
@@ -197,15 +197,15 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
                 bounded = source.replaced(
                     decorator.decorator, f"{start}lru_cache(maxsize={MOST_CACHED})"
                 )
-                line = None
+                imports: Iterable[Edit] = ()
                 if text == "cache":
-                    line = source.with_import("from functools import lru_cache")
+                    imports = source.with_import("from functools import lru_cache")
                 yield Change(
                     title=f"Limit the cache of a function ({source.place(decorator)})",
                     results=Results.SAME,
                     why="a missing entry is computed again",
                     costs="entries that left the cache are computed again when they are needed",
-                    edits=(line, bounded) if line else (bounded,),
+                    edits=(*imports, bounded),
                 )
 
 

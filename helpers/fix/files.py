@@ -13,7 +13,7 @@ from helpers.fix.batches import STATISTICS
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.settings_file import SettingsFile
-from helpers.fix.sizes import BATCHES, LEAST, LENGTHS, PORTIONS, factors
+from helpers.fix.sizes import BATCH, LENGTH, PORTION, Kind, change_to, factors
 from helpers.fix.source import Source
 
 _SETTING = re.compile(
@@ -75,34 +75,24 @@ def misspelt_settings(program: Program) -> Iterator[Change]:
 
 def smaller_portions_in_files(program: Program) -> Iterator[Change]:
     """Chunks, tiles and evaluation batches, where a settings file has their size."""
-    why = "the same work in smaller portions"
-    yield from _smaller(program, PORTIONS, Results.ROUNDED, why)
+    yield from _smaller(program, PORTION)
 
 
 def smaller_batches_in_files(program: Program) -> Iterator[Change]:
     """The batch, then the context, where a settings file has its size."""
-    why = "another batch size trains differently"
-    yield from _smaller(program, BATCHES, Results.OTHER, why)
-    why = "the model no longer sees what lies beyond a shorter context"
-    yield from _smaller(program, LENGTHS, Results.OTHER, why)
+    yield from _smaller(program, BATCH)
+    yield from _smaller(program, LENGTH)
 
 
-def _smaller(
-    program: Program, names: re.Pattern[str], results: Results, why: str
-) -> Iterator[Change]:
+def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
     for factor in factors(program):
         for setting in _settings(program):
-            if not setting.value.isdigit() or not names.search(setting.key.lower()):
+            if not setting.value.isdigit() or not kind.names.search(setting.key.lower()):
                 continue
             smaller = int(setting.value) // factor
-            if smaller >= LEAST:
-                yield Change(
-                    title=f"{setting.key}: {smaller} instead of {setting.value} ({setting.place})",
-                    results=results,
-                    why=why,
-                    costs="more steps",
-                    edits=(setting.with_value(str(smaller)),),
-                )
+            title = f"{setting.key}: {smaller} instead of {setting.value} ({setting.place})"
+            edits = (setting.with_value(str(smaller)),)
+            yield from change_to(kind, smaller, title=title, edits=edits)
 
 
 def corrected_settings(program: Program) -> Iterator[Change]:

@@ -10,7 +10,7 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.collected import changes_of_collections
 from helpers.fix.program import Program
-from helpers.fix.regions import names_that_train
+from helpers.fix.regions import is_without_gradients, names_that_train
 from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, last_name, stores_that_keep
 from helpers.judge.program_facts import GrowerFacts
@@ -144,26 +144,14 @@ def _is_one_number(value: cst.BaseExpression) -> bool:
 
 def _shortest(source: Source, store: Store, ending: str, text: str = "") -> str:
     """What is still missing of an ending: without gradients nothing needs detaching."""
-    detached = ".detach()" in text or ".data" in text or _has_no_gradients(source, store.statement)
+    detached = (
+        ".detach()" in text or ".data" in text or is_without_gradients(source, store.statement)
+    )
     if ".cpu()" in text or ".item()" in text:
         return ""
     if detached and ending.startswith(".detach()"):
         return ending.removeprefix(".detach()")
     return ending
-
-
-def _has_no_gradients(source: Source, node: cst.CSTNode) -> bool:
-    """Whether a node is below no_grad or inference_mode, as a block or a decorator."""
-    for outer in source.above(node):
-        if isinstance(outer, cst.With):
-            heads = " ".join(source.code(item.item) for item in outer.items)
-        elif isinstance(outer, cst.FunctionDef):
-            heads = " ".join(source.code(decorator) for decorator in outer.decorators)
-        else:
-            continue
-        if "no_grad" in heads or "inference_mode" in heads:
-            return True
-    return False
 
 
 def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Change:
@@ -299,7 +287,7 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
         evaluates = not program.trains
         if name in training or name == "__init__" or goes_backward or not evaluates:
             continue
-        if any(_is_gradient_off(source, decorator) for decorator in function.decorators):
+        if is_without_gradients(source, function.body):
             continue
         first = function.decorators[0] if function.decorators else function
         yield Change(
@@ -309,8 +297,3 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
             costs="nothing",
             edits=(source.lines_before(first, "@torch.no_grad()"),),
         )
-
-
-def _is_gradient_off(source: Source, decorator: cst.Decorator) -> bool:
-    text = source.code(decorator)
-    return "no_grad" in text or "inference_mode" in text

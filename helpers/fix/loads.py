@@ -52,7 +52,7 @@ def _states(source: Source) -> Iterator[Change]:
     """``{name: value.clone() for ... in model.state_dict().items()}``."""
     for copies in source.find(cst.DictComp):
         text = source.code(copies)
-        if "state_dict()" in text and isinstance(copies, cst.DictComp) and ".cpu()" not in text:
+        if "state_dict()" in text and ".cpu()" not in text:
             value = re.sub(r"\.clone\(\)$", "", source.code(copies.value))
             yield Change(
                 title=f"Keep the saved state on the CPU ({source.place(copies)})",

@@ -32,14 +32,13 @@ def _set_device(source: Source) -> Iterator[Change]:
         return
     for call in source.calls("init_process_group"):
         statement = source.statement(call)
-        imports = source.with_import("import os")
         line = source.lines_after(statement, f"torch.cuda.set_device({RANK})")
         yield Change(
             title=f"Give each rank its own card ({source.place(call)})",
             results=Results.SAME,
             why=WHY,
             costs="nothing",
-            edits=(imports, line) if imports else (line,),
+            edits=(*source.with_import("import os"), line),
         )
 
 
@@ -55,14 +54,11 @@ def _named_first(source: Source) -> Iterator[Change]:
         if len(call.args) == 1 and source.code(call.args[0].value) == "0":
             edits.append(source.replaced(call.args[0].value, RANK))
             places.append(call)
-    imports = source.with_import("import os")
-    if edits and imports:
-        edits.append(imports)
     if edits:
         yield Change(
             title=f"Use the card of the rank, not card 0 ({source.place(places[0])})",
             results=Results.SAME,
             why=WHY,
             costs="nothing",
-            edits=tuple(edits),
+            edits=(*edits, *source.with_import("import os")),
         )

@@ -10,36 +10,17 @@ import libcst as cst
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called
 
-MOVES = {
-    *(
-        "arange",
-        "clone",
-        "cpu",
-        "cuda",
-        "device",
-        "float",
-        "get",
-        "half",
-        "items",
-        "iter",
-        "long",
-        "next",
-    ),
-    *(
-        "normal_",
-        "ones",
-        "pop",
-        "rand",
-        "randint",
-        "randn",
-        "random_",
-        "randperm",
-        "reshape",
-        "sample",
-    ),
-    *("tensor", "to", "train", "uniform_", "unsqueeze", "view", "zero_grad", "zeros"),
-}
+MOVES = set(
+    """
+    arange clone cpu cuda device float get half items iter long next normal_ ones pop rand
+    randint randn random_ randperm reshape sample tensor to train uniform_ unsqueeze view
+    zero_grad zeros
+    """.split()
+)
 """Calls that fetch or move a batch and compute nothing on it."""
+
+STEPS = ("training_step", "compute_loss")
+"""Methods of trainers that compute a loss."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +28,8 @@ class Region:
     """The forward pass before a backward pass, in one block of statements.
 
     ``before``: the statements of the block ahead of it; ``forward``: its own; ``zeroing``: those
-    among them that set gradients to zero; ``loss``: the name that goes backward.
+    among them that set gradients to zero; ``loss``: the name that goes backward; ``after``: the
+    statements of the block behind the backward pass.
     """
 
     source: Source
@@ -56,6 +38,13 @@ class Region:
     zeroing: Sequence[cst.CSTNode]
     backward: cst.CSTNode
     loss: str
+    after: Sequence[cst.CSTNode]
+
+    def contains(self, source: Source, statement: cst.CSTNode) -> bool:
+        """Whether a statement is one of its own, or within one."""
+        return source is self.source and any(
+            outer in self.forward for outer in (statement, *source.above(statement))
+        )
 
     @property
     def first(self) -> cst.CSTNode:
@@ -85,6 +74,22 @@ class Region:
     def assigned(self) -> set[str]:
         """Names that its statements assign to."""
         return set().union(*(_names_assigned(self.source, node) for node in self.forward))
+
+    @property
+    def carried(self) -> set[str]:
+        """Names that its statements read before they assign them: what the turn before left."""
+        carried: set[str] = set()
+        assigned: set[str] = set()
+        for statement in self.forward:
+            for assign in self.source.find(cst.Assign, statement):
+                carried |= _names_in(self.source, assign.value) - assigned
+            assigned |= _names_assigned(self.source, statement)
+        return carried & assigned
+
+    @property
+    def read_after(self) -> set[str]:
+        """Names that the statements behind the backward pass mention."""
+        return set().union(*(_names_in(self.source, node) for node in self.after))
 
 
 def forward_regions(program: Program) -> Iterator[Region]:
@@ -118,6 +123,7 @@ def forward_regions(program: Program) -> Iterator[Region]:
                 zeroing=zeroing,
                 backward=statement,
                 loss=losses[0],
+                after=siblings[at + 1 :],
             )
 
 
@@ -135,15 +141,14 @@ def _names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
 
 
 def _computes(source: Source, statement: cst.CSTNode) -> bool:
-    calls = source.find(cst.Call, statement)
-    return any(isinstance(call, cst.Call) and called(call) not in MOVES for call in calls)
+    return any(called(call) not in MOVES for call in source.find(cst.Call, statement))
 
 
 def names_that_train(program: Program) -> set[str]:
     """Functions and methods by whose results gradients flow: those that a forward pass before a
     backward pass calls, those of modules and trainers, and what these call in turn.
     """
-    waiting = {"forward", "training_step", "compute_loss"}
+    waiting = {"forward", *STEPS}
     for region in forward_regions(program):
         for statement in region.forward:
             waiting |= _called_in(region.source, statement)
@@ -161,5 +166,44 @@ def names_that_train(program: Program) -> set[str]:
 
 
 def _called_in(source: Source, node: cst.CSTNode) -> set[str]:
-    calls = source.find(cst.Call, node)
-    return {called(call) for call in calls if isinstance(call, cst.Call)} - {""}
+    return {called(call) for call in source.find(cst.Call, node)} - {""}
+
+
+def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
+    """Whether a node is below no_grad or inference_mode, as a block or a decorator."""
+    for outer in source.above(node):
+        if isinstance(outer, cst.With):
+            heads = " ".join(source.code(item.item) for item in outer.items)
+        elif isinstance(outer, cst.FunctionDef):
+            heads = " ".join(source.code(decorator) for decorator in outer.decorators)
+        else:
+            continue
+        if "no_grad" in heads or "inference_mode" in heads:
+            return True
+    return False
+
+
+def calls_that_failed(program: Program) -> Iterator[tuple[Source, cst.SimpleStatementLine]]:
+    """The statements that led to the refused request, the nearest first."""
+    refusal = program.facts.refusal
+    if refusal is None:
+        return
+    for source, line in program.places([refusal.where, *refusal.callers]):
+        for statement in source.statements_at(line):
+            yield source, statement
+
+
+def fails_in_evaluation(program: Program) -> bool:
+    """Whether the card refused a request below no_grad and outside of the forward passes, so that
+    nothing waits for a backward pass.
+    """
+    frames = list(calls_that_failed(program))
+    if not any(is_without_gradients(source, statement) for source, statement in frames):
+        return False
+    for source, statement in frames:
+        functions = source.functions_at(source.line(statement))
+        if any(function.name.value in STEPS for function in functions):
+            return False
+    return not any(
+        region.contains(*frame) for region in forward_regions(program) for frame in frames
+    )

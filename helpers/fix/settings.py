@@ -66,12 +66,8 @@ def _moved_up(source: Source, statement: cst.SimpleStatementLine) -> Iterator[Ed
         if isinstance(other, cst.SimpleStatementLine) and text.startswith(
             ("import torch", "from torch")
         ):
-            moved = source.code(statement)
-            lines = (
-                []
-                if "import os" in source.text.decode()[: source.text.decode().find(text)]
-                else ["import os"]
-            )
-            yield source.lines_before(other, *lines, moved)
+            before, _, _ = source.text.decode().partition(text)
+            imports = [] if "import os" in before else ["import os"]
+            yield source.lines_before(other, *imports, source.code(statement))
             yield source.without(statement)
             return

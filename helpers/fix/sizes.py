@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import libcst as cst
 
@@ -37,60 +38,61 @@ class Number:
         return int(self.node.value.replace("_", ""))
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of number: how it is called, and what comes of a smaller one."""
+
+    names: re.Pattern[str]
+    results: Results
+    why: str
+    costs: str
+
+
+PORTION = Kind(PORTIONS, Results.ROUNDED, "the same work in smaller portions", "more GPU kernels")
+BATCH = Kind(BATCHES, Results.OTHER, "another batch size trains differently", "more steps")
+LENGTH = Kind(
+    LENGTHS,
+    Results.OTHER,
+    "the model no longer sees what lies beyond a shorter context",
+    "texts are cut sooner",
+)
+
+
 def smaller_portions(program: Program) -> Iterator[Change]:
     """Chunks, tiles and evaluation batches."""
-    yield from _smaller(
-        program,
-        PORTIONS,
-        Results.ROUNDED,
-        "the same work in smaller portions",
-        "more GPU kernels",
-    )
+    yield from _smaller(program, PORTION)
 
 
 def smaller_batches(program: Program) -> Iterator[Change]:
     """The batch, then the context, in the source or on the command line."""
-    yield from _smaller(
-        program,
-        BATCHES,
-        Results.OTHER,
-        "another batch size trains differently",
-        "more steps",
-    )
-    yield from _smaller(
-        program,
-        LENGTHS,
-        Results.OTHER,
-        "the model no longer sees what lies beyond a shorter context",
-        "texts are cut sooner",
-    )
+    yield from _smaller(program, BATCH)
+    yield from _smaller(program, LENGTH)
 
 
-def _smaller(
-    program: Program, names: re.Pattern[str], results: Results, why: str, costs: str
-) -> Iterator[Change]:
+def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
     for factor in factors(program):
         for number in _numbers(program):
             smaller = number.value // factor
-            if names.search(number.name) and smaller >= LEAST:
-                place = number.source.place(number.node)
-                yield Change(
+            place = number.source.place(number.node)
+            if kind.names.search(number.name):
+                yield from change_to(
+                    kind,
+                    smaller,
                     title=f"{number.name} = {smaller:,} instead of {number.value:,} ({place})",
-                    results=results,
-                    why=why,
-                    costs=costs,
                     edits=(number.source.replaced(number.node, str(smaller)),),
                 )
         for position, name, value in _arguments(program):
             smaller = value // factor
-            if names.search(name) and smaller >= LEAST:
-                yield Change(
-                    title=f"--{name} {smaller} instead of {value}",
-                    results=results,
-                    why=why,
-                    costs=costs,
-                    replaces={position: str(smaller)},
-                )
+            if kind.names.search(name):
+                title = f"--{name} {smaller} instead of {value}"
+                replaces = {position: str(smaller)}
+                yield from change_to(kind, smaller, title=title, replaces=replaces)
+
+
+def change_to(kind: Kind, smaller: int, **how: Any) -> Iterator[Change]:
+    """The change to a smaller number, unless nothing would be left of it."""
+    if smaller >= LEAST:
+        yield Change(results=kind.results, why=kind.why, costs=kind.costs, **how)
 
 
 def factors(program: Program) -> list[int]:

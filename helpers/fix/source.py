@@ -214,10 +214,10 @@ class Source:
             body += line if is_kept else f"    {line}"
         return replace(edit, text=f"{self._indented(first, [header])}{body}")
 
-    def with_import(self, line: str) -> Edit | None:
-        """An import below the first ones of the file; None where the line is there."""
+    def with_import(self, line: str) -> Iterator[Edit]:
+        """An import below the first ones of the file, where the line is missing."""
         if line in self.text.decode().splitlines():
-            return None
+            return
         imports = [
             statement
             for statement in self.module.body
@@ -225,7 +225,8 @@ class Source:
             and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
         ]
         torch = [node for node in imports if "torch" in self.code(node)] or imports
-        return self.lines_after(torch[-1], line) if torch else None
+        if torch:
+            yield self.lines_after(torch[-1], line)
 
 
 def called(call: cst.Call) -> str:
