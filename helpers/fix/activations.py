@@ -76,7 +76,8 @@ def _checkpointed_sequences(program: Program) -> Iterator[Change]:
                 if _has_one_inside(source, call, names):
                     continue
                 argument = source.code(call.args[0].value)
-                text = f"checkpoint_sequential({source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False)"
+                words = f"{source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False"
+                text = f"checkpoint_sequential({words})"
                 edits.append(source.replaced(call, text))
                 places.append(source.place(call))
         imports = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")

@@ -15,7 +15,8 @@ from helpers.fix.source import Source, called, keyword
 
 TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Config$")
 MODELS = re.compile(
-    r"^from_pretrained$|^from_config$|(ForCausalLM|LMHeadModel|ForSequenceClassification|ForConditionalGeneration)$"
+    r"^from_pretrained$|^from_config$|LMHeadModel$"
+    r"|For(CausalLM|SequenceClassification|ConditionalGeneration)$"
 )
 FACTORS = (2, 4, 8)
 
@@ -60,10 +61,9 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
             saved = keyword(call, "modules_to_save")
             if saved is not None:
                 yield Change(
-                    title=f"Train the adapters alone, without whole modules ({source.place(saved)})",
+                    title=f"Train no whole module beside the adapters ({source.place(saved)})",
                     results=Results.OTHER,
                     why="the modules in modules_to_save are no longer trained",
-                    costs="nothing",
                     edits=(source.replaced(saved.value, "None"),),
                 )
         for call in source.calls("Trainer"):
@@ -118,8 +118,9 @@ def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
     for factor in FACTORS:
         if size % factor:
             return
+        batches = f"Batches of {size // factor}, {factor * before} of them in each step"
         yield Change(
-            title=f"Batches of {size // factor}, {factor * before} of them in each step ({source.place(call)})",
+            title=f"{batches} ({source.place(call)})",
             results=Results.ROUNDED,
             why="the same samples in each step, unless the loss weighs them by their lengths",
             costs="smaller GPU kernels, so a step takes longer",

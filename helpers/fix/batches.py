@@ -20,7 +20,8 @@ from helpers.fix.source import Source, called
 
 PARTS = (2, 4, 8, 16, 32)
 MEANS = re.compile(
-    r"cross_entropy|mse_loss|l1_loss|huber|nll_loss|kl_div|binary_cross|criterion|loss_f|\.mean\(\)|Loss\("
+    r"cross_entropy|mse_loss|l1_loss|huber|nll_loss|kl_div|binary_cross|criterion|loss_f"
+    r"|\.mean\(\)|Loss\("
 )
 """How a loss is written that is a mean over the samples."""
 NO_MEANS = re.compile(
@@ -45,8 +46,9 @@ def micro_batches(program: Program) -> Iterator[Change]:
         if region.carried or results & region.read_after:
             continue  # they have the size of the whole batch
         for parts in [count for count in PARTS if count > times_too_large][:2]:
+            in_parts = f"Compute each batch in {parts} parts and add up the gradients"
             yield Change(
-                title=f"Compute each batch in {parts} parts and add up the gradients ({region.place})",
+                title=f"{in_parts} ({region.place})",
                 results=Results.ROUNDED,
                 why="unless the loss weighs samples or dropout draws in another order",
                 costs="smaller GPU kernels, so a step takes longer",
@@ -155,7 +157,7 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
                 yield Change(
                     title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
                     results=Results.OTHER,
-                    why="at the edge of a strip the convolutions see zeros instead of the next rows",
+                    why="at the edge of a strip the convolutions see zeros, not the next rows",
                     costs="smaller GPU kernels, so the evaluation takes longer",
                     edits=(_concatenated(source, assign.value, batch, parts, ", dim=2"),),
                 )

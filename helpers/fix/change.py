@@ -45,7 +45,7 @@ class Change:
     title: str
     results: Results
     why: str
-    costs: str
+    costs: str = "nothing"
     edits: tuple[Edit, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[int, str] = field(default_factory=dict)

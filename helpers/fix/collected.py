@@ -1,4 +1,4 @@
-"""Collections that a program fills and hardly reads: what can go from them with the same results."""
+"""Collections that a program fills and hardly reads: what they can drop with the same results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import Source, called, calls_of, keyword
 from helpers.fix.stores import PUTS, Store, last_name, stores_of
 
 MOST_CACHED = 4
@@ -44,7 +44,6 @@ def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change
             title=f"Keep only the last entry of {names} ({store.place})",
             results=Results.SAME,
             why="the program reads no other entry",
-            costs="nothing",
             edits=tuple(
                 source.replaced(
                     other.statement.body[0], f"{other.name}[:] = [{source.code(other.value)}]"
@@ -117,7 +116,6 @@ def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]
                 title=f"Drop {' and '.join(unread)} from what {store.name} collects ({store.place})",
                 results=Results.SAME,
                 why="the program never reads them again",
-                costs="nothing",
                 edits=(source.lines_after(store.statement, *lines),),
             )
 
@@ -148,17 +146,15 @@ def _read_outside(program: Program, source: Source, owner: cst.ClassDef) -> set[
 
 def _gradients_let_go(program: Program) -> Iterator[Change]:
     """zero_grad(set_to_none=False), which keeps the gradients between the steps."""
-    for source in program.sources:
-        for call in source.calls("zero_grad"):
-            argument = keyword(call, "set_to_none")
-            if argument is not None and source.code(argument.value) == "False":
-                yield Change(
-                    title=f"Free the gradients between steps ({source.place(call)})",
-                    results=Results.SAME,
-                    why="a missing gradient counts as zero wherever the next step computes one",
-                    costs="nothing",
-                    edits=(source.replaced(argument.value, "True"),),
-                )
+    for source, call in calls_of(program.sources, "zero_grad"):
+        argument = keyword(call, "set_to_none")
+        if argument is not None and source.code(argument.value) == "False":
+            yield Change(
+                title=f"Free the gradients between steps ({source.place(call)})",
+                results=Results.SAME,
+                why="a missing gradient counts as zero wherever the next step computes one",
+                edits=(source.replaced(argument.value, "True"),),
+            )
 
 
 def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
@@ -227,27 +223,24 @@ def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Cha
             title=f"Keep only the current entry of {store.name} ({store.place})",
             results=Results.SAME,
             why=f"the program reads only {store.name}{key}",
-            costs="nothing",
             edits=(source.lines_before(store.statement, f"{store.name}.clear()"),),
         )
 
 
 def _earlier_groups(program: Program) -> Iterator[Change]:
-    """Weights that are handed to an optimizer again and again: it forgets those of the turn before."""
-    for source in program.sources:
-        for call in source.calls("add_param_group"):
-            optimizer = source.code(call.func).removesuffix(".add_param_group")
-            lines = (
-                f"for earlier in {optimizer}.param_groups[1:]:",
-                '    for weight in earlier["params"]:',
-                f"        {optimizer}.state.pop(weight, None)",
-                f"del {optimizer}.param_groups[1:]",
-            )
-            yield Change(
-                title=f"Forget the weights that {optimizer} was given before ({source.place(call)})",
-                results=Results.SAME,
-                why="the program no longer uses them",
-                costs="nothing",
-                edits=(source.lines_before(source.statement(call), *lines),),
-                only_if_measured=True,
-            )
+    """Weights that an optimizer gets in every turn: it forgets those of the turn before."""
+    for source, call in calls_of(program.sources, "add_param_group"):
+        optimizer = source.code(call.func).removesuffix(".add_param_group")
+        lines = (
+            f"for earlier in {optimizer}.param_groups[1:]:",
+            '    for weight in earlier["params"]:',
+            f"        {optimizer}.state.pop(weight, None)",
+            f"del {optimizer}.param_groups[1:]",
+        )
+        yield Change(
+            title=f"Forget the weights that {optimizer} was given before ({source.place(call)})",
+            results=Results.SAME,
+            why="the program no longer uses them",
+            edits=(source.lines_before(source.statement(call), *lines),),
+            only_if_measured=True,
+        )

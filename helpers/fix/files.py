@@ -110,7 +110,6 @@ def corrected_settings(program: Program) -> Iterator[Change]:
                 title=f"Set {trouble.variable} as it was meant ({file.name}:{line})",
                 results=Results.SAME,
                 why="the allocator only places the same requests elsewhere",
-                costs="nothing",
                 edits=(Edit(file.name, start, end, meant),),
             )
 

@@ -221,7 +221,6 @@ def _sum_without_its_graph(
         title=f"Keep {name} without its graph ({place})",
         results=Results.SAME,
         why=f"detach() keeps the values, and no gradient flows through {name}",
-        costs="nothing",
         edits=(cut,),
         only_if_measured=bool(source.calls("backward")),
     )
@@ -267,7 +266,6 @@ def _cleared_at_the_end(stores: Sequence[Store]) -> Iterator[Change]:
                     title=f"Clear {store.name} at the end of each epoch ({source.place(last)})",
                     results=Results.OTHER,
                     why="results of earlier epochs no longer count, as was probably meant",
-                    costs="nothing",
                     edits=(source.lines_after(last, f"{store.name}.clear()"),),
                 )
 
@@ -294,6 +292,5 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
             title=f"Compute {name} without gradients ({source.place(function)})",
             results=Results.SAME,
             why="no backward pass uses the values that it returns",
-            costs="nothing",
             edits=(source.lines_before(first, "@torch.no_grad()"),),
         )

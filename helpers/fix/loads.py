@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, keyword
+from helpers.fix.source import Source, calls_of, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
 CHILDREN = (
@@ -65,18 +65,15 @@ def _states(source: Source) -> Iterator[Change]:
 
 def emptied_before_children(program: Program) -> Iterator[Change]:
     """The cache given back before another process starts."""
-    for source in program.sources:
-        for call in source.calls(*CHILDREN):
-            if re.match(
-                r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b",
-                source.code(call.func),
-            ):
-                yield Change(
-                    title=f"Empty the cache before the other process starts ({source.place(call)})",
-                    results=Results.SAME,
-                    why="nothing in the cache is in use",
-                    costs="later requests have to ask the driver again",
-                    edits=(
-                        source.lines_before(source.statement(call), "torch.cuda.empty_cache()"),
-                    ),
-                )
+    for source, call in calls_of(program.sources, *CHILDREN):
+        if re.match(
+            r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b",
+            source.code(call.func),
+        ):
+            yield Change(
+                title=f"Empty the cache before the other process starts ({source.place(call)})",
+                results=Results.SAME,
+                why="nothing in the cache is in use",
+                costs="later requests have to ask the driver again",
+                edits=(source.lines_before(source.statement(call), "torch.cuda.empty_cache()"),),
+            )

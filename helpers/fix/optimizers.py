@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import Source, called, calls_of, keyword
 
 WITH_FOREACH = (
     "Adam",
@@ -29,10 +29,9 @@ KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
 
 
 def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
-    for source in program.sources:
-        for call in source.calls(*WITH_FOREACH):
-            if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
-                yield source, call
+    for source, call in calls_of(program.sources, *WITH_FOREACH):
+        if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
+            yield source, call
 
 
 def steps_one_by_one(program: Program) -> Iterator[Change]:

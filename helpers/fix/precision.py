@@ -10,7 +10,7 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions
-from helpers.fix.source import Source, keyword
+from helpers.fix.source import Source, calls_of, keyword
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
@@ -30,31 +30,29 @@ def changes_of_precision(program: Program) -> Iterator[Change]:
 
 def _own_switch(program: Program) -> Iterator[Change]:
     """An option of the command line whose choices include bfloat16."""
-    for source in program.sources:
-        for call in source.calls("add_argument"):
-            choices = keyword(call, "choices")
-            default = keyword(call, "default")
-            half = HALF.search(source.code(choices.value)) if choices else None
-            if half is None or default is None or half[0] in source.code(default.value):
-                continue
-            yield Change(
-                title=f"Choose {half[1]} ({source.place(call)})",
-                results=Results.OTHER,
-                why=OTHER_NUMBERS,
-                costs="nothing on a GPU with bfloat16; it is faster",
-                edits=(source.replaced(default.value, half[0]),),
-            )
+    for source, call in calls_of(program.sources, "add_argument"):
+        choices = keyword(call, "choices")
+        default = keyword(call, "default")
+        half = HALF.search(source.code(choices.value)) if choices else None
+        if half is None or default is None or half[0] in source.code(default.value):
+            continue
+        yield Change(
+            title=f"Choose {half[1]} ({source.place(call)})",
+            results=Results.OTHER,
+            why=OTHER_NUMBERS,
+            costs="nothing on a GPU with bfloat16; it is faster",
+            edits=(source.replaced(default.value, half[0]),),
+        )
 
 
 def _weights(program: Program) -> Iterator[Change]:
     """Weights that are not trained: of a model that is put into evaluation where it is model, and
     all of them in a program that does not train.
     """
-    for source in program.sources:
-        for call in source.calls("eval"):
-            assign = source.around(call, cst.Assign)
-            if assign is not None and assign.value is call:
-                yield _in_bfloat16(source, call, source.after(call, ".to(torch.bfloat16)"))
+    for source, call in calls_of(program.sources, "eval"):
+        assign = source.around(call, cst.Assign)
+        if assign is not None and assign.value is call:
+            yield _in_bfloat16(source, call, source.after(call, ".to(torch.bfloat16)"))
     if program.trains:
         return
     for source in program.sources:

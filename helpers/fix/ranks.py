@@ -37,7 +37,6 @@ def _set_device(source: Source) -> Iterator[Change]:
             title=f"Give each rank its own card ({source.place(call)})",
             results=Results.SAME,
             why=WHY,
-            costs="nothing",
             edits=(*source.with_import("import os"), line),
         )
 
@@ -59,6 +58,5 @@ def _named_first(source: Source) -> Iterator[Change]:
             title=f"Use the card of the rank, not card 0 ({source.place(places[0])})",
             results=Results.SAME,
             why=WHY,
-            costs="nothing",
             edits=(*edits, *source.with_import("import os")),
         )

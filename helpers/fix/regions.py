@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called
+from helpers.fix.source import Source, called, calls_of
 
 MOVES = set(
     """
@@ -94,37 +94,36 @@ class Region:
 
 def forward_regions(program: Program) -> Iterator[Region]:
     """The forward pass before each backward pass of the sources."""
-    for source in program.sources:
-        for call in source.calls("backward"):
-            statement = source.statement(call)
-            block = source.around(statement, cst.IndentedBlock) or source.module
-            siblings = list(block.body)
-            at = siblings.index(statement)
-            wanted = _names_in(source, call.func)
-            begins = at
-            losses: list[str] = []
-            for position in reversed(range(at)):
-                earlier = siblings[position]
-                assigned = _names_assigned(source, earlier)
-                if not assigned & wanted:
-                    continue
-                losses = losses or sorted(assigned & wanted)
-                wanted |= _names_in(source, earlier)
-                if _computes(source, earlier):
-                    begins = position
-            if begins == at or len(losses) != 1:
+    for source, call in calls_of(program.sources, "backward"):
+        statement = source.statement(call)
+        block = source.around(statement, cst.IndentedBlock) or source.module
+        siblings = list(block.body)
+        at = siblings.index(statement)
+        wanted = _names_in(source, call.func)
+        begins = at
+        losses: list[str] = []
+        for position in reversed(range(at)):
+            earlier = siblings[position]
+            assigned = _names_assigned(source, earlier)
+            if not assigned & wanted:
                 continue
-            inside = siblings[begins:at]
-            zeroing = [node for node in inside if source.calls("zero_grad", below=node)]
-            yield Region(
-                source=source,
-                before=siblings[:begins],
-                forward=[node for node in inside if node not in zeroing],
-                zeroing=zeroing,
-                backward=statement,
-                loss=losses[0],
-                after=siblings[at + 1 :],
-            )
+            losses = losses or sorted(assigned & wanted)
+            wanted |= _names_in(source, earlier)
+            if _computes(source, earlier):
+                begins = position
+        if begins == at or len(losses) != 1:
+            continue
+        inside = siblings[begins:at]
+        zeroing = [node for node in inside if source.calls("zero_grad", below=node)]
+        yield Region(
+            source=source,
+            before=siblings[:begins],
+            forward=[node for node in inside if node not in zeroing],
+            zeroing=zeroing,
+            backward=statement,
+            loss=losses[0],
+            after=siblings[at + 1 :],
+        )
 
 
 def _names_in(source: Source, node: cst.CSTNode) -> set[str]:

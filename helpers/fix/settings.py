@@ -25,7 +25,6 @@ def changes_of_settings(program: Program) -> Iterator[Change]:
             title=f"Set {program.facts.conf_variable}={conf}",
             results=Results.SAME,
             why=ALIKE,
-            costs="nothing",
             environment={program.facts.conf_variable: conf},
         )
 
@@ -54,7 +53,6 @@ def _corrected(program: Program) -> Iterator[Change]:
                     title=f"Set {trouble.variable} as it was meant ({source.place(statement)})",
                     results=Results.SAME,
                     why=ALIKE,
-                    costs="nothing",
                     edits=tuple(edits),
                 )
 

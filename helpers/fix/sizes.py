@@ -19,7 +19,8 @@ PORTIONS = re.compile(
 """Names of how much is computed at once, of work that is done in any case."""
 BATCHES = re.compile(r"^(?:train_?)?(?:batch(?:_?size)?|bs|n_?envs|num_envs|n_rays)$|batch_size")
 LENGTHS = re.compile(
-    r"^(?:max_?|block_?|seq_?|context_?|ctx_?)(?:len(?:gth)?|size|seq_?len(?:gth)?|tokens|ctx)$|^(?:seq|context)_?(?:len|length)$"
+    r"^(?:max_?|block_?|seq_?|context_?|ctx_?)(?:len(?:gth)?|size|seq_?len(?:gth)?|tokens|ctx)$"
+    r"|^(?:seq|context)_?(?:len|length)$"
 )
 FACTORS = (2, 4, 8, 16, 32, 64)
 LEAST = 2

@@ -229,6 +229,13 @@ class Source:
             yield self.lines_after(torch[-1], line)
 
 
+def calls_of(sources: Iterable[Source], *names: str) -> Iterator[tuple[Source, cst.Call]]:
+    """Calls of functions or methods with these names in all sources, each with its source."""
+    for source in sources:
+        for call in source.calls(*names):
+            yield source, call
+
+
 def called(call: cst.Call) -> str:
     """The name of the function or method that is called; empty where it has none."""
     function = call.func
