@@ -309,7 +309,7 @@ def test_a_cause_outside_the_list_is_not_offered_as_what_it_may_also_be():
 
 def test_a_cause_outside_the_list_and_a_side_question_have_the_workbooks_own_words():
     loud = replace(loud_verdict(), cause="other")
-    assert verdict_facts.headline(loud) == verdict_facts.OTHER
+    assert verdict_facts.headline(loud) == "A cause outside the list"
     assert verdict_facts.headline(replace(loud, state="aside")) == verdict_facts.ASIDE
     assert verdict_facts.headline(None) == verdict_facts.NO_ANSWER
 

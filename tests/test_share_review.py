@@ -667,3 +667,9 @@ def test_a_sentence_with_a_part_that_it_can_go_without_passes_with_and_without_i
     assert is_ours(step)
     assert is_ours(f"{step} (24.00 MiB failed with 11.20 MiB free and 2.00 GiB cached)")
     assert not is_ours(f"{step} (falcon)")
+
+
+def test_a_person_has_one_number_wherever_their_home_lies():
+    words = Known().replaced("/home/quillon/a /Users/quillon/b /home/tamsin/c")
+    first, second, other = re.findall(r"/(?:home|Users)/(user-\d+)/[abc]", words)
+    assert first == second != other

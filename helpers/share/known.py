@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
 
+from helpers.ground.child.proc import text_of
 from helpers.look.bundle import Bundle
 from helpers.look.environment import sounds_secret
 
@@ -32,7 +33,7 @@ FORMS = {
     "address": r"(?<!\d)(?<!\d\.)(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"
     r"|(?<![\w:])[0-9a-fA-F:]{2,39}:[0-9a-fA-F]{1,4}(?![\w:])"
     r"|(?:[0-9a-fA-F]{1,4}:){2,7}:?[0-9a-fA-F]{0,4}",
-    "home": r"/(?:home|Users)/[^/\s'\"]{1,64}",
+    "user": r"(?:(?<=/home/)|(?<=/Users/))[^/\s'\"]{1,64}",
 }
 """What has a form of its own, wherever it stands."""
 
@@ -66,8 +67,6 @@ class Known:
             if not address:
                 return match[0]
             return match[0].replace(address, self._names.of(kind, address))
-        if kind == "home":
-            return f"/home/{self._names.of('user', match[0])}"
         return self._names.of(kind, match[0])
 
 
@@ -110,14 +109,7 @@ def _of_this_box() -> Iterator[tuple[str, str]]:
             yield "secret", value
     for place in SERIALS.split():
         for file in Path("/").glob(place[1:]):
-            yield "serial", _read(file)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
+            yield "serial", text_of(file)
 
 
 def _of_bundle(bundle: Bundle | None) -> Iterator[tuple[str, str]]:

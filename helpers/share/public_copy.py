@@ -149,19 +149,22 @@ class PublicCopy:
     @property
     def rules(self) -> dict[str, Rule]:
         """What each class of column lets through of a cell."""
+        of_texts: dict[str, Rule] = {
+            **{kind: partial(public.typed, kind) for kind in public.GRAMMARS},
+            "heading": is_heading,
+            "chip": public.chip,
+            "version": public.version,
+            "source": public.source_or_kind,
+            "value": public.setting_value,
+            "group": self.names.group,
+            "process": partial(self.names.of, "process"),
+            "line": self.names.lines,
+        }
         return {
-            **{kind: partial(_of_text, partial(public.typed, kind)) for kind in public.GRAMMARS},
+            **{name: partial(_of_text, rule) for name, rule in of_texts.items()},
             "number": self._measured,
             "word": self._said,
             "holder": self._said,
-            "heading": partial(_of_text, is_heading),
-            "chip": partial(_of_text, public.chip),
-            "version": partial(_of_text, public.version),
-            "source": partial(_of_text, public.source_or_kind),
-            "value": partial(_of_text, public.setting_value),
-            "group": partial(_of_text, self.names.group),
-            "process": partial(_of_text, partial(self.names.of, "process")),
-            "line": partial(_of_text, self.names.lines),
         }
 
     def _measured(self, cell: object) -> object:

@@ -26,31 +26,30 @@ TABLE: dict[str, Any] = yaml.load(
 )
 """The trackers, their forms, and each cause in words for those who were not there."""
 NO_ANSWER = "No run came to an answer"
-HEALTHY = "Nothing wrong was seen"
 ASIDE = "The answer to a notebook's own question, which stands in the workbook"
-OTHER = "A cause outside the list"
 
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:
     """The row of issue.yaml for a verdict's cause; ``none`` where there is no verdict."""
     if verdict is None:
         return TABLE["causes"]["none"]
-    if verdict.state == "aside" and verdict.cause == "other":
+    if _is_aside(verdict):
         return TABLE["causes"]["aside"]
     return TABLE["causes"][verdict.label]
+
+
+def _is_aside(verdict: Verdict) -> bool:
+    """Whether it answers a notebook's own question, in words that stay at home."""
+    return verdict.state == "aside" and verdict.label == "other"
 
 
 def headline(verdict: Verdict | None) -> str:
     """The answer in the workbook's own words, never in those that the verdict brings."""
     if verdict is None:
         return NO_ANSWER
-    if verdict.label == "healthy":
-        return HEALTHY
-    if verdict.cause != "other":
-        return CAUSE_WORDS[verdict.cause]
-    if verdict.state == "aside":
+    if _is_aside(verdict):
         return ASIDE
-    return OTHER
+    return CAUSE_WORDS[verdict.label]
 
 
 def how_sure(verdict: Verdict | None) -> str:
@@ -86,15 +85,12 @@ def numbers(verdict: Verdict, bundle: Bundle | None) -> list[list[str]]:
     """
     filled = filled_in(verdict, bundle)
     rows = []
-    for row in (*verdict.evidence, *verdict.against):
-        value = public.number(row.reading)
-        if not value:
-            continue
-        speaks = "against it"
-        if row in verdict.evidence:
-            speaks = "for it"
-        source = public.source_or_kind(row.reading.source)
-        if row in filled:
-            source += WRITTEN_UP
-        rows.append([speaks, value, source])
+    for speaks, evidence in (("for it", verdict.evidence), ("against it", verdict.against)):
+        for row in evidence:
+            value = public.number(row.reading)
+            source = public.source_or_kind(row.reading.source)
+            if row in filled:
+                source += WRITTEN_UP
+            if value:
+                rows.append([speaks, value, source])
     return rows
