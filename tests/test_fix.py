@@ -575,3 +575,17 @@ loss.backward()
     long = texts(text.format(layers="a, b, c, d"), "true-capacity")
     assert not any("checkpoint_sequential" in after for after in short)
     assert any("checkpoint_sequential(mlp, 4, x" in after for after in long)
+
+
+def test_attention_is_written_as_the_file_writes_such_calls():
+    text = """import math
+import torch
+import torch.nn.functional as F
+
+def attend(q, k, v):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    y = scores.softmax(-1) @ v
+    return y
+"""
+    first, *_ = texts(text, "true-capacity")
+    assert "y = F.scaled_dot_product_attention(q, k, v, scale=1.0 / math.sqrt(q.size(-1)))" in first

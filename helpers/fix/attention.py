@@ -21,7 +21,6 @@ SCORES = re.compile(
 FILLED = r"{name}\.masked_fill\((?P<mask>.+), (?:float\(['\"]-inf['\"]\)|-?torch\.inf|-math\.inf|-1e\d+|torch\.finfo\(.+\)\.min)\)$"
 ADDED = r"{name} \+ (?P<bias>.+)$"
 WEIGHTS = r"(?:torch\.|F\.|nn\.functional\.)?softmax\({name}, (?:dim=)?-1\)$|{name}\.softmax\((?:dim=)?-1\)$"
-CALL = "torch.nn.functional.scaled_dot_product_attention"
 
 
 def changes_of_attention(program: Program) -> Iterator[Change]:
@@ -91,7 +90,7 @@ def _attention(scores: re.Match[str], name: str, statement: cst.CSTNode) -> _Att
     how = groups["how"] or groups["how2"]
     scale = groups["scale"] or groups["scale2"] or "1.0"
     if how and "/" in how:
-        scale = f"1.0 / ({scale})"
+        scale = f"1.0 / {scale}"
     return _Attention(
         groups["query"] or groups["query2"], groups["key"] or groups["key2"], scale, name, statement
     )
@@ -131,7 +130,9 @@ def _one_call(
     if seen.mask:
         words.append(f"attn_mask={seen.mask}")
     words.append(f"scale={seen.scale}")
-    line = f"{name} = {CALL}({', '.join(words)})"
+    has_short_name = "import torch.nn.functional as F" in source.text.decode()
+    functional = "F" if has_short_name else "torch.nn.functional"
+    line = f"{name} = {functional}.scaled_dot_product_attention({', '.join(words)})"
     place = source.place(seen.first)
     return Change(
         title=f"Compute attention without storing its matrix of scores ({place})",
