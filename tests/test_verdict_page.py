@@ -13,6 +13,7 @@ from helpers.ground.shapes import Confidence, Evidence, NextStep, Verdict, not_a
 from helpers.tell import verdict as words
 from helpers.tell.markdown_html import Prose
 from helpers.tell.prose import WIDE
+from helpers.tell.render import verdict_html
 
 LONG = "this path takes 18.26 MiB, 35% of the 51.68 MiB that the single device takes, and is the same training (bitwise)"
 BARE = Verdict("cannot-tell", "weak", NextStep("Run make diagnose as root."))
@@ -162,6 +163,17 @@ def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_
     ]
     assert [typed for _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
     assert words.steps(BARE) == [("Run make diagnose as root.", "")]
+
+
+@pytest.mark.parametrize(
+    ("reboot", "folded"),
+    [(True, "2 more: Check that it worked; Undo it"), (False, "1 more: Undo it")],
+)
+def test_a_page_folds_what_is_not_done_now_and_names_it(reboot, folded):
+    step = NextStep("Raise it.", "sudo a", reboot=reboot, check="cat b", undo="sudo c")
+    html = str(verdict_html(replace(BARE, next_step=step)))
+    shown, later = html.split(f"<summary>{folded}")
+    assert ("cat</span> <span>b" in shown) is not reboot and "sudo</span> <span>c" in later
 
 
 def test_each_command_is_a_step_of_its_own_with_its_comment_as_the_words():

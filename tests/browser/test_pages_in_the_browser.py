@@ -6,6 +6,7 @@ axe-core is the axe.min.js that AXE_CORE names, else the one which the pinned ax
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -126,6 +127,19 @@ def test_the_answer_stands_on_the_first_screen_and_a_night_on_five(browser, page
     opened(browser, pages["night"])
     assert browser.js("document.documentElement.scrollHeight") <= 5000
     assert pages["night"].stat().st_size < 400_000
+
+
+def test_the_page_of_a_box_is_short_as_it_opens_also_on_a_phone(browser, tmp_path):
+    words = ["run", "notebooks/plans/quick.yaml", "--box", "strix-halo-3-gttsize"]
+    words += ["--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "helpers", *words], cwd=driver.ROOT, check=True)
+    (page,) = tmp_path.glob("*/index.html")
+    height = "document.documentElement.scrollHeight"
+    opened(browser, page, 390)
+    assert browser.js(height) <= 3000
+    opened(browser, page)
+    unfold(browser)
+    assert browser.js(height) <= 8000
 
 
 def test_the_tables_of_a_shared_page_are_no_wider_than_the_page_and_its_cover_reads_in_short_lines(
