@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "look": 56_350,
     "rehearse": 18_900,
     "settings": 11_860,
-    "share": 11_920,
+    "share": 11_990,
     "tell": 36_750,
     "trials": 33_130,
     "vpoc": 16_740,

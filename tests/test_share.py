@@ -25,6 +25,7 @@ from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Alternative, Evidence, NextStep, seen
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import evidence_from_bundle
+from helpers.judge.observation import WRITTEN_UP
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 from helpers.share import public, verdict_facts
 from helpers.share.verdict_facts import TABLE
@@ -286,9 +287,17 @@ def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_
     assert (
         "Of this example's 54 readings, 3 were printed by a real machine; the other 51 were" in text
     )
+    assert f'the answer marks them "{WRITTEN_UP.strip(" ()")}"' in text
+    assert WRITTEN_UP in text
     assert "This is a recorded example. Nothing is asked of you." in text
     assert "Answer whoever sent you" not in text
     assert "2 x AMD Radeon RX 7900 XT" in text
+
+
+def test_the_cover_of_a_cause_outside_the_list_points_to_the_sentences_that_stand_above_it():
+    text = check(shared(RECORDED / "cpu-only").html).text
+    assert in_order(text, "No GPU on this machine", "Next step", "The lines at the top say")
+    assert "its words are not on the page" not in text
 
 
 def test_the_cover_of_no_known_box_and_no_verdict_asks_its_reader(tmp_path):

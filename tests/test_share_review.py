@@ -496,8 +496,20 @@ def test_the_limits_of_two_gpus_have_headings_of_their_own():
     page = share.page_of(share.subject_of(Path("rx7900xt-container"))).html
     headings = [words for _, words in check(page).headings]
     assert len(set(headings)) == len(headings)
-    for heading in ("Limits of GPU 1", "Limits of GPU 2", "The ceilings of GPU 2"):
+    for heading in ("Limits of GPU 1", "Limits of GPU 2"):
         assert heading in headings
+
+
+def test_a_limit_stands_once_on_the_page_under_its_figure_with_its_source():
+    page = share.page_of(share.subject_of(Path("strix-halo-3-gttsize"))).html
+    assert page.count(">KFD system limit<") == 1
+    assert '<th scope="col"></th>' not in page
+    assert 'alt="62.54 of 125.08 GiB: ttm.pages_limit decides' in page
+
+
+def test_a_gpu_whose_name_is_not_known_is_called_by_its_vendor():
+    page = share.page_of(share.subject_of(Path("cuda-24gb-tuning"))).html
+    assert "<td>NVIDIA GPU</td>" in page
 
 
 def test_a_text_that_is_left_out_alone_is_one_piece(tmp_path):

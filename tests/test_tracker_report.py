@@ -175,7 +175,7 @@ def test_every_cause_has_words_for_those_who_were_not_there(cause):
 
 
 def test_the_table_of_causes_has_no_row_without_a_cause():
-    assert set(TABLE["causes"]) == {*CAUSES, "healthy", "aside", "none"}
+    assert set(TABLE["causes"]) == {*CAUSES, "said", "healthy", "aside", "none"}
 
 
 @pytest.mark.parametrize("cause", TABLE["causes"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from helpers.ground.shapes import seen
 from helpers.judge.ceilings import Stack, ceilings
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import ledgers_of
@@ -71,6 +72,13 @@ def _gpu_name(gpu: Gpu) -> str:
     return f"{gpu.vendor} {name}"
 
 
+def _with_a_name(gpu: Gpu) -> Gpu:
+    """A GPU that is called by its vendor where its chip's name is not known."""
+    if public.chip(text_of(gpu.name)):
+        return gpu
+    return replace(gpu, name=seen(_gpu_name(gpu), "text", gpu.name.source))
+
+
 def machine_line(bundle: Bundle) -> str:
     """The box in a line: its GPUs, its RAM and its system."""
     about = releases(bundle)
@@ -95,7 +103,7 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
     from helpers.tell import figures  # here: a report draws none, and matplotlib takes long
 
     _, holders, events = report_views(bundle, copies)
-    cards = copies.of(gpus(bundle))
+    cards = copies.of([_with_a_name(gpu) for gpu in gpus(bundle)])
     stacks = copies.of(ceilings(bundle))
     views = [
         tables.gpus_table(cards),
@@ -114,15 +122,14 @@ def box_views(evidence: CaseEvidence, bundle: Bundle, copies: PublicCopy) -> lis
 
 
 def limits_of(stacks: tuple[Stack, ...]) -> list[Shown]:
-    """The ceilings of each GPU as a figure and as a table; of several each names its GPU."""
+    """The ceilings of each GPU, with their figure; of several each names its GPU."""
     views = []
     for number, stack in enumerate(stacks, 1):
         drawn = ceilings_bars(stack)
         table = ceilings_table(stack)
         if len(stacks) > 1:
             drawn = replace(drawn, label=f"Limits of GPU {number}")
-            table = replace(table, title=f"The ceilings of GPU {number}")
-        views += [drawn, table]
+        views.append(replace(table, title=drawn.title, label=drawn.label, draw=drawn.draw))
     return views
 
 

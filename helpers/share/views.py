@@ -35,7 +35,8 @@ def views(about: Subject, copies: PublicCopy, is_told: bool) -> Iterator[Shown]:
     if about.verdict:
         rows = verdict_facts.numbers(about.verdict, about.bundle)
         heads = ["speaks", "what was read", "source"]
-        yield Shown("What the answer rests on", heads, rows, none="It rests on no number.")
+        if rows:
+            yield Shown("What the answer rests on", heads, rows)
     if about.bundle:
         yield from box_views(about.evidence, about.bundle, copies)
     if about.notebook is not None and not is_told:
