@@ -614,7 +614,7 @@ def test_the_panel_ticks_searches_and_saves(opened_panel, tmp_path):
     by_words = widgets()
     by_words["Tick all of cell 1"].click()
     by_words["Tick all of cell 2"].click()
-    assert "4 of 4 texts shown, 3 ticked" in frame.line.value
+    assert "4 of 4 texts found, 1 to 4 shown, 3 ticked" in frame.line.value
     by_words["Save choices"].click()
     (file,) = (tmp_path / "shared").glob("*.choices.json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -625,12 +625,12 @@ def test_the_panel_ticks_searches_and_saves(opened_panel, tmp_path):
 def test_the_panel_never_ticks_a_text_that_the_search_hides(opened_panel):
     frame, widgets, _ = opened_panel
     widgets()["Search"].value = "Kestrel"
-    assert "1 of 4 texts shown" in frame.line.value
+    assert "1 of 4 texts found, 1 to 1 shown" in frame.line.value
     for words, button in widgets().items():
         if words.startswith("Tick all"):
             button.click()
     widgets()["Search"].value = ""
-    assert "4 of 4 texts shown, 1 ticked" in frame.line.value
+    assert "4 of 4 texts found, 1 to 4 shown, 1 ticked" in frame.line.value
 
 
 def test_the_panel_shows_many_texts_in_pages_and_keeps_their_ticks(

@@ -67,7 +67,11 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
 
     def count() -> None:
         preview.value = ""
-        frame.say(f"{len(found())} of {len(review.rows)} texts shown, {len(ticks)} ticked")
+        rows = found()
+        first = AT_ONCE * (page.value - 1)
+        last = min(first + AT_ONCE, len(rows))
+        shown = f", {first + 1} to {last} shown" if rows else ""
+        frame.say(f"{len(rows)} of {len(review.rows)} texts found{shown}, {len(ticks)} ticked")
 
     def tick(row: Row, is_ticked: bool) -> None:
         ticks.discard(row.digest)
