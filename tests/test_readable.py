@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "agent": 1_500,
     "batch": 33_820,
     "commands": 15_400,
-    "face": 7_690,
+    "face": 7_730,
     "fix": 27_600,
     "fits": 26_040,
     "ground": 11_590,
