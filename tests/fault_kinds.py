@@ -190,11 +190,12 @@ def life_of(case: Case, life: Life) -> None:
 
 def _patch(case: Case, life: Life, rng: random.Random) -> None:
     """This box, as the fault wants it, and a stand-in for the runner."""
-    from helpers.batch import between_runs, journal, one_run, record, watched
+    from helpers.batch import journal, one_run, watched
     from helpers.batch import kernel_process as kernel
 
-    for module in (between_runs, journal, one_run, record):
-        module.boot_id = lambda: life.boot  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):  # whichever of them asks for the boot
+        if name.startswith("helpers.batch.") and hasattr(module, "boot_id"):
+            module.boot_id = lambda: life.boot  # type: ignore[attr-defined]
     kernel.oom_kills = lambda root=None: int((case.control / "ooms").read_text())  # type: ignore[assignment]
     for name, seconds in FAST.items():
         setattr(watched, name, seconds)

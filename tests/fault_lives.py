@@ -24,6 +24,7 @@ from fault_kinds import (
     life_of,
     spoil,
 )
+from fault_stand_in import count_oom_kill
 
 from helpers.ground.child import process_of
 
@@ -134,7 +135,10 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
         boot = f"{boot}+"
     elif fault in KILLED and fault != "supervisor SIGKILLed at a write":
         if fault.startswith("host OOM"):
-            (case.control / "ooms").write_text(str(int((case.control / "ooms").read_text()) + 1))
+            os.kill(
+                lived.pid, signal.SIGSTOP
+            )  # the kernel counts and kills in one: nothing starts between
+            count_oom_kill(case.control)
         os.kill(lived.pid, signal.SIGKILL)
     elif fault.startswith("SIG"):
         os.kill(lived.pid, signal.Signals[fault.split()[0]])

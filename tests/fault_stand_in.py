@@ -57,6 +57,11 @@ def save(path: Path, content: Any) -> None:
     os.close(folder)
 
 
+def count_oom_kill(control: Path) -> None:
+    """One more OOM kill; whoever reads the number meanwhile sees the old one or the new one."""
+    save(control / "ooms", int((control / "ooms").read_text()) + 1)
+
+
 def executed(summary: str) -> dict[str, Any]:
     """A notebook of one cell that came to its end with that verdict."""
     mime = "application/vnd.casebook.verdict+json"
@@ -239,7 +244,7 @@ class StandIn:
 
     def _oom(self, killed: bool) -> None:
         if killed:
-            (self.control / "ooms").write_text(str(int((self.control / "ooms").read_text()) + 1))
+            count_oom_kill(self.control)
 
     def _deaf(self, pid: int) -> None:
         with open(self.control / "deaf", "a") as deaf:
