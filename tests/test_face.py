@@ -72,6 +72,20 @@ def test_a_verdict_shows_itself():
     assert answer.verdict.headline.split(" ")[0] in answer._repr_mimebundle_()["text/markdown"]
 
 
+def test_the_bar_of_what_does_not_fit_marks_the_end_of_the_card_and_what_fits_needs_no_change():
+    fit = helpers.what_fits("made-up-9b", gpu="4090", context=32768, kv="f16", server="llama.cpp")
+    too_much = fit.at(n_ctx=131072, n_parallel=16)
+    marked = "The line: the end of the card, 23.64 GiB."
+    assert marked in words_of(too_much.bar) and marked not in words_of(fit.bar)
+    assert str(fit.ways) == "It fits as asked, so nothing needs to change."
+    assert re.search(r"\b\d\d,\d{3}\b", str(fit.cache_types(["f16"])))
+
+
+def words_of(view):
+    """The words of a view's drawing, as its SVG has them."""
+    return " ".join(re.findall(r">([^<>]+)</text>", view.figure_data()["wide"]))
+
+
 def test_what_fits_is_asked_again_with_other_inputs():
     fit = helpers.what_fits("made-up-9b", gpu="4090", context=32768, kv="f16", server="llama.cpp")
     assert fit.fits is True

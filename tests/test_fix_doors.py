@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -278,6 +279,17 @@ def test_without_a_command_nothing_runs_and_the_notebook_says_so():
     assert "No program was given" in answer.words
     assert "No program was given" in str(answer.league)
     assert answer.diff == ""
+
+
+def test_a_command_runs_in_the_folder_where_it_is_typed(tmp_path):
+    (tmp_path / "a file").write_text("")
+    for wrong in ("nowhere", str(tmp_path / "a file")):
+        with pytest.raises(ValueError, match="is not there; expected the one of your program"):
+            fix_program("python train.py", folder=wrong, gpu="4090")
+    before = Path.cwd()
+    with pytest.raises(ValueError, match=f"train.py does not exist in {tmp_path}"):
+        fix_program("python train.py", folder=str(tmp_path), gpu="4090")
+    assert Path.cwd() == before
 
 
 def test_the_league_names_the_program_as_it_is_and_each_change(tmp_path):

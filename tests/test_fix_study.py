@@ -43,10 +43,9 @@ def test_a_remedy_that_hangs_on_the_chip_is_predicted_for_the_chip_of_the_box():
 
 def test_its_table_verdict_and_figure_say_what_to_try_first(recorded):
     found = fixes.verdict(recorded)
-    assert found.title == "helps 2, harms 1, no effect 2, untested 1"
+    assert found.title == "Of 6 remedies, 2 help, 1 harms, 2 have no effect, 1 is untested"
     assert (
-        found.summary
-        == "Helps: ticks in chunks of a tenth; expandable segments. Harms: the card is reset."
+        found.summary == "To begin with: expandable segments (helps, 35% less memory, by replay)."
     )
     assert found.next_step.what == "First to try: expandable segments" and found.missing
     assert found.next_step.command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

@@ -1,20 +1,24 @@
 """The command vpoc, the tables and figures of notebook 04, and the verdict over a box's free memory."""
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from command_line import verb
 from vpoc_trades import lines
 
+from helpers.face.profiles import volume_profiles
 from helpers.look.boxes import open_box
 from helpers.vpoc import answer, figures, view
 from helpers.vpoc.counting import GONE, STRATEGIES
 from helpers.vpoc.files import profiles_of
 from helpers.vpoc.free import Free, free_of
+from helpers.vpoc.panel import Planner
 from helpers.vpoc.planner import Shape, plans
 from helpers.vpoc.study import Row
 from helpers.vpoc.trades import generated
+from helpers.vpoc.view import strategies_table
 
 CASE = Shape(trades=1014 * 20_000, sessions=1014, bins=1000)
 CARD = Free(20 << 30, "free on the card", gpu=True)
@@ -93,6 +97,27 @@ def test_a_full_card_is_told_to_count_less_and_a_free_one_has_a_plan():
     assert full.title == "Not even one trade at a time fits"
     assert "fewer sessions" in full.next_step.what
     assert dict(plans(CASE, CARD))["one_hot"].chunks > 1  # in chunks even one-hot fits
+
+
+def test_on_a_card_a_way_that_only_the_cpu_runs_has_no_plan_there():
+    on_card = dict(plans(CASE, CARD))
+    for name, way in STRATEGIES.items():
+        assert (on_card[name] == "runs on the CPU alone") is not way.torch
+    told = replace(Planner(CASE, CARD), strategy="fused").says()
+    assert told == "fused runs on the CPU alone: choose another way, or no GPU."
+    assert replace(Planner(CASE, Free(1 << 34, "RAM")), strategy="fused").says()[:7] == "fused: "
+
+
+def test_a_figure_and_its_table_measure_in_the_same_read_of_the_inputs():
+    costs = volume_profiles(free="20GiB", sessions=4, per_session=2000).measure(["fused"], 1)
+    (row,) = costs.rows
+    assert row.times_limit == row.seconds / costs.limit_s
+
+
+def test_a_time_of_seconds_is_said_in_seconds():
+    slow = replace(study_rows()[0], seconds=82.3)
+    assert "1 min 22 s" in str(strategies_table([slow]))
+    assert "10.0 ms" in str(strategies_table(study_rows()))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_the_chunk_is_counted_in_trades_and_bound_by_the_cache():
     assert chosen.bound == "cache" and 1_000_000 < chosen.chunk_trades < 2_000_000
     assert "trades at a time" in chosen.says
     card = plan("preallocated", shape, Free(16 * GIB, "a card", gpu=True))
-    assert "keeps a GPU busy (computed)" in card.says and "cache" not in card.says
+    assert "more would be no quicker on a GPU (computed)" in card.says and "cache" not in card.says
     assert plan("preallocated", shape, Free(16 * MIB, "a test", 32 * MIB)).bound == "memory"
     assert plan("fused", shape, Free(GIB, "a test")).chunks == 1
 
@@ -137,7 +137,7 @@ def test_what_a_library_writes_among_the_answers_is_no_answer(tmp_path, monkeypa
 @pytest.mark.slow
 def test_the_strategy_table_has_every_row_and_all_count_the_same(tmp_path):
     store = write_store(tmp_path / "s", generated(40, 20_000), 1000)
-    rows = study.strategies(store, chunk_trades=200_000, repeats=1)
+    rows = study.strategies(store, 1e-3, chunk_trades=200_000, repeats=1)
     assert [row.strategy for row in rows] == list(STRATEGIES)
     assert [row.strategy for row in rows if row.status == "ok" and not row.equal] == []
 

@@ -16,6 +16,8 @@ from helpers.look.boxes import open_box
 from helpers.look.cards import find_card
 from helpers.rehearse.box_settings import settings_of
 from helpers.rehearse.rehearsal import Limits
+from helpers.rehearse.scratch import working_in
+from helpers.tell.display import progress
 from helpers.tell.shown import Shown
 from helpers.trials.user_program import check_script
 
@@ -76,13 +78,14 @@ class ProgramFix(Result):
 def fix_program(
     command: str = "",
     *,
+    folder: str = "",
     gpu: str = "",
     capacity: str = "",
     box: str = "",
     seconds: float = 180.0,
     tries: int = 12,
 ) -> ProgramFix:
-    """A change with which a command, run in this folder, fits a card.
+    """A change with which a command, typed in ``folder`` (by default here), fits a card.
 
     ``gpu`` names the card; else it is the largest of ``box``, or has ``capacity``, such as 20GiB.
     It ends after ``seconds`` or so many ``tries``. Without a command nothing runs. Raises ValueError
@@ -91,15 +94,28 @@ def fix_program(
     if not command:
         return ProgramFix(why=NO_COMMAND)
     words = shlex.split(command)
-    check_script(words)
+    place = Path(folder).expanduser()
+    if not place.is_dir():
+        raise ValueError(f"folder {folder!r} is not there; expected the one of your program")
     bundle = open_box(box) if box else None
     card = find_card(gpu, capacity, bundle=bundle)
-    run, prover = rehearsals(words, TorchChoice(), settings_of(box))
-    limits = Limits()
-    with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
+    box_settings = settings_of(box)
+    with working_in(place), tempfile.TemporaryDirectory(prefix="fix-") as scratch:
+        check_script(words)
+        run, prover = rehearsals(words, TorchChoice(), box_settings)
+        search = Search(Limits(), seconds, tries)
+        progress("Running your program unchanged on a simulated GPU ...")
         try:
-            failure = failure_of(words, card, run, Path(scratch), limits)
+            failure = failure_of(words, card, run, Path(scratch), search.limits)
+            winner, trials = change_for(
+                failure,
+                run,
+                prover.prove,
+                search,
+                on_start=lambda change: progress(f"Trying: {change.title} ..."),
+            )
         except NoFix as why:
             return ProgramFix(why=str(why))
-        winner, trials = change_for(failure, run, prover.prove, Search(limits, seconds, tries))
+        finally:
+            progress("")
     return ProgramFix(failure, winner, trials)

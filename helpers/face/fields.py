@@ -84,6 +84,8 @@ def _words(name: str, value: Any) -> str:
         words = f"a {type(value).__name__}"
     elif name.endswith("bytes") and isinstance(value, int):
         words = show_bytes(value)
+    elif isinstance(value, float):
+        words = f"{value:.6g}"
     else:
         words = str(value)
     return cut(" ".join(words.split()), WIDEST_VALUE)

@@ -87,7 +87,7 @@ class Fit(Result):
         """The longest context for each type of the cache."""
         rows = [[kind, self.at(kv_type=kind).longest_context] for kind in kinds]
         title = "The longest context that fits, by the type of the cache"
-        return Shown(title, ["type", "tokens"], rows)
+        return Shown(title, ["type", Column("tokens", "1,000")], rows)
 
     def beside_others(self, held_bytes: Mapping[str, int]) -> Shown:
         """Whether it fits, and the longest context, with so much of the card held by others."""
@@ -95,7 +95,8 @@ class Fit(Result):
         for name, size in held_bytes.items():
             fit = self.at(others_bytes=size)
             rows.append([name, size, YES_OR_NO[fit.fits], fit.longest_context])
-        columns = ["the card has", Column("held", "bytes"), "as asked", "longest context, tokens"]
+        longest = Column("longest context, tokens", "1,000")
+        columns = ["the card has", Column("held", "bytes"), "as asked", longest]
         return Shown("What fits, by what others hold", columns, rows)
 
     def panel(self) -> None:

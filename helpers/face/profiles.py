@@ -9,7 +9,7 @@ from pathlib import Path
 from helpers.face.box import Box, as_box
 from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.ground.units import MIB, parse_size, show_bytes
+from helpers.ground.units import MIB, parse_size
 from helpers.tell.shown import Shown
 from helpers.vpoc import answer, counting, figures, panel, study, view
 from helpers.vpoc.files import Profiles
@@ -67,8 +67,7 @@ class VolumeProfiles(Result):
     @property
     def words(self) -> str:
         """The trades and the free memory, a line each, and what is to be said of the trades."""
-        room = f"{show_bytes(self.free.bytes)} free: {self.free.says}"
-        return f"{room}\n{view.trades_words(self.profiles)}"
+        return f"{self.free.words}\n{view.trades_words(self.profiles)}"
 
     def chart(self, session: int = 0) -> Shown:
         """One session's volume at each price, with its point of control and value area."""
@@ -92,8 +91,9 @@ class VolumeProfiles(Result):
 
     def measure(self, strategies: Sequence[str], repeats: int = 3) -> CountingCosts:
         """Count by each of the ways in a process of its own on this machine."""
-        rows = study.strategies(self.store, strategies, CHUNK_TRADES, repeats)
-        return CountingCosts(rows, study.limit_s(self.profiles.trades), self.free)
+        limit = study.limit_s(self.profiles.trades)
+        rows = study.strategies(self.store, limit, strategies, CHUNK_TRADES, repeats)
+        return CountingCosts(rows, limit, self.free)
 
     def chunk_curve(self, chunks: Sequence[int], strategies: Sequence[str]) -> Shown:
         """Time and peak on this machine for each number of trades a chunk."""

@@ -207,7 +207,10 @@ def _draw(answer: Answer) -> Any:
     top = answer.ceiling_bytes or 0
     if top > whole:
         pieces.append(sheet.Piece("left", top - whole, PALETTE["free"]))
-    page.stacked(pieces, max(top, whole))
+    is_too_much = 0 < top < whole
+    page.stacked(pieces, max(top, whole), mark=top if is_too_much else None)
+    if is_too_much:
+        page.footnote(f"The line: the end of the card, {show_bytes(top)}.")
     return page.done()
 
 
@@ -279,7 +282,10 @@ def server_line(answer: Answer) -> str:
 def ways_table(answer: Answer) -> Shown:
     """What would work, the smallest change first."""
     cells = [[way.option, way.says] for way in answer.ways]
-    return Shown("What would work", ["give", "then"], cells, widest=None)
+    none = "It fits as asked, so nothing needs to change."
+    if not answer.fits:
+        none = "No change is known that would make it fit."
+    return Shown("What would work", ["give", "then"], cells, widest=None, none=none)
 
 
 def verdict(answer: Answer) -> Verdict:
@@ -304,7 +310,7 @@ def verdict(answer: Answer) -> Verdict:
         state="aside",
         title=headline(answer),
         confidence="likely",
-        summary="; ".join(lines),
+        summary=". ".join(lines),
         evidence=evidence,
         missing=[Missing(reading, ASK) for reading in answer.missing],
         next_step=NextStep(step, command),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from helpers.fix.change import Change
@@ -12,7 +9,7 @@ from helpers.fix.program import Program, changed_command, changed_files
 from helpers.ground.units import show_bytes
 from helpers.look.boxes import open_box
 from helpers.rehearse.counterfactual import UPLOADS_OFF
-from helpers.rehearse.scratch import copied, in_copy
+from helpers.rehearse.scratch import copied, in_copy, working_in
 from helpers.settings.presets import Preset
 from helpers.trials import workload
 from helpers.trials.interpreter import torch_interpreter
@@ -40,7 +37,7 @@ def run_for_real(
         for name, text in changed_files(program, change).items():
             (copy / name).write_bytes(text)
         words = in_copy(changed_command(program, change), folder, copy)
-        with _working_in(copy):
+        with working_in(copy):
             return trial(
                 workload.command(words),
                 Preset("fix", settings, {}),
@@ -62,13 +59,3 @@ def in_words(record: TrialRecord, target: Target) -> str:
         return f"run for real {where}: the changed program {came} in {record.seconds:.0f} s{most}"
     why = f": {record.message}" if record.message else ""
     return f"run for real {where}: the changed program ended with {record.outcome}{why}"
-
-
-@contextmanager
-def _working_in(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)

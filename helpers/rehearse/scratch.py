@@ -34,6 +34,17 @@ def why_not_copied(folder: Path) -> str:
 
 
 @contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Make a folder the current one, and afterwards the one before."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+@contextmanager
 def copied(folder: Path) -> Iterator[Path]:
     """A copy of a folder, which goes at the end.
 

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from helpers.tell.front_end import is_interactive
 from helpers.tell.html_table import text_html
 from helpers.tell.prose import one_line
 from helpers.tell.shown import ABOUT, Shown
@@ -35,6 +36,17 @@ def display(view: Any, data: dict[str, object] | None = None, again: bool = Fals
         about["says"] = one_line(words.split("\n")[0])
     metadata = {ABOUT: about} if about else {}
     front.display({**data, "text/plain": words}, raw=True, metadata=metadata)
+
+
+def progress(words: str) -> None:
+    """What is being done, in place of what the cell has shown so far, where somebody sits at the
+    notebook; no words take it away.
+    """
+    if is_interactive():
+        from IPython.display import clear_output
+
+        clear_output(wait=bool(words))
+        print(words, end="", flush=True)
 
 
 def _in_notebook() -> bool:

@@ -221,10 +221,17 @@ class Sheet:
                 self.lines(line)
             self.y += 0.04
 
-    def stacked(self, pieces: Sequence[Piece], top: float, measured: bool = True) -> None:
+    def stacked(
+        self,
+        pieces: Sequence[Piece],
+        top: float,
+        measured: bool = True,
+        mark: float | None = None,
+    ) -> None:
         """One bar of pieces side by side, and a line of words for each below it.
 
         A piece of unknown size is in the words alone; a bar that was not ``measured`` is a stub.
+        ``mark`` is a line at an amount.
         """
         scale = self.scale(top)
         x = MARGIN
@@ -235,6 +242,8 @@ class Sheet:
                 if piece.bytes and piece.bytes > 0:
                     self.box(x, piece.bytes * scale, STACKED, piece.look)
                     x += piece.bytes * scale
+        if mark is not None:
+            self.box(MARGIN + mark * scale, 0.03, STACKED + 0.08, Look(ALARM), dy=-0.04)
         self.y += STACKED + 0.18
         for piece in pieces:
             look = PALETTE["not known"] if piece.bytes is None else piece.look

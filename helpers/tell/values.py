@@ -58,6 +58,8 @@ def percent(share: float) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
+    if seconds >= 1:
+        return duration(seconds)
     return f"{1e3 * seconds:.1f} ms"
 
 
@@ -67,6 +69,7 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "0.1 s": "{:.1f} s".format,
     "ms": _milliseconds,
     "%": percent,
+    "1,000": "{:,}".format,
 }
 """How a plain number of a column with that unit is written."""
 

@@ -23,6 +23,14 @@ from helpers.trials.fixes import RECORDED, FixRow
 
 EFFECTS = {"helps": ACCENT, "harms": ALARM, "no effect": MUTED, "untested": MUTED}
 """What a remedy does on a box, in the order in which it is shown, each with its colour."""
+OF_ONE = {"no effect": "has no effect", "untested": "is untested"}
+OF_SEVERAL = {
+    "helps": "help",
+    "harms": "harm",
+    "no effect": "have no effect",
+    "untested": "are untested",
+}
+"""The same behind a number of remedies."""
 UNSAID = ("", "not predicted", "not tried", RECORDED)
 BEST = ("trials", "replay", "rehearsal", "audit", "argument")
 """What the first step rests on, the best first: a replay is of the trace that was given."""
@@ -35,7 +43,7 @@ NOTHING_HELPS = (
 )
 SHELL = (
     "the program is started anew; a running one keeps what it has",
-    "programs started from this shell",
+    "only programs started from this shell have it",
 )
 
 
@@ -50,8 +58,13 @@ def study_words(study: FixStudy) -> str:
 
 
 def counted(study: FixStudy) -> str:
-    """The answer in one line: ``helps 4, harms 5, no effect 4, untested 26``."""
-    return ", ".join(f"{effect} {len(rows)}" for effect, rows in _by_effect(study).items())
+    """The answer in one line: ``Of 13 remedies, 4 help, 1 harms, 8 are untested``."""
+    parts = []
+    for effect, rows in _by_effect(study).items():
+        words = OF_ONE.get(effect, effect) if len(rows) == 1 else OF_SEVERAL[effect]
+        if rows:
+            parts.append(f"{len(rows)} {words}")
+    return f"Of {len(study.rows)} remedies, {', '.join(parts)}"
 
 
 def _by_effect(study: FixStudy) -> dict[str, list[FixRow]]:
@@ -187,16 +200,19 @@ def verdict(study: FixStudy) -> Verdict:
     """
     by = _by_effect(study)
     best = next((row for way in BEST for row in by["helps"] if row.by == way), None)
+    summary = "None is known to help this box."
+    if best:
+        summary = f"To begin with: {best.says} ({_short(best)}, by {best.by})."
     missing = []
     if not study.trials:
-        how = "this notebook with box = live and a time budget"
+        how = 'this notebook with box = "live" and budget_s, the seconds it may take'
         missing.append(Missing("the remedies tried on this box", how))
     return Verdict(
         cause="other",
         state="aside",
         title=counted(study),
         confidence="likely" if best and best.by == "trials" else "weak",
-        summary=f"Helps: {_named(by['helps'])}. Harms: {_named(by['harms'])}.",
+        summary=summary,
         evidence=[
             Evidence(row.remedy, seen(_short(row), "text", row.by), row.says)
             for row in (*by["helps"], *by["harms"])
@@ -216,10 +232,6 @@ def _next_step(best: FixRow | None) -> NextStep:
         return NextStep(f"{first}: {best.says}")
     lines = _exports(presets[best.remedy])
     return NextStep(f"{first}: {best.says}", "\n".join(lines), *SHELL)
-
-
-def _named(rows: Sequence[FixRow]) -> str:
-    return "; ".join(row.says for row in rows) or "nothing known here"
 
 
 def _short(row: FixRow) -> str:

@@ -47,7 +47,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[Row]) -> Verdict:
     missing = []
     if not measured:
         what = "the strategies measured on this box"
-        missing = [Missing(reading=what, how="this notebook with box = live")]
+        missing = [Missing(reading=what, how='this notebook with box = "live"')]
     large = {"one-hot": one_hot, "one index for all trades": flat}
     blows_up = [name for name, size in large.items() if size > free.bytes]
     strategy = best_strategy(free)
@@ -61,7 +61,7 @@ def verdict(shape: Shape, free: Free, measured: Sequence[Row]) -> Verdict:
         missing = []
     else:
         title = f"Take {chosen.take}: {strategy} then needs {show_bytes(chosen.peak_bytes)}"
-        summary = f"{_head(blows_up, free)}; {chosen.says}."
+        summary = f"{_head(blows_up, free)}. Count with {chosen.says}."
         step = f"Count with {strategy}: {chosen.take}"
     return Verdict(
         cause="true-capacity" if blows_up else "other",

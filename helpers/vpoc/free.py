@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from helpers.ground.units import show_bytes
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import gpus
@@ -24,6 +25,11 @@ class Free:
     says: str
     cache_bytes: int = 0
     gpu: bool = False
+
+    @property
+    def words(self) -> str:
+        """The size and where it comes from."""
+        return f"{show_bytes(self.bytes)} is {self.says}"
 
 
 def free_of(bundle: Bundle) -> Free:

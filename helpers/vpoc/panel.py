@@ -10,7 +10,7 @@ from helpers.ground.units import parse_count, parse_size, show_bytes
 from helpers.tell.panels.frame import Frame, Panel, Part, parts_html
 from helpers.vpoc.counting import STRATEGIES
 from helpers.vpoc.free import Free
-from helpers.vpoc.planner import NoRoomError, Shape, plan, plans
+from helpers.vpoc.planner import NoRoomError, Shape, plan, plans, runs_on
 from helpers.vpoc.view import plans_table
 
 
@@ -27,12 +27,14 @@ class Planner:
         memory = self.free
         size = parse_size(free)
         if (size, gpu) != (memory.bytes, memory.gpu):
-            memory = Free(size, "as given", gpu=gpu)
+            memory = Free(size, "what was typed", gpu=gpu)
         shape = replace(self.shape, trades=trades, sessions=sessions, bins=bins)
         return replace(self, shape=shape, free=memory)
 
     def says(self) -> str:
         """The plan in a sentence, or why there is none."""
+        if not runs_on(self.strategy, self.free):
+            return f"{self.strategy} runs on the CPU alone: choose another way, or no GPU."
         try:
             chosen = plan(self.strategy, self.shape, self.free)
         except NoRoomError as error:

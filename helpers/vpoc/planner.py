@@ -34,7 +34,7 @@ buffers may be rounded up to that.
 BOUNDS = {
     "memory": "more would not fit",
     "cache": "more would leave the cache",
-    "bandwidth": "it keeps a GPU busy (computed)",
+    "bandwidth": "more would be no quicker on a GPU (computed)",
     "all": "that is all of them",
 }
 """Why a chunk is no larger, in words."""
@@ -131,9 +131,8 @@ class Plan:
     @property
     def says(self) -> str:
         return (
-            f"{self.strategy}: {self.take} ({BOUNDS[self.bound]}); "
-            f"at most {show_bytes(self.peak_bytes)} beyond the inputs; "
-            f"{show_bytes(self.free.bytes)} free ({self.free.says})"
+            f"{self.strategy}: {self.take}; {BOUNDS[self.bound]}. "
+            f"It needs at most {show_bytes(self.peak_bytes)} beyond the inputs; {self.free.words}"
         )
 
 
@@ -185,12 +184,20 @@ def _liked_trades(strategy: str, shape: Shape, free: Free) -> int:
     return max(LEAST_TRADES, quick_bytes // (_trade_bytes(strategy, shape) + 4))
 
 
+def runs_on(strategy: str, free: Free) -> bool:
+    """Whether a strategy can use that memory: only those of torch run on a GPU."""
+    return strategy_of(strategy).torch or not free.gpu
+
+
 def plans(shape: Shape, free: Free) -> list[tuple[str, Plan | str]]:
-    """Each strategy with its plan on that memory, or why it does not fit."""
+    """Each strategy with its plan on that memory, or why there is none."""
     rows: list[tuple[str, Plan | str]] = []
     for name in STRATEGIES:
+        if not runs_on(name, free):
+            rows.append((name, "runs on the CPU alone"))
+            continue
         try:
             rows.append((name, plan(name, shape, free)))
-        except NoRoomError as error:
-            rows.append((name, str(error)))
+        except NoRoomError:
+            rows.append((name, "does not fit"))
     return rows

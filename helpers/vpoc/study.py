@@ -80,16 +80,17 @@ def limit_s(trades: Trades) -> float:
 
 def strategies(
     store: Store,
+    limit: float,
     names: Sequence[str] = tuple(STRATEGIES),
     chunk_trades: int = 1 << 20,
     repeats: int = 5,
 ) -> list[Row]:
-    """Each strategy's seconds, times the limit, predicted and measured peak, equal or not.
+    """Each strategy's seconds, times the ``limit`` (limit_s), predicted and measured peak, equal
+    or not.
 
     One-hot runs on as few sessions as fit ONE_HOT_BYTES, its figures extrapolated in a straight
     line.
     """
-    limit = limit_s(store.trades)
     want = profiles(store.trades, store.layout)
     shape = shape_of(store.trades, store.layout)
     rows = []

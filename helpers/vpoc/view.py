@@ -103,7 +103,7 @@ def chunks_table(rows: Sequence[Row]) -> Shown:
         best = min(timed, key=lambda row: row.seconds or 0)
         size = f"{best.chunk_trades:,} trades a chunk with {best.strategy}"
         title = f"Fastest on this machine: {size}, {1e3 * (best.seconds or 0):.1f} ms"
-    return Shown(title, ["strategy", "trades a chunk", TIME, *PEAKS], cells)
+    return Shown(title, ["strategy", Column("trades a chunk", "1,000"), TIME, *PEAKS], cells)
 
 
 def refusals_table(rows: Sequence[Row]) -> Shown:
@@ -117,15 +117,17 @@ def refusals_table(rows: Sequence[Row]) -> Shown:
 
 
 def plans_table(plans: Sequence[tuple[str, Plan | str]], shape: Shape) -> Shown:
-    """Each strategy's chunk and peak on the memory that is free, or that it does not fit."""
+    """Each strategy's chunk and peak on the memory that is free, or why it has none."""
     cells: list[list[str | int | None]] = []
     for name, chosen in plans:
         if isinstance(chosen, str):
-            cells.append([name, "does not fit", None, None])
+            cells.append([name, chosen, None, None])
             continue
         some = f"all {shape.trades:,}"
         if chosen.chunks > 1:
             some = f"{chosen.chunk_trades:,}"
         cells.append([name, some, chosen.peak_bytes, BOUNDS[chosen.bound]])
     head = ["strategy", "trades at a time", Column("peak", "bytes"), "why no more"]
-    return Shown("Chunks on the memory that is free", head, cells)
+    fitting = sum(isinstance(chosen, Plan) for _, chosen in plans)
+    result = f"{fitting} of {len(plans)} ways have a chunk that fits"
+    return Shown("Chunks on the memory that is free", head, cells, result=result)
