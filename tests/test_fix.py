@@ -589,3 +589,17 @@ def attend(q, k, v):
 """
     first, *_ = texts(text, "true-capacity")
     assert "y = F.scaled_dot_product_attention(q, k, v, scale=1.0 / math.sqrt(q.size(-1)))" in first
+
+
+def test_what_an_evaluation_step_of_lightning_keeps_has_no_graph_to_cut():
+    text = """import torch
+class Segmenter(LightningModule):
+    def validation_step(self, batch, number):
+        self.outputs.append(self.net(batch))
+
+loss.backward()
+"""
+    kept = [keeper("train.py:4 validation_step", "self.outputs")]
+    every = texts(text, "user-leak", kept)
+    assert any("self.outputs.append(self.net(batch).cpu())" in after for after in every)
+    assert not any("detach()" in after or "no_grad" in after for after in every)

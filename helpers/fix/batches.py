@@ -16,7 +16,7 @@ from helpers.fix.regions import (
     is_without_gradients,
 )
 from helpers.fix.sizes import factors
-from helpers.fix.source import Source, called
+from helpers.fix.source import Source
 
 PARTS = (2, 4, 8, 16, 32)
 MEANS = re.compile(
@@ -174,9 +174,9 @@ def _batch_of(value: cst.BaseExpression) -> cst.Name | None:
 
 def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
     """What is moved or converted by the methods that end an expression."""
-    while isinstance(value, cst.Call) and called(value) in ("to", "cuda", "cpu", "float", "half"):
-        if not isinstance(value.func, cst.Attribute):
-            return value
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        if value.func.attr.value not in ("to", "cuda", "cpu", "float", "half"):
+            break
         value = value.func.value
     return value
 

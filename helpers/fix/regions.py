@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ MOVES = set(
 STEPS = ("training_step", "compute_loss")
 """Methods of trainers that compute a loss."""
 
+GRADIENT_FREE = re.compile(r"no_grad|inference_mode|^(?:validation|test|predict)_step\b")
+"""Blocks, decorators and methods of Lightning below which no gradient is computed."""
+
 
 @dataclass(frozen=True)
 class Region:
@@ -39,12 +43,6 @@ class Region:
     backward: cst.CSTNode
     loss: str
     after: Sequence[cst.CSTNode]
-
-    def contains(self, source: Source, statement: cst.CSTNode) -> bool:
-        """Whether a statement is one of its own, or within one."""
-        return source is self.source and any(
-            outer in self.forward for outer in (statement, *source.above(statement))
-        )
 
     @property
     def first(self) -> cst.CSTNode:
@@ -169,15 +167,18 @@ def _called_in(source: Source, node: cst.CSTNode) -> set[str]:
 
 
 def is_without_gradients(source: Source, node: cst.CSTNode) -> bool:
-    """Whether a node is below no_grad or inference_mode, as a block or a decorator."""
+    """Whether a node is below no_grad or inference_mode, as a block or a decorator, or in a step
+    that Lightning calls so.
+    """
     for outer in source.above(node):
         if isinstance(outer, cst.With):
             heads = " ".join(source.code(item.item) for item in outer.items)
         elif isinstance(outer, cst.FunctionDef):
-            heads = " ".join(source.code(decorator) for decorator in outer.decorators)
+            decorators = [source.code(decorator) for decorator in outer.decorators]
+            heads = " ".join([outer.name.value, *decorators])
         else:
             continue
-        if "no_grad" in heads or "inference_mode" in heads:
+        if GRADIENT_FREE.search(heads):
             return True
     return False
 
@@ -199,10 +200,9 @@ def fails_in_evaluation(program: Program) -> bool:
     frames = list(calls_that_failed(program))
     if not any(is_without_gradients(source, statement) for source, statement in frames):
         return False
+    around: set[cst.CSTNode] = set()
     for source, statement in frames:
-        functions = source.functions_at(source.line(statement))
-        if any(function.name.value in STEPS for function in functions):
-            return False
-    return not any(
-        region.contains(*frame) for region in forward_regions(program) for frame in frames
-    )
+        around |= {statement, *source.above(statement)}
+    if any(isinstance(node, cst.FunctionDef) and node.name.value in STEPS for node in around):
+        return False
+    return not any(around.intersection(region.forward) for region in forward_regions(program))
