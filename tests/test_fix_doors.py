@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ from test_fix import keeper, program, unseen
 
 from helpers.cli import main
 from helpers.face.change import fix_program
-from helpers.fix import live
+from helpers.fix import answer, live
 from helpers.fix.answer import NoFix, Search, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results
@@ -26,6 +27,7 @@ from helpers.fix.imports import sources_of
 from helpers.fix.league import league
 from helpers.fix.notebook import Notebook
 from helpers.fix.program import changed_files
+from helpers.fix.proof import Proof
 from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
@@ -240,12 +242,21 @@ def test_a_download_or_an_error_of_its_own_is_said(error, says, tmp_path, monkey
         failure_of(["python", "a.py"], find_card("4090"), ended(1, error), tmp_path, Limits())
 
 
+def test_an_interrupt_of_the_unchanged_program_is_no_error_of_its_own(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    with pytest.raises(KeyboardInterrupt):
+        failure_of(["python", "a.py"], find_card("4090"), ended(130), tmp_path, Limits())
+
+
 def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):
     own = program("import torch\n")
     changes = [
         Change(name, Results.SAME, "", "", environment={"A": name}) for name in ("one", "two", "no")
     ]
     codes = iter([1, 130])
+    starts = []
     first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
     trials = Trials(
         program=own,
@@ -255,12 +266,33 @@ def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):
         prove=lambda *words: None,
         seconds=Search(Limits()).seconds,
         tries=9,
-        on_start=lambda change: None,
+        on_start=lambda change, tries, seconds: starts.append((change.title, tries)),
         on_trial=lambda trial: None,
     )
     with pytest.raises(KeyboardInterrupt):
         trials.best(changes)
+    assert starts == [("one", 9), ("two", 8)]
     assert [trial.change.title for trial in trials.done] == ["one"]
+
+
+def test_an_interrupt_keeps_a_change_that_fits(tmp_path, monkeypatch):
+    changes = [
+        Change("fits", Results.ROUNDED, "", "", environment={"A": "1"}, only_if_measured=True),
+        Change("next", Results.SAME, "", "", environment={"A": "2"}),
+    ]
+    monkeypatch.setattr(answer, "candidates", lambda *words: changes)
+    codes = iter([0, 130])
+    first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
+    failure = answer.Failure(program("import torch\n"), first, SimpleNamespace(label=""))
+    winner, tried = answer.change_for(
+        failure,
+        run=lambda *words, **options: ended(next(codes))(*words, **options),
+        prove=lambda *words: Proof(None, "nothing was seen"),
+        search=Search(Limits()),
+    )
+    assert winner is not None
+    assert winner.change.title == "fits"
+    assert [trial.change.title for trial in tried] == ["fits"]
 
 
 def test_nothing_is_written_where_git_shows_changes(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
     from helpers.fix.answer import Failure
+    from helpers.fix.change import Change
     from helpers.fix.search import Trial
     from helpers.look.cards import GpuCard
     from helpers.trials.targets import Target
@@ -78,7 +79,7 @@ def fix(arguments: argparse.Namespace) -> int:
             run,
             prover.prove,
             Search(limits, arguments.seconds, arguments.tries),
-            on_start=lambda change: _say(f"trying: {change.title}"),
+            on_start=_say_start,
             on_trial=lambda trial: _say_outcome(trial, failure),
         )
     if arguments.json:
@@ -142,6 +143,10 @@ def _runs_for_real(
 
 def _say(line: str) -> None:
     print(f"{PROGRAM}: {line}", file=sys.stderr)
+
+
+def _say_start(change: Change, tries: int, seconds: float) -> None:
+    _say(f"trying: {change.title} (tries left: {tries}, seconds left: {seconds:.0f})")
 
 
 def _say_outcome(trial: Trial, failure: Failure) -> None:

@@ -14,7 +14,7 @@ from helpers.fix.change import Change
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
 from helpers.fix.proof import Proof
-from helpers.fix.search import Trial, Trials
+from helpers.fix.search import INTERRUPTED, Trial, Trials
 from helpers.fix.settings_file import settings_files
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
@@ -82,6 +82,8 @@ def failure_of(
             limits=limits,
             working_folder=copy,
         )
+    if first.exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
     if first.failed_otherwise and _DOWNLOAD.search(first.error):
         raise NoFix(f"the program needs a download: {first.error}; fetch it first, then try again")
     if first.failed_otherwise:
@@ -126,7 +128,7 @@ def change_for(
     prove: Callable[[Program, Change], Proof],
     search: Search,
     *,
-    on_start: Callable[[Change], None] = lambda change: None,
+    on_start: Callable[[Change, int, float], None] = lambda change, tries, seconds: None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> tuple[Trial | None, list[Trial]]:
     """A change with which the program was rehearsed to fit, or None, and all that were tried.
@@ -147,7 +149,7 @@ def change_for(
     try:
         winner = trials.best(candidates(failure.program, failure.verdict.label))
     except KeyboardInterrupt:
-        winner = None  # what was tried until then is not lost
+        winner = trials.fallback  # what was tried until then is not lost
     return winner, trials.done
 
 

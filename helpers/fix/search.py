@@ -19,6 +19,8 @@ from helpers.rehearse.scratch import copied, in_copy
 
 FURTHER = 1.02
 """A change helps if the program makes at least so many times the allocations before it fails."""
+INTERRUPTED = 128 + signal.SIGINT
+"""How a rehearsal ends that Ctrl-C ended."""
 MOST_TOGETHER = 3
 SHARE = 0.7
 """Of the time that is left, what one change may take: a program that fits runs to its end."""
@@ -70,8 +72,9 @@ class Trials:
 
     ``run`` rehearses a command (rehearse.run.rehearse, with its torch and limits). It ends after
     ``seconds`` or so many ``tries``. ``prove`` compares what the program and a changed one
-    compute. ``on_start`` gets each change before it is rehearsed, ``on_trial`` what came of it;
-    ``done`` are all.
+    compute. ``on_start`` gets each change before it is rehearsed, with the tries and the seconds
+    that are left for it; ``on_trial`` gets what came of it; ``done`` are all. ``fallback`` passes,
+    but not with the results that its rule expects.
     """
 
     program: Program
@@ -81,13 +84,13 @@ class Trials:
     prove: Callable[[Program, Change], Proof]
     seconds: float
     tries: int
-    on_start: Callable[[Change], None]
+    on_start: Callable[[Change, int, float], None]
     on_trial: Callable[[Trial], None]
     done: list[Trial] = field(default_factory=list)
+    fallback: Trial | None = None
 
     def __post_init__(self) -> None:
         self._ends_at = time.monotonic() + self.seconds
-        self._fallback: Trial | None = None
 
     def best(self, changes: Iterable[Change]) -> Trial | None:
         """The first change, or the first few together, with which the program passes; those that
@@ -98,7 +101,7 @@ class Trials:
         try:
             return next(self._that_pass(iter(changes)), None)
         except _NoMore:
-            return self._fallback
+            return self.fallback
 
     def _that_pass(self, changes: Iterator[Change]) -> Iterator[Trial]:
         """Trials that pass: what keeps the results alone, then together, then the rest so."""
@@ -109,8 +112,8 @@ class Trials:
                 break
             yield from self._passing(change)
         yield from self._passing(*self._combinations())
-        if self._fallback is not None:
-            yield self._fallback
+        if self.fallback is not None:
+            yield self.fallback
         for change in chain(others, changes):
             yield from self._passing(change)
         yield from self._passing(*self._combinations())
@@ -121,7 +124,7 @@ class Trials:
             if trial is None or not trial.passes or trial.is_refuted:
                 continue
             if trial.results is Results.OTHER and change.results is not Results.OTHER:
-                self._fallback = self._fallback or trial
+                self.fallback = self.fallback or trial
                 continue
             yield trial
 
@@ -143,11 +146,11 @@ class Trials:
         left_s = self._ends_at - time.monotonic()
         if len(self.done) >= self.tries or left_s < self.first.seconds:
             raise _NoMore
-        self.on_start(change)
+        self.on_start(change, self.tries - len(self.done), left_s)
         trial = Trial(change, self._rehearsed(change, left_s))
         if trial.passes and change.results is not Results.OTHER:
             trial = replace(trial, proof=self.prove(self.program, change))
-        if trial.rehearsal.exit_code == 128 + signal.SIGINT:
+        if trial.rehearsal.exit_code == INTERRUPTED:
             raise KeyboardInterrupt
         self.done.append(trial)
         self.on_trial(trial)
