@@ -239,7 +239,8 @@ class Check:
             going = life.snapshot.get(key, {}).get("state") == "started"
             going = going and not self.says(key, "recorded")
             if life.fault in CUTS and life.struck and going:
-                if state != "rebooted":
+                was_saved = state == "answered" and whole(self.batch / name)
+                if state != "rebooted" and not was_saved:
                     self.no("a reboot that was not found", f"{key}: {state}: {record['cause']}")
             elif life.struck and life.fault in (*KILLED, *CUTS, *SIGNALS, *DISK):
                 continue
