@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 33_820,
     "commands": 15_400,
     "face": 7_830,
-    "fix": 27_630,
+    "fix": 27_590,
     "fits": 26_080,
     "ground": 11_590,
     "judge": 54_470,
