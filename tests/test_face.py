@@ -103,6 +103,17 @@ def test_volume_profiles_have_a_plan_for_a_card():
     assert "preallocated" in profiles.verdict(sessions=1014).verdict.title
 
 
+def test_a_session_and_a_model_that_are_not_there_are_said_in_one_line():
+    profiles = helpers.volume_profiles(sessions=2, per_session=500, free="1GiB")
+    for ask in (profiles.chart, profiles.rules):
+        with pytest.raises(ValueError, match="session 2: expected a number from 0 to 1"):
+            ask(2)
+    with pytest.raises(ValueError, match="model 'no-such': expected a file, a folder, or a name"):
+        helpers.what_fits("no-such", gpu="4090")
+    with pytest.raises(ValueError, match="^kv: .*nix"):
+        helpers.what_fits("made-up-9b", gpu="4090", kv="nix")
+
+
 def test_trades_that_are_not_there_are_said_in_one_line():
     with pytest.raises(ValueError, match="no-such.csv"):
         helpers.volume_profiles("no-such.csv", free="1GiB")

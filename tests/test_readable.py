@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "agent": 1_500,
     "batch": 33_820,
     "commands": 15_400,
-    "face": 7_830,
+    "face": 7_930,
     "fix": 27_590,
     "fits": 26_080,
     "ground": 11_590,

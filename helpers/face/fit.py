@@ -15,7 +15,7 @@ from helpers.fits.answer import answer
 from helpers.fits.cards import cards_of
 from helpers.fits.model import read_model
 from helpers.fits.servers import family_of
-from helpers.fits.sheet import Given
+from helpers.fits.sheet import Given, Missing, element_bytes
 from helpers.ground.child import CHECKOUT
 from helpers.look.cards import find_card
 from helpers.tell.shown import Shown
@@ -128,7 +128,15 @@ def what_fits(
     Without a GPU only the need is told. Raises ValueError or OSError in one line.
     """
     recorded = MODELS / model
-    given = read_model(recorded if recorded.exists() else Path(model))
+    path = recorded if recorded.exists() else Path(model)
+    if not path.exists():
+        raise ValueError(f"model {model!r}: expected a file, a folder, or a name from env/models")
+    if kv and not kv.startswith("turbo"):
+        try:
+            element_bytes(kv.lower())
+        except Missing as missing:
+            raise ValueError(f"kv: {missing.why}") from None
+    given = read_model(path)
     program = server or given.program
     wanted: Mapping[str, Any] = {"n_ctx": context, "n_parallel": slots, "kv_type": kv}
     inputs = {**given.inputs, **{name: value for name, value in wanted.items() if value}}

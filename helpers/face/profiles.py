@@ -71,14 +71,21 @@ class VolumeProfiles(Result):
 
     def chart(self, session: int = 0) -> Shown:
         """One session's volume at each price, with its point of control and value area."""
+        self._check(session)
         return figures.profile(self.profiles, session)
 
     def rules(self, session: int = 0) -> Shown:
         """One session's levels under each rule: why another program gives others."""
+        self._check(session)
         profiles = self.profiles
         label = profiles.trades.labels[session]
         rows = by_rule(profiles.trades, profiles.counts, profiles.layout)
         return view.rules_table([row for row in rows if row.session == label])
+
+    def _check(self, session: int) -> None:
+        count = self.shape.sessions
+        if not 0 <= session < count:
+            raise ValueError(f"session {session}: expected a number from 0 to {count - 1}")
 
     @property
     def plans(self) -> Shown:
