@@ -210,7 +210,7 @@ def test_the_command_writes_a_review_for_its_owner_alone_and_includes_what_was_t
     choices.write_text(json.dumps({"include": [digest, "0" * 64]}))
     page = tmp_path / "page.html"
     _, _, told = share_command(notebook, "--include", choices, "--out", page)
-    assert "1 of the choices match no text here" in told
+    assert "Choices that match no text here: 1." in told
     assert "harbour lights" in page.read_text()
 
 
@@ -650,11 +650,22 @@ def test_the_panel_shows_many_texts_in_pages_and_keeps_their_ticks(
     assert "1 ticked" in frame.line.value
 
 
+def test_a_search_in_the_panel_begins_at_its_first_text(notebook, monkeypatch):
+    monkeypatch.setattr(panel, "AT_ONCE", 1)
+    frame = Frame("Review")
+    parts = panel.build(frame, panel.Shared(str(notebook)))
+    widgets_of(parts)["Page"].value = 4
+    assert "4 to 4 shown" in frame.line.value
+    widgets_of(parts)["Search"].value = "e"
+    assert "1 to 1 shown" in frame.line.value
+
+
 def test_the_panel_previews_what_is_ticked_until_a_tick_changes(opened_panel):
-    _, widgets, preview = opened_panel
+    frame, widgets, preview = opened_panel
     by_words = widgets()
     by_words["Preview"].click()
     assert "Nothing is ticked" in preview.value
+    assert "0 ticked" in frame.line.value
     by_words["output of a cell"].value = True
     assert preview.value == ""
     by_words["Preview"].click()

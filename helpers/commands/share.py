@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from helpers.share.subject import Subject
 
 CHANGED = (
-    "{} of the choices match no text here: the text has changed, or the choices are for another page. "
+    "Choices that match no text here: {}. The text has changed, or the choices are for another page. "
     "Review again, with the other ticks kept: --review --include"
 )
 

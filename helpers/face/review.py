@@ -66,7 +66,6 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         return [row for row in review.rows if words in row.shown.lower()]
 
     def count() -> None:
-        preview.value = ""
         rows = found()
         first = AT_ONCE * (page.value - 1)
         last = min(first + AT_ONCE, len(rows))
@@ -77,6 +76,7 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         ticks.discard(row.digest)
         if is_ticked:
             ticks.add(row.digest)
+        preview.value = ""
         count()
 
     def show() -> None:
@@ -91,7 +91,12 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         texts.children = [
             _group(frame, where, rows, ticks, tick) for where, rows in by_place.items()
         ]
+        preview.value = ""
         count()
+
+    def show_first() -> None:
+        page.value = 1
+        show()
 
     def look() -> None:
         chosen = [
@@ -102,12 +107,14 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         if not chosen:
             heading = "Nothing is ticked"
         preview.value = f"<b>{heading}</b>{text_html(PARAGRAPH.join(chosen))}"
+        count()
 
     def save() -> None:
         out = save_choices(OUTPUTS / "shared", review.name, frozenset(ticks))
         frame.say(f"{len(ticks)} ticked, saved. Then: {shared.command} --include {word(str(out))}")
 
-    frame.changed(show, search, page)
+    frame.changed(show, page)
+    frame.changed(show_first, search)
     buttons = [
         frame.button("Preview", look, "what others would read of these texts"),
         frame.button("Save choices", save, "a file for share --include"),
