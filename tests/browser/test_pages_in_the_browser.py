@@ -83,8 +83,10 @@ def test_on_paper_a_table_keeps_its_headings_and_nothing_to_press_is_left(
     opened(browser, pages[name])
     browser.call("Emulation.setEmulatedMedia", media="print")
     shown = "[...document.querySelectorAll('%s')].filter(e => e.checkVisibility()).map(e => e.textContent)"
-    heads = browser.js(shown % "thead th button")
-    assert head in heads
+    assert head in browser.js(shown % "thead th")
+    # Chromium repeats no heading that holds a box of its own on the next sheet.
+    display = "getComputedStyle(document.querySelector('thead th > button')).display"
+    assert browser.js(display) == "contents"
     assert browser.js(shown % "main :not(th) > button, input") == []
 
 
