@@ -83,15 +83,12 @@ def build(frame: Frame, shared: Shared) -> Sequence[Widget]:
         rows = found()
         page.max = max(1, len(range(0, len(rows), AT_ONCE)))
         first = AT_ONCE * (page.value - 1)
-        by_place: dict[str, list[Row]] = {}
-        for row in rows[first : first + AT_ONCE]:
-            by_place.setdefault(row.text.where, []).append(row)
+        part = Review(review.name, tuple(rows[first : first + AT_ONCE]))
         for view in texts.children:
             view.close()
         texts.children = [
-            _group(frame, where, rows, ticks, tick) for where, rows in by_place.items()
+            _group(frame, where, rows, ticks, tick) for where, rows in part.groups().items()
         ]
-        preview.value = ""
         count()
 
     def show_first() -> None:
