@@ -88,5 +88,10 @@ def test_an_unknown_name_is_answered_with_the_names_there_are():
         open_box("strix-halo-5")
 
 
+def test_a_text_too_long_for_a_file_name_is_answered_as_an_unknown_name_is():
+    with pytest.raises(BundleError, match=r"^box 'y{39}…': expected live, a bundle's path"):
+        open_box("y" * 10_000)
+
+
 def test_a_bundle_is_opened_by_its_path(tmp_path):
     assert open_box(str(Path(RECORDED) / "cpu-only")).box == "cpu-only"

@@ -78,6 +78,12 @@ def test_a_number_has_its_precision_and_a_message_its_words():
     assert message.words.startswith("torch.OutOfMemoryError: CUDA out of memory.")
 
 
+@pytest.mark.parametrize("size", ["1e99 GiB", "12e+3 GiB", "1.5E-3 GiB"])
+def test_a_number_with_an_exponent_is_no_size_and_its_first_digits_are_none_either(size):
+    message = one(NEW.replace("36.00 MiB", size))
+    assert message.requested is None and message.capacity and message.capacity.text == "15.77 GiB"
+
+
 @pytest.mark.parametrize(
     "line",
     [

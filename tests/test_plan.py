@@ -118,6 +118,19 @@ def test_a_box_is_live_a_recorded_name_or_a_path_and_a_grid_may_go_over_boxes(pl
     ]
 
 
+def test_two_bundles_of_one_name_are_two_boxes_the_second_named_as_the_plan_names_it(
+    plan, tmp_path
+):
+    places = ["a/one/oak", "b/one/oak.tar.gz", "elm.tar.gz", "b/cpu-only.tar.gz"]
+    for place in places:
+        writer = BundleWriter("mine", "recorded", "1", "2026-01-01T00:00:00Z")
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        writer.write(tmp_path / place)
+    runs = "\n".join(f"{TAKES}, box: {place}}}" for place in [*places, "cpu-only"])
+    names = [step.box_name for step in plan(runs).steps]
+    assert names == ["oak", "b/one/oak", "elm", "b/cpu-only", "cpu-only"]
+
+
 @pytest.mark.parametrize(("runs", "words"), read_rows("wrong plans"))
 def test_a_wrong_plan_is_refused_in_one_line_that_says_where(plan, runs, words):
     line = refused(plan, runs)

@@ -13,7 +13,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 82_350,
     "agent": 1_500,
-    "batch": 33_820,
+    "batch": 34_020,
     "commands": 15_400,
     "face": 7_930,
     "fix": 27_590,
@@ -21,7 +21,7 @@ MOST_TOKENS = {
     "ground": 11_590,
     "judge": 54_470,
     "magics": 11_750,
-    "look": 56_350,
+    "look": 56_360,
     "rehearse": 18_940,
     "settings": 11_860,
     "share": 11_990,

@@ -476,6 +476,26 @@ def repeated(folder, said):
     return box
 
 
+def test_the_table_of_a_batch_tells_repeated_runs_apart_by_their_parameters(tmp_path):
+    repeated(tmp_path, [({"size": size, "seed": 7}, UNDECIDED) for size in (1, 2)])
+    rows = runs_table(str(tmp_path)).rows
+    assert [list(row.values())[:3] for row in rows] == [
+        ["02_stress.ipynb", "oak", "size=1"],
+        ["02_stress.ipynb", "oak", "size=2"],
+        ["01_probe.ipynb", "oak", ""],
+    ]
+
+
+def test_the_page_of_several_boxes_is_headed_by_how_many_and_how_often_each_was_run(tmp_path):
+    for number, box in enumerate(["oak", "elm"]):
+        run = run_record(f"{number:02d}", "01_probe.ipynb", "answered", verdict=UNDECIDED)
+        put(tmp_path, run.model_copy(update={"box": box}))
+    assert "2 boxes, one run on each, " in report.page(tmp_path)
+    put(tmp_path, run_record("02", "02_my_own.ipynb", "answered").model_copy(update={"box": "elm"}))
+    text = report.page(tmp_path)
+    assert "2 boxes, 3 runs, " in text and '<th scope="col">02_my_own</th>' in text
+
+
 FRAGMENTED = verdict("allocator-fragmentation", "likely", state="aside")
 UNDECIDED = verdict("cannot-tell", state="aside")
 
@@ -613,8 +633,8 @@ def test_a_night_says_what_was_found_then_what_needs_attention_then_each_noteboo
     folder, text = long_night
     assert in_order(
         check(text, pages_of(folder)).text,
+        "6 boxes",
         "60 runs",
-        "boxes",
         "runs need attention",
         "44 answered",
         "Carried out on node-",

@@ -10,6 +10,7 @@ from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 
 from .record import gone, read_batch
+from .section import differences
 from .shapes import Run
 
 NO_BATCH = "No batch was given: this report is about the box alone."
@@ -22,14 +23,15 @@ def runs_table(batch: str) -> Shown:
 
     Without a batch one line that says so.
     """
-    columns = ["notebook", "box", "state", "answer, or why there is none"]
+    columns = ["notebook", "box", "parameters", "state", "answer, or why there is none"]
     if not batch:
         return Shown("Runs", columns, [], none=NO_BATCH, again=True)
     view = read_batch(Path(batch))
+    runs = sorted(view.runs, key=lambda run: run.state == "answered")
     rows = []
-    for run in sorted(view.runs, key=lambda run: run.state == "answered"):
+    for run, apart in zip(runs, differences(runs), strict=True):
         end = run.verdict.short if run.verdict else run.cause or gone(run)
-        rows.append([run.notebook, run.box, run.state.replace("_", " "), end])
+        rows.append([run.notebook, run.box, ", ".join(apart), run.state.replace("_", " "), end])
     unreadable = [f"Not readable: {line}" for line in view.unreadable]
     counts = [", ".join(counted(view.runs))]
     return Shown(

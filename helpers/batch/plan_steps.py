@@ -64,6 +64,7 @@ class StepReader:
         self.base = base
         self.override = override
         self.recorded = ["live", *recorded_names()]
+        self.places = {name: name for name in self.recorded}
         self.opened = cache(open_bundle)
         self.notebook = cache(self._notebook)
 
@@ -141,7 +142,8 @@ class StepReader:
     def _box(self, box: str) -> tuple[str, str]:
         """(box as a notebook is given it, its name).
 
-        A path counts from the plan's folder or from here.
+        A path counts from the plan's folder or from here. It is named by its end, or in full
+        where another box has that name.
         """
         if box == "live":
             box = self.override or box
@@ -157,7 +159,11 @@ class StepReader:
         except BundleError as error:
             raise PlanError(f"box: {error}") from error
         end = next((end for end in ARCHIVES if place.name.endswith(end)), "")
-        return str(place.resolve()), place.name.removesuffix(end)
+        path = str(place.resolve())
+        name = place.name.removesuffix(end)
+        if self.places.setdefault(name, path) != path:
+            name = box.removesuffix(end)
+        return path, name
 
     def _preset(self, preset: str) -> str:
         """The preset as a notebook is given it: a name of env/presets, or the absolute path of

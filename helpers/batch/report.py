@@ -238,7 +238,9 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
     """
     runs = [section.run for section in report.sections]
     start = min((run.started_at for run in runs if run.started_at), default="")
-    box = f"{len(runs)} runs on {len(answers)} boxes"
+    box = f"{len(answers)} boxes, {len(runs)} runs"
+    if len(runs) == len(answers):
+        box = f"{len(answers)} boxes, one run on each"
     verdict: Verdict | None = None
     row: list[tuple[str, str]] = []
     if len(answers) == 1:

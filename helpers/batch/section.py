@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +35,7 @@ FINDINGS = {
 """What a batch may find out about a box, the most urgent first, and how the page marks it."""
 CONFIDENCES = ("confirmed", "likely", "weak", "")
 Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -327,42 +328,52 @@ def _note(first: Section, runs: Sections) -> str:
     return ", ".join([*shared, f"{len(alike)} of {len(runs)} runs"])
 
 
-def told_apart(sections: list[Section]) -> list[Section]:
-    """Each run with what tells it from the other runs of its notebook on its box: the parameters
-    that differ; of runs that are alike, which one it is.
+def told_apart(sections: Sequence[Section]) -> list[Section]:
+    """Each run with what tells it from the other runs of its notebook on its box."""
+    apart = differences([section.run for section in sections])
+    return [replace(section, apart=parts) for section, parts in zip(sections, apart, strict=True)]
+
+
+def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """What tells each run from the others of its notebook on its box: the parameters that
+    differ; of runs that are alike, which one it is.
     """
-    apart: dict[str, tuple[str, ...]] = {}
-    for _, runs in grouped(sections, lambda section: (section.title, section.run.box)):
-        differing = {section.anchor: _differing(section, runs) for section in runs}
+    apart: dict[int, tuple[str, ...]] = {}
+    for _, numbers in grouped(range(len(runs)), lambda at: (runs[at].notebook, runs[at].box)):
+        alike = [runs[at] for at in numbers]
+        differing = {at: _differing(runs[at], alike) for at in numbers}
         counts = Counter(differing.values())
-        numbers: Counter[tuple[str, ...]] = Counter()
-        for anchor, parameters in differing.items():
-            numbers[parameters] += 1
-            which = f"run {numbers[parameters]} of {counts[parameters]}"
-            apart[anchor] = (*parameters, which) if counts[parameters] > 1 else parameters
-    return [replace(section, apart=apart[section.anchor]) for section in sections]
+        numbered: Counter[tuple[str, ...]] = Counter()
+        for at, parameters in differing.items():
+            numbered[parameters] += 1
+            which = f"run {numbered[parameters]} of {counts[parameters]}"
+            apart[at] = (*parameters, which) if counts[parameters] > 1 else parameters
+    return [apart[at] for at in range(len(runs))]
 
 
-def _differing(section: Section, runs: Sections) -> tuple[str, ...]:
+def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
     """The parameters of a run that are not the same in all of these runs, each as a text."""
-    values = _given(section)
-    others = [_given(other) for other in runs]
-    names = [name for name in values if len({str(other.get(name)) for other in others}) > 1]
+    values = _given(run)
+    others = [_given(other) for other in alike]
+    names = [
+        name
+        for name, value in values.items()
+        if "{batch}" not in str(value) and len({str(other.get(name)) for other in others}) > 1
+    ]
     return tuple(f"no {name}" if values[name] == "" else f"{name}={values[name]}" for name in names)
 
 
-def _given(section: Section) -> dict[str, Any]:
-    run = section.run
+def _given(run: Run) -> dict[str, Any]:
     return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
 
 
 def grouped(
-    sections: Iterable[Section], key: Callable[[Section], Key]
-) -> list[tuple[Key, Sections]]:
-    """Sections under their key, both in order of first appearance."""
-    groups: dict[Key, list[Section]] = {}
-    for section in sections:
-        groups.setdefault(key(section), []).append(section)
+    items: Iterable[Item], key: Callable[[Item], Key]
+) -> list[tuple[Key, tuple[Item, ...]]]:
+    """Items under their key, both in order of first appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return [(name, tuple(members)) for name, members in groups.items()]
 
 

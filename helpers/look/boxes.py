@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from helpers.ground.places import CHECKOUT
+from helpers.ground.units import LONGEST_SEEN, cut
 from helpers.look.bundle import Bundle, open_bundle
 
 from . import files
@@ -30,11 +32,12 @@ def open_box(box: str) -> Bundle:
     """
     if box == "live":
         return _captured_now()
-    if (RECORDED / box / "manifest.json").is_file():
+    if box in recorded_names():
         return open_bundle(RECORDED / box)
-    if "/" not in box and not Path(box).exists():
+    if "/" not in box and not os.path.exists(box):  # False also for a name that is too long
         names = ", ".join(recorded_names()) or NO_CHECKOUT
-        raise BundleError(f"box {box!r}: expected live, a bundle's path, or one of {names}")
+        seen = cut(box, LONGEST_SEEN)
+        raise BundleError(f"box {seen!r}: expected live, a bundle's path, or one of {names}")
     return open_bundle(box)
 
 

@@ -36,7 +36,8 @@ UNIT = (
     r"(?:bytes?|octets?|байт|[kmgt]i?b(?:ytes?)?|[kmgt]io|[кмгт]и?б|b(?![a-z])"
     r"|[kmgt]i(?![a-z])|[kmgt](?![a-z]))"
 )
-NUMBER = r"[0-9][0-9.,']{0,30}"
+NUMBER = r"[0-9][0-9.,']{0,30}(?![0-9.,']{0,30}e[+-]?[0-9])"
+"""A number as programs print a size: 1e99 is none, and its 1 is not the size."""
 TELLING = 6
 SHORTEST = 3
 """Letters of words that few texts hold, and of the fewest that a form may be looked for by."""
@@ -86,7 +87,7 @@ class Template:
     def _expression(self, nodes: list[Node]) -> str:
         """The expression of the form, which may begin or end with a size."""
         first = nodes and isinstance(nodes[0], Field) and nodes[0].name in SIZES
-        begins = "(?<![0-9])" if first else ""
+        begins = "(?<![0-9])(?<![0-9]e)" if first else ""
         expression, gap, rest = self._parts(nodes)
         return begins + expression + self._first_place(gap, rest)
 

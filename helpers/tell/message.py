@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from helpers.ground.grammar import Choice, Field, Gap, Node, squeeze
 from helpers.ground.shapes import Verdict
-from helpers.ground.units import GIB, KIB, MIB, Quantity
+from helpers.ground.units import GIB, KIB, MIB, Quantity, show_bytes
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import open_box
@@ -64,7 +64,7 @@ def message_table(evidence: CaseEvidence) -> Shown:
     for number, message in enumerate(evidence.messages, 1):
         sizes = _named_sizes(message)
         for name, size in sizes:
-            precision = f"+- {size.precision_bytes}"
+            precision = f"+- {show_bytes(size.precision_bytes)}"
             rows.append([number, _kind(message), name, size.text, size.bytes, precision])
         if not sizes:
             rows.append([number, _kind(message), "no number", "", "", ""])
