@@ -47,6 +47,8 @@ def share(arguments: argparse.Namespace) -> int:
     )
     from helpers.tell.pdf import write_pdf
 
+    # Figures are drawn in this process, and matplotlib would keep its list of fonts at home.
+    os.environ.setdefault("MPLCONFIGDIR", str(OUTPUTS / "cache" / "matplotlib"))
     tracker = arguments.issue
     if tracker and tracker not in TRACKERS:
         raise WrongUse(f"--issue {tracker}: expected one of {', '.join(TRACKERS)}")
