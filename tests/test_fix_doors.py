@@ -32,7 +32,7 @@ from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
 from helpers.fix.source import Source
-from helpers.fix.view import diff
+from helpers.fix.view import diff, none_in_lines
 from helpers.look.cards import find_card
 from helpers.rehearse.rehearsal import Limits
 from helpers.trials.targets import CPU
@@ -242,12 +242,28 @@ def test_a_download_or_an_error_of_its_own_is_said(error, says, tmp_path, monkey
         failure_of(["python", "a.py"], find_card("4090"), ended(1, error), tmp_path, Limits())
 
 
-def test_an_interrupt_of_the_unchanged_program_is_no_error_of_its_own(tmp_path, monkeypatch):
+@pytest.mark.parametrize("exit_code", [130, 143])
+def test_an_interrupt_of_the_unchanged_program_is_no_error_of_its_own(
+    exit_code, tmp_path, monkeypatch
+):
     own = tmp_path / "own"
     own.mkdir()
     monkeypatch.chdir(own)
     with pytest.raises(KeyboardInterrupt):
-        failure_of(["python", "a.py"], find_card("4090"), ended(130), tmp_path, Limits())
+        failure_of(["python", "a.py"], find_card("4090"), ended(exit_code), tmp_path, Limits())
+
+
+def test_a_change_whose_time_was_up_is_not_said_to_fail(tmp_path):
+    late = ended(143)("python", find_card("4090"), working_folder=tmp_path)
+    failed = ended(1, "KeyError: 'x'")("python", find_card("4090"), working_folder=tmp_path)
+    change = Change("Keep preds on the CPU", Results.SAME, "", "")
+    lines = [*none_in_lines([Trial(change, late), Trial(change, failed)])]
+    assert lines[0] == "No change was seen to let the program finish in the time that it had."
+    assert lines[1].startswith("Still running after 1 s, with at most 5 B reserved until then")
+    assert len(lines) == 3
+    assert [*none_in_lines([Trial(change, failed)])] == [
+        "None of the changes that were tried lets the program finish."
+    ]
 
 
 def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):

@@ -164,12 +164,12 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
 
 
 def _print_answer(failure: Failure, winner: Trial | None, trials: list[Trial]) -> None:
-    from helpers.fix.view import how_to_make, in_lines, tried_table
+    from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table
 
     print(failure.verdict.title)
     print()
     if winner is None:
-        print("None of the changes that were tried lets the program finish.")
+        print("\n".join(none_in_lines(trials)))
     else:
         print("\n".join(in_lines(winner, failure.first)))
         print()

@@ -11,7 +11,7 @@ from helpers.fix.answer import Failure, NoFix, Search, change_for, failure_of
 from helpers.fix.bench import TorchChoice, rehearsals
 from helpers.fix.league import league
 from helpers.fix.search import Trial
-from helpers.fix.view import how_to_make, in_lines, tried_table
+from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table
 from helpers.look.boxes import open_box
 from helpers.look.cards import find_card
 from helpers.rehearse.box_settings import settings_of
@@ -61,10 +61,9 @@ class ProgramFix(Result):
         """What is wrong, the change, its peak, its results and its cost."""
         if self.failure is None:
             return self.why
-        if self.winner is None:
-            found = "None of the changes that were tried lets the program finish."
-            return f"{self.failure.verdict.title}\n\n{found}"
-        lines = in_lines(self.winner, self.failure.first)
+        lines = none_in_lines(self.trials)
+        if self.winner is not None:
+            lines = in_lines(self.winner, self.failure.first)
         return "\n\n".join([self.failure.verdict.title, *lines])
 
     @property

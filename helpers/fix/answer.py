@@ -21,7 +21,7 @@ from helpers.judge.diagnosis import diagnose
 from helpers.judge.program_facts import ProgramFacts
 from helpers.look.cards import GpuCard
 from helpers.rehearse import counterfactual
-from helpers.rehearse.rehearsal import Limits, Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 
 DOWNLOADS_OFF = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -82,7 +82,8 @@ def failure_of(
             limits=limits,
             working_folder=copy,
         )
-    if first.exit_code == INTERRUPTED:
+    was_ended = first.exit_code == STOPPED and not first.stopped
+    if was_ended or first.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
     if first.failed_otherwise and _DOWNLOAD.search(first.error):
         raise NoFix(f"the program needs a download: {first.error}; fetch it first, then try again")

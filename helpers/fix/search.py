@@ -14,7 +14,7 @@ from helpers.fix.change import Change, Results, together
 from helpers.fix.program import Program, changed_command, changed_files
 from helpers.fix.proof import Proof
 from helpers.rehearse.counterfactual import UPLOADS_OFF
-from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy
 
 FURTHER = 1.02
@@ -58,6 +58,12 @@ class Trial:
         change = self.change
         is_promise = change.results is not Results.OTHER and not change.only_if_measured
         return is_promise and self.results is Results.OTHER
+
+    @property
+    def ended_early(self) -> bool:
+        """Its time was up before it came to its end, and it had not run out of memory."""
+        was_stopped = bool(self.rehearsal.stopped) or self.rehearsal.exit_code == STOPPED
+        return was_stopped and not self.passes and not self.rehearsal.ooms
 
     def helps(self, first: Rehearsal) -> bool:
         """It came further than the program as it is, before it ran out of memory."""

@@ -14,7 +14,7 @@ from helpers.fix.program import Program
 from helpers.fix.search import Trial, changed_command, changed_files
 from helpers.ground import shell
 from helpers.ground.units import show_bytes
-from helpers.rehearse.rehearsal import STOPPED, Rehearsal
+from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
@@ -71,6 +71,23 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     yield f"Cost: {change.costs}"
 
 
+def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:
+    """What is said where no change was seen to fit."""
+    early = [trial for trial in trials if trial.ended_early]
+    if not early:
+        yield "None of the changes that were tried lets the program finish."
+        return
+    yield "No change was seen to let the program finish in the time that it had."
+    for trial in early:
+        rehearsal = trial.rehearsal
+        peak = show_bytes(rehearsal.peak_reserved_bytes)
+        yield (
+            f"Still running after {rehearsal.seconds:.0f} s, with at most {peak} reserved until "
+            f"then: {trial.change.title}"
+        )
+    yield "Give them more time with --seconds, or end the program sooner with --steps."
+
+
 def results_in_words(trial: Trial) -> str:
     """What a change does to the results, and whether that was measured or follows from a rule."""
     proof = trial.proof
@@ -116,7 +133,7 @@ def outcome(trial: Trial, first: Rehearsal) -> str:
         return "fits only if its libraries take little workspace"
     if rehearsal.fits and rehearsal.ooms:
         return "runs out of memory, and goes on"
-    if rehearsal.stopped or rehearsal.exit_code == STOPPED:
+    if trial.ended_early:
         return f"was still running after {rehearsal.seconds:.0f} s"
     if rehearsal.failed_otherwise:
         return f"fails: {rehearsal.error or rehearsal.exit_code}"
