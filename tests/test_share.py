@@ -484,6 +484,10 @@ def test_a_batch_over_several_boxes_has_the_whole_answer_of_each_in_its_sentence
         path.write_text(json.dumps(record))
     page = shared(batch_folder)
     text = check(page.html).text
+    assert "looked at 2 computers, or at records of them" in text
+    assert "Recorded examples: strix-halo-1-found, cuda-24gb-tuning." in text
+    assert "<title>What was found on 2 boxes" in page.html
+    assert "Whoever sent you this page owns" not in text
     for verdict in verdicts:
         assert text.count(verdict.title) >= 2
         assert verdict.next_step.command.splitlines()[-1] in text
@@ -501,7 +505,7 @@ def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_pa
     assert in_order(
         text,
         "The boxes and what was found on each",
-        "The evidence of one of them: cuda-healthy",
+        "The evidence of one of them",
         "Runs",
     )
     assert "box-1" in text

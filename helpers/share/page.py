@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from helpers.ground.shapes import Verdict
+from helpers.look.boxes import recorded_names
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import figure_of
 from helpers.tell.page_room import Room
@@ -68,6 +69,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         names=copies.names,
         boxes=boxes_view(about, answers, copies.names),
         answers=answers,
+        recorded=[box for box in answers if box in recorded_names()],
         story=story,
         verdict=about.verdict,
         judged=judged,
