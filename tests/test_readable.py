@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "look": 56_360,
     "rehearse": 18_940,
     "settings": 11_860,
-    "share": 12_020,
+    "share": 12_050,
     "tell": 36_860,
     "trials": 33_170,
     "vpoc": 16_830,

@@ -18,12 +18,12 @@ from tell_boxes import code, printed
 from helpers import share
 from helpers.allocator.views.growth import GROWERS
 from helpers.face import review as panel
-from helpers.ground.shapes import VERDICT_MIME, seen
+from helpers.ground.shapes import VERDICT_MIME, Evidence, Missing, NextStep, Verdict, seen
 from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.look.boxes import RECORDED, open_box
 from helpers.share import texts, verdict_facts
 from helpers.share.known import Known
-from helpers.share.public_copy import PublicCopy
+from helpers.share.public_copy import ASK, HIDDEN, PublicCopy
 from helpers.share.secrets import is_secret
 from helpers.share.wording import is_ours
 from helpers.tell.figures import with_bars
@@ -587,6 +587,22 @@ def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
         assert copies.text(words) == words
     for value in ("10.1.2.3", "a3f9c2d1", "S4K1B2X3", "aa:bb:cc:dd:ee:ff", "wren@host.example"):
         assert copies.text(f"the card of {value}") == "", value
+
+
+def test_the_page_never_says_that_there_was_no_reading_where_one_is_left_out():
+    copies = PublicCopy(evidence_from_bundle(open_box("cuda-24gb-tuning")))
+    told = Evidence(id="x", says="kestrel holds 3.00 GiB", reading=seen(3 << 30, "bytes", "x"))
+    verdict = Verdict(
+        "external-holder",
+        "likely",
+        NextStep("look"),
+        evidence=[told],
+        against=[told],
+        missing=[Missing("kestrel's log", "ask Anna")],
+    )
+    copy = copies.verdict(verdict)
+    assert [row.says for row in (*copy.evidence, *copy.against)] == [HIDDEN, HIDDEN]
+    assert [(row.reading, row.how) for row in copy.missing] == [(HIDDEN, ASK)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any
 
-from helpers.ground.shapes import NOT_AVAILABLE, Reading, Verdict
+from helpers.ground.shapes import NOT_AVAILABLE, Missing, Reading, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import LedgerRow
@@ -38,6 +38,9 @@ PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
 STEP_NOT_SHOWN = "Ask whoever sent you this page: its words are not shown here."
+ASK = "ask whoever sent you this page"
+HIDDEN = "A reading whose words are not shown on this page"
+"""In place of what is left out: the page never says that there was none."""
 
 
 class PublicCopy:
@@ -141,9 +144,12 @@ class PublicCopy:
         return replace(
             copy,
             next_step=step,
-            evidence=[row for row in copy.evidence if row.says],
-            against=[row for row in copy.against if row.says],
-            missing=[row for row in copy.missing if row.reading and row.how],
+            evidence=[row if row.says else replace(row, says=HIDDEN) for row in copy.evidence],
+            against=[row if row.says else replace(row, says=HIDDEN) for row in copy.against],
+            missing=[
+                row if row.reading and row.how else Missing(reading=HIDDEN, how=ASK)
+                for row in copy.missing
+            ],
         )
 
     @property
