@@ -15,6 +15,7 @@ from helpers.look.boxes import open_box, recorded_names
 from helpers.settings import presets
 from helpers.settings.audit import audit_box
 from helpers.tell.box import facts
+from helpers.tell.verdict import after_title, why
 
 GIB = 1 << 30
 HELD = {"external-holder", "stale-holder", "driver-leak"}
@@ -368,3 +369,10 @@ def test_the_time_of_a_failure_is_the_one_on_its_own_line(log, when):
     error = oom("2.00 GiB", "23.99 GiB", "1.00 GiB", "20.00 GiB", "1.00 GiB")
     bundle = changed("cuda-healthy", message=log.format(error))
     assert dict(facts(bundle)).get("Failed") == when
+
+
+@pytest.mark.parametrize("name", recorded_names())
+def test_the_reasons_of_a_recorded_box_begin_with_what_they_speak_of(name):
+    verdict = judged(name)
+    for row in why(verdict):
+        assert not after_title(verdict, row.says).startswith(("That ", "It "))

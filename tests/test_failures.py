@@ -1,9 +1,13 @@
 """Every entry of the catalogue is weighed by what is measured, what is said, what proves it and what refutes it."""
 
+import pytest
+
 from helpers.ground.shapes import CAUSES, seen
+from helpers.judge import table
 from helpers.judge.catalogue import failures
 from helpers.judge.confidence import weigh_failures
 from helpers.judge.observation import Observation
+from helpers.settings.releases import behaviour
 
 
 def observed(names, **more):
@@ -88,3 +92,11 @@ def test_what_refutes_an_entry_ends_it_where_measured_and_weighs_on_it_where_sai
             said = {row.failure.id: row.weight for row in beside}
             if failure.id in bare:
                 assert said[failure.id] < bare[failure.id], (failure.id, name)
+
+
+@pytest.mark.parametrize("build", ["cuda", "rocm"])
+@pytest.mark.parametrize("torch", ["2.5.0", "2.6.0", "2.7.0", "2.9.0", "2.10.0", "2.14.1"])
+def test_expandable_segments_are_turned_off_by_a_name_that_each_torch_reads(torch, build):
+    command = table("failures")["readings"]["without"][1]
+    names = behaviour(torch, build).own_conf_names
+    assert any(f"{name}=expandable_segments:False" in command for name in names)

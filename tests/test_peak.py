@@ -161,3 +161,11 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
     (tmp_path / "train.py").write_text("# the same\nsize = 100")
     code, out, err = run(*words[:-1], "kept/same.pickle", "--", "python", "train.py")
     assert (code, err) == (0, "") and "(+0.0%)" in out and "changed lines" not in out
+
+
+def test_a_wrong_commit_is_said_before_torch_is_looked_for_or_fetched(tmp_path, monkeypatch):
+    commit_of(tmp_path, "")
+    monkeypatch.chdir(tmp_path)
+    words = ("rehearse", "--cache", "none", "--gpu", "4090", "--against-commit", "no-such")
+    code, _, err = run(*words, "--torch-python", "/no/python", "--", "python", "train.py")
+    assert code == 2 and "no-such is no commit of" in err and "download" not in err

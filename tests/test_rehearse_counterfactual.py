@@ -5,8 +5,10 @@ import os
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import verb
@@ -336,3 +338,21 @@ def test_a_recorded_program_that_ran_out_names_the_rehearsal_that_decides(folder
     (folder / "my program.py").write_text("import torch\ntorch.cuda.allocate(512)\n")
     done = verb("record", *options)
     assert done.code == 0 and "rehearse" not in done.err
+
+
+def test_both_repeats_say_that_they_run(folder, monkeypatch):
+    said = []
+
+    @contextmanager
+    def noted(record, quiet):
+        said.append(record.name)
+        yield
+
+    monkeypatch.setattr(command, "says_it_runs", noted)
+    monkeypatch.setattr("helpers.rehearse.run.rehearse", Bench(FINISHED, RAN_OUT))
+    arguments = SimpleNamespace(box="", conf="", steps=0, seconds=0, values="typical", gpus=1)
+    arguments.cudnn_workspace = arguments.torch_python = ""
+    arguments.json = False
+    bench = command.Bench(arguments, RAN_OUT.device, torch=None, cache=folder)
+    both(bench.run, folder)
+    assert said == ["without-limit.record", "expandable.record"]

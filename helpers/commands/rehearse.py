@@ -227,7 +227,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --cache FOLDER: the folder of its files (default: vram-casebook in XDG_CACHE_HOME)
     Example: rehearse --gpu 4090 -- python train.py
     """
-    from helpers.rehearse import torches
+    from helpers.rehearse import commits, torches
     from helpers.rehearse.view import cards_table
 
     _refuse_wrong_numbers(arguments)
@@ -241,6 +241,8 @@ def rehearse(arguments: argparse.Namespace) -> int:
         return 0
     if command:
         card = _card(arguments)  # a wrong name is said before anything is fetched
+        if arguments.against_commit:
+            commits.commit_of(arguments.against_commit)
         say_other_sizes(arguments)
         torch = _torch(arguments, command, place)
         return _answer(arguments, command, Bench(arguments, card, torch, place))
@@ -314,7 +316,8 @@ class Bench:
             gpus=arguments.gpus,
             cudnn_bytes=parse_size(arguments.cudnn_workspace or "0"),
         )
-        self.run = partial(
+        self._quiet = arguments.json
+        self._rehearse = partial(
             rehearse,
             torch=torch,
             cache=cache,
@@ -323,6 +326,11 @@ class Bench:
             extra=self.settings.extra,
             limits=self.limits,
         )
+
+    def run(self, command: list[str], card: GpuCard, out: Path, **options: Any) -> Rehearsal:
+        """Rehearse a command, and say that it runs where that takes long."""
+        with says_it_runs(out.with_suffix(".record"), quiet=self._quiet):
+            return self._rehearse(command, card, out, **options)
 
 
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
@@ -339,8 +347,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _search(arguments, command, bench, Path(folder))
     out = _out(arguments, "rehearsal")
-    with says_it_runs(out.with_suffix(".record"), quiet=arguments.json):
-        rehearsal = bench.run(command, bench.card, out)
+    rehearsal = bench.run(command, bench.card, out)
     both = [rehearsal]
     stopped = rehearsal.exit_code == STOPPED
     if arguments.values == "between" and not rehearsal.exact and not stopped:

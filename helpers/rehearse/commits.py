@@ -32,17 +32,23 @@ def git(*words: str, cwd: Path | None = None) -> list[str]:
     return lines
 
 
+def commit_of(ref: str) -> str:
+    """The commit of ``ref`` in short. Raises CommitError where there is none."""
+    top = git("rev-parse", "--show-toplevel")[0]
+    try:
+        return git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
+    except CommitError:
+        expected = "expected a branch, a tag or a hash of it"
+        raise CommitError(f"{ref} is no commit of {top}; {expected}") from None
+
+
 @contextmanager
 def checked_out(ref: str, outputs: Path) -> Iterator[tuple[str, Path]]:
     """The commit of ``ref`` in short, and this folder as it was then, in a work tree below
     ``outputs`` that goes at the end.
     """
     top = Path(git("rev-parse", "--show-toplevel")[0])
-    try:
-        commit = git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
-    except CommitError:
-        expected = "expected a branch, a tag or a hash of it"
-        raise CommitError(f"{ref} is no commit of {top}; {expected}") from None
+    commit = commit_of(ref)
     tree = (outputs / f"commit-{commit}-{os.getpid()}").absolute()
     git("worktree", "add", "--detach", str(tree), commit)
     try:
