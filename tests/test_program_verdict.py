@@ -77,7 +77,7 @@ UNDER = repeat(6 * GIB)
         (dict(growth=CREPT), "cannot-tell", "weak"),
         (dict(growth=CREPT, without_limit=OVER), "true-capacity", "confirmed"),
         (
-            dict(growth=replace(GREW, in_repeat=True), without_limit=OVER),
+            dict(growth=GREW, without_limit=OVER),
             "user-leak",
             "confirmed",
         ),
@@ -263,7 +263,7 @@ sizes = st.integers(0, 4 * CARD)
 
 @given(
     st.builds(Refusal, st.integers(1, CARD), sizes, sizes, sizes, st.just("train.py:3 f")),
-    st.sampled_from([None, STEADY, GREW, replace(GREW, in_repeat=True)]),
+    st.sampled_from([None, STEADY, GREW]),
     st.sampled_from([None, OVER, UNDER, repeat(9 * GIB, False, stopped="--seconds")]),
     st.sampled_from([None, expandable(True), expandable(False)]),
     st.sampled_from([None, Replays(None), Replays(""), Replays("expandable_segments:True")]),

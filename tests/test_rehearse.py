@@ -33,6 +33,7 @@ from helpers.rehearse import (
 from helpers.rehearse import run as run_module
 from helpers.rehearse import trust as trust_module
 from helpers.rehearse.box_settings import Settings, settings_of
+from helpers.rehearse.holders import CardUse
 from helpers.rehearse.rehearsal import Limits, Oom, Rehearsal
 from helpers.rehearse.run import environment
 from helpers.settings.presets import Preset
@@ -78,11 +79,10 @@ def refused(kind, says):
 
 def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
     lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
-    line = view.in_lines(lost)[0]
-    assert (
-        "peak allocated unknown, reserved unknown, retries: unknown" in line and "0 B" not in line
-    )
-    assert "cannot tell: no use of the GPU was seen" in line and "fits" not in line
+    text = "\n".join(view.answer(lost))
+    assert "peak reserved unknown (allocated unknown)" in text and "retries: unknown" in text
+    assert "0 B" not in text and "left" not in text
+    assert "Cannot tell: no use of the GPU was seen" in text and "fits" not in text
 
 
 # The command's arguments.
@@ -267,14 +267,43 @@ def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it()
 
 
 def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
-    lost = view.in_lines(ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y"))
-    assert (
-        "peak allocated unknown, reserved at least 20.00 MiB" in lost[0]
-        and "retries: unknown" in lost[0]
-    )
-    assert "cause: x: y" in lost
-    ended = view.in_lines(ran(stopped="--steps", steps=5))[0]
-    assert "fits so far: ended by --steps after 5 steps" in ended
+    lost = ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y")
+    peaks, counts = view.answer(lost)
+    assert "peak reserved at least 20.00 MiB (allocated unknown)" in peaks
+    assert "retries: unknown" in counts
+    assert "cause: x: y" in view.notes(lost)
+    ended = view.answer(ran(stopped="--steps", steps=5))[0]
+    assert "Fits so far (ended by --steps after 5 steps): peak" in ended
+
+
+def test_the_answer_leads_with_the_outcome_the_peak_and_what_is_left():
+    assert view.answer(ran())[0].startswith("Fits: peak reserved 20.00 MiB (allocated ")
+    assert view.answer(ran())[0].endswith("of 23.64 GiB, 23.62 GiB left")
+    refused = ran(fits=False, peak_reserved_bytes=CARD.total_bytes)
+    assert view.answer(refused)[0].startswith("Does not fit: peak reserved 23.64 GiB")
+    assert "left" not in view.answer(refused)[0]
+
+
+def test_the_next_step_of_a_fit_is_to_decide_what_is_left_open():
+    assert view.next_step(ran()) == "nothing to do"
+    assert view.next_step(ran(stopped="--steps")) == "run it to its end, without --steps"
+    assert "--held 600MiB" in view.next_step(ran(size=100 * MIB))
+    assert "--cudnn-workspace" in view.next_step(ran(size=80 * MIB, more_bytes=64 * MIB))
+
+
+def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts():
+    def context(**more):
+        return view.answer(ran(**more))[-1]
+
+    assert "there is room for them" in context()
+    tight = context(size=20 * MIB + 600 * MIB)
+    assert "With them it may not fit; to see, add --held 600MiB" in tight
+    ranks = (CardUse(0, {1: 10 * MIB, 2: 10 * MIB}, 20 * MIB),)
+    both = context(size=20 * MIB + 1000 * MIB, devices=ranks)
+    assert "may not fit" in both and "each of 2 processes" in both
+    held = replace(CARD, held_bytes=600 * MIB)
+    assert "--held" in context(device=held) and "may not fit" not in context(device=held)
+    assert not any("context" in line for line in view.answer(ran(fits=False)))
 
 
 def test_two_ends_of_what_hangs_on_values_are_one_line():
@@ -317,7 +346,7 @@ def test_workspaces_of_which_only_a_range_is_known_make_a_tight_fit_neither_yes_
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "64")
     assert trust_module.workspaces(told, 0)[0] == 64 * MIB
     tight = ran(size=80 * MIB, more_bytes=64 * MIB)
-    assert tight.between and "between fits and runs out" in view.in_lines(tight)[0]
+    assert tight.between and "Between fits and runs out" in view.answer(tight)[0]
     assert not ran(size=84 * MIB, more_bytes=64 * MIB).between
     assert not ran(size=80 * MIB, fits=False, more_bytes=64 * MIB).between
 
@@ -341,10 +370,12 @@ def test_the_answer_names_card_torch_failure_and_trust():
         "unallocated."
     )
     out = Oom(256 * MIB, 10 * MIB, ("train.py:3 step",), words)
-    lines = "\n".join(view.in_lines(ran(fits=False, oom=out, trust=("trust me",))))
-    assert "rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1: does not fit" in lines
+    failed = ran(fits=False, oom=out, trust=("trust me", "not counted"))
+    lines = "\n".join([*view.notes(failed), *view.answer(failed)])
+    assert "Rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1" in lines
+    assert "Does not fit" in lines
     assert "train.py:3 step" in lines and "trust me" in lines
-    assert "as far as the rehearsal can tell" in view.in_lines(ran(exact=False))[0]
+    assert "as far as the rehearsal can tell" in view.answer(ran(exact=False))[0]
 
 
 # The set-up, and the environment.
@@ -709,6 +740,7 @@ def test_a_program_that_runs_long_is_said_to_run_and_how_much_ram_it_uses(tmp_pa
                 said += capsys.readouterr().err
         program.communicate(b"\n")
     assert "still running: " in said
+    assert " 0 B" not in said
     capsys.readouterr()
     with says_it_runs(record, quiet=True, first_s=0.0):
         assert not capsys.readouterr().err

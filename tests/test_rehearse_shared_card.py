@@ -97,8 +97,8 @@ def test_two_processes_that_fit_one_by_one_and_not_together_do_not_fit():
     card = replace(RUN.device, total_bytes=5 * GIB)
     both = replace(RUN, device=card, devices=used(6 * GIB, 0, processes=2))
     assert not both.fits and not both.failed_otherwise and both.outcome == "runs out"
-    headline, shared, beside, *_ = view.in_lines(both)
-    assert "does not fit" in headline
+    shared, beside, *_ = view.notes(both)
+    assert view.answer(both)[0].startswith("Does not fit")
     need = "2 processes together need 6.00 GiB on card 0 (their peaks: 3.00 GiB and 3.00 GiB)"
     assert shared == f"{need}; it has 5.00 GiB"
     assert beside == "card 0 needs 6.00 GiB, card 1 holds nothing"
@@ -117,10 +117,10 @@ def test_two_processes_that_fit_one_by_one_and_not_together_do_not_fit():
 )
 def test_cards_of_one_job_that_are_not_evenly_full_are_one_line(sums, says):
     run = replace(RUN, devices=used(*(size * GIB for size in sums)))
-    assert view.in_lines(run)[1] == says
+    assert view.notes(run)[0] == says
 
 
 @pytest.mark.parametrize("sums", [(8,), (8, 8), (8, 7)])
 def test_cards_that_are_evenly_full_are_no_line(sums):
     run = replace(RUN, devices=used(*(size * GIB for size in sums)))
-    assert not any("card 0 needs" in line for line in view.in_lines(run))
+    assert not any("card 0 needs" in line for line in view.notes(run))

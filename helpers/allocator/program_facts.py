@@ -281,7 +281,6 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
     return GrowthFacts(
         growers=tuple(growers),
         steps=steps if growers else len(growth.steps),
-        in_repeat=recorded.is_longer,
         may_be_one_step=recorded.may_be_one_step,
     )
 

@@ -39,7 +39,7 @@ def fix(arguments: argparse.Namespace) -> int:
     --cache FOLDER: the folder of the files that rehearsals need
     --seconds S <float> = 180: end the search after S seconds
     --tries N <int> = 12: try at most N changes
-    --write: make the change in this folder; git must show nothing uncommitted
+    --write: make the change in this folder, if its working tree is clean under git
     command -- COMMAND: the program and its arguments
     Example: fix --gpu 4090 -- python train.py
     """

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -75,12 +75,28 @@ def _print_lines(lines: Iterable[str], file: IO[str]) -> None:
             print(within(f"{PROGRAM}: {line}", NOTE_COLUMNS), file=file)
 
 
-def _print_answer(verdict: Verdict | None, trace: Path | None, file: IO[str]) -> None:
-    """The verdict on what was just recorded, below the program's own output."""
-    if verdict is None:
+def _print_answer(verdict: Verdict | None, trace: Path | None, result: Sequence[str] = ()) -> None:
+    """The last of what is printed: the result of a rehearsal, the verdict on what was recorded,
+    and where that is.
+    """
+    from helpers.rehearse.view import where_recorded
+
+    if trace is None:
+        _print_lines(result, sys.stderr)
         return
-    wide = f"To see all evidence:\n    {PROGRAM} diagnose {shell.word(str(trace))} --wide"
-    print(f"\n{PROGRAM}:\n{brief(verdict, wide)}\n", file=file)
+    print(f"\n{PROGRAM}:", file=sys.stderr)
+    for line in result:
+        print(within(line, NOTE_COLUMNS), file=sys.stderr)
+    if verdict:
+        more = f"All evidence: {PROGRAM} diagnose {shell.word(str(trace))} --wide"
+        print("\n" * bool(result) + brief(verdict, more), file=sys.stderr)
+    _print_lines([where_recorded(trace)], sys.stderr)
+
+
+def _is_notable(verdict: Verdict | None) -> bool:
+    """A request was refused, or memory grows."""
+    evidence = verdict.evidence if verdict else []
+    return any(row.id.endswith(("grows", "refused")) for row in evidence)
 
 
 def record(arguments: argparse.Namespace) -> int:
@@ -143,14 +159,12 @@ def _print_end_of_recording(recording: Recording, ask: str) -> None:
     the command that would decide, unless that is empty.
     """
     from helpers.allocator.views.trace_verdict import verdict_of_file
-    from helpers.rehearse.view import where_recorded
 
     trace = recording.trace
     if not trace:
         _print_lines([f"nothing was recorded: {recording.why_no_trace}"], sys.stderr)
         return
-    _print_answer(verdict_of_file(trace), trace, sys.stderr)
-    _print_lines([where_recorded(trace)], sys.stderr)
+    _print_answer(verdict_of_file(trace), trace)
     if ask:
         _print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
         print(f"    {ask}", file=sys.stderr)
@@ -170,9 +184,11 @@ def says_it_runs(record: Path, quiet: bool, first_s: float = FIRST_SIGN_S) -> It
         wait_s = first_s
         while not ended.wait(began + wait_s - time.monotonic()):
             pids = carrying(f"CASEBOOK_REHEARSE={record.absolute()}")
-            ram = show_bytes(sum(map(_resident_bytes, pids)))
+            ram_bytes = sum(map(_resident_bytes, pids))
             passed_s = time.monotonic() - began
-            _print_lines([f"still running: {passed_s:.0f} s, {ram} of RAM used"], sys.stderr)
+            if ram_bytes:  # else it has ended, and its recording is being read
+                ram = show_bytes(ram_bytes)
+                _print_lines([f"still running: {passed_s:.0f} s, {ram} of RAM used"], sys.stderr)
             wait_s *= 2
 
     teller = threading.Thread(target=tell, daemon=True)
@@ -207,8 +223,9 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --github: with --against-commit: write GitHub's summary of the job, and a note at each line
     --no-counterfactual: if the program runs out of memory, do not run it again without a limit and
         with expandable segments
-    --setup: install what is missing
-    --remove: delete everything that was installed for rehearsals
+    --setup: install what is missing, such as a CUDA build of torch beside your CPU build (0.6 to
+        0.8 GB, once, no GPU needed); also without a COMMAND: casebook rehearse --setup
+    --remove: delete everything that --setup installed
     --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` lists all, with --wide also the
         sources of their figures
     --wide: with `--gpu list`
@@ -289,7 +306,7 @@ def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> To
         line = f"{python} has no CUDA build of torch {arguments.torch}".rstrip()
         line += f"; a rehearsal needs one alone, {torches.SIZE_WORDS}, in {place}"
         if not arguments.setup:
-            again = "run again with --setup (and --remove to take it away)"
+            again = "run this again with --setup (--remove deletes it)"
             raise torches.NotReady(f"{line}; {again}")
         torch = torches.install(python, arguments.torch, where)
     build.build(torch, place)
@@ -337,7 +354,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     from helpers.allocator.views.trace_verdict import verdict_of_file
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import between, in_lines
+    from helpers.rehearse.view import answer, between, next_step, notes
 
     if not arguments.json:
         _print_lines(bench.settings.taken, sys.stderr)
@@ -363,10 +380,15 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         shape = shapes if len(shapes) > 1 else shapes[0]
         print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
     else:
-        _print_answer(verdict, Path(rehearsal.trace or ""), sys.stderr)
-        _print_lines([*between(both), *in_lines(rehearsal)], sys.stderr)
+        _print_lines(notes(rehearsal), sys.stderr)
         if rehearsal.ooms and not arguments.no_counterfactual:
             _print_lines(counterfactual.in_lines(), sys.stderr)
+        result = [*answer(rehearsal), *between(both)]
+        told = verdict
+        if rehearsal.fits and not _is_notable(verdict):
+            result.append(f"Next step: {next_step(rehearsal)}")
+            told = None
+        _print_answer(told, rehearsal.trace, result)
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code

@@ -15,6 +15,7 @@ from helpers.fix.search import Trial, changed_command, changed_files
 from helpers.ground import shell
 from helpers.ground.units import show_bytes
 from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse.view import outside_in_words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
@@ -59,14 +60,14 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     """What is recommended, and what is known of it, a line each."""
     change = winner.change
     after = winner.rehearsal
-    card_bytes = after.device.total_bytes - after.device.held_bytes
-    peak_bytes = (after.peak_reserved_bytes or 0) + after.more_bytes
     yield f"Change: {change.title}"
     yield (
         f"Memory: the changed program reserved at most {show_bytes(after.peak_reserved_bytes)} of "
-        f"{show_bytes(card_bytes)}, which leaves {show_bytes(max(0, card_bytes - peak_bytes))}; "
-        f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)}"
+        f"{show_bytes(after.usable_bytes)}, which leaves {show_bytes(after.left_bytes)}; "
+        f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)}. Both are "
+        "measured by rehearsing the program, not predicted"
     )
+    yield outside_in_words(after)
     yield f"Results: {results_in_words(winner)}"
     yield f"Cost: {change.costs}"
 

@@ -82,14 +82,12 @@ class GrowthFacts:
 
     ``steps``: those in which ``kept_bytes`` were kept, the running one included; all of them
     where nothing grows.
-    ``in_repeat``: they are those of the repeat without a limit. ``may_be_one_step``: no backward
-    pass was recorded, and a state that each of them makes of the one before carries a graph: they
-    may be parts of one step.
+    ``may_be_one_step``: no backward pass was recorded, and a state that each of them makes of the
+    one before carries a graph: they may be parts of one step.
     """
 
     growers: Tuple[GrowerFacts, ...]
     steps: int
-    in_repeat: bool = False
     may_be_one_step: bool = False
 
     @property

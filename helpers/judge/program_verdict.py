@@ -176,7 +176,7 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
 
 def _step_where_nothing_failed(facts: ProgramFacts, ended_well: bool) -> NextStep:
     if ended_well:
-        return NextStep("Nothing to do: the run ended well")
+        return NextStep("Nothing to do")
     return NextStep(
         what="Record the run that fails. For this recording, whatif shows what another card or "
         "setting would do, and leaks shows what grows",
@@ -668,8 +668,8 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     if others:
         where += f", and at {others} more line" + ("s" if others > 1 else "")
     says = f"Kept at {where} over {growth.steps} step" + ("s" if growth.steps != 1 else "")
-    if growth.in_repeat:
-        says += " in the run without a memory limit"
+    if facts.refusal is not None:
+        says += ", up to the request that failed"
     return _size("grows", growth.kept_bytes, facts, says)
 
 
@@ -709,7 +709,7 @@ def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
     how = settings or " without a memory limit"
     says = f"Peak allocated in a second run{how}"
     if repeat.stopped:
-        says += ", up to where the rehearsal was ended"
+        says += ", until it was stopped; another run may get further"
     elif repeat.fits:
         says += "; that run finished"
     else:

@@ -44,8 +44,8 @@ UPLOADS_OFF = {
 }
 """What keeps the trackers that programs report to from sending anything (their documentations)."""
 MAY_WRITE = (
-    "the repeats ran in a copy of this folder, with uploads to trackers off; if the program writes "
-    "to absolute paths, outside this folder or to other servers, it did so again"
+    "the repeats ran in a copy of this folder; where the program writes outside it or to other "
+    "servers, it did so again"
 )
 EXPANDABLE = "expandable_segments:True"
 
@@ -227,15 +227,17 @@ def keep(counterfactual: Counterfactual, record: Path) -> None:
 
 
 def _in_words(run: Rehearsal) -> str:
-    peaks = f"peak allocated {show_bytes(run.peak_allocated_bytes)}"
-    peaks += f", reserved {show_bytes(run.peak_reserved_bytes)}"
+    peak = show_bytes(run.peak_allocated_bytes)
     if run.ooms:
         end = f"ran out of memory on {show_bytes(run.device.total_bytes)}"
     elif run.stopped:
-        end = f"was still running after {run.seconds:.0f} s"
+        return (
+            f"had allocated {peak} at its peak when its {run.seconds:.0f} s were up; how far it "
+            "gets depends on how busy this machine is"
+        )
     else:
         end = "finished"
-    return f"{end} ({peaks})"
+    return f"{end} (peak allocated {peak})"
 
 
 def _shape(run: Rehearsal | None) -> dict[str, Any] | None:

@@ -95,11 +95,22 @@ class Rehearsal:
         return f"rehearsed on {self.device.words}, torch {self.torch}"
 
     @property
+    def usable_bytes(self) -> int:
+        """What the card has beside what others hold."""
+        return self.device.total_bytes - self.device.held_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """What the fullest card has left at the peak, with the most that workspaces may take."""
+        together_bytes = max((use.sum_bytes for use in self.devices), default=0)
+        peak_bytes = max(self.peak_reserved_bytes or 0, together_bytes) + self.more_bytes
+        return max(0, self.usable_bytes - peak_bytes)
+
+    @property
     def too_much(self) -> CardUse | None:
         """The first card that does not hold what the processes on it need together."""
-        usable_bytes = self.device.total_bytes - self.device.held_bytes
         for use in self.devices:
-            if len(use.peak_bytes) > 1 and use.sum_bytes > usable_bytes:
+            if len(use.peak_bytes) > 1 and use.sum_bytes > self.usable_bytes:
                 return use
         return None
 
@@ -119,8 +130,7 @@ class Rehearsal:
     @property
     def between(self) -> bool:
         """It fits with the least workspaces that its libraries may take, and not with the most."""
-        usable_bytes = self.device.total_bytes - self.device.held_bytes
-        return self.fits and (self.peak_reserved_bytes or 0) + self.more_bytes > usable_bytes
+        return self.fits and (self.peak_reserved_bytes or 0) + self.more_bytes > self.usable_bytes
 
     @property
     def outcome(self) -> str:

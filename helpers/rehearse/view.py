@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
-from helpers.ground.units import show_bytes
+from helpers.ground.units import GIB, show_bytes
 from helpers.look.cards import cards
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
@@ -16,34 +16,86 @@ UNEVEN = 1.25
 """From how many times the emptiest card on the fullest one is worth a line."""
 
 
-def in_lines(rehearsal: Rehearsal) -> list[str]:
-    """The outcome, the first out-of-memory and how it reads, the trace, and how far to trust all
-    that.
+MOST_OUTSIDE_BYTES = 6 * GIB // 10
+"""The most that the context and the libraries of one process take on most cards."""
+
+
+def answer(rehearsal: Rehearsal) -> list[str]:
+    """The outcome with the peak and what is left, what was run, and whether the answer depends
+    on what a rehearsal does not count.
     """
-    return [
-        _headline(rehearsal),
-        *_cards(rehearsal),
-        *rehearsal.trust[:-1],
-        *_how_it_ended(rehearsal),
-        _trace_line(rehearsal),
-        *_notes(rehearsal),
-        *rehearsal.trust[-1:],
-    ]
-
-
-def _headline(rehearsal: Rehearsal) -> str:
     unknown = rehearsal.peak_reserved_bytes is None or rehearsal.at_least
     retries = "unknown" if unknown else str(rehearsal.retries)
+    counts = f"retries: {retries}, out of memory {_times(rehearsal.ooms)}"
+    outcome = _outcome(rehearsal)
+    lines = [
+        f"{outcome[0].upper()}{outcome[1:]}: {_peaks(rehearsal)}",
+        f"{rehearsal.label[0].upper()}{rehearsal.label[1:]}, {rehearsal.seconds:.1f} s; {counts}",
+    ]
+    if rehearsal.fits and rehearsal.peak_reserved_bytes is not None:
+        lines.append(outside_in_words(rehearsal))
+    return lines
+
+
+def _peaks(rehearsal: Rehearsal) -> str:
+    """The peaks, and what is left of the card beside the higher one."""
     least = "at least " if rehearsal.at_least else ""
     allocated = show_bytes(rehearsal.peak_allocated_bytes)
     if rehearsal.peak_allocated_bytes is not None:
         allocated = least + allocated
     reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
-    return (
-        f"{rehearsal.label}: {_outcome(rehearsal)}; peak allocated {allocated}, "
-        f"reserved {reserved}, retries: {retries}, out of memory {_times(rehearsal.ooms)}, "
-        f"{rehearsal.seconds:.1f} s"
-    )
+    words = f"peak reserved {reserved} (allocated {allocated})"
+    if rehearsal.peak_reserved_bytes is None:
+        return words
+    words += f" of {show_bytes(rehearsal.usable_bytes)}"
+    if rehearsal.fits:
+        words += f", {show_bytes(rehearsal.left_bytes)} left"
+    return words
+
+
+def outside_in_words(rehearsal: Rehearsal) -> str:
+    """Whether a program that fits also fits with its context, which a rehearsal does not count."""
+    if rehearsal.device.held_bytes:
+        return "The GPU context is counted only as far as --held has it"
+    most = "0.3 to 0.6 GiB on most cards"
+    processes = _processes(rehearsal)
+    if processes > 1:
+        most += f" for each of {processes} processes"
+    says = f"Not counted: the GPU context and its libraries ({most})"
+    if _depends_on_outside(rehearsal):
+        return f"{says}. With them it may not fit; to see, add --held 600MiB"
+    return f"{says}; there is room for them"
+
+
+def _processes(rehearsal: Rehearsal) -> int:
+    """How many processes share the card that most of them use."""
+    return max((len(use.peak_bytes) for use in rehearsal.devices), default=1)
+
+
+def _depends_on_outside(rehearsal: Rehearsal) -> bool:
+    """It fits, and the context and the libraries of its processes may be too much."""
+    may_take_bytes = _processes(rehearsal) * MOST_OUTSIDE_BYTES
+    return not rehearsal.device.held_bytes and rehearsal.left_bytes < may_take_bytes
+
+
+def next_step(rehearsal: Rehearsal) -> str:
+    """What to do after a rehearsal that fits."""
+    if rehearsal.stopped:
+        return f"run it to its end, without {rehearsal.stopped}"
+    if rehearsal.between:
+        return "rehearse again with --cudnn-workspace, the size that its libraries take"
+    if rehearsal.peak_reserved_bytes is None:
+        return "rehearse a program that uses the GPU"
+    if _depends_on_outside(rehearsal):
+        return "rehearse again with --held 600MiB"
+    return "nothing to do"
+
+
+def notes(rehearsal: Rehearsal) -> list[str]:
+    """What the answer rests on, what a failed program said, and why nothing was recorded."""
+    why_no_trace = "" if rehearsal.trace else f"nothing was recorded: {rehearsal.why_no_trace}"
+    lines = [*_cards(rehearsal), *rehearsal.trust[:-1], *_how_it_ended(rehearsal), why_no_trace]
+    return [*filter(None, lines), *_notes(rehearsal)]
 
 
 def _times(count: int) -> str:
@@ -62,11 +114,11 @@ def _outcome(rehearsal: Rehearsal) -> str:
         words = f"ended with exit code {rehearsal.exit_code}, but not for lack of memory"
     if rehearsal.between:
         more = show_bytes(rehearsal.more_bytes)
-        words += f": {more} more are needed if workspaces take the most they can"
+        words += f" ({more} more are needed if workspaces take the most they can)"
     if rehearsal.stopped:
-        words += f": ended by {rehearsal.stopped} after {rehearsal.steps} steps"
+        words += f" (ended by {rehearsal.stopped} after {rehearsal.steps} steps)"
     if not rehearsal.exact:
-        words += ", as far as the rehearsal can tell: see the lines marked NOT TO BE TRUSTED"
+        words += ", as far as the rehearsal can tell (see NOT TO BE TRUSTED above)"
     return words
 
 
@@ -103,10 +155,13 @@ def _beside_each_other(sums: Sequence[int]) -> str:
 
 
 def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
+    """What made it fail; the verdict on a trace says so of memory."""
     lines = []
+    oom = rehearsal.oom
+    if oom and rehearsal.trace:
+        return []
     if rehearsal.whose:
         lines.append(f"cause: {rehearsal.whose}")
-    oom = rehearsal.oom
     if oom:
         sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free on the card"
         lines.append(f"the first request that failed: {sizes}; at {place_in_words(oom.frames)}")
@@ -118,17 +173,9 @@ def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
     return lines
 
 
-def _trace_line(rehearsal: Rehearsal) -> str:
-    trace = rehearsal.trace
-    if not trace:
-        return f"nothing was recorded: {rehearsal.why_no_trace}"
-    return where_recorded(trace)
-
-
 def where_recorded(trace: Path) -> str:
     """Where a recording is, and the folder beside it, which verdicts read too."""
-    folder = trace.with_suffix(".record").name
-    return f"recording: {trace}; beside it {folder}, which verdicts read too: keep both together"
+    return f"recording: {trace} (keep {trace.with_suffix('.record').name} beside it)"
 
 
 def _notes(rehearsal: Rehearsal) -> list[str]:
@@ -145,7 +192,7 @@ def between(both: Sequence[Rehearsal]) -> list[str]:
     ends = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in both]
     peaks = " and ".join(ends)
     line = f"peak reserved, depending on values that are not computed: between {peaks}"
-    return [f"{line}; the run below is the larger one"]
+    return [f"{line}; the answer is that of the larger one"]
 
 
 def cards_table(wide: bool = False) -> Shown:
