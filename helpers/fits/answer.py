@@ -19,6 +19,7 @@ from helpers.fits.ways import Way, ways_that_work
 SHOWN_SOURCES = {
     "weights": ("model_bytes", "weights"),
     "kv_bytes": ("need_bytes", "kv_bytes"),
+    "need_bytes": ("need_bytes",),
     "state_bytes": ("state_bytes",),
     "compute": ("activation_peak_bytes", "compute"),
     "cuda_graph_bytes": ("cuda_graph_bytes",),
@@ -105,8 +106,11 @@ def answer(given: Given) -> Answer:
         for part, figure in PARTS.items()
         if part != "vision" or sheet.given("projector_weights_bytes")
     }
-    if given.ran is None and sheet.is_pooled and (sheet.value("available") or 0) < 0:
-        parts["kv"] = "need_bytes"  # nothing is left to fill: what the context would take
+    is_refused = given.path and sheet.is_pooled and (sheet.value("spare") or 0) < 0
+    if is_refused or (
+        given.ran is None and sheet.is_pooled and (sheet.value("available") or 0) < 0
+    ):
+        parts["kv"] = "need_bytes"  # no pool is filled: what the context would take
     rows = [_row(sheets, part, figure) for part, figure in parts.items()]
     spare = {end: sheets[end].value("spare") for end in ENDS}
     ceiling = sheet.value("ceiling")
@@ -136,7 +140,7 @@ def answer(given: Given) -> Answer:
     if given.ran is None and not printed:
         if not given.cut_off and not given.incomplete:
             start = start_lines(given.path, sheet, contexts)
-        ways = ways_that_work(sheet, contexts)
+        ways = ways_that_work(sheets, contexts, given.path)
     return Answer(
         program=given.program,
         assumed=given.assumed,

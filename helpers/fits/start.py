@@ -16,9 +16,11 @@ LEFT_OUT = {False: (None, ""), True: (None, "", 1)}
 LINE_CHARS = 74
 
 
-def start_lines(path: str, sheet: Sheet, contexts: Contexts) -> list[str]:
-    """The lines to paste, of the family's form in servers.json; none where it has none, or nothing
-    is known of the context.
+def start_lines(
+    path: str, sheet: Sheet, contexts: Contexts, changed: Mapping[str, object] | None = None
+) -> list[str]:
+    """The lines to paste, of the family's form in servers.json, with parts that are ``changed``;
+    none where it has none, or nothing is known of the context.
     """
     lines = table()["start"].get(sheet.server)
     tokens = tokens_to_serve(contexts)
@@ -34,6 +36,10 @@ def start_lines(path: str, sheet: Sheet, contexts: Contexts) -> list[str]:
         "share": _share(sheet),
         "tp": int(sheet.value("tp") or 1),
         "kv": _cache_type(sheet),
+        "device": "cuda",
+        "offload": None,
+        "quantised": None,
+        **(changed or {}),
     }
     return [_line(words, parts) for words in lines]
 
@@ -65,7 +71,13 @@ def _line(words: Sequence[str], parts: Mapping[str, object]) -> str:
         return line
     if line.endswith(")"):
         return "\n    ".join(filled)  # Python goes on within its parenthesis
-    return " \\\n    ".join(filled)
+    lines = filled[:1]
+    for word in filled[1:]:
+        if len(f"{lines[-1]} {word}") <= LINE_CHARS:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"    {word}")
+    return " \\\n".join(lines)
 
 
 def _layers(sheet: Sheet, tokens: int) -> int | None:

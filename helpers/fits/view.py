@@ -12,8 +12,9 @@ from typing import Any
 from helpers.fits.answer import Answer
 from helpers.fits.contexts import Contexts
 from helpers.fits.start import tokens_to_serve
+from helpers.fits.ways import Way
 from helpers.ground.shapes import Evidence, Missing, NextStep, Verdict, seen
-from helpers.ground.units import MIB, show_bytes
+from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.tell.figure_style import PALETTE, SERIES, Look
 from helpers.tell.prose import SCREEN, wrapped
 from helpers.tell.resources import words
@@ -112,9 +113,13 @@ def _too_much(answer: Answer) -> str:
 
 
 def _beside(answer: Answer) -> str:
-    """What was asked for, the server's own default where it is another, and the model's maximum."""
+    """What was asked for, the server's own default where it is another, and the model's maximum. Nothing
+    where the first words name what was asked for, and the model has as much.
+    """
     contexts = answer.contexts
     parts = []
+    if (contexts.longest_low or 0) < (contexts.asked or 0) <= (contexts.model or 0):
+        return ""
     if contexts.asked is None:
         parts.append("asked: none")
     elif contexts.asked <= (contexts.longest_low or 0):
@@ -153,7 +158,7 @@ def _of_a_log(answer: Answer) -> str:
 
 
 def rows_table(answer: Answer) -> Shown:
-    """Each part with its likely bytes and their range, and its source; their sum, and the card."""
+    """Each part with its likely size and its range, and its source; their sum, and the card."""
     names = words("fits")["parts"]
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
     cells = [[names[row["part"]], *_sizes(row), row["source"]] for row in rows]
@@ -161,14 +166,27 @@ def rows_table(answer: Answer) -> Shown:
         total = _sizes(answer.total)
         source = "the sum of the rows"
         if fills_its_share(answer):
-            total = [answer.total["bytes"], "", ""]
+            total = [_gib(answer.total["bytes"])] * 3
             source = f"all that {answer.program} may take: the cache has what the others leave"
         cells.append(["total", *total, source])
-        ceiling = [answer.ceiling_bytes] * 3
-        cells.append(["the card can give", *ceiling, answer.ceiling_source])
-    sizes = [Column(name, "bytes") for name in ("likely", "at least", "at most")]
-    columns = ["part", *sizes, "source"]
-    return Shown(f"What {answer.program} needs", columns, cells, result=headline(answer))
+        ceiling = [_gib(answer.ceiling_bytes)] * 3
+        cells.append([names["ceiling"], *ceiling, answer.ceiling_source])
+    heads = ("likely, GiB", "at least, GiB", "at most, GiB")
+    sizes = [Column(head, "0.01") for head in heads]
+    is_open = any(row["high_bytes"] is None for row in rows)
+    return Shown(
+        f"What {answer.program} needs",
+        ["part", *sizes, "source"],
+        cells,
+        notes=["-: no bound is known"] if is_open else [],
+        result=headline(answer),
+    )
+
+
+def _gib(size: int | None) -> float | None:
+    if size is None:
+        return None
+    return size / GIB
 
 
 def fills_its_share(answer: Answer) -> bool:
@@ -182,9 +200,34 @@ def fills_its_share(answer: Answer) -> bool:
     return is_range and high - low < MIB
 
 
-def _sizes(row: dict[str, Any]) -> list[Any]:
-    most = row["high_bytes"]
-    return [row["bytes"], row["low_bytes"], "no bound" if most is None else most]
+def _sizes(row: dict[str, Any]) -> list[float | None]:
+    return [_gib(row[name]) for name in ("bytes", "low_bytes", "high_bytes")]
+
+
+def total_line(answer: Answer) -> str:
+    """What all rows come to, with which context, beside what the card has; empty where a row is not
+    known.
+    """
+    total = answer.total["bytes"]
+    if total is None or answer.ceiling_bytes is None or answer.ran is not None:
+        return ""
+    card = show_bytes(answer.ceiling_bytes)
+    if fills_its_share(answer):
+        kept = next(row["bytes"] for row in answer.rows if row["part"] == "reserve")
+        taken = show_bytes(total - (kept or 0))
+        server = answer.program
+        return f"Total: {taken} of {card}. {server} fills its share: the cache has what the rest leaves"
+    context = answer.cache["n_ctx"]
+    with_context = f" with a context of {int(context):,}" if context else ""
+    low = answer.total["low_bytes"]
+    high = answer.total["high_bytes"]
+    if low == total == high:
+        return f"Total{with_context}: {show_bytes(total)} of {card}"
+    most = "no bound is known" if high is None else f"at most {show_bytes(high)}"
+    span = f"at least {show_bytes(low)}, {most}"
+    if total > answer.ceiling_bytes:
+        return f"Total{with_context}: likely {show_bytes(total)} ({span}); available: {card}"
+    return f"Total{with_context}: likely {show_bytes(total)} of {card} ({span})"
 
 
 def bar(answer: Answer) -> Shown:
@@ -224,7 +267,7 @@ def solved_lines(answer: Answer) -> list[str]:
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
         lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
     if contexts.token_bytes:
-        lines.append(f"Each token of context takes {show_bytes(contexts.token_bytes)} of a card")
+        lines.append(f"Each token of context takes {show_bytes(contexts.token_bytes)}")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
     if contexts.has_no_end:
         shown = {}
@@ -280,12 +323,52 @@ def server_line(answer: Answer) -> str:
 
 
 def ways_table(answer: Answer) -> Shown:
-    """What would work, the smallest change first."""
-    cells = [[way.option, way.says] for way in answer.ways]
+    """What would work, the least loss first."""
+    cells = [
+        [way.option, way.says, way.context, _certainty(way), _gib(way.total_bytes)]
+        for way in answer.ways
+    ]
     none = "It fits as asked, so nothing needs to change."
     if not answer.fits:
         none = "No change is known that would make it fit."
-    return Shown("What would work", ["give", "then"], cells, widest=None, none=none)
+    tokens = Column("context, tokens", "1,000")
+    total = Column("total, GiB", "0.01")
+    columns = ["change", "effect", tokens, "how sure", total]
+    return Shown("What would work", columns, cells, widest=None, none=none)
+
+
+def _certainty(way: Way) -> str:
+    if way.certain:
+        return "certain"
+    return "likely"
+
+
+def _lines_of_a_way(way: Way) -> list[str]:
+    """A way with what results, and the lines to paste."""
+    says = f"{way.option}: {way.says}"
+    if way.context:
+        total = show_bytes(way.total_bytes)
+        says += f"; {_certainty(way)}, {way.context:,} tokens in {total}"
+    lines = wrapped(says, "  ", "      ", SCREEN)
+    if way.kind != "card":  # on another card the line is the same
+        lines += [f"      {line}" for line in "\n".join(way.start).splitlines()]
+    return lines
+
+
+def _first_lines(answer: Answer) -> list[str]:
+    """What is to be done: the lines to start it with, and the changes with which it fits."""
+    out = []
+    if answer.start:
+        out += ["", "Start it with"]
+        out += [f"  {line}" for line in "\n".join(answer.start).splitlines()]
+        out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
+    if answer.ways:
+        asked = answer.contexts.asked
+        wanted = f" for {asked:,} tokens" if asked else ""
+        out += ["", f"What would work{wanted}, the least loss first"]
+    for way in answer.ways:
+        out += _lines_of_a_way(way)
+    return out
 
 
 def verdict(answer: Answer) -> Verdict:
@@ -304,7 +387,9 @@ def verdict(answer: Answer) -> Verdict:
     step = words("fits")["steps"][kind].format(lines[0])
     command = "\n".join(answer.start) or ASK
     if answer.fits is False and answer.ways:
-        step = f"{step}. What would work: {answer.ways[0].says} ({answer.ways[0].option})"
+        way = answer.ways[0]
+        step = f"What would work: {way.option} ({way.says})"
+        command = "\n".join(way.start) or command
     return Verdict(
         cause=causes[answer.fits],
         state="aside",
@@ -318,28 +403,20 @@ def verdict(answer: Answer) -> Verdict:
 
 
 def as_text(answer: Answer, wide: bool = False) -> str:
-    """The answer of the command ``fits`` for a terminal; ``wide`` has the sources of the rows."""
+    """The answer of the command ``fits`` for a terminal: whether it fits, the sum, what to do, and
+    then the rows; ``wide`` has their sources.
+    """
     table = rows_table(answer)
-    out = [*wrapped(headline(answer), "", "  ", SCREEN), ""]
-    out += [(table if wide else table.without("source")).text(0), ""]
+    out = [*wrapped(headline(answer), "", "  ", SCREEN)]
+    if total_line(answer):
+        out += wrapped(total_line(answer), "", "  ", SCREEN)
+    out += _first_lines(answer)
+    out += ["", (table if wide else table.without("source")).text(0), ""]
     out += wrapped(server_line(answer), "", "  ", SCREEN)
     if answer.ceiling_source:
         out.append(f"Card: {answer.ceiling_source}")
-    if fills_its_share(answer):
-        filled = (
-            f"{answer.program} fills its share of the card: the cache has what the others leave"
-        )
-        out += wrapped(filled, "", "  ", SCREEN)
     for line in [*solved_lines(answer), *answer.notes]:
         out += wrapped(line, "", "  ", SCREEN)
-    if answer.start:
-        lines = "\n".join(answer.start)
-        out += ["", "Start it with", *(f"  {line}" for line in lines.split("\n"))]
-        out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
-    if answer.ways:
-        out += ["", "What would work"]
-        for way in answer.ways:
-            out += wrapped(f"{way.option}: {way.says}", "  ", "      ", SCREEN)
     if answer.missing:
         out.append("")
     for reading in answer.missing:

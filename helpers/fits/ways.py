@@ -1,49 +1,176 @@
-"""What would work where a model, or the context that was asked for, does not fit."""
+"""What would work where a model, or the context that was asked for, does not fit: changes alone and
+two at once, each computed anew, so that none is named that does not fit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from helpers.fits.contexts import Contexts
-from helpers.fits.servers import table
-from helpers.fits.sheet import Sheet
-from helpers.fits.solving import context, layers_on_gpu, utilisation
+from helpers.fits.changes import LOSSES, SOLVED, Change, changes_of, holds, other_cards
+from helpers.fits.contexts import Contexts, contexts_of
+from helpers.fits.sheet import HIGH, LIKELY, Sheet
+from helpers.fits.start import start_lines, tokens_to_serve
 from helpers.ground.units import show_bytes
-from helpers.look.cards import cards
 
 CARDS = 3
 """Other cards that are named."""
+WORTH_IT = 1.1
+"""How many times as long a context must be that is still shorter than the one asked for."""
 
 
 @dataclass
 class Way:
-    """A change with which the model fits: ``kind``, ``option`` to give, ``says`` in words with
-    numbers, and the longest ``context`` then, None where that is not solved.
+    """Changes with which it fits: their ``kind``, the ``option`` to give, what they do (``says``),
+    the ``context`` to start with, and whether that is ``certain``, what all rows come to then
+    (``total_bytes``), and the lines to paste (``start``).
     """
 
     kind: str
     option: str
     says: str
     context: int | None = None
+    certain: bool = False
+    total_bytes: int | None = None
+    start: list[str] = field(default_factory=list)
 
 
-def ways_that_work(sheet: Sheet, contexts: Contexts) -> list[Way]:
-    """The changes, the smallest first; none where what was asked for fits, or no card is given."""
+@dataclass(frozen=True)
+class Question:
+    """What is asked: the sheets at the ends of their ranges, the contexts, and the model's path."""
+
+    sheets: Mapping[str, Sheet]
+    contexts: Contexts
+    path: str
+
+    @property
+    def wanted(self) -> int:
+        """The tokens that have to fit."""
+        return self.contexts.asked or self.contexts.least
+
+    def changed(self, changes: Sequence[Change]) -> dict[str, Sheet]:
+        """The sheets with changes."""
+        inputs = {"n_ctx": self.contexts.asked}
+        for change in changes:
+            inputs.update(change.inputs)
+        return {end: sheet.at(inputs) for end, sheet in self.sheets.items()}
+
+    def way(self, changes: Sequence[Change]) -> Way:
+        """The changes as a way, with what results."""
+        sheets = self.changed(changes)
+        sheet = sheets[LIKELY]
+        contexts = contexts_of(sheets)
+        tokens = tokens_to_serve(contexts)
+        parts = {name: value for change in changes for name, value in change.parts.items()}
+        spare = sheet.at({"n_ctx": tokens}).value("spare")
+        named = sorted(changes, key=lambda change: change.kind != "quantisation")
+        return Way(
+            kind=" and ".join(change.kind for change in named),
+            option=" and ".join(change.option for change in named),
+            says=", ".join(change.says for change in named),
+            context=tokens,
+            certain=tokens <= (contexts.longest_low or 0),
+            total_bytes=int(sheet.ceiling - (spare or 0)),
+            start=start_lines(self.path, sheet, contexts, parts),
+        )
+
+
+def ways_that_work(sheets: Mapping[str, Sheet], contexts: Contexts, path: str) -> list[Way]:
+    """The ways, the least loss first; none where what was asked for certainly fits, or no card is
+    given. Where it likely fits, they are those with which it certainly does.
+    """
+    sheet = sheets[LIKELY]
     if sheet.family == "Diffusers":
         return list(_parts_one_by_one(sheet))
-    longest = contexts.longest
-    wanted = contexts.asked or contexts.least
-    if longest is None or longest >= wanted or not sheet.has("ceiling"):
+    question = Question(sheets, contexts, path)
+    is_certain = (contexts.longest_low or 0) >= question.wanted
+    if contexts.longest is None or is_certain or not sheet.has("ceiling"):
         return []
-    ways = [*_without_others(sheet, wanted), *_other_share(sheet, wanted)]
-    ways += _smaller_cache(sheet, wanted)
-    ways += _smaller_weights(sheet, wanted)
-    ways += _layers_beside(sheet, wanted)
-    ways += _more_cards(sheet, wanted)
-    ways += _other_cards(sheet, wanted)
-    return ways
+    ways = [question.way(changes) for changes in _alone_and_in_pairs(question)]
+    ways += _with_a_shorter_context(question)
+    ways += map(question.way, _on_other_cards(question))
+    return sorted(ways, key=lambda way: "card" in way.kind)
+
+
+def _alone_and_in_pairs(question: Question) -> Iterator[tuple[Change, ...]]:
+    """Sets of one or two changes with which what is wanted fits. Of each kind, or pair of kinds, it
+    is the set that loses least, and the usual one; no pair has a change that suffices alone.
+    """
+    taken = set[tuple[str, ...]]()
+    alone = set[str]()
+    for changes in sorted(_sets(question), key=_loss):
+        kinds = tuple(change.kind for change in changes)
+        is_usual = any(change.usual for change in changes)
+        if (kinds in taken and not is_usual) or not _suffices(question, changes):
+            continue
+        if alone.isdisjoint(change.option for change in changes):
+            taken.add(kinds)
+            yield changes
+        if len(changes) == 1:
+            alone.add(changes[0].option)
+
+
+def _sets(question: Question) -> Iterator[tuple[Change, ...]]:
+    """Each change, and each with one that loses more; beside quantised weights in RAM or on several
+    cards only the usual ones, as those are taken for speed.
+    """
+    sheet = question.changed(())[LIKELY]
+    for first in changes_of(sheet, question.wanted):
+        yield (first,)
+        if first.kind in SOLVED:
+            continue
+        for second in changes_of(sheet.at(first.inputs), question.wanted):
+            is_further = LOSSES.index(second.kind) > LOSSES.index(first.kind)
+            is_slow = first.kind == "quantisation" and second.kind == "host" and not first.usual
+            if is_further and not is_slow:
+                yield first, second
+
+
+def _suffices(question: Question, changes: Sequence[Change]) -> bool:
+    """Whether what is wanted fits with changes: certainly where it likely does without."""
+    is_likely = (question.contexts.longest or 0) >= question.wanted
+    end = HIGH if is_likely else LIKELY
+    return holds(question.changed(changes)[end], question.wanted)
+
+
+def _on_other_cards(question: Question) -> list[tuple[Change]]:
+    """The smallest cards of the table that it fits on alone."""
+    fitting = []
+    for change in other_cards(question.sheets[LIKELY]):
+        if _suffices(question, (change,)):
+            fitting.append((change,))
+        if len(fitting) == CARDS:
+            break
+    return fitting
+
+
+def _loss(changes: Sequence[Change]) -> tuple[list[int], int]:
+    """What is lost by changes, to sort by: the worst kind first, and how far each goes."""
+    kinds = sorted((LOSSES.index(change.kind) for change in changes), reverse=True)
+    return kinds, sum(change.level for change in changes)
+
+
+def _with_a_shorter_context(question: Question) -> Iterator[Way]:
+    """What a smaller cache, or smaller weights, bring of a context that was asked for and is not
+    reached with them alone.
+    """
+    asked = question.contexts.asked
+    if asked is None or asked <= (question.contexts.longest or 0):
+        return
+    without = replace(question.contexts, asked=None)
+    shorter = replace(question, contexts=without)
+    least = max(without.least, WORTH_IT * tokens_to_serve(without))
+    named = set[str]()
+    for change in changes_of(question.changed(())[LIKELY], asked):
+        if change.kind not in ("cache", "quantisation") or change.kind in named:
+            continue
+        way = shorter.way((change,))
+        if _suffices(question, (change,)):
+            named.add(change.kind)  # the whole context is a way
+        elif (way.context or 0) >= least:
+            named.add(change.kind)
+            kind = f"{way.kind} and context"
+            yield replace(way, kind=kind, says=f"{way.says}, a shorter context")
 
 
 def _parts_one_by_one(sheet: Sheet) -> Iterator[Way]:
@@ -59,153 +186,3 @@ def _parts_one_by_one(sheet: Sheet) -> Iterator[Way]:
     else:
         says = "each layer alone on the card"
         yield Way("host", "pipe.enable_sequential_cpu_offload()", f"{says}: it fits, very slow")
-
-
-def _with_context(kind: str, option: str, says: str, sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """The way where so many tokens fit with it."""
-    tokens = context(sheet)
-    if tokens is not None and tokens >= wanted:
-        yield Way(kind, option, f"{says}; the longest context is then {tokens:,}", tokens)
-
-
-def _without_others(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """The card for itself."""
-    others = sheet.others_bytes
-    if others:
-        says = f"the {show_bytes(int(others))} that others hold are given back"
-        changed = sheet.at({"others_bytes": 0})
-        yield from _with_context("others", "--held 0", says, changed, wanted)
-
-
-def _other_share(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """A larger share of the card, or at most what is free of it."""
-    name = sheet.option("share")
-    if not name:
-        return
-    share = utilisation(sheet.at({"n_ctx": wanted}))
-    if sheet.refused:
-        free = sheet.ceiling - sheet.others_bytes
-        share = int(100 * free / sheet.ceiling) / 100
-    if share and share < 1:
-        option = sheet.option("share_option").format(share)
-        changed = sheet.at({name: share})
-        yield from _with_context("share", option, f"{share:g} of the card", changed, wanted)
-
-
-def _smaller_cache(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    kind = sheet.option("cache_type")
-    if kind and sheet.value("bk") == 2:
-        option = sheet.option("cache").format(kind)
-        changed = sheet.at({"kv_type": kind})
-        yield from _with_context("cache", option, f"a cache of type {kind}", changed, wanted)
-
-
-def _smaller_weights(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """The largest quantisation with which it fits; where none does alone, a usual one and the
-    layers or cards that it needs beside it.
-    """
-    rows = list(_quantisations(sheet))
-    for row, says, changed in rows:
-        ways = list(_with_context("quantisation", row["name"], says, changed, wanted))
-        if ways:
-            yield from ways
-            return
-    for row, says, changed in rows:
-        if row.get("usual"):
-            for way in [*_layers_beside(changed, wanted), *_more_cards(changed, wanted)]:
-                option = f"{row['name']} and {way.option}"
-                yield Way(
-                    "quantisation", option, f"{says}, still too much; {way.says}", way.context
-                )
-
-
-def _quantisations(sheet: Sheet) -> Iterator[tuple[dict[str, Any], str, Sheet]]:
-    """The smaller forms that a server reads, the largest first: the row, its weights in words, and
-    the sheet with it.
-    """
-    if not sheet.has("parameters", "model_bytes"):
-        return
-    for row in table("quantised")["smaller"]:
-        size = _quantised_bytes(sheet, row["bits"])
-        if row["family"] == _forms_of(sheet) and size <= 0.95 * sheet.model_bytes:
-            inputs = {"model_bytes": size, "host_bytes": None, "weights_bytes": None}
-            yield row, f"the weights take about {show_bytes(int(size))}", sheet.at(inputs)
-
-
-def _forms_of(sheet: Sheet) -> str:
-    """The family whose quantisations a server reads."""
-    return {"ollama": "llama.cpp", "SGLang": "vLLM"}.get(sheet.family, sheet.family)
-
-
-def _quantised_bytes(sheet: Sheet, bits: float) -> float:
-    """The weights at so many bits; all but GGUF leave the tables of tokens at 16."""
-    size = sheet.parameters * bits / 8
-    if _forms_of(sheet) != "llama.cpp":
-        size += sheet.token_tables * (2 - bits / 8)
-    return size
-
-
-def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """Whole layers with the host, of servers that run them there."""
-    if sheet.family == "vLLM" and sheet.has("spare"):
-        short = -int(sheet.at({"n_ctx": wanted}).value("spare") or 0)
-        gib = -(-short // (1 << 30))
-        if short > 0 and gib << 30 < sheet.weights / 2:
-            says = f"{gib} GiB of the weights stay in RAM and are read over PCIe at each step"
-            yield Way("host", f"--cpu-offload-gb {gib}", f"{says}: slow", wanted)
-        return
-    if sheet.family == "Transformers" and sheet.has("spare"):
-        short = -int(sheet.at({"n_ctx": wanted}).value("spare") or 0)
-        if 0 < short < sheet.weights:
-            says = f"accelerate leaves {show_bytes(short)} of the weights in RAM: slow"
-            yield Way("host", 'device_map="auto"', says, wanted)
-        return
-    if not sheet.is_ggml:
-        return
-    changed = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
-    layers = layers_on_gpu(changed)
-    count = int(sheet.value("n_layer") or 0) + 1
-    if layers and layers < count:
-        beside = int((count - layers) * (changed.value("layer_bytes") or 0))
-        says = (
-            f"{layers} of {count} layers on the card, the rest ({show_bytes(beside)}) in RAM, at a "
-            f"context of {wanted:,}: slower"
-        )
-        yield Way("host", sheet.option("layers").format(layers), says, wanted)
-
-
-def _more_cards(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """So many such cards together, of servers that divide each layer."""
-    if not sheet.is_pooled or not sheet.given("card_total_bytes"):
-        return
-    for count in (2, 4, 8, 16):
-        if count <= sheet.tp or (sheet.has("n_head") and sheet.n_head % count):
-            continue  # each card has as many heads
-        changed = sheet.at({"tp": count})
-        option = sheet.option("cards").format(count)
-        ways = list(_with_context("cards", option, f"{count} such cards", changed, wanted))
-        if ways:
-            yield from ways
-            return
-
-
-def _other_cards(sheet: Sheet, wanted: int) -> Iterator[Way]:
-    """The smallest cards of the table that it fits on alone."""
-    rows = sorted(cards().items(), key=lambda row: row[1].total_bytes)
-    sizes = set[int]()
-    for key, card in rows:
-        if not card.total_bytes or card.total_bytes >> 30 in sizes:
-            continue
-        inputs: dict[str, Any] = {
-            "card_total_bytes": card.total_bytes,
-            "card_free_bytes": None,
-            "others_bytes": None,
-        }
-        says = f"{card.name}, {show_bytes(card.total_bytes)}"
-        ways = list(_with_context("card", f"--gpu {key}", says, sheet.at(inputs), wanted))
-        if not ways:
-            continue
-        sizes.add(card.total_bytes >> 30)
-        yield from ways
-        if len(sizes) == CARDS:
-            return

@@ -70,6 +70,7 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "ms": _milliseconds,
     "%": percent,
     "1,000": "{:,}".format,
+    "0.01": "{:,.2f}".format,
 }
 """How a plain number of a column with that unit is written."""
 

@@ -19,11 +19,21 @@ def weights(s: Sheet) -> float:
         )
         return s.model_bytes - s.host_bytes
     s.cite("tensors of the model's header")
-    return s.model_bytes / (s.tp * s.pp if s.is_pooled else 1)
+    return s.model_bytes / (s.tp * s.pp if s.is_pooled else 1) - s.offload_bytes
+
+
+def quantised_bytes(s: Sheet, bits: float) -> float:
+    """The weights at so many bits; all but GGUF leave the tables of tokens at 16."""
+    size = s.parameters * bits / 8
+    if not s.is_ggml:
+        size += s.token_tables * (2 - bits / 8)
+    return size
 
 
 @rule
 def model_bytes(s: Sheet) -> float:
+    if s.given("quantised_bits"):
+        return s.either(0.96, 1, 1.06) * quantised_bytes(s, s.quantised_bits)
     if not s.given("parameters_wide"):
         raise Missing("model_bytes")
     s.cite("by the dimensions, to a few percent: no weights lie beside the config")

@@ -1,0 +1,157 @@
+"""What can be changed of a server, its model or its card, so that more fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from helpers.fits.rules.weights import quantised_bytes
+from helpers.fits.servers import table
+from helpers.fits.sheet import Sheet
+from helpers.fits.solving import layers_on_gpu, utilisation
+from helpers.ground.units import GIB, show_bytes
+from helpers.look.cards import cards
+
+LOSSES = ("others", "share", "cache", "quantisation", "host", "cards", "card")
+"""Kinds of changes, by what is lost: nothing twice, bits of the cache, bits of the weights, speed,
+money twice.
+"""
+SOLVED = ("share", "host", "cards")
+"""Kinds of which the least is taken that suffices."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change: the ``option`` to give, what it does (``says``), the ``inputs`` of the sheet and
+    the ``parts`` of the line to start that it changes. ``level`` counts how far it goes among those
+    of its kind; ``usual``: most people take it first.
+    """
+
+    kind: str
+    option: str
+    says: str
+    inputs: dict[str, Any]
+    parts: dict[str, Any] = field(default_factory=dict)
+    level: int = 0
+    usual: bool = False
+
+
+def changes_of(sheet: Sheet, wanted: int) -> Iterator[Change]:
+    """All changes of a sheet that may help to ``wanted`` tokens, but another card."""
+    yield from _without_others(sheet)
+    yield from _other_share(sheet, wanted)
+    yield from _smaller_cache(sheet)
+    yield from _smaller_weights(sheet)
+    yield from _layers_beside(sheet, wanted)
+    yield from _more_cards(sheet, wanted)
+
+
+def holds(sheet: Sheet, tokens: int) -> bool:
+    """Whether a context of so many tokens fits."""
+    if tokens > (sheet.value("n_ctx_most") or 0):
+        return False
+    spare = sheet.at({"n_ctx": tokens}).value("spare")
+    return spare is not None and spare >= 0
+
+
+def _without_others(sheet: Sheet) -> Iterator[Change]:
+    """The card for itself."""
+    others = sheet.others_bytes
+    if others:
+        says = f"the {show_bytes(int(others))} that others hold are given back"
+        yield Change("others", "--held 0", says, {"others_bytes": 0})
+
+
+def _other_share(sheet: Sheet, wanted: int) -> Iterator[Change]:
+    """A larger share of the card, or at most what is free of it."""
+    name = sheet.option("share")
+    if not name:
+        return
+    share = utilisation(sheet.at({"n_ctx": wanted}))
+    if sheet.refused:
+        free = sheet.ceiling - sheet.others_bytes
+        share = int(100 * free / sheet.ceiling) / 100
+    if share and share < 1:
+        option = sheet.option("share_option").format(share)
+        yield Change("share", option, f"{share:.0%} of the card", {name: share})
+
+
+def _smaller_cache(sheet: Sheet) -> Iterator[Change]:
+    """The cache in eight bits."""
+    kind = sheet.option("cache_type")
+    if kind and sheet.value("bk") == 2:
+        option = sheet.option("cache").format(kind)
+        yield Change("cache", option, f"a cache of type {kind}", {"kv_type": kind})
+
+
+def _smaller_weights(sheet: Sheet) -> Iterator[Change]:
+    """The smaller forms of the weights that a server reads, the largest first."""
+    if not sheet.has("parameters", "model_bytes"):
+        return
+    family = {"ollama": "llama.cpp", "SGLang": "vLLM"}.get(sheet.family, sheet.family)
+    rows = [row for row in table("quantised")["smaller"] if row["family"] == family]
+    for level, row in enumerate(rows):
+        size = quantised_bytes(sheet, row["bits"])
+        if size > 0.95 * sheet.model_bytes:
+            continue
+        inputs = {"model_bytes": None, "host_bytes": None, "weights_bytes": None}
+        inputs["quantised_bits"] = row["bits"]
+        says = f"weights of about {show_bytes(int(size))}"
+        usual = bool(row.get("usual"))
+        yield Change("quantisation", row["name"], says, inputs, row["start"], level, usual)
+
+
+def _layers_beside(sheet: Sheet, wanted: int) -> Iterator[Change]:
+    """As many of the weights with the host as do not fit, of servers that can leave some there."""
+    asked = sheet.at({"n_ctx": wanted, "n_gpu_layers": None})
+    if sheet.is_ggml:
+        layers = layers_on_gpu(asked)
+        count = int(sheet.value("n_layer") or 0) + 1
+        if layers and layers < count:
+            size = show_bytes(int((count - layers) * (asked.value("layer_bytes") or 0)))
+            says = f"{layers} of {count} layers on the card, the rest ({size}) in RAM: slower"
+            option = sheet.option("layers").format(layers)
+            yield Change("host", option, says, {"n_gpu_layers": layers}, {"layers": layers})
+        return
+    short = ceil(-(asked.value("spare") or 0))
+    if short <= 0 or not sheet.has("weights"):
+        return
+    if sheet.family == "vLLM" and short < sheet.weights / 2:
+        gib = -(-short // GIB)
+        says = f"{gib} GiB of the weights in RAM, read over PCIe at each step: slow"
+        option = f"--cpu-offload-gb {gib}"
+        yield Change("host", option, says, {"offload_bytes": gib * GIB}, {"offload": gib})
+    if sheet.family == "Transformers" and short < sheet.weights:
+        says = f"{show_bytes(short)} of the weights in RAM: slow"
+        parts = {"device": "auto"}
+        yield Change("host", 'device_map="auto"', says, {"offload_bytes": short}, parts)
+
+
+def _more_cards(sheet: Sheet, wanted: int) -> Iterator[Change]:
+    """The fewest such cards together, of servers that divide each layer."""
+    if not sheet.is_pooled or not sheet.given("card_total_bytes"):
+        return
+    for count in (2, 4, 8, 16):
+        if count <= sheet.tp or (sheet.has("n_head") and sheet.n_head % count):
+            continue  # each card has as many heads
+        if holds(sheet.at({"tp": count}), wanted):
+            option = sheet.option("cards").format(count)
+            yield Change("cards", option, f"{count} such cards", {"tp": count}, level=count)
+            return
+
+
+def other_cards(sheet: Sheet) -> Iterator[Change]:
+    """Every card of the table, the smallest first, one of each size."""
+    rows = sorted(cards().items(), key=lambda row: row[1].total_bytes)
+    sizes = {card.total_bytes >> 30: (name, card) for name, card in reversed(rows)}
+    for _, (name, card) in sorted(sizes.items()):
+        if card.total_bytes:
+            inputs: dict[str, Any] = {
+                "card_total_bytes": card.total_bytes,
+                "card_free_bytes": None,
+                "others_bytes": None,
+            }
+            says = f"{card.name}, {show_bytes(card.total_bytes)}"
+            yield Change("card", f"--gpu {name}", says, inputs)
