@@ -405,7 +405,7 @@ def ended(**differences):
         ({"stopped": "--steps"}, True),
         ({"stopped": "--seconds"}, False),
         ({"ooms": 1}, False),
-        ({"more_bytes": 24 * GIB}, False),
+        ({"more_bytes": 24 * GIB}, True),
         ({"exit_code": 1}, False),
     ],
 )

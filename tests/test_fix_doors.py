@@ -32,7 +32,7 @@ from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
 from helpers.fix.source import Source
-from helpers.fix.view import diff, none_in_lines
+from helpers.fix.view import diff, in_lines, none_in_lines
 from helpers.look.cards import find_card
 from helpers.rehearse.rehearsal import Limits
 from helpers.trials.targets import CPU
@@ -282,13 +282,71 @@ def test_an_interrupt_ends_the_search_and_keeps_what_was_tried(tmp_path):
         prove=lambda *words: None,
         seconds=Search(Limits()).seconds,
         tries=9,
-        on_start=lambda change, tries, seconds: starts.append((change.title, tries)),
+        on_start=lambda start: starts.append((start.change.title, start.following, start.tries)),
         on_trial=lambda trial: None,
     )
     with pytest.raises(KeyboardInterrupt):
         trials.best(changes)
-    assert starts == [("one", 9), ("two", 8)]
+    assert starts == [("one", "two", 9), ("two", "no", 8)]
     assert [trial.change.title for trial in trials.done] == ["one"]
+
+
+def searched(tmp_path, changes, outcomes, **options):
+    """The changes that a search rehearses, in order; each ends as ``outcomes`` says by its title."""
+    first = replace(ended(1)("python", find_card("4090"), working_folder=tmp_path), ooms=1)
+    tried = []
+
+    def run(words, *others, **options):
+        after = outcomes.get(tried[-1], {"exit_code": 1, "ooms": 1})
+        return replace(first, **{"exit_code": 0, "ooms": 0, **after})
+
+    trials = Trials(
+        program=program("import torch\n"),
+        folder=tmp_path,
+        first=replace(first, allocations=100),
+        run=run,
+        prove=lambda *words: Proof(Results.SAME, "the same"),
+        seconds=60.0,
+        tries=12,
+        on_start=lambda start: tried.append(start.change.title),
+        on_trial=lambda trial: None,
+        **options,
+    )
+    return trials.best(changes), tried
+
+
+def setting(name, results=Results.SAME):
+    return Change(name, results, "", environment={name: name})
+
+
+def test_changes_that_help_are_tried_together_before_those_that_change_the_results(tmp_path):
+    changes = [setting("a"), setting("b"), setting("no"), setting("c")]
+    changes.append(setting("other", Results.OTHER))
+    further = {"exit_code": 1, "ooms": 1}
+    outcomes = {
+        "a": {**further, "allocations": 150},
+        "b": {**further, "allocations": 300},
+        "c": {**further, "allocations": 200},
+        "b; c; a": {},
+    }
+    winner, tried = searched(tmp_path, changes, outcomes)
+    assert winner.change.title == "b; c; a"
+    assert tried == ["a", "b", "no", "c", "b; c", "b; c; a"]
+
+
+def test_what_the_repeat_with_expandable_segments_showed_is_not_rehearsed_again(tmp_path):
+    fits = ended(0)("python", find_card("4090"), working_folder=tmp_path)
+    known = {"expandable": fits}
+    winner, _ = searched(tmp_path, [setting("expandable")], {}, rehearsed=known)
+    assert winner.rehearsal is fits
+
+
+def test_a_change_that_fits_with_small_workspaces_is_taken_and_says_so(tmp_path):
+    outcomes = {"a": {"more_bytes": 24 << 30}}
+    winner, tried = searched(tmp_path, [setting("a"), setting("b")], outcomes)
+    assert tried == ["a"]
+    lines = [*in_lines(winner, winner.rehearsal)]
+    assert any(line.startswith("Workspace: the rest counts 24.00 GiB") for line in lines)
 
 
 def test_an_interrupt_keeps_a_change_that_fits(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_020,
     "commands": 15_550,
     "face": 7_940,
-    "fix": 27_690,
+    "fix": 27_923,
     "fits": 27_675,
     "ground": 11_590,
     "judge": 54_470,

@@ -15,8 +15,7 @@ from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
     from helpers.fix.answer import Failure
-    from helpers.fix.change import Change
-    from helpers.fix.search import Trial
+    from helpers.fix.search import Start, Trial
     from helpers.look.cards import GpuCard
     from helpers.trials.targets import Target
 
@@ -145,8 +144,11 @@ def _say(line: str) -> None:
     print(f"{PROGRAM}: {line}", file=sys.stderr)
 
 
-def _say_start(change: Change, tries: int, seconds: float) -> None:
-    _say(f"trying: {change.title} (tries left: {tries}, seconds left: {seconds:.0f})")
+def _say_start(start: Start) -> None:
+    left = f"tries left: {start.tries}, seconds left: {start.seconds:.0f}"
+    _say(f"trying: {start.change.title} ({left})")
+    if start.following:
+        _say(f"    next, if that does not do: {start.following}")
 
 
 def _say_outcome(trial: Trial, failure: Failure) -> None:

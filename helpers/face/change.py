@@ -111,7 +111,7 @@ def fix_program(
                 run,
                 prover.prove,
                 search,
-                on_start=lambda change, tries, seconds: progress(f"Trying: {change.title} ..."),
+                on_start=lambda start: progress(f"Trying: {start.change.title} ..."),
             )
         except NoFix as why:
             return ProgramFix(why=str(why))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from helpers.fix.change import Change
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
 from helpers.fix.proof import Proof
-from helpers.fix.search import INTERRUPTED, Trial, Trials
+from helpers.fix.search import INTERRUPTED, Start, Trial, Trials
 from helpers.fix.settings_file import settings_files
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
@@ -39,11 +39,21 @@ class NoFix(ValueError):
 
 @dataclass(frozen=True)
 class Failure:
-    """A program that ran out of memory, rehearsed: ``first`` as it is, and what was found."""
+    """A program that ran out of memory, rehearsed: ``first`` as it is, and what was found.
+
+    ``repeats``: what else was rehearsed to find it.
+    """
 
     program: Program
     first: Rehearsal
     verdict: Verdict
+    repeats: counterfactual.Counterfactual = field(default_factory=counterfactual.Counterfactual)
+
+    @property
+    def rehearsed(self) -> dict[str, Rehearsal]:
+        """The rehearsals of the unchanged program that came to their ends, by their settings."""
+        again = self.repeats.expandable
+        return {again.conf: again} if again and not again.stopped else {}
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,7 @@ def failure_of(
     if first.trace is None:
         raise NoFix(f"nothing was recorded: {first.why_no_trace}")
     record = out.with_suffix(".record")
+    repeats = counterfactual.Counterfactual()
     if not counterfactual.why_no_repeats(first, folder):
         repeats = counterfactual.Repeats(
             run=run,
@@ -106,8 +117,8 @@ def failure_of(
             conf=None,
             extra={},
             limits=limits,
-        )
-        counterfactual.keep(repeats.both(), record)
+        ).both()
+        counterfactual.keep(repeats, record)
     evidence = evidence_from_trace(out)
     facts = evidence.program
     assert facts is not None
@@ -120,7 +131,7 @@ def failure_of(
     if first.fits and verdict.state == "healthy":
         raise NoFix(f"the program fits as it is: {verdict.summary}")
     files = settings_files(command, sources, folder)
-    return Failure(Program(sources, list(command), facts, files), first, verdict)
+    return Failure(Program(sources, list(command), facts, files), first, verdict, repeats)
 
 
 def change_for(
@@ -129,7 +140,7 @@ def change_for(
     prove: Callable[[Program, Change], Proof],
     search: Search,
     *,
-    on_start: Callable[[Change, int, float], None] = lambda change, tries, seconds: None,
+    on_start: Callable[[Start], None] = lambda start: None,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> tuple[Trial | None, list[Trial]]:
     """A change with which the program was rehearsed to fit, or None, and all that were tried.
@@ -146,6 +157,7 @@ def change_for(
         tries=search.tries,
         on_start=on_start,
         on_trial=on_trial,
+        rehearsed=failure.rehearsed,
     )
     try:
         winner = trials.best(candidates(failure.program, failure.verdict.label))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations
+from itertools import zip_longest
 from pathlib import Path
 
 from helpers.fix.change import Change, Results, together
@@ -38,10 +38,13 @@ class Trial:
     def passes(self) -> bool:
         """The changed program came to its end, or to the step at which it was to end, and at no
         time ran out of memory.
+
+        With workspaces of libraries as small as they may be: where cuDNN gets none so large as it
+        asks for, torch has it choose a smaller one (ATen/native/cudnn/Conv_v8.cpp).
         """
         rehearsal = self.rehearsal
         came_to_its_end = rehearsal.stopped in ("", "--steps")
-        return rehearsal.fits and came_to_its_end and not rehearsal.ooms and not rehearsal.between
+        return rehearsal.fits and came_to_its_end and not rehearsal.ooms
 
     @property
     def results(self) -> Results:
@@ -72,15 +75,27 @@ class Trial:
         )
 
 
+@dataclass(frozen=True)
+class Start:
+    """A change that is about to be rehearsed: the title of the ``following`` one, empty where none
+    is planned, and the tries and the seconds that are left.
+    """
+
+    change: Change
+    following: str
+    tries: int
+    seconds: float
+
+
 @dataclass
 class Trials:
     """Trials of changes of the program in ``folder``, on the card of its ``first`` rehearsal.
 
     ``run`` rehearses a command (rehearse.run.rehearse, with its torch and limits). It ends after
     ``seconds`` or so many ``tries``. ``prove`` compares what the program and a changed one
-    compute. ``on_start`` gets each change before it is rehearsed, with the tries and the seconds
-    that are left for it; ``on_trial`` gets what came of it; ``done`` are all. ``fallback`` passes,
-    but not with the results that its rule expects.
+    compute. ``on_start`` gets each change before it is rehearsed; ``on_trial`` gets what came of
+    it; ``done`` are all. ``fallback`` passes, but not with the results that its rule expects.
+    ``rehearsed``: rehearsals of the unchanged program, by the allocator's settings that they had.
     """
 
     program: Program
@@ -90,8 +105,9 @@ class Trials:
     prove: Callable[[Program, Change], Proof]
     seconds: float
     tries: int
-    on_start: Callable[[Change, int, float], None]
+    on_start: Callable[[Start], None]
     on_trial: Callable[[Trial], None]
+    rehearsed: Mapping[str, Rehearsal] = field(default_factory=dict)
     done: list[Trial] = field(default_factory=list)
     fallback: Trial | None = None
 
@@ -101,32 +117,25 @@ class Trials:
     def best(self, changes: Iterable[Change]) -> Trial | None:
         """The first change, or the first few together, with which the program passes; those that
         keep its results before the others. None where none was found.
-
-        ``changes`` come in that order too, and are listed no further than needed.
         """
         try:
-            return next(self._that_pass(iter(changes)), None)
+            return next(self._that_pass(list(changes)), None)
         except _NoMore:
             return self.fallback
 
-    def _that_pass(self, changes: Iterator[Change]) -> Iterator[Trial]:
+    def _that_pass(self, changes: Sequence[Change]) -> Iterator[Trial]:
         """Trials that pass: what keeps the results alone, then together, then the rest so."""
-        others = []
-        for change in changes:
-            if change.results is Results.OTHER:
-                others.append(change)
-                break
-            yield from self._passing(change)
-        yield from self._passing(*self._combinations())
+        kept = [change for change in changes if change.results is not Results.OTHER]
+        yield from self._passing(kept)
+        yield from self._passing_together(kept)
         if self.fallback is not None:
             yield self.fallback
-        for change in chain(others, changes):
-            yield from self._passing(change)
-        yield from self._passing(*self._combinations())
+        yield from self._passing([change for change in changes if change not in kept])
+        yield from self._passing_together(changes)
 
-    def _passing(self, *changes: Change) -> Iterator[Trial]:
-        for change in changes:
-            trial = self._tried(change)
+    def _passing(self, changes: Sequence[Change]) -> Iterator[Trial]:
+        for change, following in zip_longest(changes, changes[1:]):
+            trial = self._tried(change, following.title if following else "")
             if trial is None or not trial.passes or trial.is_refuted:
                 continue
             if trial.results is Results.OTHER and change.results is not Results.OTHER:
@@ -134,25 +143,29 @@ class Trials:
                 continue
             yield trial
 
-    def _combinations(self) -> Iterator[Change]:
-        """Those that help, together: first the two that came furthest, then three."""
+    def _passing_together(self, changes: Sequence[Change]) -> Iterator[Trial]:
+        """Those of the changes that help, together: the two that came furthest, then three."""
         helpful = [trial for trial in self.done if trial.helps(self.first)]
+        helpful = [trial for trial in helpful if trial.change in changes]
         helpful.sort(key=lambda trial: -trial.rehearsal.allocations)
         singles = [trial.change for trial in helpful]
-        for count in range(2, MOST_TOGETHER + 1):
-            for several in combinations(singles, count):
-                change = together(several)
-                if change is not None:
-                    yield change
+        several: list[Change] = []
+        for change in singles:
+            if together([*several, change]) is not None:
+                several.append(change)
+        for count in range(2, min(MOST_TOGETHER, len(several)) + 1):
+            joined = together(several[:count])
+            if joined is not None:
+                yield from self._passing([joined])
 
-    def _tried(self, change: Change) -> Trial | None:
+    def _tried(self, change: Change, following: str) -> Trial | None:
         """The trial of a change; None where it was tried before. Raises _NoMore."""
         if any(trial.change == change for trial in self.done):
             return None
         left_s = self._ends_at - time.monotonic()
         if len(self.done) >= self.tries or left_s < self.first.seconds:
             raise _NoMore
-        self.on_start(change, self.tries - len(self.done), left_s)
+        self.on_start(Start(change, following, self.tries - len(self.done), left_s))
         trial = Trial(change, self._rehearsed(change, left_s))
         if trial.passes and change.results is not Results.OTHER:
             trial = replace(trial, proof=self.prove(self.program, change))
@@ -163,12 +176,15 @@ class Trials:
         return trial
 
     def _rehearsed(self, change: Change, left_s: float) -> Rehearsal:
+        conf = next(iter(change.environment.values()), None)
+        is_setting = not (change.edits or change.replaces)
+        if conf is not None and is_setting and conf in self.rehearsed:
+            return self.rehearsed[conf]
         with copied(self.folder) as copy, tempfile.TemporaryDirectory(prefix="fix-") as scratch:
             for name, text in changed_files(self.program, change).items():
                 (copy / name).write_bytes(text)
             words = in_copy(changed_command(self.program, change), self.folder, copy)
             out = Path(scratch) / "run.pickle"
-            conf = next(iter(change.environment.values()), None)
             settings = {} if conf is None else {"conf": conf}
             return self.run(
                 words,

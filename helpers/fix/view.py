@@ -68,6 +68,11 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
         "measured by rehearsing the program, not predicted"
     )
     yield outside_in_words(after)
+    if after.between:
+        yield (
+            f"Workspace: the rest counts {show_bytes(after.more_bytes)} that its libraries may ask "
+            "for; where cuDNN cannot have as much, torch has it take less and run slower"
+        )
     yield f"Results: {results_in_words(winner)}"
     yield f"Cost: {change.costs}"
 
@@ -129,9 +134,7 @@ def outcome(trial: Trial, first: Rehearsal) -> str:
     if trial.is_refuted:
         return "fits, but computes something else"
     if trial.passes:
-        return "fits"
-    if rehearsal.between:
-        return "fits only if its libraries take little workspace"
+        return "fits if its libraries take little workspace" if rehearsal.between else "fits"
     if rehearsal.fits and rehearsal.ooms:
         return "runs out of memory, and goes on"
     if trial.ended_early:
