@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from run_stand_in import NOTEBOOKS
 
 from helpers.batch.dry_run import dry_run, dry_run_text, total_estimate_s
+from helpers.batch.earlier_times import seconds_by_notebook
 from helpers.batch.notebook_file import (
     NotebookError,
     allowed_values,
@@ -22,7 +23,8 @@ from helpers.batch.notebook_file import (
 )
 from helpers.batch.plan import PlanError, in_order, load_plan
 from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
-from helpers.batch.shapes import DANGERS
+from helpers.batch.record import write_run
+from helpers.batch.shapes import DANGERS, Run
 from helpers.batch.step import Step
 from helpers.look.bundle import BundleWriter
 from helpers.trials.training import PATHS, SHAPES
@@ -35,9 +37,9 @@ def plan(tmp_path):
     for name in ("takes_parameters", "needs_no_verdict"):
         shutil.copy(NOTEBOOKS / f"{name}.ipynb", tmp_path)
 
-    def load(runs, head="name: try", box=""):
+    def load(runs, head="name: try", box="", measured=None):
         (tmp_path / "plan.yaml").write_text(f"{head}\nruns:\n{runs}\n")
-        return load_plan(tmp_path / "plan.yaml", box)
+        return load_plan(tmp_path / "plan.yaml", box, measured)
 
     return load
 
@@ -397,33 +399,59 @@ def test_whatever_a_file_holds_it_is_a_plan_or_one_line(tmp_path, content):
 
 
 def test_side_by_side_counts_for_what_only_looks_and_for_nothing_else(plan, books):
-    books("slow.ipynb", safety="looks", seconds=10)
-    books("heavy.ipynb", safety="loads", seconds=5)
+    books("slow.ipynb", safety="looks")
+    books("heavy.ipynb", safety="loads")
+    took = {"slow.ipynb": 10.0, "heavy.ipynb": 5.0}
     text = (
         "- {notebook: slow.ipynb, repeats: 4}\n- {notebook: heavy.ipynb, repeats: 2}\n"
         "- {notebook: slow.ipynb, parameters: {where: '{batch}'}}"
     )
-    totals = [total_estimate_s(plan(text, f"name: try\njobs: {jobs}")) for jobs in (1, 2, 4)]
-    assert totals == [60, 35, 22.5]
+    plans = [plan(text, f"name: try\njobs: {jobs}", measured=took) for jobs in (1, 2, 4)]
+    assert list(map(total_estimate_s, plans)) == [60, 35, 22.5]
 
 
-def test_a_dry_run_says_what_will_run_how_long(plan, books):
-    checked = plan(
-        f"- {{notebook: provokes.ipynb}}\n{LOOKS}, gpu: 03:00.0, parameters: {{n: 4}}}}",
-        "name: try\nlimits: {run_s: 50, total_s: 60}\njobs: 3",
-    )
+RUNS = f"- {{notebook: provokes.ipynb}}\n{LOOKS}, gpu: 03:00.0, parameters: {{n: 4}}}}"
+LIMITS = "name: try\nlimits: {run_s: 50, total_s: 60}\njobs: 3"
+
+
+def test_a_dry_run_says_what_will_run_and_that_its_time_is_not_known_yet(plan, books):
+    checked = plan(RUNS, LIMITS)
     rows = dry_run(checked)
-    columns = ("danger", "gpu", "estimate_s", "estimate_from")
-    expected = [("looks", "0000:03:00.0", 50, "its limit"), ("provokes", "", 50, "its limit")]
+    columns = ("danger", "gpu", "estimate_s")
+    expected = [("looks", "0000:03:00.0", None), ("provokes", "", None)]
     assert [tuple(row[name] for name in columns) for row in rows] == expected
     assert json.loads(json.dumps(rows)) == rows
     text = dry_run_text(checked)
     for words in (
-        *("1 looks, 0 loads, 1 provokes", "3 at once", "0:01:07", "its last runs are skipped"),
-        *("0000:03:00.0 n=4", "1.00 GiB free"),
+        *("1 only look at the box, 1 provoke an out-of-memory", "Up to 3 of those"),
+        *("0000:03:00.0 n=4", "1.00 GiB is free", "Time: not known yet"),
         checked.sha256[:12],
     ):
         assert words in text
+    assert text.splitlines()[0].count("not known yet") == 1
+
+
+def test_a_dry_run_takes_the_time_from_what_the_notebooks_took_before(plan, books):
+    looks = next(step.notebook for step in plan(RUNS, LIMITS).steps if step.danger == "looks")
+    checked = plan(RUNS, LIMITS, measured={looks: 30.0, "provokes.ipynb": 70.0})
+    text = dry_run_text(checked)
+    assert "about 30 s" in text and "about 70 s" in text
+    assert "Time: about 80 s, by what these notebooks took on this machine" in text
+    assert "the last runs would be skipped" in text
+
+
+def test_what_a_notebook_took_is_the_median_of_its_runs_on_this_machine(tmp_path):
+    seconds = [(10.0, {}), (30.0, {}), (20.0, {}), (900.0, {"node": "elsewhere"})]
+    seconds.append((1.0, {"state": "died"}))
+    for number, (taken, more) in enumerate(seconds):
+        folder = tmp_path / "night" / f"00{number}-a"
+        folder.mkdir(parents=True)
+        run = {"run_id": folder.name, "batch_id": "night", "box": "", "notebook": "a.ipynb"}
+        record = Run(**{**run, "state": "answered", "seconds": taken, **more})
+        write_run(folder, record)
+    (tmp_path / "night" / "000-a" / "run.json").write_text("{torn")
+    assert seconds_by_notebook(tmp_path) == {"a.ipynb": 25.0}
+    assert seconds_by_notebook(tmp_path / "nothing") == {}
 
 
 def test_every_committed_plan_names_only_keys_that_exist():

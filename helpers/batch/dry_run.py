@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from helpers.ground.units import show_bytes
 
 from .plan import CheckedPlan
-from .shapes import DANGERS
-from .step import ITS_LIMIT
+from .time_left import short_time
 
 FIELDS = (
     *("run_id", "notebook", "gpu", "preset", "parameters", "danger", "waits"),
-    *("estimate_s", "estimate_from", "cell_s", "run_s"),
+    *("estimate_s", "cell_s", "run_s"),
 )
-COLUMNS = ("run_id", "danger", "box")
+COLUMNS = ("run_id", "danger", "box", "took")
+DOES = {
+    "looks": "only look at the box",
+    "loads": "load it",
+    "provokes": "provoke an out-of-memory",
+}
 
 
-def total_estimate_s(checked: CheckedPlan) -> float:
-    """Seconds that a plan will take: runs that only look go side by side, all others alone."""
-    looks_s = sum(step.estimate_s for step in checked.steps if step.danger == "looks")
-    all_s = sum(step.estimate_s for step in checked.steps)
-    return all_s - looks_s + looks_s / checked.plan.jobs
+def total_estimate_s(checked: CheckedPlan) -> float | None:
+    """Seconds that a plan will take: runs that only look go side by side, all others alone.
+
+    None where a notebook of it has not run here.
+    """
+    total_s = 0.0
+    for step in checked.steps:
+        if step.estimate_s is None:
+            return None
+        side_by_side = checked.plan.jobs if step.danger == "looks" else 1
+        total_s += step.estimate_s / side_by_side
+    return total_s
 
 
 def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
@@ -35,35 +45,52 @@ def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
 
 def dry_run_text(checked: CheckedPlan) -> str:
     """The runs of a plan in the order they start, and what holds for all of them, for a terminal."""
-    gates = checked.plan.gates
     rows = dry_run(checked)
+    for row in rows:
+        row["took"] = _took(row["estimate_s"])
     widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
     lines = []
     for row in rows:
         settings = [f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu"]
         words = " ".join(" ".join([row["gpu"], row["preset"], *settings]).split())[:60]
         cells = "  ".join(f"{row[name]:<{width}}" for name, width in widths.items())
-        lines.append(f"{cells}  {row['estimate_s']:6.1f} s  {words}".rstrip())
+        lines.append(f"{cells}  {words}".rstrip())
+    return "\n".join([*lines, *_about_all(checked)])
+
+
+def _took(seconds: float | None) -> str:
+    """How long a notebook took here before."""
+    return "not known yet" if seconds is None else f"about {short_time(seconds)}"
+
+
+def _about_all(checked: CheckedPlan) -> list[str]:
+    """How many runs of each kind there are, how long all take, and what holds them back."""
+    gates = checked.plan.gates
+    dangers = [step.danger for step in checked.steps]
+    counts = [f"{dangers.count(kind)} {does}" for kind, does in DOES.items() if kind in dangers]
+    cell_s = max(step.cell_s for step in checked.steps)
+    run_s = max(step.run_s for step in checked.steps)
+    heat = f", the GPU is below {gates.temperature_c} C" if gates.temperature_c else ""
+    return [
+        f"Runs: {len(dangers)} ({', '.join(counts)}). "
+        f"Up to {checked.plan.jobs} of those that only look run at once, the others one by one.",
+        _how_long(checked),
+        f"Limits: {cell_s:g} s for a cell, {run_s:g} s for a run, {checked.total_s:g} s for all.",
+        "Runs that only look always start. The others wait until the box is ready, and are skipped "
+        f"after {gates.settle_s:g} s: {show_bytes(gates.disk_free_bytes)} is free on the disk, GPU memory is back "
+        f"to within {gates.memory_back_fraction:.0%}{heat}, no new process holds GPU memory, and "
+        f"{show_bytes(gates.host_free_bytes)} of RAM is available. A run about a recorded box waits for the disk alone.",
+        f"A batch can be resumed while this file stays as it is (now {checked.sha256[:12]}).",
+    ]
+
+
+def _how_long(checked: CheckedPlan) -> str:
+    """How long all runs take, by what their notebooks took here before."""
     total_s = total_estimate_s(checked)
-    over = ""
+    if total_s is None:
+        new = {step.notebook for step in checked.steps if step.estimate_s is None}
+        return f"Time: not known yet; these have not run on this machine: {', '.join(sorted(new))}."
+    words = f"Time: about {short_time(total_s)}, by what these notebooks took on this machine."
     if total_s > checked.total_s:
-        over = "; that is more than the plan's limit: its last runs are skipped, but for the closing report"
-    guesses = sum(row["estimate_from"] == ITS_LIMIT for row in rows)
-    dangers = [row["danger"] for row in rows]
-    counts = ", ".join(f"{dangers.count(danger)} {danger}" for danger in DANGERS)
-    cell_s = max(row["cell_s"] for row in rows)
-    run_s = max(row["run_s"] for row in rows)
-    heat = f", below {gates.temperature_c} C" if gates.temperature_c else ""
-    return "\n".join(
-        [
-            *lines,
-            f"{len(rows)} runs ({counts}); of those that only look, {checked.plan.jobs} at once.",
-            f"Estimated: {timedelta(seconds=round(total_s))}, {guesses} runs of it at their limit{over}.",
-            f"Limits: a cell {cell_s:g} s, a run {run_s:g} s, all of it {checked.total_s:g} s.",
-            "What only looks always starts. What loads waits until the box is ready, and is skipped after "
-            f"{gates.settle_s:g} s: {show_bytes(gates.disk_free_bytes)} free on the disk, GPU memory back to within "
-            f"{gates.memory_back_fraction:.0%}{heat}, no new holder, {show_bytes(gates.host_free_bytes)} of RAM "
-            "available. A run about a recorded box waits for the disk alone.",
-            f"Resume is refused once this file changes (now {checked.sha256[:12]}).",
-        ]
-    )
+        words += " That is more than the limit: the last runs would be skipped, but not the closing report."
+    return words

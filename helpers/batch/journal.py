@@ -42,7 +42,7 @@ from .reserve import FULL, Reserve
 from .resumption import attempt_on_resume
 from .runner import closed
 from .shapes import Run
-from .step import ITS_LIMIT, Step
+from .step import Step
 from .watched import KILL_S
 
 PLAN = "plan.yaml"
@@ -236,8 +236,7 @@ def _planned(step: Step, batch_id: str, plan_sha256: str) -> Run:
             "preset": step.preset,
             "danger": step.danger,
             "gpu": step.gpu,
-            # A limit is no estimate.
-            "estimate_s": None if step.estimate_from == ITS_LIMIT else step.estimate_s,
+            "estimate_s": step.estimate_s,
             "plan_sha256": plan_sha256,
             "tool_version": __version__,
         }

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,13 +40,15 @@ class CheckedPlan:
     total_s: float
 
 
-def load_plan(path: Path, box: str = "") -> CheckedPlan:
+def load_plan(
+    path: Path, box: str = "", measured: Mapping[str, float] | None = None
+) -> CheckedPlan:
     """Read a plan and check all of it: keys, notebooks, parameters, boxes, presets, counts.
 
     Raises PlanError.
 
     ``box`` takes the place of ``live`` in every run; the name of a recorded box is also written
-    into the plan's text.
+    into the plan's text. ``measured``: seconds that notebooks took here, by name.
     Paths of notebooks are relative to notebooks/ or to the plan's folder.
     """
     text, content = read_yaml(path)
@@ -59,7 +61,7 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
         raise PlanError(one_line(error, str(path))) from error
     except PlanError as error:
         raise PlanError(f"{path}: {error}") from error
-    steps = list(_steps(plan, path, box))
+    steps = list(_steps(plan, path, box, measured or {}))
     if plan.order == "danger":
         steps = in_order(steps)
     width = max(3, len(str(len(steps) - 1)))  # ids sort as the runs do
@@ -71,8 +73,8 @@ def load_plan(path: Path, box: str = "") -> CheckedPlan:
     return CheckedPlan(plan, text, digest(text), numbered, total_s)
 
 
-def _steps(plan: Plan, path: Path, box: str) -> Iterator[Step]:
-    reader = StepReader(plan, path.resolve().parent, box)
+def _steps(plan: Plan, path: Path, box: str, measured: Mapping[str, float]) -> Iterator[Step]:
+    reader = StepReader(plan, path.resolve().parent, box, measured)
     for number, planned in enumerate(plan.runs):
         where = f"{path}: runs.{number}"
         try:

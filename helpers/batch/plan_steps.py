@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from helpers.ground.child import CHECKOUT
 from helpers.ground.contract import one_line
@@ -23,7 +23,7 @@ from helpers.settings.presets import load as load_preset
 from .notebook_file import Allowed, allowed_values, check_parameters, open_notebook, parameters
 from .plan_yaml import PlanError, check_value
 from .shapes import DANGERS, Danger, Plan, PlannedRun
-from .step import DEFAULT_LIMITS, ITS_LIMIT, Step, digest
+from .step import DEFAULT_LIMITS, Step, digest
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 ARCHIVES = (".tar.gz", ".tgz")
@@ -31,12 +31,11 @@ APART = ("box", "preset", "gpu")  # not among a run's own parameters
 
 
 class Facts(BaseModel):
-    """What a notebook says in ``metadata.casebook``: what it does to a box, how long it takes,
-    what its numbers may be (null is an open end), whether it goes on at the cell at which it stopped.
+    """What a notebook says in ``metadata.casebook``: what it does to a box, what its numbers may
+    be (null is an open end), whether it goes on at the cell at which it stopped.
     """
 
     safety: Danger | None = None
-    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     ranges: dict[str, tuple[float | None, float | None]] = {}
     resumes: bool = False
 
@@ -56,13 +55,15 @@ class Facts(BaseModel):
 class StepReader:
     """Makes the steps of a plan, each notebook and bundle read once.
 
-    Paths count from ``base``; ``override`` takes the place of the box ``live``.
+    Paths count from ``base``; ``override`` takes the place of the box ``live``; ``measured`` are
+    the seconds that notebooks took here, by name.
     """
 
-    def __init__(self, plan: Plan, base: Path, override: str):
+    def __init__(self, plan: Plan, base: Path, override: str, measured: Mapping[str, float]):
         self.plan = plan
         self.base = base
         self.override = override
+        self.measured = measured
         self.recorded = ["live", *recorded_names()]
         self.places = {name: name for name in self.recorded}
         self.opened = cache(open_bundle)
@@ -102,7 +103,6 @@ class StepReader:
             identity.append(gpu)
         key = json.dumps(identity, sort_keys=True)
         levels = (planned.limits, self.plan.limits, DEFAULT_LIMITS)
-        run_s = next(level.run_s for level in levels if level.run_s)
         return Step(
             run_id=f"{source.stem}-{digest(key)[:8]}",
             notebook=planned.notebook,
@@ -113,13 +113,12 @@ class StepReader:
             box_name=box_name if "box" in known else "",
             preset=self._preset(preset),
             cell_s=next(level.cell_s for level in levels if level.cell_s),
-            run_s=run_s,
+            run_s=next(level.run_s for level in levels if level.run_s),
             danger=facts.danger(planned),
             gpu=gpu,
             waits="{batch}" in key,
             resumes=facts.resumes,
-            estimate_s=min(facts.seconds or run_s, run_s),
-            estimate_from="the notebook's metadata" if facts.seconds else ITS_LIMIT,
+            estimate_s=self.measured.get(planned.notebook),
         )
 
     def _notebook(self, name: str) -> tuple[Path, Facts, dict[str, Any], dict[str, Allowed]]:

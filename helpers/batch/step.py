@@ -10,7 +10,6 @@ from typing import Any
 from .shapes import Limits, Plan
 
 DEFAULT_LIMITS: Limits = Plan.model_fields["limits"].default
-ITS_LIMIT = "its limit"
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Step:
     ``takes`` names all that the notebook has. ``gpu`` is a PCI address, or empty. A step that
     ``waits`` reads the batch's own records: it starts when all before it have ended. One that ``resumes`` goes on
     where an earlier attempt stopped.
-    ``estimate_s`` are seconds.
+    ``estimate_s``: the seconds that its notebook took here before; None where it has not run.
     """
 
     run_id: str
@@ -39,8 +38,7 @@ class Step:
     gpu: str = ""
     waits: bool = False
     resumes: bool = False
-    estimate_s: float = 0.0
-    estimate_from: str = ITS_LIMIT
+    estimate_s: float | None = None
 
     @property
     def closes(self) -> bool:

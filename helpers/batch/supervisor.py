@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .between_runs import BoxWatch, Measure
 from .carrier import Local
+from .earlier_times import seconds_by_notebook
 from .journal import Journal
 from .one_run import mark_of
 from .plan import PlanError, Step, load_plan
@@ -73,7 +74,7 @@ def run_plan(
     Give the same ``stop`` to a ``carrier`` of your own, so that it hears of signals. ``measure``
     looks at the box between runs (box_state.measure); without it no look is taken.
     """
-    checked = load_plan(path, box)
+    checked = load_plan(path, box, seconds_by_notebook(out_root))
     if capture is None and any(map(_wants_live, checked.steps)):
         why = "a run wants the box 'live' and nothing captures it here; give a recorded box"
         raise PlanError(f"{path}: {why}")

@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan: a plan file, such as notebooks/plans/quick.yaml (an example over three boxes: notebooks/README.md)
     --box BOX: run the plan's live runs on this bundle or recorded box instead
     --out FOLDER: the folder of the batches (default: outputs)
-    --dry-run: print the runs in order, with the danger and estimated time of each, and run nothing
+    --dry-run: list the runs in order, what each does to the box and how long it took here before;
+        nothing runs
     --resume [BATCH]: continue an interrupted batch of this plan (default: the newest)
     --again RUN ...: with --resume: repeat this run, whatever its state; can be repeated
     --scheduler ADDRESS: run on the workers of a Dask scheduler (tls://host:8786; see env/FLEET.md)
@@ -31,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from helpers.batch.box_state import measure
     from helpers.batch.dry_run import dry_run, dry_run_text
+    from helpers.batch.earlier_times import seconds_by_notebook
     from helpers.batch.plan import load_plan
     from helpers.batch.progress import Plain
     from helpers.batch.record import read_batch
@@ -44,10 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     plan = own_file(arguments.plan)
     stop = Stop()
     carrier = None
-    if arguments.dry_run:
-        checked = load_plan(plan, arguments.box)
-        return say(arguments, dry_run(checked), dry_run_text(checked))
     outputs = Path(arguments.out) if arguments.out else OUTPUTS
+    if arguments.dry_run:
+        checked = load_plan(plan, arguments.box, seconds_by_notebook(outputs))
+        return say(arguments, dry_run(checked), dry_run_text(checked))
     outputs.mkdir(exist_ok=True)
     resume = _resumed(arguments, outputs)
     if arguments.scheduler:
