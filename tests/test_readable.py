@@ -13,8 +13,8 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 82_350,
     "agent": 1_500,
-    "batch": 34_020,
-    "commands": 15_550,
+    "batch": 34_300,
+    "commands": 15_580,
     "face": 7_940,
     "fix": 27_923,
     "fits": 27_675,

@@ -82,9 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
         words += ["--box", arguments.box] if arguments.box else []
         words += ["--scheduler", arguments.scheduler] if arguments.scheduler else []
         lines.append(f"Runs left: {left}. Go on: {line(words)}")
-    say(arguments, state, status_text(view), *lines, f"Open: {page}")
-    if os.environ.get(SAY_LAST) and not arguments.json:
+    if arguments.json:
+        print_json(state)
+        return result.exit_code
+    show(status_text(view), *lines)
+    if os.environ.get(SAY_LAST):
         print(os.environ[SAY_LAST])  # in one line, to copy
+    show(f"Open: {page}")
     return result.exit_code
 
 
@@ -132,7 +136,7 @@ def _batches(outputs: Path) -> list[Path]:
 
 
 def named_batch(name: str) -> Path:
-    """The folder of a batch, of the newest without a name. Raises WrongUse."""
+    """The folder of a batch; without a name that of the newest, which it says. Raises WrongUse."""
     if name:
         folder = Path(name)
         if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
@@ -142,6 +146,7 @@ def named_batch(name: str) -> Path:
     batches = _batches(OUTPUTS)
     if not batches:
         raise WrongUse("no batch below outputs; expected one; run: make diagnose")
+    print(f"The newest batch: {batches[-1]}", file=sys.stderr)
     return batches[-1]
 
 

@@ -1,0 +1,47 @@
+"""A verb about a batch that nobody named says which one it takes, and a run ends with its page."""
+
+from types import SimpleNamespace
+
+import pytest
+from command_line import verb
+
+from helpers.batch import record, report, status, supervisor
+from helpers.batch.shapes import Run
+from helpers.commands import batch as batch_command
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """Two batches, the second newer."""
+    for number, name in enumerate(("first", "second")):
+        folder = tmp_path / name / "000-a"
+        folder.mkdir(parents=True)
+        (tmp_path / name / "plan.yaml").write_text("name: a\n")
+        ids = {"run_id": "000-a", "batch_id": name, "box": "live", "notebook": "a.ipynb"}
+        record.write_run(folder, Run(**ids, state="answered", seconds=number + 1.0))
+    monkeypatch.setattr(batch_command, "OUTPUTS", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--json"], ["report"]])
+def test_a_verb_without_a_name_says_first_which_batch_it_takes(outputs, words):
+    done = verb(*words)
+    assert done.code == 0
+    assert done.err.splitlines()[0] == f"The newest batch: {outputs / 'second'}"
+    assert "newest" not in done.out
+
+
+def test_a_verb_with_a_name_does_not_say_it_again(outputs):
+    assert verb("status", outputs / "first").err == ""
+
+
+def test_the_last_line_of_a_run_is_its_page_also_at_the_first_use(outputs, monkeypatch):
+    result = SimpleNamespace(folder=outputs / "second", runs=(), unrecorded=(), exit_code=0)
+    monkeypatch.setattr(supervisor, "run_plan", lambda *_, **__: result)
+    monkeypatch.setattr(report, "write_index", lambda folder: folder / "index.html")
+    monkeypatch.setattr(status, "status_json", lambda view: {})
+    monkeypatch.setattr(status, "status_text", lambda view: "3 answered")
+    monkeypatch.setenv(batch_command.SAY_LAST, "to call casebook in any folder: ln -sf a b")
+    done = verb("run", "plan.yaml", "--out", outputs)
+    assert done.out.splitlines()[-2].startswith("to call casebook in any folder: ")
+    assert done.out.splitlines()[-1] == f"Open: {outputs / 'second' / 'index.html'}"
