@@ -295,9 +295,9 @@ def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts()
     def context(**more):
         return view.answer(ran(**more))[-1]
 
-    assert "there is room for them" in context()
+    assert "there is room for it" in context()
     tight = context(size=20 * MIB + 600 * MIB)
-    assert "With them it may not fit; to see, add --held 600MiB" in tight
+    assert "With it the program may not fit; to see, add --held 600MiB" in tight
     ranks = (CardUse(0, {1: 10 * MIB, 2: 10 * MIB}, 20 * MIB),)
     both = context(size=20 * MIB + 1000 * MIB, devices=ranks)
     assert "may not fit" in both and "each of 2 processes" in both

@@ -64,8 +64,8 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     yield (
         f"Memory: the changed program reserved at most {show_bytes(after.peak_reserved_bytes)} of "
         f"{show_bytes(after.usable_bytes)}, which leaves {show_bytes(after.left_bytes)}; "
-        f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)}. Both are "
-        "measured by rehearsing the program, not predicted"
+        f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)} "
+        "(both measured by rehearsing, not predicted)"
     )
     yield outside_in_words(after)
     if after.between:

@@ -61,10 +61,10 @@ def outside_in_words(rehearsal: Rehearsal) -> str:
     processes = _processes(rehearsal)
     if processes > 1:
         most += f" for each of {processes} processes"
-    says = f"Not counted: the GPU context and its libraries ({most})"
+    says = f"Not counted: the GPU context ({most})"
     if _depends_on_outside(rehearsal):
-        return f"{says}. With them it may not fit; to see, add --held 600MiB"
-    return f"{says}; there is room for them"
+        return f"{says}. With it the program may not fit; to see, add --held 600MiB"
+    return f"{says}; there is room for it"
 
 
 def _processes(rehearsal: Rehearsal) -> int:
