@@ -38,7 +38,7 @@ def test_every_confidence_has_its_own_words():
         (replace(BARE, cause="other", summary="No GPU here: the bus shows none."), "No GPU here"),
         (replace(BARE, title="Nothing wrong was seen."), "Nothing wrong was seen"),
         (replace(BARE, title="w" * 200), "w" * 139 + "…"),
-        (BARE, "The evidence does not decide"),
+        (BARE, "Not enough evidence to name a cause"),
     ],
 )
 def test_a_headline_is_the_title_the_cause_or_the_first_clause_of_what_was_said(verdict, headline):

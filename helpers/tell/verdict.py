@@ -26,12 +26,12 @@ from .tables import one_source
 CAUSE_WORDS = {code: row["says"] for code, row in causes().items()}
 CONFIDENCE_WORDS: dict[str, str] = words("confidence")
 FINE = "nothing failed, and every reading looks right"
-UNDECIDED = "not enough evidence: the next step gets what is missing"
+UNDECIDED = "undecided: the next step gets what is missing"
 NOTHING = "none"
 """What a step says that needs nothing first, or harms nothing."""
 SUMS = "The numbers of the message, added up"
 NOTHING_AGAINST = "No reading speaks against it."
-NOTHING_MISSING = "No missing reading would change it."
+NOTHING_MISSING = "No further reading would change this answer."
 
 MOST_WHY = 3
 CHECK = "Check that it worked:"

@@ -14,9 +14,15 @@ from helpers.ground.units import show_bytes
 from helpers.tell.figure_style import PALETTE
 from helpers.tell.shown import Shown
 from helpers.tell.values import columns
-from helpers.trials.training import PATHS, WAYS, PathResult
+from helpers.trials.training import WAYS, PathResult
 
 SOURCE = "measured here"
+SAME = {
+    "bitwise": "the same losses to the bit",
+    "within tolerance": "the same losses within tolerance",
+    "no": "other losses",
+}
+"""How the losses compare with those on a single device, in words."""
 
 
 def above_start(path: PathResult) -> int | None:
@@ -30,10 +36,12 @@ def same_table(results: Sequence[PathResult]) -> Shown:
     """Each path, whether it ran, and whether it is the same training as on a single device: the
     same on every run.
     """
-    rows = [[path.name, path.state.replace("_", " "), path.equal_to_single] for path in results]
-    return Shown(
-        "Training paths", columns("path:word, state:word, equal to single device:word"), rows
-    )
+    rows = [
+        [path.name, path.state.replace("_", " "), SAME.get(path.equal_to_single, "")]
+        for path in results
+    ]
+    head = columns("path:word, state:word, beside a single device:word")
+    return Shown("Training paths", head, rows)
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
@@ -52,7 +60,7 @@ def cost_table(results: Sequence[PathResult]) -> Shown:
     title = "No training path ran here"
     if ran:
         least, name = min(ran)
-        title = f"{name} takes least memory: {show_bytes(least)} above its start"
+        title = f"Least memory: {name}, {show_bytes(least)} above its start"
     head = columns("path:word, time:number:0.1 s, memory above start:number:bytes, says", widest=90)
     return Shown(title, head, rows, draw=partial(_draw_paths, results, title))
 
@@ -83,7 +91,10 @@ def _path_bar(path: PathResult) -> Any:
 
 
 def verdict(results: Sequence[PathResult]) -> Verdict:
-    """The path to take: the one that saves most memory among those that are the same training."""
+    """The path to take: the one that saves most memory among those that are the same training.
+
+    The first of the results is the single device.
+    """
     evidence = []
     against = []
     missing = []
@@ -91,7 +102,7 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
     for path in results:
         took = above_start(path)
         if path.state == "ran":
-            says = f"{path.name}: {path.equal_to_single}, in {path.seconds:.1f} s"
+            says = f"{path.name} in {path.seconds:.1f} s"
             evidence.append(Evidence(_slug(path), seen(took or 0, "bytes", SOURCE), says))
         elif path.state == "failed":
             why = seen(path.why or path.says or path.state, "text", SOURCE)
@@ -111,14 +122,12 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
         summary="No path that saves memory ran beside the single device.",
         next_step=NextStep("Run the paths that save memory: accumulation and checkpointing first"),
     )
-    single = [path for path in results if path.name == PATHS[0] and path.state == "ran"]
-    base = above_start(single[0]) if single else None
+    base = above_start(results[0])
     if not same or base is None:
         return answer
     least, best = min(same, key=lambda pair: pair[0])
-    share = f"{least / base:.0%} of" if base else "beside"
-    sizes = f"{show_bytes(least)}, {share} the single device's {show_bytes(base)}"
-    title = f"{best.name} takes {sizes}, and is the same training ({best.equal_to_single})"
+    sizes = f"{show_bytes(least)} instead of {show_bytes(base)}"
+    title = f"Use {best.name}: {sizes}, with {SAME[best.equal_to_single]}"
     step = NextStep(f"Train with {best.name}, and checkpoint so that a kill loses nothing")
     return replace(answer, confidence="confirmed", title=title, summary=f"{title}.", next_step=step)
 
