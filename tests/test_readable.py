@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "commands": 15_580,
     "face": 7_940,
     "fix": 27_923,
-    "fits": 27_675,
+    "fits": 28_075,
     "ground": 11_590,
     "judge": 54_470,
     "magics": 11_750,

@@ -11,6 +11,8 @@ from helpers.fits.arithmetic import listed
 from helpers.fits.servers import table
 
 MOST_LAYERS = 4096
+STATES = ("ssm_", "conv_")
+"""How names of figures of layers with a state begin."""
 
 
 def whole_number(value: Any) -> int | None:
@@ -106,7 +108,8 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
         raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
     if header.get("cross_layers"):
         raise ValueError(f"{kind}: seen layers that look at an encoder; expected a decoder alone")
-    query_heads = header.get("n_head", 0)
+    has_states = any(name.startswith(STATES) for name in header)
+    query_heads = header.get("n_head", 0 if has_states else 1)
     heads = for_each_layer(listed(header.get("n_head_kv", query_heads)), layers)
     kinds = layer_kinds(header, kind, types, heads)
     count = Counter(kinds)
@@ -115,6 +118,9 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
     full_heads = [number for layer, number in cached if layer in ("full", "both")]
     swa_heads = [number for layer, number in cached if layer == "swa"]
     inputs = {name: value for name, value in header.items() if not isinstance(value, list)}
+    widths = listed(header.get("n_ff", 0))
+    if len(widths) > 1:
+        inputs["n_ff"] = sum(for_each_layer(widths, layers)) / layers
     inputs.update(
         n_layer_kv=len(full_heads),
         n_layer_swa=len(swa_heads),
@@ -129,6 +135,8 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
             heads_swa_all=sum(swa_heads),
             n_head_kv_swa=max(swa_heads, default=0),
         )
+    if not has_states and not {"n_head", "n_head_kv"} & {*header}:
+        inputs.update(n_head=None, n_head_kv=None)  # nothing says how many
     if not max(heads):  # states alone: no head has a width
         inputs["head_dim_k"] = 1
     if "kv_lora_rank" in inputs:  # one latent for all heads

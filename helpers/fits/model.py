@@ -160,6 +160,7 @@ def _note_architecture(model: Given, kind: str) -> Given:
     """The model; an architecture that is not known is said."""
     name = re.sub("[^a-z0-9]", "", kind.lower())
     if not name.startswith(tuple(table("models")["known"])):
+        model.inputs["unknown_cache"] = 1
         model.missing.append(f"not known: architecture {kind or '(none)'}")
         model.notes.append("What is said of its cache is that of plain attention.")
     return model
@@ -175,13 +176,18 @@ def _first(values: Mapping[str, Any], names: Sequence[str], kinds: tuple[type, .
 
 
 def _config(config: dict[str, Any], path: Path) -> Given:
-    text = {**config, **part_of(config.get("text_config") or config.get("llm_config"))}
+    nested = part_of(config.get("text_config") or config.get("llm_config"))
+    defaults = part_of(table("models")["defaults"].get(nested.get("model_type")))
+    text = {**defaults, **config, **nested}
     for part in ("attn_config", "ffn_config"):  # transformers configuration_dbrx.py, of MPT too
         text = {**text, **part_of(text.get(part))}
     kind = str(text.get("model_type") or config.get("model_type") or "")[:60]
     models = table("models")
     if text.get("is_encoder_decoder") is True:
         raise wrong(path, "an encoder beside the decoder", "a model that is a decoder alone")
+    if text.get("block_configs"):  # of Nemotron-NAS
+        expected = "the model's GGUF, which names the heads of each layer"
+        raise wrong(path, "block_configs: each layer has heads of its own", expected)
     header = named(text, models["config"])
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
@@ -193,6 +199,15 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     if kind in models["one_shared_expert"]:
         header.setdefault("n_expert_shared", 1)
     types = _first(text, models["types"], (list, str)) or ()
+    places = _first(text, models["attention_at"], (list,))
+    linear = part_of(text.get("linear_attn_config"))
+    if linear:
+        header.update(named(linear, models["linear_attention"]))
+        places = [layer - 1 for layer in linear.get("full_attn_layers") or ()]
+    if places:
+        types = ["attention" if at in places else "mamba" for at in range(header["n_layer"])]
+    if isinstance(text.get("moe_layer_freq"), list):  # a flag for each layer
+        header["n_dense"] = text["moe_layer_freq"].count(0)
     inputs = layer_inputs(header, kind, types)
     inputs["tied"] = text.get("tie_word_embeddings", kind in models["tied"]) is True
     act = _first(text, models["acts"], (str,))

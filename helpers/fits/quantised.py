@@ -53,6 +53,8 @@ def _bits(quantisation: Mapping[str, Any]) -> float | None:
         # compressed-tensors and modelopt: groups of layers, each with its own weights
         for group in groups.values():
             weights = part_of(part_of(group).get("weights"))
+            if weights.get("num_bits") == 4 and weights.get("type") == "float":
+                return rows["dtypes"]["nvfp4" if weights.get("group_size") == 16 else "mxfp4"]
             if weights:
                 return _grouped(weights.get("num_bits"), weights.get("group_size"))
     if quantisation.get("load_in_4bit") or quantisation.get("_load_in_4bit"):
@@ -69,9 +71,10 @@ def _bits(quantisation: Mapping[str, Any]) -> float | None:
 
 def _grouped(width: Any, group: Any) -> float | None:
     """Bits of a weight of so many, with a scale of 16 bits and a zero for each group."""
-    bits = whole_number(width)
-    if not bits or bits > PLAIN_BITS:
+    is_number = isinstance(width, (int, float)) and not isinstance(width, bool)
+    if not is_number or not 0 < width <= PLAIN_BITS:
         return None
+    bits = float(width)
     size = whole_number(group) or 0
     if not size:
         return bits

@@ -68,6 +68,10 @@ def full_layer(s: Sheet) -> float:
         # read: llama.cpp pull request 19067 (January 2026): before it a latent cache had values
         # too
         latent += s.kv_lora_rank * s.bv
+    if s.is_pooled:
+        # read: vllm/model_executor/models/deepseek_v2.py, DeepseekV32IndexerCache: keys of 8 bits,
+        # and a scale of 32 bits for 128 of them
+        latent += s.index_width * (1 + 4 / 128)
     return latent
 
 
@@ -148,6 +152,8 @@ def need_bytes(s: Sheet) -> float:
     if s.family == "Diffusers":
         s.cite("a pipeline of images keeps no cache")
         return 0
+    if s.given("unknown_cache"):
+        s.no_bound("the cache of an architecture that is not known: counted as plain attention")
     if s.family == "vLLM":
         s.cite("read: check_enough_kv_cache_memory: one request of max_model_len")
         return s.request_blocks * s.block_bytes

@@ -57,9 +57,11 @@ def model_bytes(s: Sheet) -> float:
 
 @rule
 def token_tables(s: Sheet) -> float:
-    # into the model and out of it, which may be one
+    # into the model and out of it, which may be one; transformers modeling_gemma3n.py,
+    # embed_tokens_per_layer: one for each layer
     tables = 2 - bool(s.tied)
-    return tables * s.n_embd * s.n_vocab
+    of_layers = s.n_layer * s.n_embd_per_layer * s.n_vocab_per_layer
+    return tables * s.n_embd * s.n_vocab + of_layers
 
 
 @rule
@@ -86,7 +88,9 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
     if s.n_expert > 1:
         moe_layers = (ff_layers - min(s.n_dense, ff_layers)) // s.moe_step
     expert_width = s.n_ff_expert * s.n_expert
-    shared_width = s.n_ff_expert * s.n_expert_shared + s.n_ff_shared
+    shared_width = s.n_ff_expert * s.n_expert_shared
+    if s.n_ff_shared:
+        shared_width = s.n_ff_shared * max(1, s.n_expert_shared)
     return {
         "attention": attention,
         "states": s.n_layer_recurrent * state_of_a_layer(s),
@@ -95,6 +99,9 @@ def parameters_by_part(s: Sheet) -> dict[str, float]:
         * ((ff_layers - moe_layers) * s.n_ff + moe_layers * shared_width),
         "experts": s.n_embd * matrices(s) * moe_layers * expert_width,
         "embeddings": s.token_tables,
+        # transformers modeling_gemma3n.py: per_layer_input_gate, per_layer_projection,
+        # per_layer_model_projection
+        "layer inputs": 3 * s.n_layer * s.n_embd * s.n_embd_per_layer,
         "norms and routers": s.n_embd * (2 * s.n_layer + 1 + moe_layers * s.n_expert),
     }
 

@@ -1,0 +1,95 @@
+"""Models by their configs alone: the parameters that publishers count, a cache computed by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fits_models import config, of, row
+
+from helpers.ground.units import GIB
+
+MODELS = json.loads((Path(__file__).parent / "data" / "models.json").read_text())
+"""Configs as they are published, without what nothing here reads. ``cache_token``: bytes of a token
+in 16 bits of the layers that see everything, ``window_token``: of those with a window.
+"""
+LARGE = ("--capacity", "4096GiB")
+
+
+def named(name):
+    return next(model for model in MODELS if model["model"] == name)
+
+
+def answer_of(folder, content, *options):
+    path = folder / "config.json"
+    path.write_text(json.dumps(content))
+    return of(path, *LARGE, *options)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["model"])
+def test_weights_and_cache_follow_from_the_config(tmp_path, model):
+    answer = answer_of(tmp_path, model["config"])
+    weights = row(answer, "weights")["bytes"]
+    assert weights == pytest.approx(2 * model["parameters"], rel=0.006)
+    assert answer["cache"]["full_token"] == model["cache_token"]
+    assert answer["cache"]["swa_token"] == model["window_token"]
+    assert not [line for line in answer["missing"] if "not known: architecture" in line]
+
+
+LLAMA = {
+    "llama-8b-awq": ({"quant_method": "awq", "bits": 4, "group_size": 128}, 5.73),
+    "llama-8b-fp8": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, 9.08),
+    "llama-8b-nf4": ({"load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 5.70),
+    "llama-8b-int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 9.09),
+    "llama-8b-nvfp4": (
+        {"config_groups": {"0": {"weights": {"num_bits": 4, "group_size": 16, "type": "float"}}}},
+        6.03,
+    ),
+    "llama-8b-exl2": ({"quant_method": "exl2", "bits": 4.25}, 5.81),
+}
+"""Quantisations of Llama 3.1 8B, and GB of their published weights."""
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_quantised_weights_are_as_large_as_those_that_are_published(tmp_path, name):
+    quantisation, gigabytes = LLAMA[name]
+    weights = row(of(config(tmp_path, quantization_config=quantisation), *LARGE), "weights")
+    assert weights["bytes"] == pytest.approx(gigabytes * 1e9, rel=0.005)
+    assert weights["low_bytes"] <= gigabytes * 1e9 <= weights["high_bytes"]
+
+
+def test_experts_of_another_type_than_the_rest_are_counted_apart(tmp_path):
+    quantisation = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    content = {**named("ds-v2-lite")["config"], "quantization_config": quantisation}
+    plain = row(answer_of(tmp_path, content), "weights")["bytes"]
+    mixed = row(answer_of(tmp_path, {**content, "expert_dtype": "fp4"}), "weights")["bytes"]
+    experts = 26 * 64 * 3 * 2048 * 1408
+    assert plain - mixed == pytest.approx(experts * (8.002 - 4.25) / 8, rel=0.001)
+
+
+def test_the_longest_context_is_what_the_card_leaves_over_a_token(tmp_path):
+    content = named("bamba-9b")["config"]
+    whole = answer_of(tmp_path, content, "--capacity", "24GiB", "--server", "llama.cpp")
+    assert whole["contexts"]["longest"] == 262144
+    less = answer_of(tmp_path, content, "--capacity", "23GiB", "--server", "llama.cpp")
+    token = 3 * 2 * 8 * 128 * 2 + 2 * 512  # three layers with a cache, and a row of the mask
+    short = GIB - whole["spare_bytes"]
+    steps = -(-short // (token * 256))
+    assert less["contexts"]["longest"] == 262144 - steps * 256 < 262144
+
+
+def test_an_architecture_that_is_not_known_never_certainly_fits(tmp_path):
+    answer = of(config(tmp_path, model_type="zork"), "--gpu", "h100")
+    assert answer["fits"] is None and answer["contexts"]["longest_low"] is None
+    assert "architecture zork" in " ".join(answer["missing"])
+
+
+def test_heads_that_a_config_does_not_name_are_missing_and_no_states(tmp_path):
+    answer = of(config(tmp_path, num_attention_heads=None, num_key_value_heads=None), *LARGE)
+    assert answer["fits"] is None and "the number of heads of the cache" in answer["missing"]
+    assert row(answer, "state")["bytes"] == 0
+
+
+def test_layers_that_differ_one_by_one_are_refused(tmp_path):
+    blocks = [{"attention": {"n_heads_in_group": 8}}] * 32
+    with pytest.raises(AssertionError, match="block_configs"):
+        of(config(tmp_path, block_configs=blocks), *LARGE)
