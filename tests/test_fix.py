@@ -23,10 +23,19 @@ from helpers.fix.proof import Proof, Prover, Run, compared
 from helpers.fix.search import Trial, changed_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff, results_in_words
-from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Replays
+from helpers.judge.program_facts import (
+    GrowerFacts,
+    GrowthFacts,
+    Holding,
+    ProgramFacts,
+    Refusal,
+    Repeat,
+    Replays,
+)
 from helpers.look.cards import find_card
 from helpers.rehearse.rehearsal import Limits, Rehearsal
 from helpers.rehearse.torches import Torch
+from helpers.settings.trouble import SettingsTrouble
 
 PROGRAMS = Path(__file__).with_name("fix_programs")
 GIB = 1 << 30
@@ -175,6 +184,38 @@ def test_settings_are_proposed_only_where_the_recorded_requests_pass_with_one():
         "expandable_segments:True",
         "max_split_size_mb:64",
     ]
+
+
+def test_expandable_segments_are_not_proposed_where_the_program_ran_out_with_them():
+    failed = Repeat(8 * GIB, "expandable_segments:True", False, "", 7 * GIB, 8 * GIB)
+    changes = proposed(
+        "import torch\n",
+        "true-capacity",
+        replays=Replays(passes_with="expandable_segments:True"),
+        expandable=failed,
+    )
+    assert not any(change.environment for change, _ in changes)
+
+
+@pytest.mark.parametrize("where", ["train.py:2", ""])
+def test_a_setting_at_which_torch_stops_is_corrected_where_it_is_made(where):
+    text = (
+        'import os\nos.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb=128"\nimport torch\n'
+    )
+    trouble = SettingsTrouble(
+        kind="malformed",
+        variable="PYTORCH_CUDA_ALLOC_CONF",
+        value="max_split_size_mb=128",
+        instead="PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
+        why="cannot be read",
+        where=where,
+        fatal=True,
+    )
+    change, after = proposed(text, "config-ineffective", settings=trouble)[0]
+    if where:
+        assert '"max_split_size_mb:128"' in after
+    else:
+        assert change.environment == {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:128"}
 
 
 def test_other_results_come_last():
@@ -515,12 +556,74 @@ def test_an_evaluation_that_does_not_fit_is_taken_apart_and_the_training_is_left
     strips = [
         change
         for change, after in changes
-        if 'out = torch.cat([net(part.to("cuda")).cpu() for part in low.chunk(4, dim=2)], dim=2)\n'
-        in after
+        if "for low_part in low.chunk(4, dim=2)], dim=2)\n" in after
     ]
     assert [change.results for change in strips] == [Results.OTHER]
-    assert any("for part in low.chunk(4)])\n" in after for _, after in changes)
+    whole = 'out = torch.cat([net(low_part.to("cuda")).cpu() for low_part in low.chunk(4)])\n'
+    assert any(whole in after for _, after in changes)
     assert not any("x.chunk(" in after or "save_on_cpu" in after for _, after in changes)
+
+
+STEPS = """import torch
+net = torch.nn.Linear(8, 8).cuda()
+opt = torch.optim.Adam(net.parameters())
+for x, y in loader:
+    loss = torch.nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_a_card_too_small_for_the_states_of_an_optimizer_gets_no_smaller_forward_pass():
+    holding = (Holding("train.py:2 <module>", 4 * GIB), Holding("train.py:7 <module>", 4 * GIB))
+    facts = {
+        **refused_at("train.py:7 <module>"),
+        "holding": holding,
+        "asked_before_forward_bytes": 4 * GIB,
+        "usable_bytes": 8 * GIB,
+    }
+    after = texts(STEPS, "true-capacity", **facts)
+    assert "foreach=False" in after[0]
+    assert any("Adafactor" in text for text in after)
+    assert not any("x.chunk(2)" in text or "save_on_cpu" in text for text in after)
+    large = {**facts, "asked_before_forward_bytes": GIB}
+    assert any("x.chunk(2)" in text for text in texts(STEPS, "true-capacity", **large))
+
+
+def test_a_step_is_only_made_smaller_where_a_step_failed():
+    after = texts(STEPS, "true-capacity", **refused_at("train.py:5 <module>"))
+    assert not any("foreach=False" in text for text in after)
+    assert any("x.chunk(2)" in text for text in after)
+
+
+MATCHING = """import torch
+def assign(anchors, boxes):
+    overlap = iou(anchors.unsqueeze(0), boxes)
+    return overlap.max(-1)
+
+anchors = make_anchors().cuda()
+for images, boxes in loader:
+    with torch.no_grad():
+        best, which = assign(anchors, boxes)
+    loss = net(images).mul(best).mean()
+    loss.backward()
+"""
+
+
+def test_what_a_function_computes_for_each_sample_without_gradients_is_taken_apart():
+    after = texts(
+        MATCHING, "true-capacity", **refused_at("train.py:3 assign", "train.py:9 <module>")
+    )
+    inner = "overlap = torch.cat([iou(anchors.unsqueeze(0), boxes_part) for boxes_part in boxes.chunk(4)])"
+    outer = (
+        "best, which = map(torch.cat, zip(*(assign(anchors, boxes_part) "
+        "for boxes_part in boxes.chunk(4))))"
+    )
+    assert any(inner in text for text in after)
+    assert any(outer in text for text in after)
+    with_gradients = MATCHING.replace("with torch.no_grad()", "if True")
+    refused = refused_at("train.py:3 assign", "train.py:9 <module>")
+    assert not any("zip(*(" in text for text in texts(with_gradients, "true-capacity", **refused))
 
 
 def test_a_teacher_in_a_forward_pass_is_no_evaluation():

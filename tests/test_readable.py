@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_300,
     "commands": 15_580,
     "face": 7_940,
-    "fix": 27_923,
+    "fix": 28_710,
     "fits": 28_075,
     "ground": 11_590,
     "judge": 54_470,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from helpers.allocator.circumstances import record_of
 from helpers.allocator.program_facts import evidence_from_trace
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change
@@ -18,11 +19,14 @@ from helpers.fix.search import INTERRUPTED, Start, Trial, Trials
 from helpers.fix.settings_file import settings_files
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
+from helpers.judge.evidence import CaseEvidence
 from helpers.judge.program_facts import ProgramFacts
 from helpers.look.cards import GpuCard
 from helpers.rehearse import counterfactual
+from helpers.rehearse.fault import refused_setting
 from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
+from helpers.settings.trouble import SettingsTrouble
 
 DOWNLOADS_OFF = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 """What keeps the libraries of Hugging Face from fetching anything (their documentation)."""
@@ -95,19 +99,17 @@ def failure_of(
     was_ended = first.exit_code == STOPPED and not first.stopped
     if was_ended or first.exit_code == INTERRUPTED:
         raise KeyboardInterrupt
-    if first.failed_otherwise and _DOWNLOAD.search(first.error):
-        raise NoFix(f"the program needs a download: {first.error}; fetch it first, then try again")
-    if first.failed_otherwise:
-        seen = first.error or f"it ended with exit code {first.exit_code}"
-        raise NoFix(f"the program fails, but not for lack of memory: {seen}; fix that first")
-    if first.peak_reserved_bytes is None:
-        raise NoFix("no use of the GPU was seen; expected a program that computes on it")
-    if first.fits and not first.ooms:
-        raise NoFix(f"the program fits as it is: {first.label}; nothing needs to change")
-    if first.trace is None:
-        raise NoFix(f"nothing was recorded: {first.why_no_trace}")
-    record = out.with_suffix(".record")
+    setting = _refused_setting(out, first.torch) if first.failed_otherwise else None
+    if setting is not None:
+        facts = ProgramFacts(
+            f"rehearsal of {command[0]}", exit_code=first.exit_code, settings=setting
+        )
+        return _failure(command, first, CaseEvidence(program=facts))
+    why_not = _why_nothing_to_fix(first)
+    if why_not:
+        raise NoFix(why_not)
     repeats = counterfactual.Counterfactual()
+    record = out.with_suffix(".record")
     if not counterfactual.why_no_repeats(first, folder):
         repeats = counterfactual.Repeats(
             run=run,
@@ -119,19 +121,47 @@ def failure_of(
             limits=limits,
         ).both()
         counterfactual.keep(repeats, record)
-    evidence = evidence_from_trace(out)
+    failure = _failure(command, first, evidence_from_trace(out))
+    if first.fits and failure.verdict.state == "healthy":
+        raise NoFix(f"the program fits as it is: {failure.verdict.summary}")
+    return replace(failure, repeats=repeats)
+
+
+def _refused_setting(out: Path, torch: str) -> SettingsTrouble | None:
+    """The allocator's setting at which torch ended the program that was recorded at ``out``."""
+    processes = record_of(out).get("processes") or ()
+    troubles = [refused_setting(process, torch) for process in processes]
+    return next(filter(None, troubles), None)
+
+
+def _why_nothing_to_fix(first: Rehearsal) -> str:
+    """Why no change is looked for, where the first run shows no want of memory; else empty."""
+    if first.failed_otherwise and _DOWNLOAD.search(first.error):
+        return f"the program needs a download: {first.error}; fetch it first, then try again"
+    if first.failed_otherwise:
+        seen = first.error or f"it ended with exit code {first.exit_code}"
+        return f"the program fails, but not for lack of memory: {seen}; fix that first"
+    if first.peak_reserved_bytes is None:
+        return "no use of the GPU was seen; expected a program that computes on it"
+    if first.fits and not first.ooms:
+        return f"the program fits as it is: {first.label}; nothing needs to change"
+    if first.trace is None:
+        return f"nothing was recorded: {first.why_no_trace}"
+    return ""
+
+
+def _failure(command: Sequence[str], first: Rehearsal, evidence: CaseEvidence) -> Failure:
+    """What was found about the program of a command. Raises NoFix where it has no sources here."""
     facts = evidence.program
     assert facts is not None
+    folder = Path.cwd()
     sources = sources_of(command, folder, _frames(facts))
     if not sources:
         raise NoFix(
             "the program has no Python file below this folder; start fix where its sources are"
         )
-    verdict = diagnose(evidence)
-    if first.fits and verdict.state == "healthy":
-        raise NoFix(f"the program fits as it is: {verdict.summary}")
     files = settings_files(command, sources, folder)
-    return Failure(Program(sources, list(command), facts, files), first, verdict, repeats)
+    return Failure(Program(sources, list(command), facts, files), first, diagnose(evidence))
 
 
 def change_for(
@@ -174,4 +204,6 @@ def _frames(facts: ProgramFacts) -> list[str]:
             frames += [grower.line, grower.asked_at]
     if facts.refusal is not None:
         frames += [facts.refusal.where, *facts.refusal.callers]
+    if facts.settings is not None:
+        frames.append(facts.settings.where)
     return frames

@@ -133,43 +133,60 @@ def _is_read_elsewhere(region: Region) -> bool:
 
 
 def evaluation_in_chunks(program: Program) -> Iterator[Change]:
-    """A model called without gradients, where the card refused a request: on parts of its batch,
+    """What is computed without gradients where the card refused a request: on parts of its batch,
     then on strips of its images.
     """
     parts = factors(program)[-1]
     draws = any("Conv2d" in source.text.decode() for source in program.sources)
-    for source, statement in calls_that_failed(program):
-        if not is_without_gradients(source, statement):
+    for source, assign in _assigned_without_gradients(program):
+        batch = _batch_of(source, assign)
+        if not batch:
             continue
-        for assign in source.find(cst.Assign, statement):
-            batch = _batch_of(assign.value)
-            if batch is None:
-                continue
+        yield Change(
+            title=f"Compute each batch in {parts} parts ({source.place(assign)})",
+            results=Results.ROUNDED,
+            why="each sample is computed by itself",
+            costs="smaller GPU kernels, so the evaluation takes longer",
+            edits=(_concatenated(source, assign, batch, parts, ""),),
+            only_if_measured=True,
+        )
+        if draws and len(batch) == 1:
             yield Change(
-                title=f"Evaluate each batch in {parts} parts ({source.place(assign)})",
-                results=Results.ROUNDED,
-                why="the model computes each sample by itself",
+                title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
+                results=Results.OTHER,
+                why="at the edge of a strip the convolutions see zeros, not the next rows",
                 costs="smaller GPU kernels, so the evaluation takes longer",
-                edits=(_concatenated(source, assign.value, batch, parts, ""),),
-                only_if_measured=True,
+                edits=(_concatenated(source, assign, batch, parts, ", dim=2"),),
             )
-            if draws:
-                yield Change(
-                    title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
-                    results=Results.OTHER,
-                    why="at the edge of a strip the convolutions see zeros, not the next rows",
-                    costs="smaller GPU kernels, so the evaluation takes longer",
-                    edits=(_concatenated(source, assign.value, batch, parts, ", dim=2"),),
-                )
 
 
-def _batch_of(value: cst.BaseExpression) -> cst.Name | None:
-    """The batch of ``model(batch.to(device)).cpu()``; None for another expression."""
-    result = _unmoved(value)
-    if not isinstance(result, cst.Call) or len(result.args) != 1:
-        return None
-    batch = _unmoved(result.args[0].value)
-    return batch if isinstance(batch, cst.Name) else None
+def _assigned_without_gradients(program: Program) -> Iterator[tuple[Source, cst.Assign]]:
+    """The assignments that led to the refused request, as far as one that called them is below
+    no_grad; the nearest first.
+    """
+    frames = list(calls_that_failed(program))
+    for at, (source, statement) in enumerate(frames):
+        if any(is_without_gradients(*frame) for frame in frames[at:]):
+            for assign in source.find(cst.Assign, statement):
+                yield source, assign
+
+
+def _batch_of(source: Source, assign: cst.Assign) -> list[str]:
+    """The arguments of ``model(batch.to(device)).cpu()`` that its loop gives anew, or all of
+    them; none where this is another expression.
+    """
+    result = _unmoved(assign.value)
+    if not isinstance(result, cst.Call) or re.match(r"torch\.|F\.", source.code(result.func)):
+        return []
+    arguments = [_unmoved(argument.value) for argument in result.args]
+    names = [argument.value for argument in arguments if isinstance(argument, cst.Name)]
+    loop = source.around(assign, cst.For)
+    if loop is None:
+        return names
+    fresh = _plain_names(source, loop.target)
+    for other in source.find(cst.Assign, loop):
+        fresh |= _plain_names(source, other.targets[0].target)
+    return [name for name in names if name in fresh] or names
 
 
 def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
@@ -182,10 +199,17 @@ def _unmoved(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _concatenated(
-    source: Source, value: cst.BaseExpression, batch: cst.Name, parts: int, dimension: str
+    source: Source, assign: cst.Assign, batch: list[str], parts: int, dimension: str
 ) -> Edit:
     """The results of the parts of a batch, put together again."""
-    name = batch.value
-    of_part = re.sub(rf"(?<![\w.]){name}\b", "part", source.code(value))
-    chunks = f"{name}.chunk({parts}{dimension})"
-    return source.replaced(value, f"torch.cat([{of_part} for part in {chunks}]{dimension})")
+    of_part = source.code(assign.value)
+    for name in batch:
+        of_part = re.sub(rf"(?<![\w.]){name}\b", f"{name}_part", of_part)
+    names = ", ".join(f"{name}_part" for name in batch)
+    chunks = ", ".join(f"{name}.chunk({parts}{dimension})" for name in batch)
+    over = f"zip({chunks})" if len(batch) > 1 else chunks
+    every = f"{of_part} for {names} in {over}"
+    together = f"torch.cat([{every}]{dimension})"
+    if isinstance(assign.targets[0].target, cst.Tuple):
+        together = f"map(torch.cat, zip(*({every})))"
+    return source.replaced(assign.value, together)

@@ -21,7 +21,7 @@ from helpers.fix.optimizers import smaller_states, steps_one_by_one
 from helpers.fix.precision import changes_of_precision
 from helpers.fix.program import Program
 from helpers.fix.ranks import one_device_a_rank
-from helpers.fix.regions import fails_in_evaluation
+from helpers.fix.regions import fails_in_evaluation, fails_in_step
 from helpers.fix.settings import changes_of_settings
 from helpers.fix.sizes import smaller_batches, smaller_portions
 
@@ -55,6 +55,17 @@ SMALLER: tuple[Proposals, ...] = (
 """What makes room with the same results, up to rounding."""
 ONLY_TRAINING: tuple[Proposals, ...] = (micro_batches, steps_one_by_one, smaller_states)
 """What makes no room where the card is too small for an evaluation."""
+ONLY_PASSES: tuple[Proposals, ...] = (
+    changes_of_attention,
+    smaller_portions,
+    smaller_portions_in_files,
+    evaluation_in_chunks,
+    changes_of_activations,
+    micro_batches,
+    smaller_batches,
+    smaller_batches_in_files,
+)
+"""What makes no room where the card is too small for weights, gradients and states."""
 OTHER_RESULTS: tuple[Proposals, ...] = (
     results_changed_by_arguments,
     changes_of_precision,
@@ -70,9 +81,13 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
     ``cause``: the label of the verdict.
     """
     seen: set[object] = set()
-    proposals = [*FITTING.get(cause, ()), *SMALLER, *OTHER_RESULTS]
+    in_vain: tuple[Proposals, ...] = ()
     if fails_in_evaluation(program):
-        proposals = [propose for propose in proposals if propose not in ONLY_TRAINING]
+        in_vain = ONLY_TRAINING
+    elif fails_in_step(program):
+        in_vain = ONLY_PASSES
+    proposals = [*FITTING.get(cause, ()), *SMALLER, *OTHER_RESULTS]
+    proposals = [propose for propose in proposals if propose not in in_vain]
     late = []
     for propose in proposals:
         for change in propose(program):

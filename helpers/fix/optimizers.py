@@ -9,6 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
+from helpers.fix.regions import calls_that_failed
 from helpers.fix.source import Source, called, calls_of, keyword
 
 WITH_FOREACH = (
@@ -25,6 +26,7 @@ WITH_FOREACH = (
     "Rprop",
 )
 WITH_STATES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
+TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
 
 
@@ -35,7 +37,10 @@ def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
 
 
 def steps_one_by_one(program: Program) -> Iterator[Change]:
-    """foreach=False: a step without temporaries as large as all weights."""
+    """foreach=False: a step without temporaries as large as all weights, where a step failed."""
+    for source, statement in [*calls_that_failed(program)][:1]:
+        if not source.calls("step", *TRAINERS, below=statement):
+            return
     for source, call in _optimizers(program):
         if keyword(call, "foreach") or keyword(call, "fused"):
             continue

@@ -25,11 +25,12 @@ from helpers.rehearse.torches import NEEDS, Torch
 
 ON_CPU = Path(__file__).parent / "under_torch" / "on_cpu.py"
 SECONDS = 15
-"""How long each program may run."""
+"""How long each program may compute."""
 IN_ALL_S = 60.0
 """How long all that is compared for one change may take."""
-DIVISORS = (8, 1)
-"""What the numbers of both programs are divided by: the first with which both run."""
+AS_IT_IS = (1, 0)
+DIVISORS = ((8, 64), (8, 256), AS_IT_IS)
+"""By what numbers of both programs are divided, and from which number on: the first with which both run."""
 LEAST_STEPS = 2
 STEPS_ALIKE = 3
 """Steps in which rounding may not yet have grown."""
@@ -99,7 +100,7 @@ class Prover:
         left_s = ends_at - time.monotonic()
         if left_s < SECONDS:
             return Proof(None, "with smaller numbers it differs, and no time was left for its own")
-        before, again, after = self.runs([unchanged, unchanged, changed], (1,), left_s)
+        before, again, after = self.runs([unchanged, unchanged, changed], (AS_IT_IS,), left_s)
         if compared(before, again).results is Results.OTHER:
             return Proof(None, "on the CPU the unchanged program differs from run to run")
         as_is = compared(before, after)
@@ -108,7 +109,7 @@ class Prover:
     def runs(
         self,
         programs: Sequence[tuple[list[str], Mapping[str, bytes]]],
-        divisors: Sequence[int] = DIVISORS,
+        divisors: Sequence[tuple[int, int]] = DIVISORS,
         limit_s: float = IN_ALL_S,
     ) -> list[Run]:
         """Run programs side by side, each in a copy of the folder with its files, and read what

@@ -206,3 +206,24 @@ def fails_in_evaluation(program: Program) -> bool:
     if any(isinstance(node, cst.FunctionDef) and node.name.value in STEPS for node in around):
         return False
     return not any(around.intersection(region.forward) for region in forward_regions(program))
+
+
+def fails_in_step(program: Program) -> bool:
+    """Whether a step of an optimizer was refused memory while hardly anything of a forward pass
+    was alive: only weights, gradients and states.
+    """
+    for source, statement in [*calls_that_failed(program)][:1]:
+        if not source.calls("step", below=statement):
+            return False
+        of_forward_bytes = -program.facts.asked_before_forward_bytes
+        for row in program.facts.holding:
+            if not any(_makes_states(*place) for place in program.places([row.line])):
+                of_forward_bytes += row.bytes
+        return 10 * of_forward_bytes < program.facts.usable_bytes
+    return False
+
+
+def _makes_states(source: Source, line: int) -> bool:
+    """Whether a line makes gradients, or the states of an optimizer."""
+    statements = source.statements_at(line)
+    return any(source.calls("backward", "step", below=statement) for statement in statements)

@@ -20,7 +20,11 @@ def changes_of_settings(program: Program) -> Iterator[Change]:
     replays = program.facts.replays
     if replays is None or not replays.passes_with:
         return
+    repeat = program.facts.expandable
+    fails_again = repeat is not None and not (repeat.fits or repeat.stopped)
     for conf in dict.fromkeys((EXPANDABLE, replays.passes_with)):
+        if conf == EXPANDABLE and fails_again:
+            continue
         yield Change(
             title=f"Set {program.facts.conf_variable}={conf}",
             results=Results.SAME,
@@ -32,9 +36,17 @@ def changes_of_settings(program: Program) -> Iterator[Change]:
 def _corrected(program: Program) -> Iterator[Change]:
     """The program's own setting as it was meant, before torch is imported."""
     trouble = program.facts.settings
-    if trouble is None or not trouble.where:
+    if trouble is None:
         return
-    meant = trouble.instead.partition("=")[2] or trouble.value
+    variable, _, meant = trouble.instead.partition("=")
+    if not trouble.where and meant:
+        yield Change(
+            title=f"Set {trouble.instead} in the place of {trouble.value}",
+            results=Results.SAME,
+            why=ALIKE,
+            environment={variable: meant},
+        )
+    meant = meant or trouble.value
     for source, line in program.places([trouble.where]):
         for statement in source.statements_at(line):
             strings = [

@@ -64,8 +64,7 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     yield (
         f"Memory: the changed program reserved at most {show_bytes(after.peak_reserved_bytes)} of "
         f"{show_bytes(after.usable_bytes)}, which leaves {show_bytes(after.left_bytes)}; "
-        f"unchanged it ran out of memory at {show_bytes(first.peak_reserved_bytes)} "
-        "(both measured by rehearsing, not predicted)"
+        f"unchanged it {_ended_unchanged(first)} (both measured by rehearsing, not predicted)"
     )
     yield outside_in_words(after)
     if after.between:
@@ -75,6 +74,12 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
         )
     yield f"Results: {results_in_words(winner)}"
     yield f"Cost: {change.costs}"
+
+
+def _ended_unchanged(first: Rehearsal) -> str:
+    if first.peak_reserved_bytes is None:
+        return "ended before it used the GPU"
+    return f"ran out of memory at {show_bytes(first.peak_reserved_bytes)}"
 
 
 def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:

@@ -3,8 +3,9 @@ step.
 
 Called with one word of JSON: ``programs``, each with its ``folder``, its ``words`` (SCRIPT ... or
 -m MODULE ...) and the ``record`` that gets a line of JSON for each thing that was seen; and ``seconds``
-for each. Loops end after a few turns, and whole numbers of the sources are divided, so that it ends soon:
-first by the largest of ``divisors``, then by the next where one of them fails so.
+of the processor for each. Loops end after a few turns, and whole numbers of the sources are divided, so
+that it ends soon: as the first of ``divisors`` says, by what and from which number on, then as the next
+where one of them fails so.
 """
 
 import ast
@@ -30,7 +31,6 @@ import weakref
 
 MOST_TURNS = 6
 """Turns of each loop: more than the entries that a bounded cache keeps."""
-LEAST_DIVIDED = 64
 MEMORY_BYTES = 6 << 30
 PARTS_OF_ONE = {
     "buffers",
@@ -69,10 +69,10 @@ GPU = re.compile(r"cuda(:\d+)?")
 
 
 class Smaller(ast.NodeTransformer):
-    """Loops of a few turns, and whole numbers divided by ``times``."""
+    """Loops of a few turns, and whole numbers divided as ``divisor`` says."""
 
-    def __init__(self, times):
-        self.times = times
+    def __init__(self, divisor):
+        self.divisor = divisor
 
     def visit_For(self, node):
         self.generic_visit(node)
@@ -86,7 +86,7 @@ class Smaller(ast.NodeTransformer):
 
     def visit_Constant(self, node):
         if type(node.value) is int:
-            return ast.copy_location(ast.Constant(divided(node.value, self.times)), node)
+            return ast.copy_location(ast.Constant(divided(node.value, self.divisor)), node)
         return node
 
 
@@ -99,8 +99,9 @@ def cut(items):
     return ast.copy_location(ast.Call(ast.Name(FEW, ast.Load()), [items], []), items)
 
 
-def divided(number, times):
-    if number < LEAST_DIVIDED or number % times:
+def divided(number, divisor):
+    times, least = divisor
+    if number < least or number % times:
         return number
     return number // times
 
@@ -297,18 +298,18 @@ def same_each_time(torch):
     time.time = time.perf_counter = lambda: next(ticks) / 1000
 
 
-def run(words, times):
+def run(words, divisor):
     """Run a script or a module with its sources made smaller."""
     folder = os.getcwd() + os.sep
     original = importlib.machinery.SourceFileLoader.source_to_code
 
     def source_to_code(loader, data, path, **keywords):
         if os.path.abspath(path).startswith(folder) and "site-packages" not in path:
-            data = ast.fix_missing_locations(Smaller(times).visit(ast.parse(data)))
+            data = ast.fix_missing_locations(Smaller(divisor).visit(ast.parse(data)))
         return original(loader, data, path, **keywords)
 
     importlib.machinery.SourceFileLoader.source_to_code = source_to_code  # type: ignore
-    arguments = [str(divided(int(word), times)) if word.isdigit() else word for word in words]
+    arguments = [str(divided(int(word), divisor)) if word.isdigit() else word for word in words]
     if words[0] == "-m":
         sys.argv = arguments[1:]
         sys.path[0] = os.getcwd()
@@ -346,11 +347,11 @@ def observed(program, divisor):
 
 
 def forked(program, divisor, seconds):
-    """Start a program in a process of its own, which SIGALRM ends. Returns its number."""
+    """Start a program in a process of its own, which SIGPROF ends. Returns its number."""
     number = os.fork()
     if number:
         return number
-    signal.alarm(seconds)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     code = 1
     try:
         code = observed(program, divisor)
