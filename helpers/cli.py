@@ -13,6 +13,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import sys
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -37,6 +38,8 @@ GROUPS = {
 WRITES = "out", "save", "results", "parquet"  # options that name a place to write to
 MOST_COMPLAINT = 1000
 """Columns of an error's line, whatever a file has for names."""
+LONG_WORD = re.compile(r"(\S{40})\S{80,}(\S{40})")
+"""A word of which an error shows both ends."""
 OF_BATCHES = ("run", "report")
 """Verbs that write into a batch, which holds the kernel's log."""
 CAPTURE = "write an evidence bundle of this box"
@@ -180,7 +183,7 @@ def _say_no_more() -> None:
 
 
 def _refuse(line: str, code: int = 2) -> int:
-    line = plain(line[:MOST_COMPLAINT].replace("\n", " "))
+    line = plain(LONG_WORD.sub(r"\1…\2", line)[:MOST_COMPLAINT].replace("\n", " "))
     with suppress(OSError):
         print(f"{PROGRAM}: {cut(line, MOST_COMPLAINT)}", file=sys.stderr, flush=True)
     return code
@@ -188,6 +191,10 @@ def _refuse(line: str, code: int = 2) -> int:
 
 class _OneLine(argparse.ArgumentParser):
     """argparse with one line on wrong use instead of the whole usage."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._negative_number_matcher = re.compile("-[0-9]")  # -5GiB is a value, too
 
     def error(self, message: str) -> Any:
         raise WrongUse(f"{message}; see: {self.prog} --help")

@@ -175,9 +175,18 @@ def test_a_pipeline_of_diffusers_is_the_sum_of_its_parts(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--context", "-5"), "--context -5; expected 1 or more"),
-        (("--slots", "0"), "--slots 0; expected 1 or more"),
-        (("--tp", "0"), "--tp 0; expected 1 or more"),
+        (("--context", "-5"), "--context -5; expected 1 to 16,777,216"),
+        (("--context", "0"), "--context 0; expected 1 to 16,777,216"),
+        (("--context", 10**12), "--context 1000000000000; expected 1 to 16,777,216"),
+        (("--slots", "0"), "--slots 0; expected 1 to 65,536"),
+        (("--slots", 10**12), "--slots 1000000000000; expected 1 to 65,536"),
+        (("--tokens", 10**12), "--tokens 1000000000000; expected 1 to "),
+        (("--tp", "0"), "--tp 0; expected 1 to 1,024"),
+        (("--tp", "3"), "--tp 3; expected a divisor of the model's 32 heads"),
+        (("--tp", "2", "--server", "ollama"), "--tp 2 for ollama, which divides no layer"),
+        (("--capacity", "0"), "others hold 0 B of 0 B: nothing is left; expected less --held or"),
+        (("--capacity", "-5GiB"), "size '-5GiB': expected bytes or a number with a unit"),
+        (("--release", "banana"), "--release 'banana'; expected a release or a month"),
         (("--utilisation", "1.7"), "expected a share above 0"),
         (("--kv", "q9"), "type of the cache 'q9': not known, f32"),
         (("--server", "zork"), "expected llama.cpp, ollama, vllm, sglang"),
@@ -339,3 +348,44 @@ def test_a_terminal_begins_with_the_answer_the_total_and_what_to_do(tmp_path):
     places = [out.index(words) for words in order]
     assert places == sorted(places)
     assert re.search(r"^total +35\.35 +33\.40 +37\.52$", out, re.MULTILINE), "what was asked for"
+
+
+LONG = 10_000 * "x"
+
+
+@pytest.mark.parametrize("option", ["--gpu", "--kv", "--server", "--release", "--context", "--box"])
+def test_a_line_about_a_long_value_shows_at_most_both_of_its_ends(tmp_path, option):
+    done = verb("fits", config(tmp_path), *CARD, option, LONG)
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert 81 * "x" not in done.err and len(done.err) < 500
+
+
+def test_a_model_of_a_long_name_is_not_there_in_one_line():
+    done = verb("fits", LONG)
+    assert done.code == 2 and done.err.count("\n") == 1 and 81 * "x" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("num_hidden_layers", -3, "num_hidden_layers is -3; expected 0 or more"),
+        ("num_key_value_heads", -8, "num_key_value_heads is -8; expected 0 or more"),
+        ("vocab_size", -5, "vocab_size is -5; expected 0 or more"),
+        ("intermediate_size", -16, "intermediate_size is -16; expected 0 or more"),
+        ("num_hidden_layers", 10**9, "seen 1000000000 layers; expected 1 to 4096"),
+        ("num_hidden_layers", 0, "seen no layers"),
+        ("hidden_size", 10**14, "seen a width of 100000000000000; expected at most 1048576"),
+        ("max_position_embeddings", 0, "'n_ctx_train' is 0; expected 1 to"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_in_one_line(tmp_path, key, value, says):
+    done = verb("fits", config(tmp_path, **{key: value}), *CARD)
+    assert done.code == 2 and done.err.count("\n") == 1 and says in done.err
+
+
+def test_a_folder_of_a_header_that_was_cut_short_says_so(tmp_path):
+    start = (5000).to_bytes(8, "little")
+    (tmp_path / "model.safetensors").write_bytes(start + b'{"a":')
+    done = verb("fits", tmp_path, *CARD)
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "a header of 5,000 bytes in a file of 13, cut off; expected a whole header" in done.err

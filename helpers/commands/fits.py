@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ OPTIONS = {
     "mem_fraction_static": "utilisation",
 }
 """Inputs of a sheet, each with the option that gives it."""
+MOST = {"context": 1 << 24, "slots": 1 << 16, "tokens": 1 << 32, "tp": 1 << 10}
+"""The most that an option may be: beyond every server's own limit."""
 
 
 def fits(arguments: argparse.Namespace) -> int:
@@ -82,6 +85,7 @@ def answer_for(arguments: argparse.Namespace) -> Answer:
     alike = 0
     if family_of(given.program) in ("vLLM", "SGLang"):
         alike = arguments.tp or 1
+    _refuse_cards_that_share_no_layer(arguments, given, alike)
     given.inputs.update(_inputs(arguments, alike))
     return answer(given)
 
@@ -106,10 +110,13 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     """Raises WrongUse for an option that cannot be."""
     from helpers.fits.sheet import Missing, element_bytes
 
-    for option in ("context", "slots", "tokens", "tp"):
+    for option, most in MOST.items():
         count = getattr(arguments, option)
-        if count is not None and count < 1:
-            raise WrongUse(f"fits: --{option} {count}; expected 1 or more")
+        if count is not None and not 1 <= count <= most:
+            raise WrongUse(f"fits: --{option} {count}; expected 1 to {most:,}")
+    if arguments.release and not re.search(r"\d", arguments.release):
+        seen = f"--release {arguments.release!r:.80}"
+        raise WrongUse(f"fits: {seen}; expected a release or a month, such as 0.21 or 2025-11")
     share = arguments.utilisation
     if share is not None and not 0 < share <= 1:
         raise WrongUse(f"fits: --utilisation {share:g}; expected a share above 0, at most 1")
@@ -129,6 +136,21 @@ def _refuse_cache_of_another_server(arguments: argparse.Namespace, given: Given)
     if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
         takes = ", ".join(kinds)
         raise WrongUse(f"fits: --kv {kind}; expected one that {given.program} takes: {takes}")
+
+
+def _refuse_cards_that_share_no_layer(
+    arguments: argparse.Namespace, given: Given, alike: int
+) -> None:
+    """Raises WrongUse for --tp where the server divides no layer, or not so many heads."""
+    from helpers.fits.layers import whole_number
+
+    cards = arguments.tp or 1
+    if cards > 1 and not alike:
+        seen = f"--tp {cards} for {given.program}, which divides no layer"
+        raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
+    heads = whole_number(given.inputs.get("n_head")) or 0
+    if heads % cards:
+        raise WrongUse(f"fits: --tp {cards}; expected a divisor of the model's {heads} heads")
 
 
 def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:

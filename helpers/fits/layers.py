@@ -11,6 +11,7 @@ from helpers.fits.arithmetic import listed
 from helpers.fits.servers import table
 
 MOST_LAYERS = 4096
+MOST_WIDTH = 1 << 20
 STATES = ("ssm_", "conv_")
 """How names of figures of layers with a state begin."""
 
@@ -30,6 +31,11 @@ def part_of(value: Any) -> dict[str, Any]:
     return {}
 
 
+def _is_negative(value: Any) -> bool:
+    """Whether a figure of a header cannot be one; -1 is how some say that there is none."""
+    return isinstance(value, (int, float)) and value < -1
+
+
 def named(
     keys: Mapping[str, Any], names: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> dict[str, Any]:
@@ -40,6 +46,9 @@ def named(
             value = keys.get(prefix + other)
             if name in values or value is None:
                 continue
+            figures = value if isinstance(value, list) else [value]
+            if any(_is_negative(figure) for figure in figures):
+                raise ValueError(f"{other[:80]} is {value!r:.80}; expected 0 or more")
             if isinstance(value, list) and value:
                 numbers = [whole_number(part) or int(part is True) for part in value]
                 values[name] = numbers if name in table("models")["lists"] else max(numbers)
@@ -106,6 +115,10 @@ def layer_inputs(header: dict[str, Any], kind: str, types: Sequence[Any] = ()) -
     layers = header["n_layer"]
     if not 0 < layers <= MOST_LAYERS:
         raise ValueError(f"{kind}: seen {layers} layers; expected 1 to {MOST_LAYERS}")
+    if header.get("n_embd", 0) > MOST_WIDTH:
+        raise ValueError(
+            f"{kind}: seen a width of {header['n_embd']}; expected at most {MOST_WIDTH}"
+        )
     if header.get("cross_layers"):
         raise ValueError(f"{kind}: seen layers that look at an encoder; expected a decoder alone")
     has_states = any(name.startswith(STATES) for name in header)

@@ -62,7 +62,9 @@ def read_model(path: Path) -> Given:
         _refuse_adapter(path)
     if path.is_dir():
         ggufs = sorted(path.glob("*.gguf"), key=lambda file: EYES in file.name)
-        path = (*ggufs, path / "config.json")[0]
+        files = sorted(path.glob("*.safetensors"))
+        has_config = (path / "config.json").exists()
+        path = (*ggufs, *([] if has_config else files), path / "config.json")[0]
     first_bytes = start_of(path, 4)
     if not first_bytes:
         raise wrong(path, "an empty file", "a GGUF, a safetensors file or a config.json")

@@ -165,7 +165,7 @@ def find_card(
         raise CardError(f"--capacity or --held: {error}") from error
     if held_bytes >= total_bytes:
         all_of_it = f"others hold {show_bytes(held_bytes)} of {show_bytes(total_bytes)}"
-        raise CardError(f"{all_of_it}: nothing is left; expected less --held")
+        raise CardError(f"{all_of_it}: nothing is left; expected less --held or more --capacity")
     return replace(base, total_bytes=total_bytes, held_bytes=held_bytes)
 
 
