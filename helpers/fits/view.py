@@ -325,7 +325,7 @@ def server_line(answer: Answer) -> str:
 def ways_table(answer: Answer) -> Shown:
     """What would work, the least loss first."""
     cells = [
-        [way.option, way.says, way.context, _certainty(way), _gib(way.total_bytes)]
+        [way.option, way.context, _gib(way.total_bytes), _certainty(way), way.says]
         for way in answer.ways
     ]
     none = "It fits as asked, so nothing needs to change."
@@ -333,7 +333,7 @@ def ways_table(answer: Answer) -> Shown:
         none = "No change is known that would make it fit."
     tokens = Column("context, tokens", "1,000")
     total = Column("total, GiB", "0.01")
-    columns = ["change", "effect", tokens, "how sure", total]
+    columns = ["change", tokens, total, "how sure", "effect"]
     return Shown("What would work", columns, cells, widest=None, none=none)
 
 
