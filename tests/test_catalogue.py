@@ -208,6 +208,7 @@ def test_a_remedys_placeholders_are_known_and_filled_also_without_a_number(name)
     assert all(words or key == "command" for key, words in row.items())
     texts = texts_of((JUDGE / "case_names.py").read_text())
     given = {text for text in texts if re.fullmatch("[a-z_]+", text)}
+    given |= set(judge.table("diagnosis")["tools"]["NVIDIA"])
     assert set(PLACEHOLDER.findall(" ".join(row.values()))) <= given
     assert not PLACEHOLDER.search(fill(row["what"] + row["command"] + row["precondition"], {}))
 

@@ -30,6 +30,9 @@ ELSEWHERE = {
     "holdercard",
     "card",
     "filledcard",
+    "short",
+    "joinable",
+    "mine",
 }
 """Gaps that are filled by what a reader says, or by case_names."""
 OPEN = {"room-beside-refusal", "card-in-use", "nothing-failed", "memory-ran-out", "own-error"}

@@ -406,7 +406,9 @@ BARELY = replace(
 
 def test_a_program_that_fills_the_card_is_told_what_it_needs_and_how_to_learn_the_rest():
     verdict = program_verdict(replace(BARELY, replays=Replays(None, MIB)))
-    assert verdict.headline.startswith("The program needs at least 8.00 GiB at once; it can use 8")
+    assert verdict.headline.startswith(
+        "The program needs at least 8188.00 MiB at once; it can use 8192.00 MiB"
+    )
     assert "without --no-counterfactual" in verdict.next_step.what
     ran = program_verdict(replace(BARELY, without_limit=OVER))
     assert "13.00 GiB" in ran.headline and "--no-counterfactual" not in ran.next_step.what
@@ -418,3 +420,25 @@ def test_a_smaller_batch_comes_first_only_where_weights_leave_room(weights_bytes
     what = program_verdict(facts).next_step.what
     assert ("a smaller batch first" in what) == is_first
     assert ("load the weights in fewer bits" in what) != is_first
+
+
+def test_no_smaller_batch_comes_first_where_the_optimizer_doubles_what_the_weights_take():
+    facts = replace(BARELY, without_limit=OVER, asked_before_forward_bytes=3 * GIB)
+    assert "a smaller batch first" in program_verdict(facts).next_step.what
+    what = program_verdict(replace(facts, trained_bytes=6 * GIB)).next_step.what
+    assert (
+        "9.00 GiB is weights, gradients and optimizer states" in what and "batch first" not in what
+    )
+
+
+@pytest.mark.parametrize(
+    ("more_bytes", "words"),
+    [
+        (MIB, "needs at least 8193.00 MiB at once; it can use 8192.00 MiB"),
+        (2048, "needs at least 8388610.00 KiB at once; it can use 8388608.00 KiB"),
+    ],
+)
+def test_what_is_needed_and_what_there_is_differ_in_words_where_they_differ(more_bytes, words):
+    refusal = replace(BARELY.refusal, request_bytes=20 * MIB + more_bytes)
+    verdict = program_verdict(replace(BARELY, refusal=refusal, replays=Replays(None, MIB)))
+    assert words in verdict.headline

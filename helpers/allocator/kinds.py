@@ -41,7 +41,7 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     its workspace.
     """
     by_optimizer = _asked_in(requests, _OPTIMIZER)
-    by_model = _asked_in(requests, _MODULES)
+    by_model = asked_by_model(requests)
     before_steps = requests.at < _first_step(requests)
     stays = requests.until > requests.at.max(initial=0)  # also what goes at the program's end
     outlives_backward = _is_there_at_next(requests, ~requests.backward)
@@ -61,6 +61,11 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
         sums[kind] = int(requests.size[left & mask].sum())
         left = left & ~mask
     return sums
+
+
+def asked_by_model(requests: Requests) -> np.ndarray:
+    """Which requests the code of a model makes, or what builds, loads or moves it."""
+    return _asked_in(requests, _MODULES)
 
 
 def _asked_in(requests: Requests, folders: tuple[str, ...]) -> np.ndarray:

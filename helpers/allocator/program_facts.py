@@ -17,6 +17,7 @@ from helpers.allocator.capacity import Runs, lower_bound
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
 from helpers.allocator.edits.comparison import MOST_EVENTS
 from helpers.allocator.growers import RecordedGrowth, growth_of_recording, kept_at
+from helpers.allocator.kinds import asked_by_model, bytes_by_kind
 from helpers.allocator.memory import NO_LIMIT
 from helpers.allocator.recorded_processes import card_options, process_of_trace
 from helpers.allocator.replay import choose
@@ -89,6 +90,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
     usable_bytes = max(0, capacity_bytes - study.card.held_bytes)
     if allowed_bytes:
         usable_bytes = min(usable_bytes, allowed_bytes)
+    weights_bytes = _before_forward(requests, operation) if refusal else 0
     facts = ProgramFacts(
         source=f"recording of {path.name if path else study.name}",
         is_real=study.trace.recorded_by_gpu,
@@ -104,7 +106,8 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         refusal=refusal,
         most_live_before_bytes=int(live[:operation].max(initial=0)),
         holding=_holding(requests, operation if refusal else requests.peak),
-        asked_before_forward_bytes=_before_forward(requests, operation) if refusal else 0,
+        asked_before_forward_bytes=weights_bytes,
+        trained_bytes=_trained(requests, weights_bytes) if refusal else 0,
         growth=_growth(recorded, requests, operation if refusal else requests.fullest),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
@@ -242,16 +245,22 @@ def _holding(requests: Requests, operation: int) -> tuple[Holding, ...]:
 
 def _before_forward(requests: Requests, operation: int) -> int:
     """The bytes, live after an operation, that were asked for before any module's forward pass;
-    0 where none is recorded.
+    where none is recorded, those that the code of a model asked for.
     """
     frames = requests.trace.frames
     runs_a_module = np.array([any(map(CALLS.match, stack)) for stack in frames], bool)
     has_stack = np.flatnonzero(requests.stack >= 0)
     in_forward = has_stack[runs_a_module[requests.stack[has_stack]]]
-    if not len(in_forward):
-        return 0
-    before = requests.at < requests.at[in_forward].min()
+    before = asked_by_model(requests)
+    if len(in_forward):
+        before = requests.at < requests.at[in_forward].min()
     return int(requests.size[before & requests.alive(operation)].sum())
+
+
+def _trained(requests: Requests, weights_bytes: int) -> int:
+    """The bytes of gradients, which are no more than the weights, and of the optimizer's state."""
+    kinds = bytes_by_kind(requests)
+    return min(kinds["gradients"], weights_bytes) + kinds["optimizer state"]
 
 
 def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> GrowthFacts | None:

@@ -194,6 +194,16 @@ def show_bytes(count: int | None) -> str:
     return f"{count} B"
 
 
+def told_apart(size: int, other: int) -> tuple[str, str]:
+    """Two sizes in words that differ where the sizes do: in smaller units where GiB round alike."""
+    words = (show_bytes(size), show_bytes(other))
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size == other or words[0] != words[1]:
+            return words
+        words = (f"{size / unit:.2f} {name}", f"{other / unit:.2f} {name}")
+    return words
+
+
 def pci_address(text: object) -> str:
     """A PCI address in one form, ``0000:03:00.0``: lower case, a domain of four digits or more;
     or empty.

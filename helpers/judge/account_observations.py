@@ -11,7 +11,7 @@ from helpers.ground.units import GIB, MIB, Quantity, show_bytes
 from helpers.judge.fragmentation import LIKELY, POSSIBLE, expandable_may_help
 from helpers.judge.holders import CONTEXT_BYTES, NAMED_SHARE
 from helpers.judge.message_account import Account
-from helpers.judge.message_sums import above, plus
+from helpers.judge.message_sums import OWN_SHARE, above, plus
 
 NEAR_END = 0.9
 """A process that holds this share of the card is what fills it; the rest is context and
@@ -20,10 +20,6 @@ granules (fragmentation.NEAR_FULL).
 OTHER_LIBRARY = 4
 """More than this part of the card, and more than torch holds, is no context: another library of
 the same process has it.
-"""
-OWN_SHARE = 3
-"""A process that holds over three times what others do is the first to ask for less; below
-that, ask who they are.
 """
 Decided = Tuple[str, int, str]  # made when imported, also on Python 3.8
 """An observation's name, its bytes, and what it says; empty for the sentence of

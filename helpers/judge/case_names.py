@@ -8,20 +8,26 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from helpers.ground.shell import word
-from helpers.ground.units import GIB, show_bytes
+from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.fragmentation import expandable_may_help
+from helpers.judge.fragmentation import expandable_may_help, has_expandable
+from helpers.judge.holders import SLACK_BYTES
 from helpers.judge.message_account import Account
-from helpers.judge.message_sums import plus
+from helpers.judge.message_sums import about, plus
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.posted_processes import INIT, processes
+from helpers.judge.worlds import vendor
 
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
 """What a process is called in a remedy that SIGTERM does not end, by its state."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+WORTH_JOINING_BYTES = 64 * MIB
+"""Less cache than that is not worth a setting."""
 NEARLY_ALL = 0.9
 """A process that holds this share of a card leaves no room for another."""
+TOOLS: dict[str, dict[str, str]] = table("diagnosis")["tools"]
+"""Of each vendor, the tool that lists who uses its GPUs, and the device nodes."""
 UNKNOWN: dict[str, str] = table("diagnosis")["unknown"]
 """What stands in a command where the evidence has no such number or name; in a sentence its
 [part] is left out.
@@ -42,6 +48,10 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
         rows += _of_observation(observation)
     rows.append(("chip", evidence.fact("gfx")))
     rows.append(("log", evidence.log))
+    tools = TOOLS.get(vendor(evidence), {})
+    rows += tools.items()
+    if not any("smi" in tool for tool, _ in evidence.tools):
+        rows.append(("list", tools.get("smi", UNKNOWN["smi"])))
     lost = [m.words for m in evidence.messages if m.event in ("gpu-lost", "gpu-silent")]
     rows += [("address", match[0]) for words in lost for match in form("address").finditer(words)]
     for name in ("address", "pod", "loaded", "installed"):
@@ -75,6 +85,8 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         yield "device", str(message.device)
     if message.capacity:
         yield "capacity", message.capacity.text.replace(" ", "")
+    if message.allowed:
+        yield "limit", message.allowed.text
     if message.free:
         yield "free", f"{message.free.text} was free"
     if requested and message.event not in SILENT:
@@ -84,10 +96,9 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         yield "share", f"{share:.2f}"
         yield "inuse", show_bytes(message.capacity.bytes - message.free.bytes)
         yield "cost", show_bytes(requested.bytes - int(share * message.capacity.bytes))
-    if requested and message.capacity:
-        yield "missing", _missing(account)
-        if expandable_may_help(account):
-            yield "expandable", EXPANDABLE
+    yield "missing", _missing(account)
+    if requested:
+        yield from _of_what_would_do(account)
     if message.tokens and message.fits_tokens:
         yield "context", f"{message.tokens} tokens were requested, {message.fits_tokens} fit"
     elif requested and message.cache:
@@ -95,23 +106,40 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
 
 
 def _missing(account: Account) -> str:
-    """How much is missing at least; where what is free and cached would have met the request,
-    that is said instead, in numbers.
+    """How much is missing; where what is free and cached would have met the request, that is
+    said instead, in numbers.
     """
     message = account.message
-    requested = message.requested
-    assert requested
-    free = message.free.bytes if message.free else 0
-    cached = max(0, account.stranded.bytes) if account.stranded else 0
-    lacking = requested.bytes - free - cached
-    if account.beyond_limit and message.allocated and account.limit:
-        need = message.allocated.bytes + requested.bytes
-        lacking = max(lacking, need - account.limit.bytes)
-    if lacking > 0:
-        return f"at least {show_bytes(lacking)} is missing"
+    lacking = account.lacking_with_cache
+    if message.requested is None or lacking is None:
+        return ""
+    if lacking.bytes > lacking.precision_bytes:
+        joined = ""
+        if message.free and plus(account.stranded).bytes > lacking.precision_bytes:
+            joined = ", even if PyTorch could use all that it has cached"
+        least = "" if message.free else " or more"
+        return f"{about(lacking)}{least} is missing{joined}"
     sizes = (("free", message.free), ("cached", account.stranded))
     parts = [f"{size.text} {name}" for name, size in sizes if size and size.bytes > 0]
-    return f"{requested.text} failed with {' and '.join(parts)}" if parts else ""
+    return f"{message.requested.text} failed with {' and '.join(parts)}" if parts else ""
+
+
+def _of_what_would_do(account: Account) -> Iterator[tuple[str, str]]:
+    """What could supply the missing memory: the cache, the program itself, other processes."""
+    message = account.message
+    if message.private_pools:
+        yield "pools", message.private_pools.text
+    if expandable_may_help(account):
+        yield "expandable", EXPANDABLE
+    elif has_expandable(account) and plus(account.stranded).bytes >= WORTH_JOINING_BYTES:
+        yield "joining", EXPANDABLE
+    if account.held and message.free:
+        yield "room", show_bytes(account.held.bytes + message.free.bytes).replace(" ", "")
+    others = [(pid, size) for pid, size in account.others if pid and size.bytes >= SLACK_BYTES]
+    lacking = account.lacking
+    if lacking and 0 < lacking.bytes <= plus(*(size for _, size in others)).bytes:
+        yield "others", " and ".join(f"process {pid} with {size.text}" for pid, size in others)
+        yield "pids", ",".join(str(pid) for pid, _ in others)
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
@@ -234,7 +262,7 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "unset", "unset " + str(observation.reading.value).split("=")[0]
     if observation.name == "setting-corrected":
         yield "corrected", word(str(observation.reading.value))
-    if observation.name in ("limit-binds", "limit-refused"):
+    if observation.name == "limit-binds":
         yield "limit", words
     if observation.name in ("stranded-decides", "stranded-possible", "free-and-stranded"):
         yield "pieces", words

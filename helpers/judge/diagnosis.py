@@ -272,7 +272,8 @@ def _open(
     named = [message for message in evidence.messages if message.event not in SILENT]
     text = evidence.error_text
     has_no_number = nothing_decides and not any(message.numbers for message in named)
-    if named and has_no_number:
+    is_garbled = any(_lacks_its_capacity(message) for message in named)
+    if named and (has_no_number or (nothing_decides and is_garbled)):
         deciding.append(_deciding("message"))
     elif not named and not (form("printed").search(text) and form("complaint").search(text)):
         deciding.append(_deciding("message"))
@@ -299,6 +300,14 @@ def _open(
         missing=missing,
         next_step=step_of_a_refusal(names, evidence, observations, nothing_decides) or step,
     )
+
+
+def _lacks_its_capacity(message: Message) -> bool:
+    """Whether a line of torch's allocator has no card's size that could be read: each is printed
+    with it.
+    """
+    is_of_allocator = message.program == "torch" and message.allocated is not None
+    return is_of_allocator and message.capacity is None and message.reserved_total is None
 
 
 def _step_that_decides(name: str, missing: Missing, names: Mapping[str, str]) -> NextStep:
@@ -352,7 +361,7 @@ def _nothing_used(evidence: CaseEvidence) -> Evidence:
 def _reading(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> Missing:
     """A reading that would decide, by its name in diagnosis.json."""
     _, reading, how = _deciding(name, evidence)
-    return Missing(reading, how)
+    return Missing(reading, fill(how, names_of(evidence, ())))
 
 
 def _deciding(name: str, evidence: CaseEvidence = NO_EVIDENCE) -> tuple[str, str, str]:

@@ -22,16 +22,22 @@ half-used segments): an estimate.
 """
 
 
+def has_expandable(sums: MessageSums) -> bool:
+    """Whether a build of torch has expandable segments: older ones print what is reserved in
+    total, or advise another setting.
+    """
+    message = sums.message
+    is_of_cuda = message.program == "torch" and message.backend == "cuda"
+    return is_of_cuda and not message.reserved_total and "max_split_size_mb" not in message.hints
+
+
 def expandable_may_help(sums: MessageSums) -> bool:
     """Whether what is free and what is stranded hold the request together, on a build of torch
-    that has expandable segments: older ones print what is reserved in total, or advise another
-    setting.
+    that has expandable segments.
     """
     message = sums.message
     stranded = sums.stranded
-    is_of_cuda = message.program == "torch" and message.backend == "cuda"
-    is_older = message.reserved_total or "max_split_size_mb" in message.hints
-    if not is_of_cuda or is_older or sums.beyond_limit:
+    if not has_expandable(sums) or sums.beyond_limit:
         return False
     if not (message.requested and stranded and stranded.bytes > 0):
         return False

@@ -17,6 +17,7 @@ from helpers.judge.case_names import card_bytes
 from helpers.judge.catalogue import Failure
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.message_account import Account
+from helpers.judge.message_sums import about, above
 from helpers.judge.observation import Observation, observation_name
 
 UNATTRIBUTED = ("unattributed", "bundle")
@@ -102,11 +103,27 @@ def _account(speaking: list[Observation], evidence: CaseEvidence) -> Account | N
     return max(accounts, key=lambda account: len(account.message.numbers), default=None)
 
 
+def _of_shortfall(account: Account) -> Iterator[tuple[str, str]]:
+    """What is missing beyond free and cached memory, or what of the cache would do, and what the
+    program has.
+    """
+    lacking = account.lacking_with_cache
+    requested = account.message.requested
+    assert lacking and account.held and requested, "asked only where its own comes first"
+    yield "mine", show_bytes((account.own or account.held).bytes)
+    if lacking.bytes > lacking.precision_bytes:
+        yield "short", about(lacking).replace("about ", "")
+    elif account.stranded and not above(account.stranded, requested):
+        yield "joinable", account.stranded.text
+
+
 def _of_account(account: Account) -> Iterator[tuple[str, str]]:
     message = account.message
     for name, value in (*vars(account).items(), *vars(message).items()):
         if isinstance(value, Quantity) and value.bytes > 0:
             yield name, show_bytes(value.bytes)
+    if account.own_comes_first:
+        yield from _of_shortfall(account)
     for name in ("tokens", "fits_tokens"):
         if getattr(message, name):
             yield name, f"{getattr(message, name):,}"

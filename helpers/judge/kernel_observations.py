@@ -44,7 +44,8 @@ def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Obse
     kills = machine(bundle).cgroup_oom_kills
     if kills.bytes > 0 and (failing is None or failing.was_killed):
         # The counter has no times: beside a text it shows who may have killed, and proves nothing.
-        says = "The control group's limit killed this many processes"
+        processes = "process" if kills.bytes == 1 else "processes"
+        says = f"The limit of the control group has killed {kills.bytes} {processes}, at a time unknown"
         proof = failing is None
         yield make_observation("killed", kills, "", "bundle", says, proof=proof)
 

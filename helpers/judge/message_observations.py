@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from helpers.ground.units import GIB
 from helpers.judge import form
 from helpers.judge.account_observations import account_observations
 from helpers.judge.evidence import CaseEvidence, is_described
@@ -24,6 +25,8 @@ PROVING = ("killed", "leak", "hang", "gpu-lost")
 """Events that the kernel, or who killed it, states as a fact."""
 SLEEPS = "vllm-sleeps"
 OWN_POOL = ("TensorFlow", "XLA", "JAX")
+LEAST_OF_A_SLICE = 0.85
+"""Of the size in its name, a MIG device has this much at least (9.5 GiB of 1g.10gb)."""
 NEAR_CHARACTERS = 1500
 LARGER_THAN_ANY_CARD = 1 << 39
 
@@ -39,6 +42,8 @@ def message_observations(evidence: CaseEvidence) -> list[Observation]:
         stated = _of_message(account, "message", SOURCE, evidence.error_text)
         observations += [replace(observation, remedy=remedy) for observation in stated]
     observations += _of_one_job(accounts, evidence.error_text)
+    if evidence.bundle is None:
+        observations += _of_slice(accounts, evidence)
     error = last_error(evidence.error_text)
     if error and not observations and form("error of its own").match(error[0]):
         observations.append(make_observation("own-error", error[0], SOURCE, "message"))
@@ -96,6 +101,17 @@ def _of_one_job(accounts: list[Account], text: str) -> Iterator[Observation]:
             yield make_observation("ranks-together", words, SOURCE, "message")
 
 
+def _of_slice(accounts: list[Account], evidence: CaseEvidence) -> Iterator[Observation]:
+    """The MIG device that the program runs in, where the text lists one of its capacity."""
+    words = "\n".join(text for _, _, text in evidence.texts)
+    named = {int(match[1]) * GIB for match in form("slice").finditer(words)}
+    for account in accounts:
+        capacity = account.message.capacity
+        if capacity and any(LEAST_OF_A_SLICE * size <= capacity.bytes <= size for size in named):
+            says = "The program runs in a MIG device that has this much"
+            yield make_observation("mig-slice", capacity.bytes, SOURCE, "message", says)
+
+
 def _of_tool_output(source: str, text: str, evidence: CaseEvidence) -> Iterator[Observation]:
     """What messages in the output of a tool say."""
     hard = not is_described(text)
@@ -141,8 +157,8 @@ def _of_message(account: Account, origin: str, source: str, text: str) -> Iterat
     for family in _families(message):
         yield make_observation(family, words, source, origin, says)
     yield from _of_size(message, words, source, origin)
-    has_limit = message.capacity or message.allowed or message.reserved_total
-    if has_limit and message.side in ("device", "none"):
+    has_sums = message.capacity or message.allowed or message.allocated or message.reserved_total
+    if has_sums and message.side in ("device", "none"):
         for decided, size, reason in account_observations(account):
             yield make_observation(decided, size, source, origin, reason)
     elif _asks_for_more_than_free(message) and message.requested and message.free:

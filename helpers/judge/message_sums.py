@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from helpers.ground.units import Quantity, show_bytes
+from helpers.ground.units import GIB, KIB, MIB, TIB, Quantity, show_bytes
 from helpers.judge.holders import context_bytes
 from helpers.look.message import Message
+
+LITTLE_PART = 10
+OWN_SHARE = 3
+"""A tenth of what a program has is little to save. A process that holds over three times what
+another does comes first when something must go; below that, ask who they are.
+"""
+UNITS = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,9 @@ class MessageSums:
     does not give the process, ``held`` stands for it and the rest includes this process's
     context. ``outside``: the others, and what surely belongs to nobody here. ``beyond_limit``:
     allocated + requested against the card or against what the process is allowed.
-    ``fits_alone``: the request would have fitted if nobody else held memory.
+    ``fits_alone``: the request would have fitted if nobody else held memory. ``lacking``: what
+    the request was larger than what could be had; ``lacking_with_cache``: the same where PyTorch
+    could use all that it has cached, negative where that would do.
     """
 
     message: Message
@@ -43,11 +52,29 @@ class MessageSums:
     limit: Quantity | None
     beyond_limit: bool | None
     fits_alone: bool | None
+    lacking: Quantity | None
+    lacking_with_cache: Quantity | None
 
     @property
     def tolerance_bytes(self) -> int:
         """What the printed digits leave open over all the figures of the message."""
         return sum(quantity.precision_bytes for quantity in self.message.numbers)
+
+    @property
+    def own_comes_first(self) -> bool:
+        """Whether a smaller batch is the first thing to try: this process has more than others
+        do, or little is missing beside what it has and others have not far more; and half of
+        its work makes up for it.
+        """
+        lacking = self.lacking_with_cache
+        if lacking is None or not (self.held and self.outside and self.message.requested):
+            return False
+        work = plus(self.message.allocated, self.message.requested)
+        if 2 * lacking.bytes > work.bytes:
+            return False
+        has = plus(self.own or self.held).bytes
+        is_little = LITTLE_PART * lacking.bytes <= self.held.bytes
+        return has > self.outside.bytes or (is_little and OWN_SHARE * has > self.outside.bytes)
 
 
 def sums_of(message: Message) -> MessageSums:
@@ -77,6 +104,7 @@ def sums_of(message: Message) -> MessageSums:
     if process and held:
         context = minus(process, held)
     limit = limit_of(message)
+    lacking = _lacking(message, held)
     return MessageSums(
         message=message,
         used=used,
@@ -91,6 +119,8 @@ def sums_of(message: Message) -> MessageSums:
         limit=limit,
         beyond_limit=is_beyond(limit, message.allocated, message.requested),
         fits_alone=fits_alone,
+        lacking=lacking,
+        lacking_with_cache=_lacking_with_cache(message, limit, lacking, stranded),
     )
 
 
@@ -132,6 +162,42 @@ def is_beyond(
     if allocated and above(limit, need):
         return False
     return None
+
+
+def about(size: Quantity) -> str:
+    """A size with no more digits than the printed ones allow: ``about 87 MiB``."""
+    amount, unit = show_bytes(size.bytes).split()
+    if not size.precision_bytes or "." not in amount:
+        return f"{amount} {unit}"
+    a_hundredth = UNITS[unit] // 100
+    digits = sum(size.precision_bytes < a_hundredth * factor for factor in (10, 1))
+    return f"about {float(amount):.{digits}f} {unit}"
+
+
+def _lacking(message: Message, held: Quantity | None) -> Quantity | None:
+    """What the request was larger than what is free, or than what the process is still allowed."""
+    if message.requested is None:
+        return None
+    rooms = [message.free] if message.free else []
+    if message.allowed and held:
+        rooms.append(minus(message.allowed, held))
+    if not rooms:
+        return None
+    return minus(message.requested, min(rooms, key=lambda room: room.bytes))
+
+
+def _lacking_with_cache(
+    message: Message,
+    limit: Quantity | None,
+    lacking: Quantity | None,
+    stranded: Quantity | None,
+) -> Quantity | None:
+    shortfalls = []
+    if lacking:
+        shortfalls.append(minus(lacking, plus(stranded)))
+    if message.requested and message.allocated and limit:
+        shortfalls.append(minus(plus(message.allocated, message.requested), limit))
+    return max(shortfalls, key=lambda shortfall: shortfall.bytes, default=None)
 
 
 def _own_process(

@@ -10,6 +10,7 @@ from helpers.judge import table
 from helpers.judge.case_names import fill, names_of
 from helpers.judge.catalogue import Failure, Remedy, remedy
 from helpers.judge.evidence import CaseEvidence, vendor_of
+from helpers.judge.failing_program import failing_program
 from helpers.judge.observation import Observation
 from helpers.judge.worlds import remedy_for, worlds_of
 
@@ -45,8 +46,10 @@ def next_step(
         return step
     name = failure.remedy.id
     is_hidden = any(observation.name == "blind-spot" for observation in speaking)
-    if name == "stop-holder" and "pid" in names and not is_hidden:
-        name = "end-holder"
+    if name == "stop-holder" and not is_hidden:
+        name = _of_holder(names, evidence)
+    if name == "ram" and evidence.bundle is not None and failing_program(evidence) is None:
+        name = "earlier-kills"
     if name == "allocator-text" and "corrected" in names:
         name = "corrected-text"
     from helpers.judge.host_limit_observations import host_in_words  # reads files of a box
@@ -54,9 +57,31 @@ def next_step(
     wanted = remedy_for(name, evidence, speaking)
     step = _filled(wanted, names)
     host = host_in_words(evidence.bundle) if evidence.bundle else ""
-    if host and wanted.id in table("failures")["read by a look"]:
-        return replace(step, what=f"{step.what}. On this machine: {host}", command="")
-    return step
+    if not host or wanted.id not in table("failures")["read by a look"]:
+        return step
+    step = replace(step, what=f"{step.what}. On this machine: {host}")
+    return step if wanted.id == "earlier-kills" else replace(step, command="")
+
+
+def _of_holder(names: Mapping[str, str], evidence: CaseEvidence) -> str:
+    """What to do where others use the card: what is surely enough and the reader's own to do
+    comes first.
+
+    A server has options of its own for less, and a box shows more than a message.
+    """
+    name = "stop-holder"
+    if "pid" in names:
+        name = "end-holder"
+    has_own_ways = any("which" in row["remedies"] for row in worlds_of(evidence))
+    if evidence.bundle is not None or has_own_ways:
+        return name
+    for account in evidence.accounts:
+        if account.fits_alone and account.held and ("pid" not in names or account.others):
+            name = "holder-or-own"
+            if account.own_comes_first:
+                name = "own-or-holder"
+            return name
+    return name
 
 
 def _without_the_obstacle(failure: Failure, evidence: CaseEvidence) -> NextStep | None:
@@ -108,7 +133,8 @@ def _filled(remedy: Remedy, names: Mapping[str, str]) -> NextStep:
 
 def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     """The ladder for memory that somebody or nobody holds, mildest first, with preconditions,
-    without what the next step has already.
+    without what the next step has already. A reset or a reboot is for memory that no process
+    accounts for.
 
     Empty for other causes, and where a text names no process that could be stopped. The steps
     are data: ladder.json.
@@ -122,7 +148,14 @@ def recovery(verdict: Verdict, evidence: CaseEvidence) -> tuple[NextStep, ...]:
     if evidence.bundle is None and "external-holder" in causes and "pid" not in names:
         return ()
     worlds = ["", *(row["name"] for row in worlds_of(evidence))]
+    unaccounted = causes != {"external-holder"} or _is_unaccounted(verdict)
     ladder = [
-        _filled(remedy(row["remedy"]), names) for row in table("ladder") if row["world"] in worlds
+        _filled(remedy(row["remedy"]), names)
+        for row in table("ladder")
+        if row["world"] in worlds and (unaccounted or not row["for_nobodys"])
     ]
     return tuple(step for step in ladder if step.command not in verdict.next_step.command)
+
+
+def _is_unaccounted(verdict: Verdict) -> bool:
+    return any(row.id.startswith("unattributed") for row in verdict.evidence)

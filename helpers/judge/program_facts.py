@@ -180,7 +180,9 @@ class ProgramFacts:
     that request. ``conf_variable``: the name that this build reads the
     allocator's settings from. ``reached_first_step``: the first step had ended when a request was
     refused. ``asked_before_forward_bytes``: what was asked for before the first forward pass of a
-    module and is live at the refused request, as weights are. ``trace``: the file, as it is typed in
+    module and is live at the refused request, as weights are; of a program that reached none, what
+    the code of a model asked for. ``trained_bytes``: the gradients and the optimizer's state then.
+    ``trace``: the file, as it is typed in
     commands. ``command``: the program's, empty where no record has it.
     """
 
@@ -205,6 +207,7 @@ class ProgramFacts:
     expandable: Repeat | None = None
     holding: Tuple[Holding, ...] = ()
     asked_before_forward_bytes: int = 0
+    trained_bytes: int = 0
     cards: Tuple[CardFacts, ...] = ()
     settings: SettingsTrouble | None = None
     idle_checkpointing: IdleCheckpointing | None = None

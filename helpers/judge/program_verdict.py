@@ -23,7 +23,7 @@ from helpers.ground.shapes import (
     seen,
 )
 from helpers.ground.shell import word
-from helpers.ground.units import show_bytes
+from helpers.ground.units import show_bytes, told_apart
 from helpers.judge.program_facts import (
     CardFacts,
     GrowerFacts,
@@ -54,8 +54,6 @@ from helpers.judge.program_questions import (
 EXPANDABLE = "expandable_segments:True"
 NUMBERS_BYTES = 16 * 512
 """What a few numbers take, each in a block of its own, which has 512 bytes at least."""
-NEARLY_ALL = 0.75
-"""The share of what a program can use from which weights alone leave too little for a batch."""
 SOON_STEPS = 1_000
 """What grows is worth a line where so many steps of it would fill the card."""
 
@@ -501,9 +499,9 @@ def _without_checkpointing(
     )
 
 
-def _allowed(facts: ProgramFacts, refusal: Refusal) -> str:
-    """What the process can have, and whose limit that is."""
-    usable = show_bytes(refusal.usable_bytes)
+def _allowed(facts: ProgramFacts, refusal: Refusal, usable: str = "") -> str:
+    """What the process can have, and whose limit that is; ``usable``: its words for the size."""
+    usable = usable or show_bytes(refusal.usable_bytes)
     if not refusal.is_limited:
         return usable
     return f"{usable} (set_per_process_memory_fraction {facts.fraction:g})"
@@ -517,7 +515,6 @@ def _end_of_room(facts: ProgramFacts, refusal: Refusal) -> str:
 
 def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     repeat = facts.without_limit
-    usable = _allowed(facts, refusal)
     is_over = needs_more_than_it_can_have(facts, refusal)
     needed = refusal.allocated_bytes + refusal.request_bytes
     least = "at least "
@@ -529,13 +526,15 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         least = "" if facts.recording_is_whole else "at least "
         is_over = True
     place = _largest_place(facts, refusal)
-    title = f"The program needs {least}{show_bytes(needed)} at once; it can use {usable}"
+    needed_words, usable_words = told_apart(needed, refusal.usable_bytes)
+    usable = _allowed(facts, refusal, usable_words)
+    title = f"The program needs {least}{needed_words} at once; it can use {usable}"
     if len(title + place) <= LONGEST_TITLE:
         title += place
     if needed <= refusal.usable_bytes:
         request = show_bytes(refusal.request_bytes)
         title = (
-            f"The program needs at least {show_bytes(needed)} at once; it can use {usable}, where no "
+            f"The program needs at least {needed_words} at once; it can use {usable}, where no "
             f"setting finds a piece for the last {request}"
         )
         if requests_pass(facts):
@@ -558,7 +557,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     less = "less"
     if needed > refusal.usable_bytes:
         less = f"at least {show_bytes(needed - refusal.usable_bytes)} less"
-    what = f"Use {less} memory at once: {_ways_to_use_less(facts, refusal)}"
+    what = f"Use {less} memory at once: {_ways_to_use_less(facts, needed)}"
     if repeat is None and not is_certain and facts.command:
         what += ". How much it needs in all is not known: rehearse it without --no-counterfactual"
     return Verdict(
@@ -577,13 +576,22 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     )
 
 
-def _ways_to_use_less(facts: ProgramFacts, refusal: Refusal) -> str:
-    """What to change first: a smaller batch helps little where weights fill the card."""
-    first_bytes = facts.asked_before_forward_bytes
-    if first_bytes < NEARLY_ALL * refusal.usable_bytes:
+def _ways_to_use_less(facts: ProgramFacts, needed: int) -> str:
+    """What to change first: a smaller batch helps little where the model itself, with what its
+    training adds, is most of what the program needs.
+    """
+    weights_bytes = facts.asked_before_forward_bytes
+    model_bytes = weights_bytes + facts.trained_bytes
+    if 2 * model_bytes < needed:
         return "a smaller batch first, then shorter inputs, checkpointing or offload"
+    if facts.trained_bytes:
+        return (
+            f"{show_bytes(model_bytes)} is weights, gradients and optimizer states, which have one "
+            "size whatever the batch: train fewer weights (LoRA), use an 8-bit optimizer, offload "
+            "or split them; a smaller batch saves only of the rest"
+        )
     return (
-        f"{show_bytes(first_bytes)} was there before the first forward pass, so load the weights in "
+        f"{show_bytes(weights_bytes)} was there before the first forward pass, so load the weights in "
         "fewer bits, offload or split them, or use a smaller model; a smaller batch saves little"
     )
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any, Tuple
 
 from helpers.judge import table
-from helpers.judge.case_names import fill
 from helpers.judge.catalogue import Remedy, remedy
-from helpers.judge.evidence import CaseEvidence
+from helpers.judge.evidence import CaseEvidence, vendor_of
 from helpers.judge.observation import Observation
 
+VENDORS = ("AMD", "Intel", "NVIDIA")
 Deciding = Tuple[str, str, str]  # made when imported, also on Python 3.8
 """A reading that would decide: its name, what it is, and how it is taken."""
 
@@ -45,6 +45,15 @@ def _has_file(row: dict[str, Any], evidence: CaseEvidence) -> bool:
     return file.ok and re.search(row.get("holds", ""), file.text) is not None
 
 
+def vendor(evidence: CaseEvidence) -> str:
+    """Whose GPU a failure is about: torch's own word for it, else the world, since other programs
+    print CUDA's names on AMD's GPUs, too; empty where nothing says it.
+    """
+    of_torch = vendor_of(tuple(m for m in evidence.messages if m.program == "torch"))
+    names = [row["name"] for row in worlds_of(evidence) if row["name"] in VENDORS]
+    return next(filter(None, [of_torch, *names]), "")
+
+
 def remedy_for(name: str, evidence: CaseEvidence, speaking: Iterable[Observation]) -> Remedy:
     """What to do: what a program that speaks asks for, else the remedy of that name, as it is
     done in the world of the failure.
@@ -61,5 +70,5 @@ def reading_for(deciding: Deciding, evidence: CaseEvidence) -> Deciding:
     for row in worlds_of(evidence):
         if name in row["readings"]:
             reading, how = row["readings"][name]
-            return name, reading, fill(how, {"log": evidence.log})
+            return name, reading, how
     return deciding

@@ -234,7 +234,9 @@ class _Fields:
         return size
 
     def _keep(self, name: str, value: object) -> None:
-        if value is not None:
+        if name == "capacity" and isinstance(value, Quantity) and not value.bytes:
+            self.unread.append(f"a capacity of {value.text}")
+        elif value is not None:
             self.values.setdefault(name, value)
 
     def _append(self, name: str, value: object) -> None:

@@ -168,7 +168,7 @@ def brief(verdict: Verdict, more: str = "") -> str:
     ``more``: how to see the rest, where that is not ``--wide``. Commands and how to undo them are
     never cut. Where they take too much room, how to check, then reasons, are left to ``as_text``.
     """
-    reasons = [row for row in why(verdict) if row.says != verdict.title]
+    reasons = [row for row in why(verdict) if row.says.rstrip(".") != verdict.title]
     listed = steps(verdict)
     lines = _screen(verdict, reasons, listed, more)
     if len(lines) > LINES:
