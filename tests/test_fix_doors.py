@@ -242,6 +242,15 @@ def test_a_download_or_an_error_of_its_own_is_said(error, says, tmp_path, monkey
         failure_of(["python", "a.py"], find_card("4090"), ended(1, error), tmp_path, Limits())
 
 
+def test_a_program_of_another_folder_is_refused_before_it_runs(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "train.py").write_text("print(1)")
+    monkeypatch.chdir(tmp_path / "here")
+    never = pytest.fail
+    with pytest.raises(NoFix, match="train.py is not below this folder"):
+        failure_of(["python", "../train.py"], find_card("4090"), never, tmp_path, Limits())
+
+
 @pytest.mark.parametrize("exit_code", [130, 143])
 def test_an_interrupt_of_the_unchanged_program_is_no_error_of_its_own(
     exit_code, tmp_path, monkeypatch

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_300,
     "commands": 15_712,
     "face": 7_940,
-    "fix": 28_710,
+    "fix": 28_760,
     "fits": 28_187,
     "ground": 11_670,
     "judge": 55_850,

@@ -27,6 +27,7 @@ from helpers.rehearse.fault import refused_setting
 from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
 from helpers.settings.trouble import SettingsTrouble
+from helpers.trials.user_program import script_of
 
 DOWNLOADS_OFF = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 """What keeps the libraries of Hugging Face from fetching anything (their documentation)."""
@@ -85,6 +86,9 @@ def failure_of(
     why_not = why_not_copied(folder)
     if why_not:
         raise NoFix(f"{why_not}; start fix in a smaller folder")
+    script = script_of(command)
+    if script and not (folder / script).resolve().is_relative_to(folder.resolve()):
+        raise NoFix(f"{script} is not below this folder; start fix in the folder of its sources")
     out = scratch / "first.pickle"
     with copied(folder) as copy:
         first = run(
