@@ -243,6 +243,12 @@ def test_portions_are_as_much_smaller_as_the_card_is_too_small():
     assert "chunk_size = 1024\n" in every[0] or "chunk_size = 512\n" in every[0]
 
 
+def test_a_number_of_a_function_that_nobody_calls_is_left_as_it_is():
+    text = "import torch\ndef tiled(net, image, tile=192):\n    return net(image)\n"
+    assert not texts(text, "true-capacity")
+    assert any("tile=96" in after for after in texts(f"{text}tiled(net, x)\n", "true-capacity"))
+
+
 def test_a_batch_is_not_taken_apart_where_a_layer_computes_over_all_of_it():
     text = """import torch
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).cuda()

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from helpers.ground.places import OUTPUTS, PROGRAM
 
 if TYPE_CHECKING:
     from helpers.fix.answer import Failure
+    from helpers.fix.change import Change
+    from helpers.fix.program import Program
+    from helpers.fix.proof import Proof, Prover
     from helpers.fix.search import Start, Trial
     from helpers.look.cards import GpuCard
     from helpers.trials.targets import Target
@@ -37,7 +41,7 @@ def fix(arguments: argparse.Namespace) -> int:
     --torch-python PATH: the Python to use for a leading `python` in COMMAND
     --cache FOLDER: the folder of the files that rehearsals need
     --seconds S <float> = 180: end the search after S seconds
-    --tries N <int> = 12: try at most N changes
+    --tries N <int> = 9: try at most N changes
     --write: make the change in this folder, if its working tree is clean under git
     command -- COMMAND: the program and its arguments
     Example: fix --gpu 4090 -- python train.py
@@ -76,7 +80,7 @@ def fix(arguments: argparse.Namespace) -> int:
         winner, trials = change_for(
             failure,
             run,
-            prover.prove,
+            partial(_prove, prover),
             Search(limits, arguments.seconds, arguments.tries),
             on_start=_say_start,
             on_trial=lambda trial: _say_outcome(trial, failure),
@@ -149,6 +153,11 @@ def _say_start(start: Start) -> None:
     _say(f"trying: {start.change.title} ({left})")
     if start.following:
         _say(f"    next, if that does not do: {start.following}")
+
+
+def _prove(prover: Prover, program: Program, change: Change) -> Proof:
+    _say("    fits; comparing what it computes with your program, on the CPU")
+    return prover.prove(program, change)
 
 
 def _say_outcome(trial: Trial, failure: Failure) -> None:

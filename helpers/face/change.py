@@ -82,7 +82,7 @@ def fix_program(
     capacity: str = "",
     box: str = "",
     seconds: float = 180.0,
-    tries: int = 12,
+    tries: int = 9,
 ) -> ProgramFix:
     """A change with which a command, typed in ``folder`` (by default here), fits a card.
 

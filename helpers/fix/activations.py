@@ -21,14 +21,13 @@ SEGMENTS = 4
 
 
 def changes_of_activations(program: Program) -> Iterator[Change]:
-    """Activations recomputed, held on the CPU, or never kept."""
+    """Activations recomputed, or never kept."""
     for source, line in program.holding_places():
         yield from without_gradients(program, source, line)
     if not program.trains or fails_in_evaluation(program):
         return
     yield from _checkpointed_blocks(program)
     yield from _checkpointed_sequences(program)
-    yield from _on_the_cpu(program)
 
 
 def _checkpointed_blocks(program: Program) -> Iterator[Change]:
@@ -110,7 +109,7 @@ def _sequences(source: Source) -> set[str]:
     return names
 
 
-def _on_the_cpu(program: Program) -> Iterator[Change]:
+def activations_in_ram(program: Program) -> Iterator[Change]:
     """What the backward pass will need lies in RAM until then."""
     for region in forward_regions(program):
         header = "with torch.autograd.graph.save_on_cpu():"

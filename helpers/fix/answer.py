@@ -67,7 +67,7 @@ class Search:
 
     limits: Limits
     seconds: float = 180.0
-    tries: int = 12
+    tries: int = 9
 
 
 def failure_of(

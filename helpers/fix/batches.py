@@ -20,7 +20,7 @@ from helpers.fix.source import Source
 
 PARTS = (2, 4, 8, 16, 32)
 MEANS = re.compile(
-    r"cross_entropy|mse_loss|l1_loss|huber|nll_loss|kl_div|binary_cross|criterion|loss_f"
+    r"cross_entropy|mse_loss|l1_loss|huber|nll_loss|kl_div|binary_cross|criterion|loss_?f"
     r"|\.mean\(\)|Loss\("
 )
 """How a loss is written that is a mean over the samples."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from helpers.fix.activations import changes_of_activations
+from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.attention import changes_of_attention
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
@@ -51,9 +51,15 @@ SMALLER: tuple[Proposals, ...] = (
     results_kept_by_arguments,
     micro_batches,
     steps_one_by_one,
+    activations_in_ram,
 )
 """What makes room with the same results, up to rounding."""
-ONLY_TRAINING: tuple[Proposals, ...] = (micro_batches, steps_one_by_one, smaller_states)
+ONLY_TRAINING: tuple[Proposals, ...] = (
+    micro_batches,
+    steps_one_by_one,
+    activations_in_ram,
+    smaller_states,
+)
 """What makes no room where the card is too small for an evaluation."""
 ONLY_PASSES: tuple[Proposals, ...] = (
     changes_of_attention,
@@ -61,6 +67,7 @@ ONLY_PASSES: tuple[Proposals, ...] = (
     smaller_portions_in_files,
     evaluation_in_chunks,
     changes_of_activations,
+    activations_in_ram,
     micro_batches,
     smaller_batches,
     smaller_batches_in_files,

@@ -110,12 +110,23 @@ def _arguments(program: Program) -> Iterator[tuple[int, str, int]]:
 
 
 def _numbers(program: Program) -> Iterator[Number]:
-    """Every whole number that has a name."""
+    """Every whole number that has a name, but for those of functions that nobody calls."""
+    idle = {function for source in program.sources for function in _idle(source, program)}
     for source in program.sources:
         for node in source.find(cst.Integer):
             name = _name_of(source, node)
-            if name:
+            if name and not idle.intersection(source.above(node)):
                 yield Number(source, node, name.lower())
+
+
+def _idle(source: Source, program: Program) -> Iterator[cst.CSTNode]:
+    """Functions of a file that are named nowhere else and have no decorator that may call them."""
+    for function in source.module.body:
+        if not isinstance(function, cst.FunctionDef) or function.decorators:
+            continue
+        named = re.compile(rf"\b{function.name.value}\b".encode())
+        if sum(len(named.findall(other.text)) for other in program.sources) == 1:
+            yield function
 
 
 def _name_of(source: Source, node: cst.CSTNode) -> str:
