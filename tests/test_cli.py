@@ -152,7 +152,7 @@ def test_a_plan_is_printed_and_not_run(casebook, tmp_path):
     rows = json.loads(casebook(*quick, "--dry-run", "--json").out)
     names = ["01_hardware_probe", "03_ttm_gtt_analysis", "09_case_report"]
     assert [row["notebook"].removesuffix(".ipynb") for row in rows] == names
-    assert "all of it 1200 s" in casebook(*quick, "--dry-run").out
+    assert "1200 s for all" in casebook(*quick, "--dry-run").out
     assert not (tmp_path / "out").exists()
 
 

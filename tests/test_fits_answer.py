@@ -184,7 +184,7 @@ def test_a_pipeline_of_diffusers_is_the_sum_of_its_parts(tmp_path):
         (("--tp", "0"), "--tp 0; expected 1 to 1,024"),
         (("--tp", "3"), "--tp 3; expected a divisor of the model's 32 heads"),
         (("--tp", "2", "--server", "ollama"), "--tp 2 for ollama, which divides no layer"),
-        (("--capacity", "0"), "others hold 0 B of 0 B: nothing is left; expected less --held or"),
+        (("--capacity", "0"), "size '0': expected a size above 0, such as 20GiB"),
         (("--capacity", "-5GiB"), "size '-5GiB': expected bytes or a number with a unit"),
         (("--release", "banana"), "--release 'banana'; expected a release or a month"),
         (("--utilisation", "1.7"), "expected a share above 0"),

@@ -37,10 +37,7 @@ class Bench:
 
     def under(self, capacity: str, conf: str) -> Bench:
         """The same trace on another card, under other settings. Raises ValueError in one line."""
-        size = parse_size(capacity)
-        if size <= 0:
-            raise ValueError(f"card of {capacity}: expected a size above 0, such as 20GiB")
-        card = Card(size, self.study.card.held_bytes)
+        card = Card(parse_size(capacity, least=1), self.study.card.held_bytes)
         return Bench(replace(self.study, card=card, conf=conf))
 
     @cached_property

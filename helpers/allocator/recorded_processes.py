@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.ground.child import process_of
+from helpers.ground.units import typed_size
 from helpers.look.cards import cards
 from helpers.look.environment import looks_secret, sounds_secret
 
@@ -131,7 +132,7 @@ def card_options(processes: Sequence[Mapping[str, Any]], capacity_bytes: int) ->
     names = [key for key, card in cards().items() if card.name in used]
     count = 1 + max((device.get("index", 0) for device in devices), default=0)
     is_whole_card = bool(names) and cards()[names[0]].total_bytes >> 20 == capacity_bytes >> 20
-    words = [] if is_whole_card else ["--capacity", f"{capacity_bytes >> 20}MiB"]
+    words = [] if is_whole_card else ["--capacity", typed_size(capacity_bytes)]
     if names:
         words += ["--gpu", names[0]]
     if count > 1:

@@ -21,7 +21,7 @@ from helpers.ground.child import CHECKOUT
 from helpers.ground.replays import Replay, WhatIf
 from helpers.ground.units import parse_size, show_bytes
 from helpers.settings.in_force import parse
-from helpers.settings.releases import behaviour
+from helpers.settings.releases import behaviour, named_release
 
 BUNDLED = CHECKOUT / "env" / "traces"
 
@@ -174,9 +174,9 @@ def open_study(
     study = study_of(
         trace,
         path,
-        capacity_bytes=parse_size(capacity) if capacity else 0,
+        capacity_bytes=parse_size(capacity, least=1) if capacity else 0,
         conf=conf or None,
-        torch=torch,
+        torch=named_release(torch),
         build=build,
     )
     if study.card.capacity_bytes >= AMPLE_BYTES:

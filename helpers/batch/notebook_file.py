@@ -76,7 +76,7 @@ class NotebookError(ValueError):
     """
 
     def _render_traceback_(self) -> list[str]:
-        return [f"{type(self).__name__}: {self}"]
+        return [str(self)]
 
 
 class VerdictError(ValueError):
@@ -249,10 +249,11 @@ def _refuse_in_one_line(
     """
     frames = traceback.extract_tb(trace)
     is_ours = bool(frames) and Path(frames[-1].filename).is_relative_to(CHECKOUT / "helpers")
+    line = " ".join(str(error).split())
+    if isinstance(error, OSError):
+        line = f"{kind.__name__}: {line}"
     if is_ours or isinstance(error, OSError):
-        cast(Any, error)._render_traceback_ = lambda: [
-            f"{kind.__name__}: {' '.join(str(error).split())}"
-        ]
+        cast(Any, error)._render_traceback_ = lambda: [line]
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 

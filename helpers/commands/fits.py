@@ -27,8 +27,6 @@ OPTIONS = {
     "mem_fraction_static": "utilisation",
 }
 """Inputs of a sheet, each with the option that gives it."""
-MOST = {"context": 1 << 24, "slots": 1 << 16, "tokens": 1 << 32, "tp": 1 << 10}
-"""The most that an option may be: beyond every server's own limit."""
 
 
 def fits(arguments: argparse.Namespace) -> int:
@@ -108,12 +106,13 @@ def _read(arguments: argparse.Namespace) -> Given:
 
 def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     """Raises WrongUse for an option that cannot be."""
-    from helpers.fits.sheet import Missing, element_bytes
+    from helpers.fits.sheet import MOST_COUNTS, Missing, check_count, element_bytes
 
-    for option, most in MOST.items():
-        count = getattr(arguments, option)
-        if count is not None and not 1 <= count <= most:
-            raise WrongUse(f"fits: --{option} {count}; expected 1 to {most:,}")
+    for option in MOST_COUNTS:
+        try:
+            check_count(option, getattr(arguments, option))
+        except ValueError as error:
+            raise WrongUse(f"fits: --{error}") from None
     if arguments.release and not re.search(r"\d", arguments.release):
         seen = f"--release {arguments.release!r:.80}"
         raise WrongUse(f"fits: {seen}; expected a release or a month, such as 0.21 or 2025-11")
@@ -166,7 +165,10 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
     if arguments.gpu or arguments.capacity:
         card = find_card(arguments.gpu, arguments.capacity, arguments.held)
         say_other_sizes(arguments)
-        inputs.update(card_total_bytes=card.total_bytes, ceiling_words=arguments.gpu and card.name)
+        inputs.update(
+            card_total_bytes=card.total_bytes,
+            ceiling_words=card.name if arguments.gpu else card.words,
+        )
         if card.is_shared:
             inputs["held_words"] = OF_RAM
     if arguments.held:

@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 
 
 def fix(arguments: argparse.Namespace) -> int:
-    """Find a change that makes your program fit a card; the changed program is run there to prove
-    it.
+    """Find a change that makes your program fit a card; each change is rehearsed, not predicted.
 
     --gpu NAME: the card, such as 4090 or a100-40; `rehearse --gpu list` lists all
     --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
-    --box B: the largest card of this box or bundle, the memory that others use there, and its
-        allocator settings
+    --box B: rehearse on the largest card of this box or bundle, with the memory that is in use
+        there and the box's allocator settings
     --notebook FILE: fix this notebook, whose cells papermill runs
-    --live: run the changed program on a GPU of this machine, in the end, as a trial with limits
+    --live: in the end, also run the changed program on a GPU of this machine, with limits
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --gpus N <int> = 1: the number of such cards
     --steps N <int> = 0: end each run after N steps of an optimizer

@@ -212,7 +212,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def rehearse(arguments: argparse.Namespace) -> int:
-    """Run your program on a simulated card: does it fit, and with which settings?
+    """Run your program on a simulated card to see whether it fits, and if not, why.
 
     --conf STR = None: PYTORCH_CUDA_ALLOC_CONF (default: the program's own)
     --find-capacity: find the smallest card on which the program finishes
@@ -226,22 +226,22 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --setup: install what is missing, such as a CUDA build of torch beside your CPU build (0.6 to
         0.8 GB, once, no GPU needed); also without a COMMAND: casebook rehearse --setup
     --remove: delete everything that --setup installed
-    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` lists all, with --wide also the
-        sources of their figures
-    --wide: with `--gpu list`
+    --gpu NAME: the card, such as 4090 or a100-40; `--gpu list` lists all
+    --wide: with `--gpu list`: show where the figures of each card come from
     --capacity SIZE: the card's memory, such as 20GiB, instead of --gpu
-    --box B: the largest card of this box or bundle, the memory that others use there, and its
-        allocator settings
+    --box B: rehearse on the largest card of this box or bundle, with the memory that is in use
+        there and the box's allocator settings
     --gpus N <int> = 1: the number of such cards, for torchrun --nproc_per_node N
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
     --seconds S <float>: end after S seconds, with the verdict so far
     --values {least,typical,most,between} = typical: the size of whatever depends on values that are not computed
         (typical: half of the bound; between: both ends)
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
-    --torch VER: its release (default: your own CUDA torch, else 2.14.1)
+    --torch VER: the release of torch (default: your own CUDA torch, else 2.14.1)
     --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer
         gives a range)
-    --cache FOLDER: the folder of its files (default: vram-casebook in XDG_CACHE_HOME)
+    --cache FOLDER: the folder of the files that rehearsals need (default: vram-casebook in
+        XDG_CACHE_HOME)
     Example: rehearse --gpu 4090 -- python train.py
     """
     from helpers.rehearse import commits, torches
@@ -251,7 +251,7 @@ def rehearse(arguments: argparse.Namespace) -> int:
     place = torches.cache_folder(arguments.cache)
     command = _program(arguments)
     if arguments.remove:
-        print(f"{torches.remove(place) >> 20} MiB removed from {place}")
+        print(f"{show_bytes(torches.remove(place))} removed from {place}")
         return 0
     if arguments.gpu == "list":
         print(cards_table(arguments.wide).text(0))
@@ -298,9 +298,12 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
 def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> Torch:
     """The torch to rehearse under, installed where that was agreed to. Raises NotReady."""
     from helpers.rehearse import build, torches
+    from helpers.settings.rules import release
 
     build.tools()
     python = torches.interpreter(command, arguments.torch_python)
+    if arguments.torch and not release(arguments.torch):
+        raise WrongUse(f"--torch {arguments.torch!r}: expected a release such as 2.14.1")
     torch, where = torches.find_torch(python, arguments.torch, place)
     if torch is None:
         line = f"{python} has no CUDA build of torch {arguments.torch}".rstrip()
@@ -385,7 +388,8 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
             _print_lines(counterfactual.in_lines(), sys.stderr)
         result = [*answer(rehearsal), *between(both)]
         told = verdict
-        if rehearsal.fits and not _is_notable(verdict):
+        ran_out = rehearsal.ooms or rehearsal.too_much
+        if not ran_out and not _is_notable(verdict):
             result.append(f"Next step: {next_step(rehearsal)}")
             told = None
         _print_answer(told, rehearsal.trace, result)

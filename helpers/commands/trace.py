@@ -167,7 +167,7 @@ def _on_other(study: Study, release: str, capacity: str) -> Study:
 
     card = study.card
     if capacity:
-        card = replace(card, capacity_bytes=size_of(capacity, "capacity"))
+        card = replace(card, capacity_bytes=size_of(capacity, "capacity", least=1))
     return replace(study, torch=release_of(release, study.torch), card=card)
 
 

@@ -13,16 +13,15 @@ from helpers.allocator.trace_file import read_trace
 from helpers.commands.use import WrongUse
 from helpers.ground.units import parse_size
 from helpers.look.cards import find_card
-from helpers.settings.releases import NEWEST
-from helpers.settings.rules import release
+from helpers.settings.releases import named_release
 
 
-def size_of(text: str, option: str) -> int:
-    """The bytes that an option names. Raises WrongUse where it is no size."""
+def size_of(text: str, option: str, least: int = 0) -> int:
+    """The bytes that an option names. Raises WrongUse where it is no size, or below ``least``."""
     try:
-        return parse_size(text)
+        return parse_size(text, least)
     except ValueError as error:
-        raise WrongUse(f"--{option} {text!r}: {error}") from error
+        raise WrongUse(f"--{option}: {error}") from error
 
 
 def release_of(text: str, recorded: str) -> str:
@@ -30,10 +29,7 @@ def release_of(text: str, recorded: str) -> str:
 
     Raises WrongUse for one that is not known: nobody has seen it.
     """
-    if release(text) > NEWEST:
-        newest = ".".join(map(str, NEWEST))
-        raise WrongUse(f"--torch {text}: not a release known here; expected up to {newest}")
-    return text or recorded
+    return named_release(text) or recorded
 
 
 class Subject:
@@ -88,7 +84,7 @@ def _capacity(arguments: argparse.Namespace, study: Study) -> int:
     if arguments.gpu:
         capacity = find_card(arguments.gpu).total_bytes
     if arguments.capacity:
-        capacity = size_of(arguments.capacity, "capacity")
+        capacity = size_of(arguments.capacity, "capacity", least=1)
     named = arguments.gpu or arguments.capacity
     if needs_card and (capacity <= 0 or (capacity >= AMPLE_BYTES and not named)):
         why = "the trace does not say how large the card was"

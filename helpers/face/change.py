@@ -12,6 +12,7 @@ from helpers.fix.bench import TorchChoice, rehearsals
 from helpers.fix.league import league
 from helpers.fix.search import Trial
 from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table
+from helpers.ground.units import cut
 from helpers.look.boxes import open_box
 from helpers.look.cards import find_card
 from helpers.rehearse.box_settings import settings_of
@@ -74,6 +75,15 @@ class ProgramFix(Result):
         return how_to_make(self.failure.program, self.winner.change)
 
 
+def _words(command: str) -> list[str]:
+    """The words of a command as a shell reads them. Raises ValueError."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        expected = "expected each quotation mark closed, and nothing behind the last backslash"
+        raise ValueError(f"command {cut(command, 80)!r}: {expected}") from error
+
+
 def fix_program(
     command: str = "",
     *,
@@ -92,7 +102,7 @@ def fix_program(
     """
     if not command:
         return ProgramFix(why=NO_COMMAND)
-    words = shlex.split(command)
+    words = _words(command)
     place = Path(folder).expanduser()
     if not place.is_dir():
         raise ValueError(f"folder {folder!r} is not there; expected the one of your program")

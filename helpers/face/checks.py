@@ -8,6 +8,9 @@ from helpers.face.box import Box, as_box
 from helpers.tell.shown import Shown
 from helpers.trials.checks import check_rows
 
+STATES = ("failed", "crashed", "timed out", "passed", "not run")
+"""How a check can end, what is worth a look first."""
+
 
 def check_torch(
     box: Box | str = "live",
@@ -27,7 +30,7 @@ def check_torch(
     bundle = as_box(box).facts
     head, *rows = check_rows(bundle, wanted, gpu=gpu, ladder=ladder, torch_python=torch_python)
     counts = Counter(row[2] for row in rows)
-    result = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    result = ", ".join(f"{counts[state]} {state}" for state in STATES if state in counts)
     return Shown(
         "Functional checks",
         head,

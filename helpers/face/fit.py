@@ -15,7 +15,7 @@ from helpers.fits.answer import answer
 from helpers.fits.cards import cards_of
 from helpers.fits.model import read_model
 from helpers.fits.servers import family_of
-from helpers.fits.sheet import Given, Missing, element_bytes
+from helpers.fits.sheet import Given, Missing, check_count, element_bytes
 from helpers.ground.child import CHECKOUT
 from helpers.look.cards import find_card
 from helpers.tell.shown import Shown
@@ -136,13 +136,17 @@ def what_fits(
             element_bytes(kv.lower())
         except Missing as missing:
             raise ValueError(f"kv: {missing.why}") from None
+    check_count("slots", slots)
+    check_count("context", context or None)
     given = read_model(path)
     program = server or given.program
     wanted: Mapping[str, Any] = {"n_ctx": context, "n_parallel": slots, "kv_type": kv}
     inputs = {**given.inputs, **{name: value for name, value in wanted.items() if value}}
     if gpu or capacity:
         card = find_card(gpu, capacity, "")
-        inputs.update(card_total_bytes=card.total_bytes, ceiling_words=card.name)
+        inputs.update(
+            card_total_bytes=card.total_bytes, ceiling_words=card.name if gpu else card.words
+        )
     elif box and as_box(box).gpus:
         # vLLM and SGLang take the same of each card: the freest one counts.
         alike = 1 if family_of(program) in ("vLLM", "SGLang") else 0

@@ -76,6 +76,17 @@ def element_bytes(kind: str) -> float:
     return float(sizes[kind])
 
 
+MOST_COUNTS = {"context": 1 << 24, "slots": 1 << 16, "tokens": 1 << 32, "tp": 1 << 10}
+"""The most that an option may be: beyond every server's own limit."""
+
+
+def check_count(option: str, count: int | None) -> None:
+    """Raises ValueError where the count that an option gives cannot be meant."""
+    most = MOST_COUNTS[option]
+    if count is not None and not 1 <= count <= most:
+        raise ValueError(f"{option} {count}; expected 1 to {most:,}")
+
+
 def checked(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs that are known, of the right kind.
 

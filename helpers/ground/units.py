@@ -53,10 +53,10 @@ def now() -> str:
     return time.strftime(TIME, time.gmtime())
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, least: int = 0) -> int:
     """Bytes of a size as typed: ``1073741824``, ``8GiB``, ``20 GB`` or ``512M``.
 
-    Raises ValueError naming what was seen and what is expected.
+    Raises ValueError naming what was seen and what is expected, also below ``least`` bytes.
     """
     match = _TYPED.fullmatch(text)
     if not match:
@@ -66,7 +66,19 @@ def parse_size(text: str) -> int:
     is_decimal = letter and byte and not binary
     base = 1000 if is_decimal else 1024
     exact = float(number) if "." in number else int(number)
-    return int(exact * base ** _power(letter))
+    size = int(exact * base ** _power(letter))
+    if size < least:
+        raise ValueError(
+            f"size {cut(text, LONGEST_SEEN)!r}: expected a size above 0, such as 20GiB"
+        )
+    return size
+
+
+def typed_size(count: int) -> str:
+    """Bytes of a card as an option takes them: ``3GiB``, ``24210MiB``."""
+    if count % GIB == 0:
+        return f"{count // GIB}GiB"
+    return f"{count >> 20}MiB"
 
 
 def parse_count(text: str, least: int = 1) -> int:

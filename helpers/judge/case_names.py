@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from helpers.ground.shell import word
-from helpers.ground.units import GIB, MIB, show_bytes
+from helpers.ground.units import GIB, MIB, Quantity, show_bytes, typed_size
 from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.fragmentation import expandable_may_help, has_expandable
@@ -77,6 +77,13 @@ def fill(text: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\{([a-z]+)\}", lambda match: words.get(match[1], match[0]), text)
 
 
+def _typed(size: Quantity) -> str:
+    """A size of a message as an option takes it, no more exact than it was printed."""
+    if size.bytes % GIB == 0:
+        return typed_size(size.bytes)
+    return size.text.replace(" ", "")
+
+
 def _of_account(account: Account) -> Iterator[tuple[str, str]]:
     """What the numbers of a message give."""
     message = account.message
@@ -84,7 +91,7 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
     if message.device is not None:
         yield "device", str(message.device)
     if message.capacity:
-        yield "capacity", message.capacity.text.replace(" ", "")
+        yield "capacity", _typed(message.capacity)
     if message.allowed:
         yield "limit", message.allowed.text
     if message.free:

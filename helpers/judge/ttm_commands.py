@@ -326,10 +326,12 @@ def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") 
 
 def _grubby(change: Change) -> Lines:
     command = "sudo grubby --update-kernel=ALL"
-    run = [f"# Remove the present value\n{command} --remove-args={_quoted(change.drop)}"]
+    names = " and ".join(filter(None, [", ".join(change.drop[:-1]), *change.drop[-1:]]))
+    remove = f"# Remove any {names} from the kernel command line"
+    run = [f"{remove}\n{command} --remove-args={_quoted(change.drop)}"]
     undo = list(run)
     if change.arguments:
-        run.append(f"# Set the new value\n{command} --args={_quoted(change.arguments)}")
+        run.append(f"# Add the new setting\n{command} --args={_quoted(change.arguments)}")
     if change.before:
         undo.append(f"{command} --args={_quoted(change.before)}")
     return _around(change, run, undo, DRACUT)

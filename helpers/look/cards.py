@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from helpers.ground.units import GIB, parse_size, show_bytes
+from helpers.ground.units import GIB, cut, parse_size, show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 
@@ -111,7 +111,7 @@ def named_card(name: str) -> GpuCard:
     near = ", ".join(get_close_matches(name.lower(), cards(), n=3, cutoff=0.5))
     meant = f" (near it: {near})" if near else ""
     raise CardError(
-        f"--gpu {name[:40]!r}: not in the table{meant}; expected a name that --gpu list shows, "
+        f"--gpu {cut(name, 40)!r}: not in the table{meant}; expected a name that --gpu list shows, "
         "or --capacity SIZE"
     )
 
@@ -159,7 +159,7 @@ def find_card(
         expected = "expected --gpu NAME (--gpu list shows all), --capacity SIZE or --box"
         raise CardError(f"no card; {expected}")
     try:
-        total_bytes = parse_size(capacity) if capacity else base.total_bytes
+        total_bytes = parse_size(capacity, least=1) if capacity else base.total_bytes
         held_bytes = parse_size(held) if held else base.held_bytes
     except ValueError as error:
         raise CardError(f"--capacity or --held: {error}") from error

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.ground.child import watch
+from helpers.ground.units import show_bytes
 from helpers.look import files
 from helpers.rehearse.words import WORDS
 from helpers.trials.interpreter import torch_files, torch_interpreter
@@ -117,8 +118,8 @@ def install(python: str, version: str, place: Path) -> Torch:
     version = version or DEFAULT_TORCH
     free_bytes = shutil.disk_usage(place.parent).free
     if free_bytes < NEEDED_BYTES:
-        expected = f"expected {NEEDED_BYTES >> 20}; name another folder with --cache"
-        raise NotReady(f"{place.parent}: {free_bytes >> 20} MiB free; {expected}")
+        expected = f"expected {show_bytes(NEEDED_BYTES)}; name another folder with --cache"
+        raise NotReady(f"{place.parent}: {show_bytes(free_bytes)} free; {expected}")
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="torch-") as scratch:
         target = Path(scratch) / "t"
         _pip_install(python, [f"torch==={version}"], target)

@@ -28,8 +28,10 @@ def answer(rehearsal: Rehearsal) -> list[str]:
     retries = "unknown" if unknown else str(rehearsal.retries)
     counts = f"retries: {retries}, out of memory {_times(rehearsal.ooms)}"
     outcome = _outcome(rehearsal)
+    if not _saw_no_use(rehearsal):
+        outcome += f": {_peaks(rehearsal)}"
     lines = [
-        f"{outcome[0].upper()}{outcome[1:]}: {_peaks(rehearsal)}",
+        f"{outcome[0].upper()}{outcome[1:]}",
         f"{rehearsal.label[0].upper()}{rehearsal.label[1:]}, {rehearsal.seconds:.1f} s; {counts}",
     ]
     if rehearsal.fits and rehearsal.peak_reserved_bytes is not None:
@@ -63,7 +65,7 @@ def outside_in_words(rehearsal: Rehearsal) -> str:
         most += f" for each of {processes} processes"
     says = f"Not counted: the GPU context ({most})"
     if _depends_on_outside(rehearsal):
-        return f"{says}. With it the program may not fit; to see, add --held 600MiB"
+        return f"{says}, with which the program may not fit; --held 600MiB counts it"
     return f"{says}; there is room for it"
 
 
@@ -79,7 +81,9 @@ def _depends_on_outside(rehearsal: Rehearsal) -> bool:
 
 
 def next_step(rehearsal: Rehearsal) -> str:
-    """What to do after a rehearsal that fits."""
+    """What to do after a rehearsal that did not run out of memory."""
+    if rehearsal.exit_code:
+        return "see the cause above; it is not memory"
     if rehearsal.stopped:
         return f"run it to its end, without {rehearsal.stopped}"
     if rehearsal.between:
@@ -102,9 +106,13 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+def _saw_no_use(rehearsal: Rehearsal) -> bool:
+    """It ended well, and nothing of it used the GPU."""
+    return rehearsal.peak_reserved_bytes is None and rehearsal.exit_code == 0
+
+
 def _outcome(rehearsal: Rehearsal) -> str:
-    no_use_was_seen = rehearsal.peak_reserved_bytes is None and rehearsal.exit_code == 0
-    if no_use_was_seen:
+    if _saw_no_use(rehearsal):
         words = "cannot tell: no use of the GPU was seen"
     elif rehearsal.fits:
         words = rehearsal.outcome

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from helpers.ground.child import CHECKOUT
+from helpers.ground.units import cut
 from helpers.look.files import whole
 from helpers.settings.audit import audit
 from helpers.settings.table import OTHER_NAMES, VARIABLES, Finding
@@ -124,7 +125,8 @@ def _assignment(line: str) -> tuple[str, str]:
     try:
         words = shlex.split(line, comments=True)
     except ValueError as error:
-        raise ValueError(f"{error}; expected export NAME=value") from error
+        seen = f"{cut(line.strip(), 60)!r} has a quotation mark that is not closed"
+        raise ValueError(f"{seen}; expected export NAME=value") from error
     match = re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", words[-1]) if words else None
     if match is None or words[:-1] != ["export"] or "$" in line or "`" in line:
         raise ValueError(f"{line.strip()[:60]!r}; expected export NAME=value, and no $ or `")

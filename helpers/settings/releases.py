@@ -24,6 +24,15 @@ class VersionError(ValueError):
     """The release or the build is not one that can be replayed; one line."""
 
 
+def named_release(text: str) -> str:
+    """A release that a person named, or none. Raises VersionError where none alike is modelled."""
+    if text and not (2, 0) <= release(text) <= NEWEST:
+        newest = ".".join(map(str, NEWEST))
+        expected = f"expected a release from 2.0 to {newest}, such as 2.14.1"
+        raise VersionError(f"torch {text!r} is not modelled here; {expected}")
+    return text
+
+
 @dataclass(frozen=True)
 class Change:
     """From torch release ``since`` on, ``field`` of a Behaviour has ``value``; ``build``: only

@@ -84,7 +84,9 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
     if any(gpu.integrated for gpu in listed):
         kinds.append("APUs")
     return _Place(
-        capacity_bytes=parse_size(capacity) if capacity else largest_pool(bundle)[0] or CPU_BYTES,
+        capacity_bytes=parse_size(capacity, least=1)
+        if capacity
+        else largest_pool(bundle)[0] or CPU_BYTES,
         torch=torch,
         build=build,
         recorded=not is_this_box(bundle),

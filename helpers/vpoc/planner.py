@@ -154,7 +154,7 @@ def plan(strategy: str, shape: Shape, free: Free) -> Plan:
     if need > budget:
         what = "one trade at a time" if chunked else "all trades at once, as it does,"
         raise NoRoomError(
-            f"{strategy} with {what} needs {need / MIB:.1f} MiB and {budget / MIB:.1f} MiB "
+            f"{strategy} with {what} needs {show_bytes(need)} and {show_bytes(budget)} "
             f"may be taken ({free.says}): count fewer sessions at a time"
         )
     if not chunked:
