@@ -69,19 +69,31 @@ GPU = re.compile(r"cuda(:\d+)?")
 
 
 class Smaller(ast.NodeTransformer):
-    """Loops of a few turns, and whole numbers divided as ``divisor`` says."""
+    """Loops of a few turns, and whole numbers divided as ``divisor`` says. The loops of a module stay
+    whole: by their turns its parts fit to each other.
+    """
 
     def __init__(self, divisor):
         self.divisor = divisor
+        self.is_in_module = False
+
+    def visit_ClassDef(self, node):
+        outside = self.is_in_module
+        self.is_in_module = any("Module" in ast.unparse(base) for base in node.bases)
+        self.generic_visit(node)
+        self.is_in_module = outside
+        return node
 
     def visit_For(self, node):
         self.generic_visit(node)
-        node.iter = cut(node.iter)
+        if not self.is_in_module:
+            node.iter = cut(node.iter)
         return node
 
     def visit_comprehension(self, node):
         self.generic_visit(node)
-        node.iter = cut(node.iter)
+        if not self.is_in_module:
+            node.iter = cut(node.iter)
         return node
 
     def visit_Constant(self, node):
