@@ -415,6 +415,7 @@ MEASURED = {
     "attention.py": ("checkpoint(block, x", Results.SAME),
     "plain_batches.py": ("x.chunk(2)", Results.ROUNDED),
     "frequencies.py": ("x.chunk(2)", Results.ROUNDED),
+    "lengths.py": ("x.chunk(2)", Results.ROUNDED),
     "detached_term.py": ("out.pow(2).mean().detach()", Results.OTHER),
     "batch_norm.py": ("checkpoint(block, x", Results.OTHER),
     "zeroed.py": ("set_to_none=True", Results.OTHER),

@@ -28,9 +28,11 @@ SECONDS = 15
 """How long each program may compute."""
 IN_ALL_S = 60.0
 """How long all that is compared for one change may take."""
-AS_IT_IS = (1, 0)
-DIVISORS = ((8, 64), (8, 256), AS_IT_IS)
-"""By what numbers of both programs are divided, and from which number on: the first with which both run."""
+AS_IT_IS = (1, 0, False)
+DIVISORS = ((8, 64, True), (8, 256, False), (2, 256, False), AS_IT_IS)
+"""By what numbers of both programs are divided, from which number on, and whether their lists are cut
+short, too: the first with which both run.
+"""
 LEAST_STEPS = 2
 STEPS_ALIKE = 3
 """Steps in which rounding may not yet have grown."""
@@ -109,7 +111,7 @@ class Prover:
     def runs(
         self,
         programs: Sequence[tuple[list[str], Mapping[str, bytes]]],
-        divisors: Sequence[tuple[int, int]] = DIVISORS,
+        divisors: Sequence[tuple[int, int, bool]] = DIVISORS,
         limit_s: float = IN_ALL_S,
     ) -> list[Run]:
         """Run programs side by side, each in a copy of the folder with its files, and read what

@@ -22,7 +22,7 @@ FURTHER = 1.02
 INTERRUPTED = 128 + signal.SIGINT
 """How a rehearsal ends that Ctrl-C ended."""
 MOST_TOGETHER = 3
-SHARE = 0.7
+SHARE = 0.5
 """Of the time that is left, what one change may take: a program that fits runs to its end."""
 
 

@@ -4,8 +4,8 @@ step.
 Called with one word of JSON: ``programs``, each with its ``folder``, its ``words`` (SCRIPT ... or
 -m MODULE ...) and the ``record`` that gets a line of JSON for each thing that was seen; and ``seconds``
 of the processor for each. Loops end after a few turns, and whole numbers of the sources are divided, so
-that it ends soon: as the first of ``divisors`` says, by what and from which number on, then as the next
-where one of them fails so.
+that it ends soon: as the first of ``divisors`` says, by what, from which number on and whether lists are
+cut short, too; then as the next where one of them fails so.
 """
 
 import ast
@@ -92,7 +92,8 @@ class Smaller(ast.NodeTransformer):
 
     def visit_comprehension(self, node):
         self.generic_visit(node)
-        if not self.is_in_module:
+        _, _, cuts_lists = self.divisor
+        if cuts_lists and not self.is_in_module:
             node.iter = cut(node.iter)
         return node
 
@@ -112,7 +113,7 @@ def cut(items):
 
 
 def divided(number, divisor):
-    times, least = divisor
+    times, least, _ = divisor
     if number < least or number % times:
         return number
     return number // times
