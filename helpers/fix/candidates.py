@@ -10,7 +10,6 @@ from helpers.fix.attention import changes_of_attention
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
 from helpers.fix.change import Change, Results
 from helpers.fix.files import (
-    corrected_settings,
     misspelt_settings,
     smaller_batches_in_files,
     smaller_portions_in_files,
@@ -30,7 +29,6 @@ FITTING: dict[str, tuple[Proposals, ...]] = {
     "user-leak": (changes_of_what_is_kept, changes_of_settings),
     "allocator-fragmentation": (changes_of_settings, changes_of_what_is_kept),
     "config-ineffective": (
-        corrected_settings,
         changes_of_settings,
         misspelt_settings,
         results_kept_by_arguments,

@@ -95,25 +95,6 @@ def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
             yield from change_to(kind, smaller, title=title, edits=edits)
 
 
-def corrected_settings(program: Program) -> Iterator[Change]:
-    """The allocator's settings in a settings file, as they were meant."""
-    trouble = program.facts.settings
-    if trouble is None or not trouble.value:
-        return
-    meant = trouble.instead.partition("=")[2] or trouble.value
-    for file in program.files:
-        start = file.text.find(trouble.value.encode())
-        if start >= 0 and meant != trouble.value:
-            line = file.text.count(b"\n", 0, start) + 1
-            end = start + len(trouble.value.encode())
-            yield Change(
-                title=f"Set {trouble.variable} as it was meant ({file.name}:{line})",
-                results=Results.SAME,
-                why="the allocator only places the same requests elsewhere",
-                edits=(Edit(file.name, start, end, meant),),
-            )
-
-
 def _results_of(program: Program, key: str) -> Results:
     """Up to rounding, where a key says in how many parts the same is computed."""
     over_all = any(STATISTICS.search(source.text.decode()) for source in program.sources)
