@@ -572,6 +572,32 @@ def test_an_evaluation_that_does_not_fit_is_taken_apart_and_the_training_is_left
     assert not any("x.chunk(" in after or "save_on_cpu" in after for _, after in changes)
 
 
+@pytest.mark.parametrize("given", ["graph", "graph, pool=self.pool"])
+def test_graphs_are_captured_into_one_pool(given):
+    text = f"import torch\nfor batch in sizes:\n    with torch.cuda.graph({given}):\n        net(batch)\n"
+    first, *_ = texts(text, "allocator-fragmentation")
+    assert "import torch\n\nGRAPH_POOL = torch.cuda.graph_pool_handle()\n" in first
+    assert "torch.cuda.graph(graph, pool=GRAPH_POOL)" in first
+
+
+def test_what_is_called_without_gradients_gets_no_second_no_grad():
+    text = """import torch
+def capture(x):
+    return net(x)
+
+@torch.inference_mode()
+def main():
+    capture(data)
+"""
+    refused = refused_at("train.py:3 capture", "train.py:7 main")
+    assert not any("no_grad" in after for after in texts(text, "true-capacity", **refused))
+    plain = text.replace("@torch.inference_mode()\n", "")
+    refused = refused_at("train.py:3 capture", "train.py:6 main")
+    holding = (Holding("train.py:3 capture", GIB),)
+    after = texts(plain, "true-capacity", holding=holding, **refused)
+    assert any("no_grad" in text for text in after)
+
+
 STEPS = """import torch
 net = torch.nn.Linear(8, 8).cuda()
 opt = torch.optim.Adam(net.parameters())

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_320,
     "commands": 15_780,
     "face": 8_010,
-    "fix": 28_870,
+    "fix": 29_005,
     "fits": 28_260,
     "ground": 11_710,
     "judge": 55_920,

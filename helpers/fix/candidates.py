@@ -15,7 +15,7 @@ from helpers.fix.files import (
     smaller_portions_in_files,
 )
 from helpers.fix.kept import changes_of_what_is_kept
-from helpers.fix.loads import changes_of_loads, emptied_before_children
+from helpers.fix.loads import changes_of_loads, emptied_before_children, one_pool_for_graphs
 from helpers.fix.optimizers import smaller_states, steps_one_by_one
 from helpers.fix.precision import changes_of_precision
 from helpers.fix.program import Program
@@ -41,6 +41,7 @@ SMALLER: tuple[Proposals, ...] = (
     misspelt_settings,
     one_device_a_rank,
     changes_of_loads,
+    one_pool_for_graphs,
     changes_of_attention,
     smaller_portions,
     smaller_portions_in_files,

@@ -278,14 +278,15 @@ def _without_gradients(program: Program, growers: Sequence[GrowerFacts]) -> Iter
 
 def without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
     """The functions around a line through which no gradient flows, each under torch.no_grad()."""
+    statements = [*source.statements_at(line), *source.functions_at(line)]
+    if any(is_without_gradients(source, statement) for statement in statements):
+        return
     training = names_that_train(program)
     for function in source.functions_at(line):
         name = function.name.value
         goes_backward = source.calls("backward", "step", "fit", "train", below=function)
         evaluates = not program.trains
         if name in training or name == "__init__" or goes_backward or not evaluates:
-            continue
-        if is_without_gradients(source, function.body):
             continue
         first = function.decorators[0] if function.decorators else function
         yield Change(

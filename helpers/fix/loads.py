@@ -77,3 +77,28 @@ def emptied_before_children(program: Program) -> Iterator[Change]:
                 costs="later requests have to ask the driver again",
                 edits=(source.lines_before(source.statement(call), "torch.cuda.empty_cache()"),),
             )
+
+
+def one_pool_for_graphs(program: Program) -> Iterator[Change]:
+    """CUDA graphs that are captured into one pool, where each has one that no other can use."""
+    for source, call in calls_of(program.sources, "graph"):
+        imports = [
+            statement
+            for statement in source.module.body
+            if source.code(statement).startswith(("import ", "from "))
+        ]
+        if source.code(call.func) != "torch.cuda.graph" or not imports:
+            continue
+        pool = keyword(call, "pool")
+        edit = source.after(call.args[-1], ", pool=GRAPH_POOL")
+        if pool is not None:
+            edit = source.replaced(pool.value, "GRAPH_POOL")
+        made = source.lines_after(imports[-1], "", "GRAPH_POOL = torch.cuda.graph_pool_handle()")
+        yield Change(
+            title=f"Capture all CUDA graphs into one memory pool ({source.place(call)})",
+            results=Results.SAME,
+            why="unless what one graph returned is read after another was replayed",
+            costs="a graph that is replayed may overwrite what another returned",
+            edits=(made, edit),
+            only_if_measured=True,
+        )
