@@ -12,6 +12,8 @@ from helpers.fits.servers import table
 
 MOST_LAYERS = 4096
 MOST_WIDTH = 1 << 20
+COUNTS = ("n_layer", "n_head", "n_head_kv")
+"""Figures that are counts, so whole."""
 STATES = ("ssm_", "conv_")
 """How names of figures of layers with a state begin."""
 
@@ -36,6 +38,11 @@ def _is_negative(value: Any) -> bool:
     return isinstance(value, (int, float)) and value < -1
 
 
+def _is_fraction(value: Any) -> bool:
+    """Whether a figure is no whole number."""
+    return isinstance(value, float) and not value.is_integer()
+
+
 def named(
     keys: Mapping[str, Any], names: Mapping[str, Sequence[str]], prefix: str = ""
 ) -> dict[str, Any]:
@@ -49,6 +56,8 @@ def named(
             figures = value if isinstance(value, list) else [value]
             if any(_is_negative(figure) for figure in figures):
                 raise ValueError(f"{other[:80]} is {value!r:.80}; expected 0 or more")
+            if name in COUNTS and any(_is_fraction(figure) for figure in figures):
+                raise ValueError(f"{other[:80]} is {value!r:.80}; expected a whole number")
             if isinstance(value, list) and value:
                 numbers = [whole_number(part) or int(part is True) for part in value]
                 values[name] = numbers if name in table("models")["lists"] else max(numbers)

@@ -10,9 +10,10 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+from helpers.fits.arithmetic import listed
 from helpers.fits.gguf import Gguf
 from helpers.fits.headers import json_file, pointer_bytes, start_of, wrong
-from helpers.fits.layers import layer_inputs, named, part_of, whole_number
+from helpers.fits.layers import STATES, layer_inputs, named, part_of, whole_number
 from helpers.fits.quantised import bits_of_config
 from helpers.fits.servers import table
 from helpers.fits.sheet import Given
@@ -194,6 +195,7 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
         raise wrong(path, f"no layers among {len(config)} keys", expected)
+    _refuse_wrong_heads(header, path)
     if text.get("use_sliding_window") is False:
         header["n_swa"] = 0
     if text.get("multi_query") is True and not text.get("new_decoder_architecture"):
@@ -225,6 +227,19 @@ def _config(config: dict[str, Any], path: Path) -> Given:
             "so more tokens fit than are said."
         )
     return _note_architecture(model, kind)
+
+
+def _refuse_wrong_heads(header: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError where the queries of a model with attention have no head, or the cache has
+    more heads than they.
+    """
+    heads = max(listed(header.get("n_head", 1)))
+    of_cache = max(listed(header.get("n_head_kv", heads)))
+    has_states = any(name.startswith(STATES) for name in header)
+    if not (heads and of_cache) and not has_states:
+        raise wrong(path, f"{heads} heads, {of_cache} of the cache", "1 or more of each")
+    if of_cache > heads > 0 and "n_head" in header:
+        raise wrong(path, f"{of_cache} heads of the cache for {heads}", f"at most {heads}")
 
 
 def _gguf(path: Path) -> Given:
