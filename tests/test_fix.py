@@ -128,6 +128,14 @@ def test_one_thing_is_said_of_the_results(claimed, measured, says):
     assert results_in_words(Trial(change, ended(), Proof(measured, words[measured]))) == says
 
 
+def test_what_is_expected_of_the_results_and_was_not_measured_is_said_so():
+    change = Change("one", Results.ROUNDED, "unless dropout draws", "", only_if_measured=True)
+    trial = Trial(change, ended(), Proof(None, "on the CPU it fails"))
+    assert results_in_words(trial) == (
+        "should be the same up to rounding (unless dropout draws; not measured: on the CPU it fails)"
+    )
+
+
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
@@ -281,6 +289,7 @@ def test_a_diff_is_taken_by_git(tmp_path):
     (tmp_path / "change.diff").write_text(diff(own, change))
     subprocess.run(["git", "apply", "change.diff"], cwd=tmp_path, check=True)
     assert "loss.item()" in (tmp_path / "train.py").read_text()
+    assert (tmp_path / "train.py").read_bytes() == changed_files(own, change)["train.py"]
 
 
 def test_sources_are_the_script_and_what_it_imports_from_around_it(tmp_path):

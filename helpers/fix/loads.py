@@ -12,16 +12,9 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, calls_of, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
-CHILDREN = (
-    "run",
-    "Popen",
-    "call",
-    "check_call",
-    "check_output",
-    "spawn",
-    "start_processes",
-    "system",
-)
+CHILDREN = """
+    run Popen call check_call check_output spawn start_processes system
+    """.split()
 
 
 def changes_of_loads(program: Program) -> Iterator[Change]:

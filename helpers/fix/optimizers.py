@@ -12,19 +12,9 @@ from helpers.fix.program import Program
 from helpers.fix.regions import calls_that_failed
 from helpers.fix.source import Source, called, calls_of, keyword
 
-WITH_FOREACH = (
-    "Adam",
-    "AdamW",
-    "NAdam",
-    "RAdam",
-    "Adamax",
-    "Adagrad",
-    "Adadelta",
-    "SGD",
-    "RMSprop",
-    "ASGD",
-    "Rprop",
-)
+WITH_FOREACH = """
+    Adam AdamW NAdam RAdam Adamax Adagrad Adadelta SGD RMSprop ASGD Rprop
+    """.split()
 WITH_STATES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")

@@ -47,13 +47,17 @@ class Trial:
         return rehearsal.fits and came_to_its_end and not rehearsal.ooms
 
     @property
+    def measured(self) -> Results | None:
+        """What the change was measured to do to the results; None where that was not possible."""
+        return self.proof.results if self.proof else None
+
+    @property
     def results(self) -> Results:
         """What the change does to the results: as measured, else as its rule says."""
         claimed = self.change.results
-        measured = self.proof.results if self.proof else None
-        if measured is None:
+        if self.measured is None:
             return Results.OTHER if self.change.only_if_measured else claimed
-        return max(claimed, measured, key=list(Results).index)
+        return max(claimed, self.measured, key=list(Results).index)
 
     @property
     def is_refuted(self) -> bool:

@@ -105,9 +105,10 @@ def results_in_words(trial: Trial) -> str:
     if proof is None:
         return f"{trial.results.value} ({trial.change.why})"
     if proof.results is None:
-        why = f"{trial.change.why}; not measured: {proof.says}"
-        expected = "" if trial.results is Results.OTHER else "should be "
-        return f"{expected}{trial.results.value} ({why})"
+        change = trial.change
+        why = f"{change.why}; not measured: {proof.says}"
+        expected = "" if change.results is Results.OTHER else "should be "
+        return f"{expected}{change.results.value} ({why})"
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
@@ -120,12 +121,13 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
     rows = []
     for trial in trials:
         rehearsal = trial.rehearsal
+        results = trial.results if trial.measured else trial.change.results
         rows.append(
             (
                 trial.change.title,
                 outcome(trial, first),
                 rehearsal.peak_reserved_bytes,
-                trial.results.value,
+                results.value,
                 round(rehearsal.seconds, 1),
             )
         )
@@ -157,7 +159,7 @@ def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:
     return {
         "change": change.title,
         "results": trial.results.name.lower(),
-        "measured": trial.proof is not None and trial.proof.results is not None,
+        "measured": trial.measured is not None,
         "why": results_in_words(trial),
         "costs": change.costs,
         "fits": trial.passes,
