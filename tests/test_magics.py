@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SESSION = Path(__file__).with_name("notebook_session.py")
 EXTENSION = ROOT / "helpers/magics/extension"
-LOAD = f"import sys; sys.path.append({str(EXTENSION)!r})\n%load_ext vram_casebook"
+LOAD = f"import sys; sys.path.insert(0, {str(EXTENSION)!r})\n%load_ext vram_casebook"
 TORCH = "import torch"
 TOO_LARGE = "torch.empty(10**15)"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -436,3 +436,46 @@ def test_a_callback_of_a_trainer_says_nothing_where_memory_is_enough(cells, tmp_
     (shown,) = cells(TRAINERS)
     assert shown["text"].strip() == "__main__ None"
     assert not list(tmp_path.glob("*.pickle"))
+
+
+def test_a_variable_that_no_later_cell_names_is_said_to_be_idle(cells):
+    *_, failed = cells(
+        "teacher = torch.nn.Linear(1000, 1000)",
+        "student = torch.nn.Linear(1000, 900)\nsteps = torch.optim.SGD(student.parameters())",
+        "student.zero_grad()\nraise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')",
+    )
+    assert "teacher (3.81 MiB, no cell after cell 3 names it)" in failed["text"]
+    assert "student (3.43 MiB, also reached from steps)" in failed["text"]
+
+
+@pytest.mark.parametrize("keeps_model", [False, True])
+def test_an_optimizer_whose_model_was_deleted_is_said_to_be_kept(cells, keeps_model):
+    *_, failed = cells(
+        "model = torch.nn.Linear(1000, 1000)\nsteps = torch.optim.Adam(model.parameters())",
+        "models = [model]" if keeps_model else "models = []",
+        "del model\nraise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')",
+    )
+    is_said = "steps keeps 3.81 MiB for parameters that no model has" in failed["text"]
+    assert is_said is not keeps_model
+
+
+def test_a_view_does_not_hide_the_generator_that_has_the_larger_tensor(cells):
+    *_, listed = cells(
+        "def parts():\n    pool = torch.ones(1000, 1000)\n    yield pool[:2]\n    yield pool[2:]\n"
+        "pieces = parts()",
+        "first = next(pieces)",
+        "%vram",
+    )
+    assert rows(listed["text"]) == {"pieces": "3.81 MiB"}
+    assert re.search(r"^pieces .* first$", listed["text"], flags=re.MULTILINE)
+
+
+def test_tensors_that_a_hook_of_a_model_keeps_are_named_with_the_line(cells):
+    *_, failed = cells(
+        "def watch(layer):\n    seen = []\n    def keep(module, args, output):\n"
+        "        seen.append(output.detach())\n    layer.register_forward_hook(keep)\n"
+        "layer = torch.nn.Linear(10, 1000)\nwatch(layer)",
+        "for _ in range(5):\n    layer(torch.ones(1000, 10))",
+        "raise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')",
+    )
+    assert "seen keeps 5 tensors, 19.07 MiB (cell 3, line 4 keep adds to it)" in failed["text"]

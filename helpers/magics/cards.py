@@ -153,6 +153,8 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
         words = "a function that runs"
     if holder.kind == "widgets":
         words = "widgets that are not closed, with their callbacks"
+    if holder.lacks_model:
+        return f"{words}; no model has its parameters"
     if not holder.parts:
         return words
     part = holder.parts[0]

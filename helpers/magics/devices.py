@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .workbook import Question
+if TYPE_CHECKING:
+    from .workbook import Question
 
 DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 """Of NVIDIA's driver, AMD's, and Windows' in WSL."""
@@ -72,7 +73,11 @@ def allocated_bytes(torch: ModuleType) -> int | None:
 def question_of_others() -> Question | None:
     """Ask who else has a GPU of this box open; None where the box has none."""
     has_gpu = any(os.path.exists(path) for path in DEVICE_FILES)
-    return Question("monitor", "--count", "1") if has_gpu else None
+    if not has_gpu:
+        return None
+    from .workbook import Question  # here: the extension is loaded without it
+
+    return Question("monitor", "--count", "1")
 
 
 def other_processes(question: Question | None) -> list[OtherProcess]:

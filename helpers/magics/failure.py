@@ -15,6 +15,7 @@ from ..allocator.under_torch.own_files import is_own
 from ..ground.units import parse_size, show_bytes
 from .devices import DeviceUse, OtherProcess, devices_in_use, other_processes, question_of_others
 from .holdings import Holder, Holdings, add_lines, find_holdings
+from .names import last_cell_naming
 from .runs import Growth, Runs
 from .unnamed import add_unnamed
 
@@ -45,7 +46,8 @@ class Failure:
 
     ``place`` and ``code``: the line of the notebook that
     asked. ``requested``: bytes, None where the error does not say. ``device``: "cuda:0", "cpu", or
-    empty where it is not known. ``allocated``, ``in_pieces``: bytes of tensors and of what torch
+    empty where it is not known. ``last_named``: the last cell with the name of each variable that
+    this cell does not name. ``allocated``, ``in_pieces``: bytes of tensors and of what torch
     kept for later when it failed, by the error; by now the failed line has let go of its own.
     """
 
@@ -59,6 +61,7 @@ class Failure:
     use: DeviceUse | None = None
     others: list[OtherProcess] = field(default_factory=list)
     growth: Growth | None = None
+    last_named: dict[str, int] = field(default_factory=dict)
     steps: list[str] = field(default_factory=list)
 
 
@@ -91,6 +94,10 @@ def explained(
         holdings=holdings,
         growth=runs.growth(cell),
     )
+    for holder in holdings.of_kind("variable"):
+        last = last_cell_naming(holder.name, shell)
+        if last < len(shell.user_ns.get("In", ())) - 1:
+            failure.last_named[holder.name] = last
     if failure.device != "cpu":
         uses = devices_in_use(torch)
         failure.use = next((use for use in uses if use.name == failure.device), None)
@@ -178,7 +185,8 @@ def _steps_of_collections(failure: Failure) -> Iterator[str]:
     for holder in failure.holdings.of_kind("variable", "module"):
         part = holder.parts[0]
         share = _bytes(holder, failure) / max(1, failure.allocated or 0)
-        is_large = holder.grows and part.lines and share > LARGE
+        is_growing = holder.grows or part.kind == "function"
+        is_large = is_growing and part.lines and share > LARGE
         is_kept = part.collection and part.tensors > 1 and (part.graphs > 1 or is_large)
         if holder.is_exception or (holder.name not in entries and not is_kept):
             continue
@@ -205,6 +213,11 @@ def _steps_of_kept(failure: Failure) -> Iterator[str]:
                 f"{holder.name} is a kept exception, and keeps the variables of the functions that "
                 f"it came through, {show_bytes(size)}: keep str({holder.name}) instead. "
                 f"%vram free {holder.name} deletes it."
+            )
+        elif holder.lacks_model:
+            yield (
+                f"{holder.name} keeps {show_bytes(size)} for parameters that no model has. If their "
+                f"model was deleted or made anew, %vram free {holder.name} lets go of them."
             )
         elif holder.kind == "widgets":
             yield (
@@ -256,11 +269,7 @@ def _step_of_names(failure: Failure) -> Iterator[str]:
     variables = failure.holdings.of_kind("variable")
     largest = max((_bytes(holder, failure) for holder in variables), default=0)
     least = WORTH * max(largest, failure.requested or 0)
-    named = [
-        f"{holder.name} ({show_bytes(_bytes(holder, failure))})"
-        for holder in variables[:3]
-        if _bytes(holder, failure) > least
-    ]
+    named = [_named(holder, failure) for holder in variables[:3] if _bytes(holder, failure) > least]
     smaller = "make the batch or the model smaller"
     if not named:
         yield f"No variable holds much. If the cell itself needs more than there is, {smaller}."
@@ -270,6 +279,18 @@ def _step_of_names(failure: Failure) -> Iterator[str]:
         f"The largest {are} {', '.join(named)}. %vram free NAME deletes one that you no longer "
         f"need; if you need them all, {smaller}."
     )
+
+
+def _named(holder: Holder, failure: Failure) -> str:
+    """A variable with its size, who else reaches it, and since when no cell has named it."""
+    words = [show_bytes(_bytes(holder, failure))]
+    others = [name for name in holder.also if name.isidentifier() and not name.startswith("_")]
+    if others:
+        words.append(f"also reached from {' and '.join(others)}")
+    last = failure.last_named.get(holder.name, 0)
+    if last:
+        words.append(f"no cell after cell {last} names it")
+    return f"{holder.name} ({', '.join(words)})"
 
 
 def _bytes(holder: Holder, failure: Failure) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import re
 import sys
 import threading
 import time
@@ -34,7 +33,16 @@ from ..allocator.under_torch.keepers import (
     variables_of,
 )
 from ..allocator.under_torch.own_files import is_own
-from .kinds import COLLECTION, MODULE, OPTIMIZER, described, is_of_another_library, rank
+from .kinds import (
+    COLLECTION,
+    MODULE,
+    OPTIMIZER,
+    described,
+    is_of_another_library,
+    lacks_model,
+    rank,
+)
+from .names import names_of_the_person
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -46,8 +54,6 @@ LARGE_ON_CPU = 1 << 20
 LONGEST_WALK_S = 0.9
 LONGEST_SECOND_LOOK_S = 0.4
 MOST_OTHER_NAMES = 4
-OF_IPYTHON = re.compile(r"_{1,3}|_i{1,3}|_i?\d+|_oh|_ih|_dh|In|Out|exit|quit|get_ipython|open")
-"""Names that IPython gives (IPython/core/displayhook.py and history.py)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,8 @@ class Holder:
     Python) or unknown. ``bytes``: by device. ``parts``: where in the object they lie, most bytes
     first. ``also``: other names that reach some of them. ``grows``: whether it may grow while cells
     run, which a module or an optimizer does not. ``is_mutable``: whether it has a method clear.
-    ``is_exception``: whether it is an exception that a variable keeps.
+    ``is_exception``: whether it is an exception that a variable keeps. ``lacks_model``: whether it
+    is an optimizer whose parameters no module has.
     """
 
     name: str
@@ -90,6 +97,7 @@ class Holder:
     grows: bool = False
     is_mutable: bool = False
     is_exception: bool = False
+    lacks_model: bool = False
 
     @property
     def has_graph(self) -> bool:
@@ -148,25 +156,15 @@ def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
             holder.what = described(root.object, torch)
             holder.is_mutable = issubclass(type(root.object), (dict, list, set, collections.deque))
             holder.is_exception = issubclass(type(root.object), BaseException)
-            holder.grows = rank(root.object, torch) not in (MODULE, OPTIMIZER)
+            order = rank(root.object, torch)
+            holder.grows = order not in (MODULE, OPTIMIZER)
+            holder.lacks_model = order == OPTIMIZER and lacks_model(root.object, torch)
             holders.append(holder)
     holders += _without_a_name(storages, counted, walk.complete)
     holders = sorted(filter(lambda holder: holder.total, holders), key=lambda holder: -holder.total)
     if walk.complete:
         _add_other_names(holders, roots, storages)
     return Holdings(holders, walk.complete, _other_libraries(shell))
-
-
-def names_of_the_person(shell: InteractiveShell) -> dict[str, Any]:
-    """The variables of the notebook that the person named."""
-    hidden = shell.user_ns_hidden
-    return {
-        name: value
-        for name, value in list(shell.user_ns.items())
-        if not OF_IPYTHON.fullmatch(name)
-        and not name.startswith("__")
-        and not (name in hidden and hidden[name] is value)
-    }
 
 
 def _large_storages(torch: ModuleType) -> dict[int, Storage]:

@@ -6,6 +6,7 @@ Only types are looked at, and what torch itself counts: nothing of the person's 
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque)
 MOST_PARAMETERS = 100_000
 OTHER_LIBRARIES = ("cupy", "jax", "jaxlib", "tensorflow", "numba.cuda", "cudf")
 """Packages whose arrays may lie on the GPU; torch does not count them."""
-TENSOR, MODULE, OPTIMIZER, COLLECTION, OTHER = range(5)
+TENSOR, MODULE, OPTIMIZER, COLLECTION, OTHER, VIEW = range(6)
 
 
 def name_of(kind: type) -> str:
@@ -28,11 +29,11 @@ def rank(value: Any, torch: ModuleType) -> int:
     """The place of a value in the order in which names are asked what they reach.
 
     A tensor belongs to its own name before all others, a parameter to its module before the
-    optimizer that changes it.
+    optimizer that changes it, and a larger tensor to whatever has it before its views.
     """
     kind = type(value)
     if issubclass(kind, torch.Tensor):
-        return TENSOR
+        return VIEW if _is_small_part(value) else TENSOR
     if issubclass(kind, torch.nn.Module):
         return MODULE
     if issubclass(kind, torch.optim.Optimizer):
@@ -46,7 +47,7 @@ def described(value: Any, torch: ModuleType) -> str:
     """A value in a few words: "Linear, 1,050,624 parameters", "list of 268"."""
     kind = type(value)
     order = rank(value, torch)
-    if order == TENSOR:
+    if order in (TENSOR, VIEW):
         return _tensor(value)
     if order == MODULE:
         return f"{name_of(kind)}, {_count(value, torch)} parameters"
@@ -70,12 +71,31 @@ def _tensor(tensor: Any) -> str:
     try:
         shape = " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
         element = str(tensor.dtype).partition(".")[2]
-        whole = tensor.untyped_storage().nbytes()
-        is_small_part = tensor.numel() * tensor.element_size() < whole / 2
     except Exception:  # noqa: BLE001 - a class of the person's may answer with any error
         return name_of(type(tensor))
-    part = ", a view that keeps a larger tensor" if is_small_part else ""
+    part = ", a view that keeps a larger tensor" if _is_small_part(tensor) else ""
     return f"tensor {element}, {shape}{part}"
+
+
+def _is_small_part(tensor: Any) -> bool:
+    """Whether a tensor is a view of less than half of what it keeps."""
+    try:
+        size = tensor.numel() * tensor.element_size()
+        return bool(size < tensor.untyped_storage().nbytes() / 2)
+    except Exception:  # noqa: BLE001 - a class of the person's may answer with any error
+        return False
+
+
+def lacks_model(optimizer: Any, torch: ModuleType) -> bool:
+    """Whether no module in this kernel has any of the parameters that an optimizer changes."""
+    groups = object.__getattribute__(optimizer, "__dict__").get("param_groups", ())
+    changed = {id(parameter) for group in groups for parameter in group["params"]}
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.nn.Module):
+            attributes = object.__getattribute__(candidate, "__dict__")
+            if not changed.isdisjoint(map(id, attributes.get("_parameters", {}).values())):
+                return False
+    return bool(changed)
 
 
 def _count(module: Any, torch: ModuleType) -> str:

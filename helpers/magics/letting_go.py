@@ -18,9 +18,9 @@ from .holdings import (
     Holdings,
     find_holdings,
     kept_errors,
-    names_of_the_person,
     outputs_with_tensors,
 )
+from .names import names_of_the_person
 from .unnamed import add_unnamed
 
 if TYPE_CHECKING:

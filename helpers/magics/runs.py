@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from .devices import allocated_bytes
-from .holdings import names_of_the_person
-from .kinds import COLLECTIONS
+from .names import names_of_the_person
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
 
+COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque)
 MOST_CELLS = 500
 MOST_RUNS = 20
 FEWEST_RUNS = 3
@@ -25,9 +25,9 @@ FEWEST_RUNS = 3
 
 @dataclass(frozen=True)
 class Run:
-    """After a run: bytes of tensors on the GPUs (None: no GPU was used), and entries by name."""
+    """After a run: bytes of tensors on the GPUs, and entries by name."""
 
-    allocated: int | None
+    allocated: int
     lengths: dict[str, int]
 
 
@@ -52,11 +52,14 @@ class Runs:
 
     def add(self, cell: str, torch: ModuleType, shell: InteractiveShell) -> None:
         """Keep how things are after a run of a cell."""
+        allocated = allocated_bytes(torch)
+        if allocated is None:
+            return
         runs = self._of_cell.setdefault(cell, collections.deque(maxlen=MOST_RUNS))
         self._of_cell.move_to_end(cell)
         if len(self._of_cell) > MOST_CELLS:
             self._of_cell.popitem(last=False)
-        runs.append(Run(allocated_bytes(torch), _lengths(shell)))
+        runs.append(Run(allocated, _lengths(shell)))
 
     def growth(self, cell: str) -> Growth | None:
         """What grew with each of the last runs of a cell; None where nothing did so thrice."""

@@ -21,8 +21,8 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 from .cells import cells, place
 from .keeping_lines import carrying_lines, functions_by_line, keeping_lines
@@ -76,8 +76,7 @@ class Keeper:
         return bool(self.graphs and "." in self.name and not self.collection)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """An object on the way from a name of the program, and how the way to it is written."""
 
     object: Any
@@ -88,8 +87,7 @@ class Step:
     container: Any = None
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(NamedTuple):
     """A tensor with the address and the size of its storage on the device, and whether it carries
     a graph of autograd.
     """
@@ -279,7 +277,7 @@ def _inside(step: Step) -> Iterator[Step]:
         yield _further(step, inside.keywords, f"{step.name}.keywords")
     elif issubclass(kind, (types.GeneratorType, BaseException)):
         for variable in _frames_kept_by(inside):
-            yield replace(variable, collection=step.collection, container=step.container)
+            yield variable._replace(collection=step.collection, container=step.container)
     elif not issubclass(kind, (types.ModuleType, types.FrameType)):
         yield from _attributes(step, inside)
 
@@ -320,9 +318,9 @@ def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
             value = cell.cell_contents
         except ValueError:
             continue  # not filled yet
-        yield replace(step, object=value, name=name, kind="function", where=where)
+        yield step._replace(object=value, name=name, kind="function", where=where)
     for value in function.__defaults__ or ():
-        yield replace(step, object=value, name="a default", kind="function", where=where)
+        yield step._replace(object=value, name="a default", kind="function", where=where)
 
 
 def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
@@ -340,6 +338,9 @@ def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
 
 def _attributes(step: Step, inside: Any) -> Iterator[Step]:
     """The attributes of an object, read where they stand: no property of it is called."""
+    referents = gc.get_referents(inside)
+    if all(value is type(inside) for value in referents):
+        return
     if issubclass(type(inside), type):
         attributes = dict(type.__dict__["__dict__"].__get__(inside))
     else:
@@ -352,7 +353,7 @@ def _attributes(step: Step, inside: Any) -> Iterator[Step]:
             attributes.update(attributes.pop(group))
     for name, value in attributes.items():
         yield _further(step, value, f"{step.name}.{name}")
-    for value in gc.get_referents(inside):
+    for value in referents:
         if not issubclass(type(value), (dict, type, types.ModuleType, types.FrameType)):
             yield _further(step, value, step.name)
 
@@ -361,7 +362,7 @@ def _further(step: Step, value: Any, name: str, container: Any = None) -> Step:
     """One step further from a name; the longest collection on the way stays."""
     longest = step.container
     if container is None or (longest is not None and length_of(longest) >= length_of(container)):
-        return replace(step, object=value, name=name)
+        return step._replace(object=value, name=name)
     return Step(value, name, step.kind, step.where, collection=step.name, container=container)
 
 
@@ -400,7 +401,7 @@ def referred_to(storages: list[Storage]) -> dict[int, int]:
     kept by a graph of autograd alone.
     """
     tensors = [storage.tensor for storage in storages]
-    ours = {id(tensors), *map(id, storages), *(id(vars(storage)) for storage in storages)}
+    ours = {id(tensors), *map(id, storages)}
     named: set[int] = set()
     for referrer in gc.get_referrers(*tensors):
         if id(referrer) not in ours:
