@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "commands": 15_780,
     "face": 8_010,
     "fix": 29_005,
-    "fits": 28_440,
+    "fits": 28_500,
     "ground": 11_710,
     "judge": 55_920,
     "magics": 12_240,

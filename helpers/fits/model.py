@@ -161,8 +161,9 @@ def _refuse_adapter(path: Path) -> None:
 
 def _note_architecture(model: Given, kind: str) -> Given:
     """The model; an architecture that is not known is said."""
+    models = table("models")
     name = re.sub("[^a-z0-9]", "", kind.lower())
-    if not name.startswith(tuple(table("models")["known"])):
+    if kind not in models["counted"] and not name.startswith(tuple(models["known"])):
         model.inputs["unknown_cache"] = 1
         model.missing.append(f"not known: architecture {kind or '(none)'}")
         model.notes.append("What is said of its cache is that of plain attention.")
@@ -188,9 +189,13 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     models = table("models")
     if text.get("is_encoder_decoder") is True:
         raise wrong(path, "an encoder beside the decoder", "a model that is a decoder alone")
-    if text.get("block_configs"):  # of Nemotron-NAS
-        expected = "the model's GGUF, which names the heads of each layer"
-        raise wrong(path, "block_configs: each layer has heads of its own", expected)
+    for name in (
+        "block_configs",
+        "per_layer_config",
+    ):  # of Nemotron-NAS; of Gemma 4 as transformers 5.24 writes it
+        if text.get(name):
+            expected = "the model's GGUF, which names the heads of each layer"
+            raise wrong(path, f"{name}: layers have heads of their own", expected)
     header = named(text, models["config"])
     if not (whole_number(header.get("n_layer")) and whole_number(header.get("n_embd"))):
         expected = "a model's config.json with num_hidden_layers and hidden_size"
@@ -219,6 +224,8 @@ def _config(config: dict[str, Any], path: Path) -> Given:
     inputs.update(bits_of_config({**config, **text}))
     if kind in models["shared_blocks"]:
         inputs["quant_unknown"] = 1
+    if kind not in models["counted"]:
+        inputs["weights_uncounted"] = 1
     inputs["vision_parts"] = sum(key.startswith("vision") for key in config)
     model = Given("vLLM", inputs)
     if text.get("compress_ratios"):

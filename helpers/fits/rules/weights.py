@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from helpers.fits.sheet import Missing, Sheet, rule
 
+UNCOUNTED = (
+    "not known: the weights of this architecture, estimated as those of a plain decoder; "
+    "model.safetensors.index.json says their bytes"
+)
 HEADER = "the bytes of the weights: model.safetensors.index.json"
 
 
@@ -49,6 +53,8 @@ def model_bytes(s: Sheet) -> float:
             "the vision part: no weights lie beside the config; the rest by its dimensions, "
             "to a few percent"
         )
+    if s.given("weights_uncounted"):
+        return s.unbounded(0, size, UNCOUNTED)
     if min(bits.values()) == 16:
         return size
     # what a quantisation leaves at 16 bits, and how its scales are packed, differs
@@ -131,7 +137,7 @@ def state_of_a_layer(s: Sheet) -> float:
     """Weights of a recurrent layer: in and out of Mamba, Mamba 2 and gated delta networks."""
     if s.n_layer_recurrent == 0:
         return 0
-    if s.given("ssm_dt_rank"):
+    if s.given("ssm_dt_rank") and not s.given("ssm_n_group"):
         # transformers modeling_mamba.py, in_proj, out_proj; x_proj, dt_proj, A_log, D, conv1d
         beside = 2 * s.ssm_dt_rank + 3 * s.ssm_d_state + s.ssm_d_conv + 3
         return s.ssm_d_inner * (3 * s.n_embd + beside)
