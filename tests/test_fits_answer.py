@@ -393,3 +393,26 @@ def test_a_folder_of_a_header_that_was_cut_short_says_so(tmp_path):
     done = verb("fits", tmp_path, *CARD)
     assert done.code == 2 and done.err.count("\n") == 1
     assert "a header of 5,000 bytes in a file of 13, cut off; expected a whole header" in done.err
+
+
+@pytest.mark.parametrize(
+    ("card", "cache", "weights"),
+    [
+        (("--gpu", "4090"), True, True),
+        (("--gpu", "3090"), False, True),
+        (("--gpu", "v100-16"), False, False),
+        (("--gpu", "7900xtx"), False, False),
+        (("--capacity", "24GiB"), True, True),
+    ],
+)
+def test_fp8_is_offered_where_the_card_has_it(tmp_path, card, cache, weights):
+    ways = of(config(tmp_path), *card, "--context", 131072)["ways"]
+    options = " ".join(way["option"] for way in ways if "card" not in way["kind"])
+    assert ("--kv-cache-dtype fp8" in options) is cache
+    larger = of(config(tmp_path, num_hidden_layers=64), *card, "--context", 4096)["ways"]
+    assert any(way["option"].startswith("FP8") for way in larger) is weights
+
+
+def test_a_cache_of_fp8_says_which_cards_have_it_where_the_card_is_not_known(tmp_path):
+    out = plain(verb("fits", config(tmp_path), "--capacity", "24GiB", "--context", 60000).out)
+    assert "a cache of type fp8 (from compute capability 8.9 on, or MI300)" in out

@@ -169,6 +169,8 @@ def _inputs(arguments: argparse.Namespace, alike: int) -> dict[str, Any]:
             card_total_bytes=card.total_bytes,
             ceiling_words=card.name if arguments.gpu else card.words,
         )
+        if arguments.gpu:
+            inputs["card_arch"] = card.arch
         if card.is_shared:
             inputs["held_words"] = OF_RAM
     if arguments.held:

@@ -145,7 +145,9 @@ def what_fits(
     if gpu or capacity:
         card = find_card(gpu, capacity, "")
         inputs.update(
-            card_total_bytes=card.total_bytes, ceiling_words=card.name if gpu else card.words
+            card_total_bytes=card.total_bytes,
+            card_arch=card.arch if gpu else None,
+            ceiling_words=card.name if gpu else card.words,
         )
     elif box and as_box(box).gpus:
         # vLLM and SGLang take the same of each card: the freest one counts.

@@ -18,6 +18,13 @@ LOSSES = ("others", "share", "cache", "quantisation", "host", "cards", "card")
 """Kinds of changes, by what is lost: nothing twice, bits of the cache, bits of the weights, speed,
 money twice.
 """
+FP8_CACHE = 8.9
+FP8_WEIGHTS = 7.5
+"""Capabilities from which vLLM computes in FP8, and from which it reads weights of it (vLLM
+docs/features/quantization/llm_compressor/fp8.md).
+"""
+FP8_OF_AMD = ("gfx94", "gfx95")
+"""AMD's architectures that compute in FP8 as vLLM has it: MI300 and later (same page)."""
 SOLVED = ("share", "host", "cards")
 """Kinds of which the least is taken that suffices."""
 
@@ -81,9 +88,23 @@ def _other_share(sheet: Sheet, wanted: int) -> Iterator[Change]:
 def _smaller_cache(sheet: Sheet) -> Iterator[Change]:
     """The cache in eight bits."""
     kind = sheet.option("cache_type")
-    if kind and sheet.value("bk") == 2:
-        option = sheet.option("cache").format(kind)
-        yield Change("cache", option, f"a cache of type {kind}", {"kv_type": kind})
+    is_fp8 = kind.startswith("fp8")
+    if not kind or sheet.value("bk") != 2 or (is_fp8 and _lacks_fp8(sheet, FP8_CACHE)):
+        return
+    says = f"a cache of type {kind}"
+    if is_fp8 and not sheet.given("card_arch"):
+        says += " (from compute capability 8.9 on, or MI300)"
+    yield Change("cache", sheet.option("cache").format(kind), says, {"kv_type": kind})
+
+
+def _lacks_fp8(sheet: Sheet, capability: float) -> bool:
+    """Whether the card is known and older than a capability, or is AMD's and has no FP8."""
+    if not sheet.given("card_arch"):
+        return False
+    arch = sheet.text("card_arch")
+    if arch.startswith("gfx"):
+        return not arch.startswith(FP8_OF_AMD)
+    return float(arch) < capability
 
 
 def _smaller_weights(sheet: Sheet) -> Iterator[Change]:
@@ -95,6 +116,8 @@ def _smaller_weights(sheet: Sheet) -> Iterator[Change]:
     for level, row in enumerate(rows):
         size = quantised_bytes(sheet, row["bits"])
         if size > 0.95 * sheet.model_bytes:
+            continue
+        if row["name"] == "FP8" and _lacks_fp8(sheet, FP8_WEIGHTS):
             continue
         inputs = {"model_bytes": None, "host_bytes": None, "weights_bytes": None}
         inputs["quantised_bits"] = row["bits"]
@@ -150,6 +173,7 @@ def other_cards(sheet: Sheet) -> Iterator[Change]:
         if card.total_bytes:
             inputs: dict[str, Any] = {
                 "card_total_bytes": card.total_bytes,
+                "card_arch": card.arch,
                 "card_free_bytes": None,
                 "others_bytes": None,
             }
