@@ -15,7 +15,7 @@ MOST_TOKENS = {
     "agent": 1_500,
     "batch": 34_320,
     "commands": 15_790,
-    "face": 8_010,
+    "face": 8_020,
     "fix": 29_005,
     "fits": 28_630,
     "ground": 11_710,
