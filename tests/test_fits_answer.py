@@ -341,7 +341,7 @@ def test_a_terminal_begins_with_the_answer_the_total_and_what_to_do(tmp_path):
         "The model fits, but not with the 131,072 tokens asked for",
         "Total with a context of 131,072: likely 35.35 GiB",
         "Start it with",
-        "What would work for 131,072 tokens, the least loss first",
+        "What would work for 131,072 tokens, on this card first",
         "part   ",
         "Server: vLLM",
     ]

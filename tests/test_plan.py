@@ -23,7 +23,7 @@ from helpers.batch.notebook_file import (
 )
 from helpers.batch.plan import PlanError, in_order, load_plan
 from helpers.batch.plan_steps import NOTEBOOKS as COMMITTED
-from helpers.batch.record import write_run
+from helpers.batch.record import node, write_run
 from helpers.batch.shapes import DANGERS, Run
 from helpers.batch.step import Step
 from helpers.look.bundle import BundleWriter
@@ -441,7 +441,7 @@ def test_a_dry_run_takes_the_time_from_what_the_notebooks_took_before(plan, book
 
 
 def test_what_a_notebook_took_is_the_median_of_its_runs_on_this_machine(tmp_path):
-    seconds = [(10.0, {}), (30.0, {}), (20.0, {}), (900.0, {"node": "elsewhere"})]
+    seconds = [(10.0, {}), (30.0, {"node": node()}), (20.0, {}), (900.0, {"node": "elsewhere"})]
     seconds.append((1.0, {"state": "died"}))
     for number, (taken, more) in enumerate(seconds):
         folder = tmp_path / "night" / f"00{number}-a"

@@ -13,8 +13,8 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 82_440,
     "agent": 1_500,
-    "batch": 34_320,
-    "commands": 15_790,
+    "batch": 34_330,
+    "commands": 15_870,
     "face": 8_020,
     "fix": 29_005,
     "fits": 28_630,

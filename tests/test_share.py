@@ -289,7 +289,7 @@ def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_
     )
     assert f'the answer marks them "{WRITTEN_UP.strip(" ()")}"' in text
     assert WRITTEN_UP in text
-    assert "This is a recorded example. Nothing is asked of you." in text
+    assert "This is a recorded example. You need not act on it." in text
     assert "Answer whoever sent you" not in text
     assert "2 x AMD Radeon RX 7900 XT" in text
 

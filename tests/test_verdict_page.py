@@ -159,7 +159,7 @@ def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_
         "Raise it.",
         "Reboot: the change takes effect at the next boot",
         words.CHECK,
-        "Undo it if it did not help:",
+        "Only if it did not help, undo it:",
     ]
     assert [typed for _, typed in listed] == ["sudo a", "", "cat b", "sudo c"]
     assert words.steps(BARE) == [("Run make diagnose as root.", "")]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from .record import RecordUnreadable, read_run
+from .record import RecordUnreadable, node, read_run
 
 NEWEST = 500
 """Records that are read: those of the last few nights."""
@@ -21,8 +21,8 @@ def seconds_by_notebook(outputs: Path) -> dict[str, float]:
             run = read_run(path)
         except RecordUnreadable:
             continue
-        ran_elsewhere = bool(run.node)
-        if run.state == "answered" and run.seconds and not ran_elsewhere:
+        ran_here = run.node in ("", node())
+        if run.state == "answered" and run.seconds and ran_here:
             taken[run.notebook].append(run.seconds)
     return {notebook: median(seconds) for notebook, seconds in taken.items()}
 

@@ -151,7 +151,7 @@ def _say_start(start: Start) -> None:
     left = f"tries left: {start.tries}, seconds left: {start.seconds:.0f}"
     _say(f"trying: {start.change.title} ({left})")
     if start.following:
-        _say(f"    next, if that does not do: {start.following}")
+        _say(f"    next, if that is not enough: {start.following}")
 
 
 def _prove(prover: Prover, program: Program, change: Change) -> Proof:

@@ -392,10 +392,22 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         if not ran_out and not _is_notable(verdict):
             result.append(f"Next step: {next_step(rehearsal)}")
             told = None
+        if ran_out:
+            result.append(f"To look for a change with which it fits: {_fix(arguments, command)}")
         _print_answer(told, rehearsal.trace, result)
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code
+
+
+def _fix(arguments: argparse.Namespace, command: list[str]) -> str:
+    """The command that looks for a change, on the same card."""
+    options = []
+    for name in ("gpu", "capacity", "box", "held"):
+        value = getattr(arguments, name)
+        if value:
+            options += [f"--{name}", value]
+    return shell.line([PROGRAM, "fix", *options, "--", *command])
 
 
 def _counterfactual(

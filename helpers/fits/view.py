@@ -323,7 +323,7 @@ def server_line(answer: Answer) -> str:
 
 
 def ways_table(answer: Answer) -> Shown:
-    """What would work, the least loss first."""
+    """What would work, on this card first."""
     cells = [
         [way.option, way.context, _gib(way.total_bytes), _certainty(way), way.says]
         for way in answer.ways
@@ -348,7 +348,7 @@ def _lines_of_a_way(way: Way) -> list[str]:
     says = f"{way.option}: {way.says}"
     if way.context:
         total = show_bytes(way.total_bytes)
-        says += f"; {_certainty(way)}, {way.context:,} tokens in {total}"
+        says += f"; {_certainty(way)} to fit: {way.context:,} tokens need about {total}"
     lines = wrapped(says, "  ", "      ", SCREEN)
     if way.kind != "card":  # on another card the line is the same
         lines += [f"      {line}" for line in "\n".join(way.start).splitlines()]
@@ -365,7 +365,7 @@ def _first_lines(answer: Answer) -> list[str]:
     if answer.ways:
         asked = answer.contexts.asked
         wanted = f" for {asked:,} tokens" if asked else ""
-        out += ["", f"What would work{wanted}, the least loss first"]
+        out += ["", f"What would work{wanted}, on this card first"]
     for way in answer.ways:
         out += _lines_of_a_way(way)
     return out

@@ -76,7 +76,7 @@ class Question:
 
 
 def ways_that_work(sheets: Mapping[str, Sheet], contexts: Contexts, path: str) -> list[Way]:
-    """The ways, the least loss first; none where what was asked for certainly fits, or no card is
+    """The ways, on this card first; none where what was asked for certainly fits, or no card is
     given. Where it likely fits, they are those with which it certainly does.
     """
     sheet = sheets[LIKELY]

@@ -157,7 +157,7 @@ def compared(before: Run, after: Run) -> Proof:
     printed = _pairs(before, after, "print")
     numbers = [pair for pair in printed if NUMBER.search(str(pair[0]))]
     if len(weights) < LEAST_STEPS and not numbers and not values:
-        return Proof(None, "on the CPU it came to no step and printed no number in time")
+        return Proof(None, "the comparison on the CPU finished no step in its time")
     whole = before.ended and after.ended
     seen = f"{len(weights)} steps"
     if not weights:

@@ -131,7 +131,7 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
                 round(rehearsal.seconds, 1),
             )
         )
-    columns = ("change", "outcome", Column("peak reserved", "bytes"), "results", "seconds")
+    columns = ("change", "outcome", Column("peak reserved", "bytes"), "expected results", "seconds")
     return Shown("Changes that were tried", columns, rows)
 
 

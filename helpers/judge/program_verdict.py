@@ -646,7 +646,7 @@ def _largest_place(facts: ProgramFacts, refusal: Refusal) -> str:
         return f"; {refusal.where} asks for {show_bytes(refusal.request_bytes)} in one request"
     if facts.holding:
         when = "" if refusal.fails_in_replay else " when it failed"
-        return f"; {facts.holding[0].line} has the most ({show_bytes(largest)}{when})"
+        return f"; {facts.holding[0].line} holds the most ({show_bytes(largest)}{when})"
     return ""
 
 

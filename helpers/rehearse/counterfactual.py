@@ -232,7 +232,7 @@ def _in_words(run: Rehearsal) -> str:
         end = f"ran out of memory on {show_bytes(run.device.total_bytes)}"
     elif run.stopped:
         return (
-            f"had allocated {peak} at its peak when its {run.seconds:.0f} s were up; how far it "
+            f"had allocated {peak} at its peak when its {run.seconds:.0f} s ran out; how far it "
             "gets depends on how busy this machine is"
         )
     else:

@@ -22,7 +22,7 @@ from helpers.tell.values import Column, columns, duration, size_or_zero
 MOST_EVENTS = 40
 NOBODY = "no visible process"
 NO_POOL = "No memory pool was found."
-NO_GPU = "No GPU was found: no driver, and no listing of the PCI bus, shows one."
+NO_GPU = "No GPU was found: neither a driver nor the PCI bus shows one."
 
 if TYPE_CHECKING:  # a verdict in words needs no reader of a box
     from helpers.look.gpus import Gpu, Pool

@@ -123,7 +123,7 @@ def steps(verdict: Verdict) -> list[Step]:
     if step.check:
         listed.append(Step(CHECK, step.check))
     if step.undo:
-        listed.append(Step("Undo it if it did not help:", step.undo))
+        listed.append(Step("Only if it did not help, undo it:", step.undo))
     return listed
 
 
