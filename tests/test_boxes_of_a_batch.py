@@ -34,12 +34,12 @@ def batch_of(folder, boxes):
     [
         (
             "",
-            "1 of 2 boxes has a problem. oak: a memory leak\n1 without a GPU.",
+            "1 of 2 boxes has a problem. oak: perhaps a memory leak\n1 without a GPU.",
             "live not a problem here",
         ),
         (
             "RuntimeError: No CUDA GPUs are available",
-            "2 of 2 boxes have a problem. oak: a memory leak; live: No GPU in here",
+            "2 of 2 boxes have a problem. oak: perhaps a memory leak; live: No GPU in here",
             "live No GPU in here",
         ),
     ],

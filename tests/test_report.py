@@ -450,7 +450,7 @@ def test_a_page_of_several_boxes_says_first_how_many_have_which_problem_and_what
         "Reboot: the change takes effect at the next boot",
         "Check that it worked:",
         "leaks again.pickle",
-        "1 more: Undo it if it did not help",
+        "1 more: Only if it did not help, undo it",
         "mv run.pickle old.pickle",
         "Side effects: slower.",
         "box recorded box without an answer",

@@ -167,7 +167,10 @@ def test_a_step_that_takes_effect_at_the_next_boot_is_done_rebooted_checked_and_
 
 @pytest.mark.parametrize(
     ("reboot", "folded"),
-    [(True, "2 more: Check that it worked; Undo it"), (False, "1 more: Undo it")],
+    [
+        (True, "2 more: Check that it worked; Only if it did not help, undo it"),
+        (False, "1 more: Only if it did not help, undo it"),
+    ],
 )
 def test_a_page_folds_what_is_not_done_now_and_names_it(reboot, folded):
     step = NextStep("Raise it.", "sudo a", reboot=reboot, check="cat b", undo="sudo c")
@@ -196,7 +199,7 @@ def test_how_to_undo_it_is_on_the_screen_however_long_the_commands_are():
     run = "\n".join(f"sudo step {n}" for n in range(40))
     step = NextStep("Raise it.", run, "you are root", reboot=True, check="cat b", undo="sudo c")
     screen = words.brief(replace(VERDICT, next_step=step))
-    assert "sudo step 39" in screen and "Undo it" in screen and "cat b" not in screen
+    assert "sudo step 39" in screen and "undo it" in screen and "cat b" not in screen
     assert screen.index("First make sure: you are root") < screen.index("sudo step 0")
 
 

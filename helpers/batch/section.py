@@ -249,11 +249,16 @@ def headline_of(answers: list[BoxAnswer]) -> str:
     has = "has" if len(troubled) == 1 else "have"
     count = f"{len(troubled)} of {len(answers)} boxes {has} a problem"
     if len(troubled) <= MOST_NAMED:
-        which = [f"{answer.box or 'no box'}: {answer.in_words}" for answer in troubled]
+        which = [f"{answer.box or 'no box'}: {_hedged(answer)}" for answer in troubled]
         return f"{count}. {'; '.join(which)}"
     causes = Counter(answer.in_words for answer in troubled)
     counted = [f"{name} ({boxes})" if boxes > 1 else name for name, boxes in causes.most_common()]
     return f"{count}: {', '.join(counted)}"
+
+
+def _hedged(answer: BoxAnswer) -> str:
+    """A problem in a few words, which say where it is only a hint."""
+    return f"perhaps {answer.in_words}" if answer.sure == "weak" else answer.in_words
 
 
 def others_of(answers: list[BoxAnswer]) -> str:
