@@ -126,3 +126,5 @@ def test_layers_that_differ_one_by_one_are_refused(tmp_path):
     blocks = [{"attention": {"n_heads_in_group": 8}}] * 32
     with pytest.raises(AssertionError, match="block_configs"):
         of(config(tmp_path, block_configs=blocks), *LARGE)
+    with pytest.raises(AssertionError, match="per_layer_config: layers have heads of their own"):
+        of(config(tmp_path, model_type="gemma4", per_layer_config={"05": {"head_dim": 512}}))
