@@ -63,11 +63,20 @@ def test_kinds_are_told_by_who_asked_and_how_long_it_stays():
     kinds = {kind: size / MIB for kind, size in bytes_by_kind(requests_of(trace_of(toy))).items()}
     assert (kinds["parameters"], kinds["kept"]) == (8, 16)  # the model; what the first step kept
     assert kinds["activations"] == 5 * 4  # three layers, and what the step before left of two
+    toy.alloc(1 * MIB, frames(4))  # the product for which cuBLAS needs its workspace
     toy.alloc(8519680, frames(4))
     state = "/x/site-packages/torch/optim/adam.py"
     toy.alloc(40 * MIB, frames(5, inside=state))
     kinds = bytes_by_kind(requests_of(trace_of(toy)))
     assert (kinds["workspaces"], kinds["optimizer state"]) == (8519680, 40 * MIB)
+
+
+def test_tensors_of_the_size_of_a_workspace_are_none_of_cublas():
+    toy = Toy()
+    toy.alloc(32 * MIB, frames(1))
+    for _ in range(3):
+        toy.alloc(32 * MIB, frames(2))
+    assert bytes_by_kind(requests_of(trace_of(toy)))["workspaces"] == 0
 
 
 def test_data_that_is_on_the_card_before_the_first_step_is_kept_and_no_parameter():

@@ -37,8 +37,8 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     What the optimizer's code asks for and keeps is its state; what a backward pass asks for and
     outlives it, a gradient; what is there when a backward pass begins and not to the end, an
     activation; what stays to the end beside those, a parameter or buffer where the code of a
-    model asked for it before the first step, else kept; a block of cuBLAS's size that stays,
-    its workspace.
+    model asked for it before the first step, else kept; a block of cuBLAS's size that stays and that
+    an operation asked for after its result, its workspace.
     """
     by_optimizer = _asked_in(requests, _OPTIMIZER)
     by_model = asked_by_model(requests)
@@ -47,7 +47,7 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
     outlives_backward = _is_there_at_next(requests, ~requests.backward)
     there_in_backward = _is_there_at_next(requests, requests.backward)
     masks = {
-        WORKSPACES: stays & np.isin(requests.size, BLAS_BYTES) & ~by_optimizer,
+        WORKSPACES: _workspaces(requests, stays & ~by_optimizer),
         "optimizer state": by_optimizer & stays,
         "gradients": requests.backward & (outlives_backward | stays),
         "parameters": stays & by_model & before_steps,
@@ -61,6 +61,15 @@ def bytes_by_kind(requests: Requests) -> dict[str, int]:
         sums[kind] = int(requests.size[left & mask].sum())
         left = left & ~mask
     return sums
+
+
+def _workspaces(requests: Requests, stays: np.ndarray) -> np.ndarray:
+    """Which of those that stay are cuBLAS's workspaces: the request before them has the same stack,
+    since a matrix product asks for its result first, and is no such block itself.
+    """
+    of_their_size = stays & np.isin(requests.size, BLAS_BYTES)
+    follows_result = (requests.stack[1:] == requests.stack[:-1]) & ~of_their_size[:-1]
+    return of_their_size & np.append(np.zeros(1, bool), follows_result)[: len(requests)]
 
 
 def asked_by_model(requests: Requests) -> np.ndarray:

@@ -65,10 +65,19 @@ class Peaks:
         which no line decides.
         """
         before, after = self.live
-        fixed = sum(change.before or 0 for change in self.kinds if change.what == WORKSPACES)
-        changeable = before - fixed
+        changeable = before - self._workspaces
         rise = after - before
         return rise / changeable if changeable > 0 else float(rise > 0)
+
+    @property
+    def share_words(self) -> str:
+        """The share as a percentage, and what it is of."""
+        beside = " beside cuBLAS's workspaces" if self._workspaces else ""
+        return f"{self.share:+.1%}{beside}"
+
+    @property
+    def _workspaces(self) -> int:
+        return sum(change.before or 0 for change in self.kinds if change.what == WORKSPACES)
 
 
 class _Side:

@@ -42,7 +42,7 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
     lines = [
         "### GPU memory",
         "",
-        f"The peak moved by {moved.share:+.1%}, {verdict}. This branch reserves at most "
+        f"The peak moved by {moved.share_words}, {verdict}. This branch reserves at most "
         f"{show_bytes(reserved)} of the card's {show_bytes(card_bytes)}.",
         "",
         f"| at the peak | `{_cell(ref)}` | this branch | change |",

@@ -16,7 +16,9 @@ def peaks_table(peaks: Peaks, names: tuple[str, str]) -> Shown:
     """
     before, after = peaks.live
     reserved_before, reserved_after = peaks.reserved
-    result = f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share:+.1%})"
+    result = (
+        f"peak of live memory {show_bytes(before)} -> {show_bytes(after)} ({peaks.share_words})"
+    )
     first = next((change for change in peaks.lines if change.by * (after - before) > 0), None)
     if first:
         result += f", most at {first.what}"
