@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 28_630,
     "ground": 11_710,
     "judge": 55_920,
-    "magics": 12_240,
+    "magics": 12_290,
     "look": 56_390,
     "rehearse": 19_280,
     "settings": 11_910,

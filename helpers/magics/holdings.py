@@ -8,6 +8,7 @@ property. Numbers are bytes of storages, each counted once, under the first name
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import sys
 import threading
@@ -15,6 +16,7 @@ import time
 import traceback
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -137,8 +139,20 @@ class Holdings:
 
 def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     """Who holds the tensors of this kernel now. Takes two seconds at the most."""
-    with torch._C.DisableTorchFunctionSubclass():  # a tensor class of the person's is not asked
-        return _find_holdings(torch, shell)
+    with torch._C.DisableTorchFunctionSubclass(), _collector_paused():
+        return _find_holdings(torch, shell)  # a tensor class of the person's is not asked
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """The garbage collector would look through all steps of a long walk again and again."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
