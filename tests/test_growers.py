@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 from command_line import verb as run
-from test_growth import leak, loop
+from test_growth import BACKWARD, MODULE, leak, loop
 from test_lines import frames
 from toy_allocator import MIB, Toy
 
@@ -368,3 +368,30 @@ def test_the_short_answer_has_a_line_for_what_grows_beside_the_reason(tmp_path, 
     line = "Also seen: The program keeps 3.00 MiB more each step (train.py:13 train)"
     assert (line in out) is is_said
     assert is_said or "Also seen" not in out
+
+
+def epochs(*validations):
+    """Epochs of 20 training steps, each followed by a validation whose steps keep 3 MiB."""
+    toy = Toy()
+    toy.alloc(8 * MIB, frames(2, "<module>", inside=MODULE))
+    for count in validations:
+        for line, steps in ((20, 20), (30, count)):
+            for _ in range(steps):
+                batch = toy.alloc(4 * MIB, frames(line, "epoch"))
+                output = toy.alloc(4 * MIB, frames(line + 1, "epoch"))
+                if line == 30:
+                    toy.alloc(3 * MIB, frames(line + 2, "epoch"))
+                else:
+                    toy.free(toy.alloc(MIB, frames(line + 3, "epoch", inside=BACKWARD)))
+                toy.free(output)
+                toy.free(batch)
+    return toy
+
+
+def test_steps_that_come_after_the_failed_request_do_not_hide_what_grew_until_then(tmp_path):
+    path = tmp_path / "run.pickle"
+    record_of(path, [])
+    recording(epochs(30, 30), path.with_suffix(".record") / "without-limit.pickle")
+    recorded = growth_of_recording(recording(refused(epochs(9)), path), path)
+    assert not recorded.is_longer and not recorded.is_later
+    assert [row.held_bytes for row in recorded.growers] == [27 * MIB]

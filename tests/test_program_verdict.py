@@ -442,3 +442,17 @@ def test_what_is_needed_and_what_there_is_differ_in_words_where_they_differ(more
     refusal = replace(BARELY.refusal, request_bytes=20 * MIB + more_bytes)
     verdict = program_verdict(replace(BARELY, refusal=refusal, replays=Replays(None, MIB)))
     assert words in verdict.headline
+
+
+def test_a_program_that_grows_after_the_failed_request_is_not_confirmed_to_need_too_much():
+    later = replace(GREW, growers=(replace(GREW.growers[0], kept_bytes=0),), is_later=True)
+    verdict = program_verdict(replace(FAILED, without_limit=OVER, growth=later))
+    assert (verdict.cause, verdict.confidence) == ("true-capacity", "likely")
+    assert [other.cause for other in verdict.alternatives] == ["user-leak"]
+
+
+def test_a_list_of_losses_with_their_graphs_is_told_to_keep_no_graph():
+    losses = replace(GREW.growers[0], with_graphs=True)
+    growth = replace(GREW, growers=(losses,))
+    step = program_verdict(replace(FAILED, without_limit=OVER, growth=growth)).next_step
+    assert "Keep no graphs of autograd in `outputs`" in step.what and "RAM" not in step.blast_radius

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 82_542,
+    "allocator": 82_610,
     "agent": 1_500,
     "batch": 34_350,
     "commands": 15_870,
@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 29_005,
     "fits": 28_630,
     "ground": 11_710,
-    "judge": 55_920,
+    "judge": 55_970,
     "magics": 12_290,
     "look": 56_390,
     "rehearse": 19_280,

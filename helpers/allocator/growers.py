@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,8 @@ class RecordedGrowth:
 
     ``growth``: over the steps of the trace, or of the same program recorded without a limit
     (``is_longer``), whose ``requests`` are these; None where neither shows enough steps:
-    ``why_not``. ``growers``: those of growth, each with its keeper. ``steps_begun``: in the
+    ``why_not``. ``is_later``: these steps come after the request that failed, so they say nothing
+    of what was kept until then. ``growers``: those of growth, each with its keeper. ``steps_begun``: in the
     trace itself, before it ran out of memory; ``ran_out``: whether it did;
     ``ended_well``: its record says that it came to its end by itself. ``may_be_one_step``: no
     backward pass was recorded, and a state that joins the passes carries a graph.
@@ -106,6 +107,7 @@ class RecordedGrowth:
     growth: Growth | None = None
     growers: tuple[KeptGrower, ...] = ()
     is_longer: bool = False
+    is_later: bool = False
     why_not: str = ""
     ended_well: bool = False
     may_be_one_step: bool = False
@@ -149,18 +151,20 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
 
     ``path``: of the trace's file, beside which its record lies (run.pickle,
     run.record/record.json); without one no keeper is known. Where the record holds the same
-    program without a limit, the steps are taken from that, unless they sum up losses whose
-    graphs a later backward pass frees there. Raises nothing: what is missing or
-    cannot be read is not used, and ``why_not`` says why no steps are seen.
+    program without a limit, the steps are taken from that, unless all of them come after the
+    request that failed, as those of a second validation, or they sum up losses whose graphs a
+    later backward pass frees there. Raises nothing: what is missing or cannot be read is not
+    used, and ``why_not`` says why no steps are seen.
     """
     requests = requests_of(trace)
-    begun = steps_begun(requests)
+    begun_here = steps_begun(requests)
     asked = requests.alive(requests.fullest) & (requests.at >= 0)
     longer = _longer(path)
     record = record_of(path)
     rows = keepers_of(record)
     ended_well = record.get("exit_code") == 0 and not record.get("stopped")
     shown = []
+    later = []
     why_not = ""
     for seen in filter(None, (longer, requests)):
         try:
@@ -168,6 +172,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         except LinesError as error:
             why_not = str(error)
             continue
+        begun = begun_here
         if seen is longer:
             begun = growth.steps_at(requests.fullest)
         growers = tuple(_kept(grower, growth, requests, rows) for grower in growth.growers)
@@ -182,13 +187,16 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             may_be_one_step=not seen.backward.any() and _hand_on_a_state(growers, rows),
             asked_bytes=int(requests.size[asked].sum()),
         )
+        if seen is longer and growers and not begun:
+            later.append(replace(recorded, is_later=True))
+            continue
         shown.append(recorded)
         if growers or not _sums_losses(rows):
             break
     growing = [recorded for recorded in shown if recorded.growers]
-    if shown:
-        return [*growing, *shown][0]
-    return RecordedGrowth(requests, begun, trace.ran_out, why_not=why_not)
+    if shown or later:
+        return [*growing, *shown, *later][0]
+    return RecordedGrowth(requests, begun_here, trace.ran_out, why_not=why_not)
 
 
 def growth_words(trace: Trace, path: Path | None = None) -> str:

@@ -275,6 +275,7 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
     steps = 0
     for row in recorded.growers:
         kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
+        keeper = row.keeper
         steps = max(steps, kept_in)
         growers.append(
             GrowerFacts(
@@ -282,15 +283,17 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
                 asked_at=row.grower.site.name,
                 bytes_per_step=round(row.grower.bytes_per_step),
                 kept_bytes=kept_bytes,
-                keeper=row.keeper.name if row.keeper else "",
-                through_graph=row.keeper is not None and row.keeper.is_one_with_graph,
-                in_circle=row.keeper is not None and row.keeper.in_circle,
+                keeper=keeper.name if keeper else "",
+                through_graph=keeper is not None and keeper.is_one_with_graph,
+                with_graphs=keeper is not None and keeper.with_graph and keeper.length > 0,
+                in_circle=keeper is not None and keeper.in_circle,
             )
         )
     return GrowthFacts(
         growers=tuple(growers),
         steps=steps if growers else len(growth.steps),
         may_be_one_step=recorded.may_be_one_step,
+        is_later=recorded.is_later,
     )
 
 

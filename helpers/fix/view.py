@@ -67,9 +67,9 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
         f"unchanged it {_ended_unchanged(first)} (both measured by rehearsing, not predicted)"
     )
     yield outside_in_words(after)
-    if after.between:
+    if after.more_bytes:
         yield (
-            f"Workspace: the rest counts {show_bytes(after.more_bytes)} that its libraries may ask "
+            f"Workspace: what is left counts {show_bytes(after.more_bytes)} that its libraries may ask "
             "for; where cuDNN cannot have as much, torch has it take less and run slower"
         )
     yield f"Results: {results_in_words(winner)}"

@@ -64,6 +64,7 @@ class GrowerFacts:
     ``line``: where it is kept, else where it is asked for; ``asked_at``: the line that asks for
     it; ``keeper``: the variable, list or attribute that holds it, empty where it is not known.
     ``through_graph``: it is one tensor whose graph of autograd holds all that came before;
+    ``with_graphs``: they are tensors of a collection, and each keeps the graph that made it;
     ``in_circle``: objects that refer to each other, while Python's garbage collector is off.
     """
 
@@ -73,6 +74,7 @@ class GrowerFacts:
     kept_bytes: int
     keeper: str = ""
     through_graph: bool = False
+    with_graphs: bool = False
     in_circle: bool = False
 
 
@@ -83,12 +85,14 @@ class GrowthFacts:
     ``steps``: those in which ``kept_bytes`` were kept, the running one included; all of them
     where nothing grows.
     ``may_be_one_step``: no backward pass was recorded, and a state that each of them makes of the
-    one before carries a graph: they may be parts of one step.
+    one before carries a graph: they may be parts of one step. ``is_later``: the steps come after
+    the request that failed, so how much had grown until then is not known.
     """
 
     growers: Tuple[GrowerFacts, ...]
     steps: int
     may_be_one_step: bool = False
+    is_later: bool = False
 
     @property
     def bytes_per_step(self) -> int:

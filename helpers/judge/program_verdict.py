@@ -244,6 +244,11 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
     where = f"at {grower.line} from one step to the next"
     if grower.keeper:
         where = f"in {grower.keeper} ({grower.line})"
+    if grower.with_graphs:
+        return (
+            f"Keep no graphs of autograd {where}: store .item() of a single number, .detach().cpu() "
+            "of anything larger; in an evaluation, torch.no_grad() makes no graph"
+        )
     instead = "move what you need of them to the host with .detach().cpu()"
     if grower.bytes_per_step <= NUMBERS_BYTES:
         instead = "store .item() of a single number, .detach().cpu() of anything larger"
@@ -253,7 +258,7 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
 def _side_effects_of_letting_go(grower: GrowerFacts, growth: GrowthFacts) -> str:
     if grower.through_graph:
         return ""
-    if grower.bytes_per_step <= NUMBERS_BYTES:
+    if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:
         return "the program waits for the GPU where it copies a value to the host"
     kept = show_bytes(grower.kept_bytes)
     return f"what you move to the host takes RAM there: {kept} after {growth.steps} steps"
@@ -550,7 +555,8 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         more = facts.replays.needs_bytes
         evidence.append(_size("needs", more, facts, "Still missing with the best setting"))
     evidence += _of_holding(facts) + _also_grows(facts)
-    is_certain = is_over
+    grows_later = facts.growth is not None and bool(facts.growth.growers) and facts.growth.is_later
+    is_certain = is_over and not grows_later
     summary = f"{title}."
     if not facts.reached_first_step:
         summary += " It failed before its first step ended."
