@@ -426,7 +426,6 @@ MEASURED = {
     "frequencies.py": ("x.chunk(2)", Results.ROUNDED),
     "lengths.py": ("x.chunk(2)", Results.ROUNDED),
     "detached_term.py": ("out.pow(2).mean().detach()", Results.OTHER),
-    "batch_norm.py": ("checkpoint(block, x", Results.OTHER),
     "zeroed.py": ("set_to_none=True", Results.OTHER),
     "drawn_once.py": ("while len(self.cache) >=", Results.OTHER),
     "one_before.py": ("states.clear()", Results.OTHER),
@@ -486,6 +485,28 @@ def test_what_was_measured_counts_before_what_a_rule_says(measured, only_if_meas
     trial = Trial(change, ended(), Proof(measured, "on the CPU"))
     assert trial.results is results
     assert trial.is_refuted is (results is Results.OTHER and not only_if_measured)
+
+
+def test_a_difference_with_smaller_numbers_is_not_said_to_be_the_same():
+    change = Change("one", Results.SAME, "", "")
+    trial = Trial(change, ended(), Proof(None, "with smaller numbers it differs", differs=True))
+    assert trial.results is Results.OTHER and not trial.is_refuted
+
+
+def test_recomputed_blocks_with_running_statistics_are_said_to_change_the_results():
+    text = """import torch
+mlp = torch.nn.Sequential(a, torch.nn.{norm}(8), b, c)
+loss = mlp(x).mean()
+loss.backward()
+"""
+
+    def recomputed(norm):
+        changes = candidates(program(text.format(norm=norm)), "true-capacity")
+        return next(change for change in changes if "Recompute" in change.title)
+
+    assert recomputed("LayerNorm").results is Results.SAME
+    assert recomputed("BatchNorm1d").results is Results.OTHER
+    assert "running statistics twice" in recomputed("BatchNorm1d").why
 
 
 def test_a_list_that_is_read_under_another_name_keeps_its_entries():

@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_350,
     "commands": 15_870,
     "face": 8_020,
-    "fix": 29_005,
+    "fix": 29_130,
     "fits": 28_630,
     "ground": 11_710,
     "judge": 55_970,

@@ -4,6 +4,7 @@ those around a pass that needs no gradients.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -17,6 +18,12 @@ from helpers.fix.source import Source, called
 CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
 RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
 SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
+RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
+"""Layers that update running statistics in each forward pass, and libraries of models with them."""
+UPDATED_TWICE = (
+    "the training steps are the same, but BatchNorm updates its running statistics twice in each, "
+    "so an evaluation differs"
+)
 SEGMENTS = 4
 
 
@@ -30,6 +37,19 @@ def changes_of_activations(program: Program) -> Iterator[Change]:
         return
     yield from _checkpointed_blocks(program)
     yield from _checkpointed_sequences(program)
+
+
+def _results(program: Program) -> Results:
+    """What computing blocks twice does to the results."""
+    return Results.OTHER if _keeps_statistics(program) else Results.SAME
+
+
+def _why(program: Program) -> str:
+    return UPDATED_TWICE if _keeps_statistics(program) else SAME_AGAIN
+
+
+def _keeps_statistics(program: Program) -> bool:
+    return any(RUNNING.search(source.text.decode()) for source in program.sources)
 
 
 def _checkpointed_blocks(program: Program) -> Iterator[Change]:
@@ -50,8 +70,8 @@ def _checkpointed_blocks(program: Program) -> Iterator[Change]:
     if edits:
         yield Change(
             title=f"Recompute each block in the backward pass ({', '.join(places)})",
-            results=Results.SAME,
-            why=SAME_AGAIN,
+            results=_results(program),
+            why=_why(program),
             costs=RECOMPUTED,
             edits=tuple(dict.fromkeys(edits)),
         )
@@ -85,8 +105,8 @@ def _checkpointed_sequences(program: Program) -> Iterator[Change]:
         if edits:
             yield Change(
                 title=f"Recompute the layers in the backward pass ({', '.join(places)})",
-                results=Results.SAME,
-                why=SAME_AGAIN,
+                results=_results(program),
+                why=_why(program),
                 costs=RECOMPUTED,
                 edits=(*imports, *edits),
             )

@@ -46,11 +46,13 @@ class Proof:
     """What came of running a program and its change side by side.
 
     ``results``: what the change does to what is computed, None where that could not be measured;
-    ``says``: what was compared, or why nothing could be.
+    ``says``: what was compared, or why nothing could be. ``differs``: smaller numbers gave other
+    results, which may be for their own sake.
     """
 
     results: Results | None
     says: str
+    differs: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Prover:
         # Smaller numbers may themselves differ, and some programs never do the same twice.
         left_s = ends_at - time.monotonic()
         if left_s < SECONDS:
-            return Proof(None, "with smaller numbers it differs, and no time was left for its own")
+            says = "with smaller numbers it differs, and no time was left for its own"
+            return Proof(None, says, differs=True)
         before, again, after = self.runs([unchanged, unchanged, changed], (AS_IT_IS,), left_s)
         if compared(before, again).results is Results.OTHER:
             return Proof(None, "on the CPU the unchanged program differs from run to run")

@@ -56,7 +56,8 @@ class Trial:
         """What the change does to the results: as measured, else as its rule says."""
         claimed = self.change.results
         if self.measured is None:
-            return Results.OTHER if self.change.only_if_measured else claimed
+            differs = self.proof is not None and self.proof.differs
+            return Results.OTHER if self.change.only_if_measured or differs else claimed
         return max(claimed, self.measured, key=list(Results).index)
 
     @property
@@ -64,7 +65,7 @@ class Trial:
         """It was measured to compute something else, and its rule says that it never does."""
         change = self.change
         is_promise = change.results is not Results.OTHER and not change.only_if_measured
-        return is_promise and self.results is Results.OTHER
+        return is_promise and self.measured is Results.OTHER
 
     @property
     def ended_early(self) -> bool:
