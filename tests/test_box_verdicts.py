@@ -248,7 +248,7 @@ def test_a_request_that_the_cache_would_have_met_speaks_against_a_card_too_small
     assert "16.00 MiB failed with 33.56 MiB free and 1.41 GiB cached" in step.what
     preset = presets.load("cuda-expandable")
     (line,) = (f"export {name}={value}" for name, value in preset.environ.items())
-    assert step.command.startswith("# Let PyTorch join its cached pieces") and line in step.command
+    assert step.command.startswith("# Let PyTorch merge its cached blocks") and line in step.command
     text = open_box("cuda-24gb-tuning").read("message").text
     tried = {"error_text": text, "environment": {"env_vars": preset.environ}}
     assert line not in diagnose(case_evidence(tried)).next_step.command

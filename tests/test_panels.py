@@ -158,7 +158,7 @@ def test_a_reserve_says_how_much_more_torch_would_get_than_now(reserve):
 
 def test_trades_that_lie_there_take_nothing_of_what_a_plan_may_take():
     small = PLANNER.resized(2_560_000, 128, 1000, "64MiB", True).says()
-    assert "51.2 MiB may be taken" in small
+    assert "51.20 MiB may be taken" in small
 
 
 def test_the_segments_of_the_map_have_sizes_and_say_what_keeps_them():
