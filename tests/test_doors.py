@@ -180,7 +180,7 @@ def test_cause_reasons_and_next_step_are_on_one_screen_and_no_command_is_cut(sai
     for step in steps(answer):
         if step.says != CHECK:
             commands += typed(step.command, "     ")
-    most = 41 if answer.next_step.undo else 26  # how to undo it is said with the step
+    most = 40 if answer.next_step.undo else 25  # how to undo it is said with the step
     assert last <= most and "Next step" in screen
     bare = {re.sub(r"^ *(\d\. )?", "", line) for line in screen}
     assert {line.lstrip() for line in commands} <= bare and "Why" in screen

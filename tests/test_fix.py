@@ -491,6 +491,7 @@ def test_a_difference_with_smaller_numbers_is_not_said_to_be_the_same():
     change = Change("one", Results.SAME, "", "")
     trial = Trial(change, ended(), Proof(None, "with smaller numbers it differs", differs=True))
     assert trial.results is Results.OTHER and not trial.is_refuted
+    assert results_in_words(trial).startswith(f"{Results.OTHER.value} (")
 
 
 def test_recomputed_blocks_with_running_statistics_are_said_to_change_the_results():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,6 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     rows = keepers_of(record)
     ended_well = record.get("exit_code") == 0 and not record.get("stopped")
     shown = []
-    later = []
     why_not = ""
     for seen in filter(None, (longer, requests)):
         try:
@@ -183,20 +182,18 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
             growth=growth,
             growers=growers,
             is_longer=seen is longer,
+            is_later=seen is longer and bool(growers) and not begun,
             ended_well=ended_well,
             may_be_one_step=not seen.backward.any() and _hand_on_a_state(growers, rows),
             asked_bytes=int(requests.size[asked].sum()),
         )
-        if seen is longer and growers and not begun:
-            later.append(replace(recorded, is_later=True))
-            continue
         shown.append(recorded)
-        if growers or not _sums_losses(rows):
+        says_enough = bool(growers) or not _sums_losses(rows)
+        if says_enough and not recorded.is_later:
             break
-    growing = [recorded for recorded in shown if recorded.growers]
-    if shown or later:
-        return [*growing, *shown, *later][0]
-    return RecordedGrowth(requests, begun_here, trace.ran_out, why_not=why_not)
+    if not shown:
+        return RecordedGrowth(requests, begun_here, trace.ran_out, why_not=why_not)
+    return min(shown, key=lambda recorded: (recorded.is_later, not recorded.growers))
 
 
 def growth_words(trace: Trace, path: Path | None = None) -> str:

@@ -4,13 +4,12 @@ plain or .xz), or the project's own Parquet file.
 
 from __future__ import annotations
 
-import gc
 import lzma
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from helpers.allocator.garbage import without_collection
 from helpers.allocator.oracle_lines import from_oracle
 from helpers.allocator.parquet_file import from_parquet
 from helpers.allocator.rewind import rewind
@@ -38,7 +37,7 @@ def read_trace(
         more = f"the limit is {max_bytes:,}; allow more with max_bytes={size}"
         raise TraceError(f"{path.name} has {size:,} bytes and {more}")
     if kind == "pickle":
-        with _without_collection():
+        with without_collection():
             return rewind(load(path, device, max_bytes))
     if kind == "parquet":
         return from_parquet(path)
@@ -48,18 +47,6 @@ def read_trace(
         except (lzma.LZMAError, EOFError) as error:
             damaged = f"{path.name} is a damaged .xz file ({error}); copy it again"
             raise TraceError(damaged) from None
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Without looking for garbage, which takes longer than reading does and finds none."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _kind(name: str, head: bytes) -> str:

@@ -88,8 +88,10 @@ def _print_answer(verdict: Verdict | None, trace: Path | None, result: Sequence[
     for line in result:
         print(within(line, NOTE_COLUMNS), file=sys.stderr)
     if verdict:
+        if result:
+            print(file=sys.stderr)
         more = f"All evidence: {PROGRAM} diagnose {shell.word(str(trace))} --wide"
-        print("\n" * bool(result) + brief(verdict, more), file=sys.stderr)
+        print(brief(verdict, more), file=sys.stderr)
     _print_lines([where_recorded(trace)], sys.stderr)
 
 
@@ -387,14 +389,12 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         if rehearsal.ooms and not arguments.no_counterfactual:
             _print_lines(counterfactual.in_lines(), sys.stderr)
         result = [*answer(rehearsal), *between(both)]
-        told = verdict
-        ran_out = rehearsal.ooms or rehearsal.too_much
-        if not ran_out and not _is_notable(verdict):
-            result.append(f"Next step: {next_step(rehearsal)}")
-            told = None
-        if ran_out:
+        if rehearsal.ooms or rehearsal.too_much:
             result.append(f"To look for a change with which it fits: {_fix(arguments, command)}")
-        _print_answer(told, rehearsal.trace, result)
+        elif not _is_notable(verdict):
+            result.append(f"Next step: {next_step(rehearsal)}")
+            verdict = None
+        _print_answer(verdict, rehearsal.trace, result)
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code
@@ -403,10 +403,10 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
 def _fix(arguments: argparse.Namespace, command: list[str]) -> str:
     """The command that looks for a change, on the same card."""
     options = []
-    for name in ("gpu", "capacity", "box", "held"):
+    for name in ("gpu", "capacity", "box", "held", "gpus"):
         value = getattr(arguments, name)
-        if value:
-            options += [f"--{name}", value]
+        if value and value != 1:  # one card is the default
+            options += [f"--{name}", str(value)]
     return shell.line([PROGRAM, "fix", *options, "--", *command])
 
 

@@ -5,7 +5,7 @@ those around a pass that needs no gradients.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
@@ -39,17 +39,18 @@ def changes_of_activations(program: Program) -> Iterator[Change]:
     yield from _checkpointed_sequences(program)
 
 
-def _results(program: Program) -> Results:
-    """What computing blocks twice does to the results."""
-    return Results.OTHER if _keeps_statistics(program) else Results.SAME
-
-
-def _why(program: Program) -> str:
-    return UPDATED_TWICE if _keeps_statistics(program) else SAME_AGAIN
-
-
-def _keeps_statistics(program: Program) -> bool:
-    return any(RUNNING.search(source.text.decode()) for source in program.sources)
+def _recomputed(
+    program: Program, what: str, places: Sequence[str], edits: Iterable[Edit]
+) -> Change:
+    """Parts of a forward pass that run again in the backward pass."""
+    keeps_statistics = program.mentions(RUNNING)
+    return Change(
+        title=f"Recompute {what} in the backward pass ({', '.join(places)})",
+        results=Results.OTHER if keeps_statistics else Results.SAME,
+        why=UPDATED_TWICE if keeps_statistics else SAME_AGAIN,
+        costs=RECOMPUTED,
+        edits=tuple(dict.fromkeys(edits)),
+    )
 
 
 def _checkpointed_blocks(program: Program) -> Iterator[Change]:
@@ -68,13 +69,7 @@ def _checkpointed_blocks(program: Program) -> Iterator[Change]:
                     edits += _under_checkpoint(source, call)
                     places.append(source.place(call))
     if edits:
-        yield Change(
-            title=f"Recompute each block in the backward pass ({', '.join(places)})",
-            results=_results(program),
-            why=_why(program),
-            costs=RECOMPUTED,
-            edits=tuple(dict.fromkeys(edits)),
-        )
+        yield _recomputed(program, "each block", places, edits)
 
 
 def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
@@ -103,13 +98,7 @@ def _checkpointed_sequences(program: Program) -> Iterator[Change]:
                 places.append(source.place(call))
         imports = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
         if edits:
-            yield Change(
-                title=f"Recompute the layers in the backward pass ({', '.join(places)})",
-                results=_results(program),
-                why=_why(program),
-                costs=RECOMPUTED,
-                edits=(*imports, *edits),
-            )
+            yield _recomputed(program, "the layers", places, [*imports, *edits])
 
 
 def _has_one_inside(source: Source, call: cst.Call, names: set[str]) -> bool:

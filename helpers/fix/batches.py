@@ -34,7 +34,7 @@ STATISTICS = re.compile(r"BatchNorm|batch_norm|torchvision|timm|SyncBatch|\.var\
 
 def micro_batches(program: Program) -> Iterator[Change]:
     """Each training step in parts of its batch, the fewest first."""
-    if any(STATISTICS.search(source.text.decode()) for source in program.sources):
+    if program.mentions(STATISTICS):
         return
     times_too_large = program.times_too_large
     for region in forward_regions(program):
@@ -137,7 +137,7 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
     then on strips of its images.
     """
     parts = factors(program)[-1]
-    draws = any("Conv2d" in source.text.decode() for source in program.sources)
+    draws = program.mentions("Conv2d")
     for source, assign in _assigned_without_gradients(program):
         batch = _batch_of(source, assign)
         if not batch:

@@ -97,7 +97,7 @@ def _smaller(program: Program, kind: Kind) -> Iterator[Change]:
 
 def _results_of(program: Program, key: str) -> Results:
     """Up to rounding, where a key says in how many parts the same is computed."""
-    over_all = any(STATISTICS.search(source.text.decode()) for source in program.sources)
+    over_all = program.mentions(STATISTICS)
     return Results.ROUNDED if IN_PARTS.search(key) and not over_all else Results.OTHER
 
 

@@ -12,9 +12,16 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, calls_of, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
-CHILDREN = """
-    run Popen call check_call check_output spawn start_processes system
-    """.split()
+CHILDREN = (
+    "run",
+    "Popen",
+    "call",
+    "check_call",
+    "check_output",
+    "spawn",
+    "start_processes",
+    "system",
+)
 
 
 def changes_of_loads(program: Program) -> Iterator[Change]:
@@ -75,18 +82,15 @@ def emptied_before_children(program: Program) -> Iterator[Change]:
 def one_pool_for_graphs(program: Program) -> Iterator[Change]:
     """CUDA graphs that are captured into one pool, where each has one that no other can use."""
     for source, call in calls_of(program.sources, "graph"):
-        imports = [
-            statement
-            for statement in source.module.body
-            if source.code(statement).startswith(("import ", "from "))
-        ]
-        if source.code(call.func) != "torch.cuda.graph" or not imports:
+        if source.code(call.func) != "torch.cuda.graph" or not source.imports:
             continue
         pool = keyword(call, "pool")
         edit = source.after(call.args[-1], ", pool=GRAPH_POOL")
         if pool is not None:
             edit = source.replaced(pool.value, "GRAPH_POOL")
-        made = source.lines_after(imports[-1], "", "GRAPH_POOL = torch.cuda.graph_pool_handle()")
+        made = source.lines_after(
+            source.imports[-1], "", "GRAPH_POOL = torch.cuda.graph_pool_handle()"
+        )
         yield Change(
             title=f"Capture all CUDA graphs into one memory pool ({source.place(call)})",
             results=Results.SAME,

@@ -12,9 +12,19 @@ from helpers.fix.program import Program
 from helpers.fix.regions import calls_that_failed
 from helpers.fix.source import Source, called, calls_of, keyword
 
-WITH_FOREACH = """
-    Adam AdamW NAdam RAdam Adamax Adagrad Adadelta SGD RMSprop ASGD Rprop
-    """.split()
+WITH_FOREACH = (
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "SGD",
+    "RMSprop",
+    "ASGD",
+    "Rprop",
+)
 WITH_STATES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
@@ -28,7 +38,9 @@ def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
 
 def steps_one_by_one(program: Program) -> Iterator[Change]:
     """foreach=False: a step without temporaries as large as all weights, where a step failed."""
-    for source, statement in [*calls_that_failed(program)][:1]:
+    failed = next(calls_that_failed(program), None)
+    if failed is not None:
+        source, statement = failed
         if not source.calls("step", *TRAINERS, below=statement):
             return
     for source, call in _optimizers(program):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,10 @@ class Program:
         """The source or the settings file of that name."""
         files: list[Source | SettingsFile] = [*self.sources, *self.files]
         return next(file for file in files if file.name == name)
+
+    def mentions(self, pattern: str | re.Pattern[str]) -> bool:
+        """Whether a pattern is found in one of its sources."""
+        return any(re.search(pattern, source.text.decode()) for source in self.sources)
 
     def places(self, frames: Sequence[str]) -> Iterator[tuple[Source, int]]:
         """The file and line of each frame such as "train.py:36 evaluate", as far as its file is

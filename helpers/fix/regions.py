@@ -212,15 +212,17 @@ def fails_in_step(program: Program) -> bool:
     """Whether a step of an optimizer was refused memory while hardly anything of a forward pass
     was alive: only weights, gradients and states.
     """
-    for source, statement in [*calls_that_failed(program)][:1]:
-        if not source.calls("step", below=statement):
-            return False
-        of_forward_bytes = -program.facts.asked_before_forward_bytes
-        for row in program.facts.holding:
-            if not any(_makes_states(*place) for place in program.places([row.line])):
-                of_forward_bytes += row.bytes
-        return 10 * of_forward_bytes < program.facts.usable_bytes
-    return False
+    failed = next(calls_that_failed(program), None)
+    if failed is None:
+        return False
+    source, statement = failed
+    if not source.calls("step", below=statement):
+        return False
+    of_forward_bytes = -program.facts.asked_before_forward_bytes
+    for row in program.facts.holding:
+        if not any(_makes_states(*place) for place in program.places([row.line])):
+            of_forward_bytes += row.bytes
+    return 10 * of_forward_bytes < program.facts.usable_bytes
 
 
 def _makes_states(source: Source, line: int) -> bool:

@@ -52,13 +52,23 @@ class Trial:
         return self.proof.results if self.proof else None
 
     @property
-    def results(self) -> Results:
-        """What the change does to the results: as measured, else as its rule says."""
+    def expected(self) -> Results:
+        """What the change should do to the results: as measured, else as its rule says, unless
+        smaller numbers gave others.
+        """
         claimed = self.change.results
+        if self.proof is not None and self.proof.differs:
+            return Results.OTHER
         if self.measured is None:
-            differs = self.proof is not None and self.proof.differs
-            return Results.OTHER if self.change.only_if_measured or differs else claimed
+            return claimed
         return max(claimed, self.measured, key=list(Results).index)
+
+    @property
+    def results(self) -> Results:
+        """What may be relied on of the expected results: a rule may need to be measured."""
+        if self.measured is None and self.change.only_if_measured:
+            return Results.OTHER
+        return self.expected
 
     @property
     def is_refuted(self) -> bool:

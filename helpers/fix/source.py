@@ -214,17 +214,21 @@ class Source:
             body += line if is_kept else f"    {line}"
         return replace(edit, text=f"{self._indented(first, [header])}{body}")
 
-    def with_import(self, line: str) -> Iterator[Edit]:
-        """An import below the first ones of the file, where the line is missing."""
-        if line in self.text.decode().splitlines():
-            return
-        imports = [
+    @property
+    def imports(self) -> list[cst.SimpleStatementLine]:
+        """The imports at the top level of the file."""
+        return [
             statement
             for statement in self.module.body
             if isinstance(statement, cst.SimpleStatementLine)
             and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
         ]
-        torch = [node for node in imports if "torch" in self.code(node)] or imports
+
+    def with_import(self, line: str) -> Iterator[Edit]:
+        """An import below the first ones of the file, where the line is missing."""
+        if line in self.text.decode().splitlines():
+            return
+        torch = [node for node in self.imports if "torch" in self.code(node)] or self.imports
         if torch:
             yield self.lines_after(torch[-1], line)
 

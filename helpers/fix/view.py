@@ -105,10 +105,9 @@ def results_in_words(trial: Trial) -> str:
     if proof is None:
         return f"{trial.results.value} ({trial.change.why})"
     if proof.results is None:
-        change = trial.change
-        why = f"{change.why}; not measured: {proof.says}"
-        expected = "" if change.results is Results.OTHER else "should be "
-        return f"{expected}{change.results.value} ({why})"
+        why = f"{trial.change.why}; not measured: {proof.says}"
+        should_be = "" if trial.expected is Results.OTHER else "should be "
+        return f"{should_be}{trial.expected.value} ({why})"
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
@@ -121,13 +120,12 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
     rows = []
     for trial in trials:
         rehearsal = trial.rehearsal
-        results = trial.results if trial.measured else trial.change.results
         rows.append(
             (
                 trial.change.title,
                 outcome(trial, first),
                 rehearsal.peak_reserved_bytes,
-                results.value,
+                trial.expected.value,
                 round(rehearsal.seconds, 1),
             )
         )

@@ -326,7 +326,9 @@ def _around(change: Change, run: list[str], undo: list[str], rebuild: str = "") 
 
 def _grubby(change: Change) -> Lines:
     command = "sudo grubby --update-kernel=ALL"
-    names = " and ".join(filter(None, [", ".join(change.drop[:-1]), *change.drop[-1:]]))
+    names = "of these settings"
+    if len(change.drop) == 1:
+        names = change.drop[0]
     remove = f"# Remove any {names} from the kernel command line"
     run = [f"{remove}\n{command} --remove-args={_quoted(change.drop)}"]
     undo = list(run)

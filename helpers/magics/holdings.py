@@ -8,7 +8,6 @@ property. Numbers are bytes of storages, each counted once, under the first name
 from __future__ import annotations
 
 import collections
-import gc
 import itertools
 import sys
 import threading
@@ -16,11 +15,11 @@ import time
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..allocator.garbage import without_collection
 from ..allocator.under_torch.keepers import (
     Keeper,
     Step,
@@ -139,20 +138,8 @@ class Holdings:
 
 def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     """Who holds the tensors of this kernel now. Takes two seconds at the most."""
-    with torch._C.DisableTorchFunctionSubclass(), _collector_paused():
+    with torch._C.DisableTorchFunctionSubclass(), without_collection():
         return _find_holdings(torch, shell)  # a tensor class of the person's is not asked
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """The garbage collector would look through all steps of a long walk again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:

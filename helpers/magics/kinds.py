@@ -5,15 +5,14 @@ Only types are looked at, and what torch itself counts: nothing of the person's 
 
 from __future__ import annotations
 
-import collections
 import gc
 import itertools
 from types import ModuleType
 from typing import Any
 
 from ..allocator.under_torch.keepers import length_of
+from .runs import COLLECTIONS
 
-COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque)
 MOST_PARAMETERS = 100_000
 OTHER_LIBRARIES = ("cupy", "jax", "jaxlib", "tensorflow", "numba.cuda", "cudf")
 """Packages whose arrays may lie on the GPU; torch does not count them."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 COLLECTIONS = (list, tuple, set, frozenset, dict, collections.deque)
+"""Of these the lengths are compared; here, since the extension is loaded without the rest."""
 MOST_CELLS = 500
 MOST_RUNS = 20
 FEWEST_RUNS = 3

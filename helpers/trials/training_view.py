@@ -40,8 +40,9 @@ def same_table(results: Sequence[PathResult]) -> Shown:
         [path.name, path.state.replace("_", " "), SAME.get(path.equal_to_single, "")]
         for path in results
     ]
-    head = columns("path:word, state:word, beside a single device:word")
-    return Shown("Training paths", head, rows)
+    return Shown(
+        "Training paths", columns("path:word, state:word, beside a single device:word"), rows
+    )
 
 
 def cost_table(results: Sequence[PathResult]) -> Shown:
@@ -102,8 +103,8 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
     for path in results:
         took = above_start(path)
         if path.state == "ran":
-            says = f"{path.name} in {path.seconds:.1f} s"
-            evidence.append(Evidence(_slug(path), seen(took or 0, "bytes", SOURCE), says))
+            size = seen(took or 0, "bytes", SOURCE)
+            evidence.append(Evidence(_slug(path), size, f"{path.name} in {path.seconds:.1f} s"))
         elif path.state == "failed":
             why = seen(path.why or path.says or path.state, "text", SOURCE)
             against.append(Evidence(_slug(path), why, f"{path.name} failed"))
@@ -122,8 +123,10 @@ def verdict(results: Sequence[PathResult]) -> Verdict:
         summary="No path that saves memory ran beside the single device.",
         next_step=NextStep("Run the paths that save memory: accumulation and checkpointing first"),
     )
+    if not same or results[0].state != "ran":
+        return answer
     base = above_start(results[0])
-    if not same or base is None:
+    if base is None:
         return answer
     least, best = min(same, key=lambda pair: pair[0])
     sizes = f"{show_bytes(least)} instead of {show_bytes(base)}"

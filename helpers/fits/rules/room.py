@@ -19,9 +19,7 @@ def ceiling(s: Sheet) -> float:
         s.cite("what was free before the load: what is free after it, and the weights")
         return s.free_after_load + s.weights
     is_free = s.given("card_free_bytes")
-    s.cite(
-        "what is free before the load" if is_free else "the sizes of the cards, as they were named"
-    )
+    s.cite("what is free before the load" if is_free else "the named sizes of the cards")
     sizes = s.sizes("card_sizes")
     if s.is_pooled:
         return min(sizes)
