@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import evidence_from_message
+from helpers.judge.evidence import case_evidence, evidence_from_message
 
 COUNTERS = {
     "with names of calls": "torch.cuda.memory_allocated()=2.50 GiB torch.cuda.memory_reserved()=20.75 GiB\n",
@@ -112,3 +112,52 @@ def test_where_expandable_segments_do_not_exist_what_the_platform_reads_is_offer
     step = judged(warning + message).next_step
     assert "max_split_size_mb" in step.command and "garbage_collection_threshold" in step.command
     assert "expandable_segments:True" not in step.command
+
+
+CACHED = (
+    "{} out of memory. Tried to allocate 200.00 MiB. GPU 0 has a total capacity of 23.98 GiB of "
+    "which 80.00 MiB is free. Of the allocated memory 15.90 GiB is allocated by PyTorch, and 7.21 GiB "
+    "is reserved by PyTorch but unallocated."
+)
+BEFORE_2_1 = (
+    "{} out of memory. Tried to allocate 200.00 MiB (GPU 0; 23.98 GiB total capacity; 15.90 GiB already "
+    "allocated; 80.00 MiB free; 23.11 GiB reserved in total by PyTorch)"
+)
+ADVICE = " If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation"
+CUDA = "export PYTORCH_CUDA_ALLOC_CONF="
+HIP = "export PYTORCH_HIP_ALLOC_CONF="
+EXPANDABLE = "expandable_segments:True"
+WHOLE = "max_split_size_mb:128"
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        (CACHED.format("CUDA"), [CUDA + EXPANDABLE]),
+        (CACHED.format("CUDA") + ADVICE, [CUDA + EXPANDABLE]),
+        (BEFORE_2_1.format("CUDA") + ADVICE, [CUDA + WHOLE]),
+        (BEFORE_2_1.format("HIP") + ADVICE, [HIP + WHOLE]),
+        (BEFORE_2_1.format("CUDA"), []),
+        (CACHED.format("HIP"), [HIP + EXPANDABLE, HIP + WHOLE]),
+    ],
+)
+def test_the_cache_is_made_usable_by_a_setting_that_the_release_of_the_message_has(text, settings):
+    command = judged("torch.OutOfMemoryError: " + text).next_step.command
+    assert [line for line in command.splitlines() if line.startswith("export")] == settings
+    assert ("With PyTorch 2.12 or later for ROCm 7.0 to 7.13" in command) == (len(settings) == 2)
+
+
+@pytest.mark.parametrize(
+    ("torch", "setting"),
+    [
+        ("2.9.1+rocm6.4", WHOLE),
+        ("2.12.1+rocm7.2", EXPANDABLE),
+        ("2.12.1+rocm7.14", WHOLE),
+        ("2.13.0+rocm6.4", WHOLE),
+    ],
+)
+def test_a_rocm_build_that_is_known_gets_the_one_setting_that_it_has(torch, setting):
+    case = {"error_text": CACHED.format("HIP"), "environment": {"torch": torch}}
+    command = diagnose(case_evidence(case)).next_step.command
+    exports = [line for line in command.splitlines() if line.startswith("export")]
+    assert exports == [HIP + setting]

@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 29_130,
     "fits": 28_630,
     "ground": 11_710,
-    "judge": 55_970,
+    "judge": 56_280,
     "magics": 12_290,
     "look": 56_390,
     "rehearse": 19_280,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Tuple
 
 from helpers.ground.units import GIB, MIB, Quantity, show_bytes
-from helpers.judge.fragmentation import LIKELY, POSSIBLE, expandable_may_help
+from helpers.judge.fragmentation import LIKELY, POSSIBLE, cache_may_help, has_expandable
 from helpers.judge.holders import CONTEXT_BYTES, NAMED_SHARE
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import OWN_SHARE, above, plus
@@ -98,7 +98,7 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
             f"the {requested.text} requested; neither is enough alone"
         )
         yield "free-and-stranded", stranded.bytes, says
-        if expandable_may_help(account):
+        if has_expandable(account) and cache_may_help(account):
             yield "may-expand", stranded.bytes, ""
     if held and stranded.bytes > max(held.bytes // 4, GIB // 2):
         yield "stranded-large", stranded.bytes, f"A large part of the {held.text} reserved"

@@ -11,17 +11,22 @@ from helpers.ground.shell import word
 from helpers.ground.units import GIB, MIB, Quantity, show_bytes, typed_size
 from helpers.judge import form, table
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.fragmentation import expandable_may_help, has_expandable
+from helpers.judge.fragmentation import cache_may_help, has_expandable, has_split_size
 from helpers.judge.holders import SLACK_BYTES
 from helpers.judge.message_account import Account
 from helpers.judge.message_sums import about, plus
 from helpers.judge.observation import SILENT, Observation
 from helpers.judge.posted_processes import INIT, processes
+from helpers.judge.settings_observations import recorded_torch, rocm_has_expandable
 from helpers.judge.worlds import vendor
 
 WITHOUT_SIGTERM = {"T": "stopped", "t": "stopped", "Z": "zombie"}
 """What a process is called in a remedy that SIGTERM does not end, by its state."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+CACHE: dict[str, str] = table("diagnosis")["cache"]
+"""The step that makes PyTorch's cache usable, by what its release and build can do."""
+LARGEST_SPLIT_MIB = 512
+SMALLEST_SPLIT_MIB = 32
 WORTH_JOINING_BYTES = 64 * MIB
 """Less cache than that is not worth a setting."""
 NEARLY_ALL = 0.9
@@ -42,7 +47,7 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
     rows: list[tuple[str, str]] = []
     by_event = sorted(evidence.accounts, key=lambda account: account.message.event in SILENT)
     for account in by_event:
-        rows += _of_account(account)
+        rows += _of_account(account, evidence)
     rows += _of_holders(evidence)
     for observation in observations:
         rows += _of_observation(observation)
@@ -63,7 +68,7 @@ def names_of(evidence: CaseEvidence, observations: Iterable[Observation]) -> dic
         if words:
             names.setdefault(name, words)
     if seen & {"expandable-on", "windows"}:
-        names.pop("expandable", None)
+        names.pop("cache", None)
     return names
 
 
@@ -84,7 +89,7 @@ def _typed(size: Quantity) -> str:
     return size.text.replace(" ", "")
 
 
-def _of_account(account: Account) -> Iterator[tuple[str, str]]:
+def _of_account(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     """What the numbers of a message give."""
     message = account.message
     requested = message.requested
@@ -105,7 +110,7 @@ def _of_account(account: Account) -> Iterator[tuple[str, str]]:
         yield "cost", show_bytes(requested.bytes - int(share * message.capacity.bytes))
     yield "missing", _missing(account)
     if requested:
-        yield from _of_what_would_do(account)
+        yield from _of_what_would_do(account, evidence)
     if message.tokens and message.fits_tokens:
         yield "context", f"{message.tokens} tokens were requested, {message.fits_tokens} fit"
     elif requested and message.cache:
@@ -131,13 +136,13 @@ def _missing(account: Account) -> str:
     return f"{message.requested.text} failed with {' and '.join(parts)}" if parts else ""
 
 
-def _of_what_would_do(account: Account) -> Iterator[tuple[str, str]]:
+def _of_what_would_do(account: Account, evidence: CaseEvidence) -> Iterator[tuple[str, str]]:
     """What could supply the missing memory: the cache, the program itself, other processes."""
     message = account.message
     if message.private_pools:
         yield "pools", message.private_pools.text
-    if expandable_may_help(account):
-        yield "expandable", EXPANDABLE
+    if cache_may_help(account):
+        yield "cache", _cache_setting(account, evidence)
     elif has_expandable(account) and plus(account.stranded).bytes >= WORTH_JOINING_BYTES:
         yield "joining", EXPANDABLE
     if account.held and message.free:
@@ -147,6 +152,26 @@ def _of_what_would_do(account: Account) -> Iterator[tuple[str, str]]:
     if lacking and 0 < lacking.bytes <= plus(*(size for _, size in others)).bytes:
         yield "others", " and ".join(f"process {pid} with {size.text}" for pid, size in others)
         yield "pids", ",".join(str(pid) for pid, _ in others)
+
+
+def _cache_setting(account: Account, evidence: CaseEvidence) -> str:
+    """The step that makes PyTorch's cache usable on the release and build that failed."""
+    requested = account.message.requested
+    assert requested
+    kind = "whole" if has_split_size(account) else ""
+    support = has_expandable(account)
+    if support is None:
+        support = rocm_has_expandable(str(recorded_torch(evidence)["version"]))
+        kind = "perhaps" if support is None else kind
+    if support:
+        kind = "expandable"
+    # Blocks of the request's size stay whole if no larger size may be split.
+    size = 1 << max(0, (requested.bytes // MIB).bit_length() - 1)
+    is_rocm = account.message.backend == "hip"
+    return CACHE.get(kind, "").format(
+        variable="PYTORCH_HIP_ALLOC_CONF" if is_rocm else "PYTORCH_CUDA_ALLOC_CONF",
+        size=min(LARGEST_SPLIT_MIB, max(SMALLEST_SPLIT_MIB, size)),
+    )
 
 
 def _of_holders(evidence: CaseEvidence) -> Iterator[tuple[str, str]]:

@@ -22,22 +22,30 @@ half-used segments): an estimate.
 """
 
 
-def has_expandable(sums: MessageSums) -> bool:
-    """Whether a build of torch has expandable segments: older ones print what is reserved in
-    total, or advise another setting.
+def has_expandable(sums: MessageSums) -> bool | None:
+    """Whether the message's torch has expandable segments: a CUDA build has them from 2.1 on, and
+    older ones print what is reserved in total. Of a ROCm build the message does not tell: None.
+    """
+    if sums.message.program != "torch" or sums.message.reserved_total:
+        return False
+    return {"cuda": True, "hip": None}.get(sums.message.backend, False)
+
+
+def has_split_size(sums: MessageSums) -> bool:
+    """Whether the message's torch reads max_split_size_mb: the message advises it, or is of a
+    later release.
     """
     message = sums.message
-    is_of_cuda = message.program == "torch" and message.backend == "cuda"
-    return is_of_cuda and not message.reserved_total and "max_split_size_mb" not in message.hints
+    if message.program != "torch" or message.backend not in ("cuda", "hip"):
+        return False
+    return not message.reserved_total or "max_split_size_mb" in message.hints
 
 
-def expandable_may_help(sums: MessageSums) -> bool:
-    """Whether what is free and what is stranded hold the request together, on a build of torch
-    that has expandable segments.
-    """
+def cache_may_help(sums: MessageSums) -> bool:
+    """Whether what is free and what PyTorch has cached hold the request together."""
     message = sums.message
     stranded = sums.stranded
-    if not has_expandable(sums) or sums.beyond_limit:
+    if sums.beyond_limit:
         return False
     if not (message.requested and stranded and stranded.bytes > 0):
         return False

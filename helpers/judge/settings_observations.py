@@ -130,7 +130,7 @@ def _of_allocator_text(
         return
     from helpers.settings.trouble import settings_trouble  # its tables are for settings alone
 
-    trouble = settings_trouble({"end": environ}, {}, _torch(evidence))
+    trouble = settings_trouble({"end": environ}, {}, recorded_torch(evidence))
     if trouble is None:
         return
     if trouble.fatal and is_refused:
@@ -144,7 +144,7 @@ def _of_allocator_text(
         yield make_observation(name, trouble.instead, "variables", origin, f"Meant: {trouble.says}")
 
 
-def _torch(evidence: CaseEvidence) -> dict[str, object]:
+def recorded_torch(evidence: CaseEvidence) -> dict[str, object]:
     """The torch of the evidence, as a recorder says it; ROCm's release stands in the version."""
     version = evidence.fact("torch")
     is_rocm = is_hip(evidence)
@@ -155,6 +155,21 @@ def _torch(evidence: CaseEvidence) -> dict[str, object]:
         version = str(build.version.value or "")
         is_rocm = build.build == "rocm"
     return {"version": version, "cuda": not is_rocm, "hip": "7.0" if is_rocm else ""}
+
+
+def rocm_has_expandable(version: str) -> bool | None:
+    """Whether a ROCm build of torch has expandable segments that are safe there; None where its
+    version does not tell.
+    """
+    from helpers.settings.rules import facts_of, rule_findings  # its tables are for settings alone
+
+    option = "expandable_segments"
+    facts = facts_of({}, version, "rocm")
+    findings = rule_findings(f"option:{option}", option, option, "True", facts)
+    verdicts = {finding.verdict for finding in findings}
+    if verdicts & {"unsupported", "dangerous"}:
+        return False
+    return None if verdicts else True
 
 
 def _of_environment(evidence: CaseEvidence, code: list[str]) -> Iterator[Finding]:
