@@ -42,6 +42,11 @@ LONG_WORD = re.compile(r"(\S{40})\S{80,}(\S{40})")
 """A word of which an error shows both ends."""
 OF_BATCHES = ("run", "report")
 """Verbs that write into a batch, which holds the kernel's log."""
+NOT_A_NUMBER = {
+    "invalid int value:": "expected a whole number, seen",
+    "invalid float value:": "expected a number, seen",
+}
+"""What argparse says of a word where a number belongs, and how it is said here."""
 CAPTURE = "write an evidence bundle of this box"
 
 
@@ -197,6 +202,8 @@ class _OneLine(argparse.ArgumentParser):
         self._negative_number_matcher = re.compile("-[0-9]")  # -5GiB is a value, too
 
     def error(self, message: str) -> Any:
+        for of_argparse, plainly in NOT_A_NUMBER.items():
+            message = message.replace(of_argparse, plainly)
         raise WrongUse(f"{message}; see: {self.prog} --help")
 
     def print_help(self, file: Any = None) -> None:  # argparse is silent where it cannot be written

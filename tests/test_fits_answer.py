@@ -6,7 +6,7 @@ import pytest
 from command_line import verb
 from fits_models import config, decoder, of, row, safetensors
 
-from helpers.ground.units import MIB
+from helpers.ground.units import MIB, show_bytes
 
 CARD = ("--gpu", "4090")
 
@@ -18,8 +18,8 @@ def plain(text):
 def test_the_answer_is_read_in_a_terminal(tmp_path):
     out = verb("fits", config(tmp_path), *CARD).out
     assert plain(out).startswith(
-        "The model fits; the longest context is likely 35,136 and at least 17,392 (asked: none; the "
-        "model's own maximum is 131,072)"
+        "The model fits; the longest context is likely 35,136 (asked: none; the model's own maximum "
+        "is 131,072) Server: vLLM, assumed for this file; --server names another"
     )
     assert "Longest context: likely 35,136 tokens, at least 17,392, at most 51,120" in plain(out)
     assert "--max-model-len 17392 " in out, "the line to paste asks for what is certain"
@@ -28,7 +28,7 @@ def test_the_answer_is_read_in_a_terminal(tmp_path):
     assert re.search(r"^total +23\.64 +23\.64 +23\.64$", out, re.MULTILINE), "one figure, no range"
     assert re.search(r"^weights +14\.96 ", out, re.MULTILINE)
     assert re.search(r"^part +likely, GiB +at least, GiB +at most, GiB$", out, re.MULTILINE)
-    assert "Server: vLLM, assumed for this file" in out
+    assert out.count("Server: ") == 1
     # The line to start it is as long as the path of the model.
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80 and "read: vllm/worker" not in out
@@ -41,11 +41,11 @@ def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
     assert answer["fits"] is False and answer["contexts"]["asked"] == 131072
     out = plain(verb("fits", path, *CARD, "--context", 131072).out)
     assert out.startswith(
-        "The model fits, but not with the 131,072 tokens asked for: the longest context is likely "
+        "The model fits, but not with the 131,072 tokens asked for; the longest context is likely "
     )
     between = plain(verb("fits", path, *CARD, "--context", 32768).out)
     assert between.startswith(
-        "The model likely fits with the 32,768 tokens asked for: the longest context is likely"
+        "The model likely fits with the 32,768 tokens asked for; the longest context is likely"
     )
     assert "Only 17,392 is certain: ask for less" in between
     assert "Missing" not in between
@@ -149,6 +149,35 @@ def test_where_the_model_does_not_fit_each_way_has_its_numbers(tmp_path):
     assert any(way["option"] == 'device_map="auto"' for way in hugging["ways"])
 
 
+def test_what_is_certain_to_fit_names_the_most_that_it_takes(tmp_path):
+    path = config(tmp_path)
+    asked = ("--server", "llama.cpp", "--context", 131072)
+    ways = of(path, *CARD, *asked)["ways"]
+    larger = next(way for way in ways if way["certain"] and way["kind"] == "card")
+    there = of(path, "--gpu", larger["option"].split()[1], *asked)
+    assert abs(larger["most_bytes"] - there["total"]["high_bytes"]) < 16
+    assert all(way["most_bytes"] is None for way in ways if not way["certain"])
+    said = plain(verb("fits", path, *CARD, *asked).out)
+    size = show_bytes(larger["most_bytes"])
+    assert f"certain to fit: 131,072 tokens need at most {size}" in said
+    assert "likely to fit: 131,072 tokens need about " in said
+
+
+def test_sizes_of_cards_that_share_each_layer_are_said_to_be_per_card(tmp_path):
+    path = config(tmp_path)
+    out = plain(verb("fits", path, *CARD, "--server", "vllm", "--tp", 2).out)
+    assert "Server: vllm on 2 cards" in out and "Total per card: 21.75 GiB of 23.64 GiB" in out
+    assert "part per card likely, GiB" in out and "KiB per card" in out
+    small = plain(verb("fits", path, "--capacity", "4GiB", "--tp", 2).out)
+    assert "does not fit in 4.00 GiB per card: " in small
+    wanted = plain(verb("fits", path, "--gpu", "4080", "--context", 60000).out)
+    assert re.search(
+        r"--tensor-parallel-size 2: 2 such cards; .* tokens need .* GiB per card", wanted
+    )
+    alone = verb("fits", path, *CARD).out
+    assert "per card" not in alone
+
+
 def test_a_smaller_cache_is_a_way_where_the_context_is_what_is_too_long(tmp_path):
     answer = of(config(tmp_path), *CARD, "--context", 60000)
     ways = {way["kind"]: way for way in answer["ways"]}
@@ -178,6 +207,15 @@ def test_a_pipeline_of_diffusers_is_the_sum_of_its_parts(tmp_path):
         (("--context", "-5"), "--context -5; expected 1 to 16,777,216"),
         (("--context", "0"), "--context 0; expected 1 to 16,777,216"),
         (("--context", 10**12), "--context 1000000000000; expected 1 to 16,777,216"),
+        (("--context", "32k"), "--context: expected a whole number, seen '32k'"),
+        (("--utilisation", "much"), "--utilisation: expected a number, seen 'much'"),
+        (("--capacity", "24"), "--capacity 24: a card of 24 bytes; expected a size with its unit"),
+        (("--box", "cuda-healthy"), "--box beside --gpu or --capacity; expected one card or box"),
+        (("--tokens", "4096"), "--tokens for vLLM, whose pool has no size of its own"),
+        (
+            ("--utilisation", "0.5", "--server", "ollama"),
+            "--utilisation for ollama, which takes no share of the card",
+        ),
         (("--slots", "0"), "--slots 0; expected 1 to 65,536"),
         (("--slots", 10**12), "--slots 1000000000000; expected 1 to 65,536"),
         (("--tokens", 10**12), "--tokens 1000000000000; expected 1 to "),
@@ -339,11 +377,11 @@ def test_a_terminal_begins_with_the_answer_the_total_and_what_to_do(tmp_path):
     out = verb("fits", config(tmp_path), *CARD, "--context", 131072).out
     order = [
         "The model fits, but not with the 131,072 tokens asked for",
+        "Server: vLLM",
         "Total with a context of 131,072: likely 35.35 GiB",
         "Start it with",
         "What would work for 131,072 tokens, on this card first",
         "part   ",
-        "Server: vLLM",
     ]
     places = [out.index(words) for words in order]
     assert places == sorted(places)

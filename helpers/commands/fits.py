@@ -80,6 +80,7 @@ def answer_for(arguments: argparse.Namespace) -> Answer:
         expected = "expected llama.cpp, ollama, vllm, sglang, transformers or diffusers"
         raise WrongUse(f"fits: --server {arguments.server!r:.40}; {expected}")
     _refuse_cache_of_another_server(arguments, given)
+    _refuse_pool_of_another_server(arguments, given)
     alike = 0
     if family_of(given.program) in ("vLLM", "SGLang"):
         alike = arguments.tp or 1
@@ -116,6 +117,8 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
     if arguments.release and not re.search(r"\d", arguments.release):
         seen = f"--release {arguments.release!r:.80}"
         raise WrongUse(f"fits: {seen}; expected a release or a month, such as 0.21 or 2025-11")
+    if arguments.box and (arguments.gpu or arguments.capacity):
+        raise WrongUse("fits: --box beside --gpu or --capacity; expected one card or box")
     share = arguments.utilisation
     if share is not None and not 0 < share <= 1:
         raise WrongUse(f"fits: --utilisation {share:g}; expected a share above 0, at most 1")
@@ -135,6 +138,19 @@ def _refuse_cache_of_another_server(arguments: argparse.Namespace, given: Given)
     if kind and kinds and kind not in kinds and not kind.startswith("turbo"):
         takes = ", ".join(kinds)
         raise WrongUse(f"fits: --kv {kind}; expected one that {given.program} takes: {takes}")
+
+
+def _refuse_pool_of_another_server(arguments: argparse.Namespace, given: Given) -> None:
+    """Raises WrongUse for the size of a pool where the server takes none."""
+    from helpers.fits.servers import family_of
+
+    family = family_of(given.program)
+    if arguments.utilisation is not None and family not in ("vLLM", "SGLang"):
+        seen = f"--utilisation for {given.program}, which takes no share of the card"
+        raise WrongUse(f"fits: {seen}; expected --server vllm or sglang")
+    if arguments.tokens is not None and family != "SGLang":
+        seen = f"--tokens for {given.program}, whose pool has no size of its own"
+        raise WrongUse(f"fits: {seen}; expected --server sglang, or --context")
 
 
 def _refuse_cards_that_share_no_layer(

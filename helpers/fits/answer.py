@@ -67,12 +67,14 @@ class Answer:
     (``incomplete``), so that the sum is the least. Of a file whose end is not here (``cut_off``
     says how much is) the answer is that of the whole file, and nothing starts it yet.
 
-    ``assumed``: nobody named the server. ``ran``: how a log ended. ``start``: lines to paste;
+    ``assumed``: nobody named the server. ``cards_alike``: all sizes are those of one of so many
+    cards. ``ran``: how a log ended. ``start``: lines to paste;
     ``ways``: what would work where the model or the context does not fit. Its fields are its JSON.
     """
 
     program: str
     assumed: bool
+    cards_alike: int
     rows: list[dict[str, Any]]
     total: dict[str, int | None]
     ceiling_bytes: int | None
@@ -144,6 +146,7 @@ def answer(given: Given) -> Answer:
     return Answer(
         program=given.program,
         assumed=given.assumed,
+        cards_alike=sheet.cards_alike,
         rows=rows,
         total=_total(sheets, list(parts.values())),
         ceiling_bytes=None if ceiling is None else int(ceiling),

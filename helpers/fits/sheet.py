@@ -149,6 +149,13 @@ class Sheet:
         return self.family in ("vLLM", "SGLang")
 
     @property
+    def cards_alike(self) -> int:
+        """How many cards share the layers of one pool: each figure is that of one card."""
+        if not self.is_pooled:
+            return 1
+        return int(self.tp * self.pp)
+
+    @property
     def server(self) -> str:
         """The name by which servers.json holds the options of the program."""
         if "ollama" in self.program:

@@ -41,7 +41,7 @@ def _says(answer: Answer) -> str:
         return _of_a_log(answer)
     if answer.ceiling_bytes is None and answer.rows[0]["bytes"]:
         weights = show_bytes(answer.rows[0]["bytes"])
-        return f"The weights take {weights}; name a card to learn whether the model fits"
+        return f"The weights take {weights}{_per_card(answer)}; name a card to learn whether the model fits"
     contexts = answer.contexts
     is_part_unknown = contexts.longest is None and answer.cache["need_bytes"] is None
     if answer.spare_bytes is None or is_part_unknown:
@@ -54,8 +54,9 @@ def _says(answer: Answer) -> str:
         return f"The model {likely}does not fit{_within(answer)}: {_too_much(answer)}"
     if contexts.has_no_end and answer.fits:
         return "The model fits with a context of any length: a token takes no memory of its own"
-    longest = f"the longest context is {_longest(contexts)}"
-    return f"{_with_the_context(answer)} {longest}{_beside(answer)}"
+    likely = "" if contexts.longest == contexts.longest_low else "likely "
+    longest = f"the longest context is {likely}{contexts.longest:,}"
+    return f"{_with_the_context(answer)}; {longest}{_beside(answer)}"
 
 
 def _with_the_context(answer: Answer) -> str:
@@ -64,25 +65,22 @@ def _with_the_context(answer: Answer) -> str:
     fits = "The model fits" if contexts.holds_a_model else "The model likely fits"
     asked = contexts.asked
     if asked is None or asked <= (contexts.longest_low or 0):
-        return f"{fits};"
+        return fits
     if asked <= (contexts.longest or 0):
-        return f"The model likely fits with the {asked:,} tokens asked for:"
+        return f"The model likely fits with the {asked:,} tokens asked for"
     likely = "" if answer.fits is False else "likely "
-    return f"{fits}, but {likely}not with the {asked:,} tokens asked for:"
-
-
-def _longest(contexts: Contexts) -> str:
-    """The longest context, and beside it the one that is certain where that is another."""
-    certain = contexts.longest_low
-    if not certain or certain == contexts.longest:
-        return f"{contexts.longest:,}"
-    return f"likely {contexts.longest:,} and at least {certain:,}"
+    return f"{fits}, but {likely}not with the {asked:,} tokens asked for"
 
 
 def _within(answer: Answer) -> str:
     if answer.ceiling_bytes is None:
         return ""
-    return f" in {show_bytes(answer.ceiling_bytes)}"
+    return f" in {show_bytes(answer.ceiling_bytes)}{_per_card(answer)}"
+
+
+def _per_card(figures: Answer | Way) -> str:
+    """That sizes are those of one of several cards."""
+    return " per card" if figures.cards_alike > 1 else ""
 
 
 def _by_the_sum(answer: Answer) -> str:
@@ -176,7 +174,7 @@ def rows_table(answer: Answer) -> Shown:
     is_open = any(row["high_bytes"] is None for row in rows)
     return Shown(
         f"What {answer.program} needs",
-        ["part", *sizes, "source"],
+        [f"part{_per_card(answer)}", *sizes, "source"],
         cells,
         notes=["-: no bound is known"] if is_open else [],
         result=headline(answer),
@@ -212,22 +210,24 @@ def total_line(answer: Answer) -> str:
     if total is None or answer.ceiling_bytes is None or answer.ran is not None:
         return ""
     card = show_bytes(answer.ceiling_bytes)
+    each = _per_card(answer)
     if fills_its_share(answer):
         kept = next(row["bytes"] for row in answer.rows if row["part"] == "reserve")
         taken = show_bytes(total - (kept or 0))
         server = answer.program
-        return f"Total: {taken} of {card}. {server} fills its share: the cache has what the rest leaves"
+        return f"Total{each}: {taken} of {card}. {server} fills its share: the cache has what the rest leaves"
     context = answer.cache["n_ctx"]
     with_context = f" with a context of {int(context):,}" if context else ""
+    total_words = f"Total{each}{with_context}"
     low = answer.total["low_bytes"]
     high = answer.total["high_bytes"]
     if low == total == high:
-        return f"Total{with_context}: {show_bytes(total)} of {card}"
+        return f"{total_words}: {show_bytes(total)} of {card}"
     most = "no bound is known" if high is None else f"at most {show_bytes(high)}"
     span = f"at least {show_bytes(low)}, {most}"
     if total > answer.ceiling_bytes:
-        return f"Total{with_context}: likely {show_bytes(total)} ({span}); available: {card}"
-    return f"Total{with_context}: likely {show_bytes(total)} of {card} ({span})"
+        return f"{total_words}: likely {show_bytes(total)} ({span}); available: {card}"
+    return f"{total_words}: likely {show_bytes(total)} of {card} ({span})"
 
 
 def bar(answer: Answer) -> Shown:
@@ -267,7 +267,8 @@ def solved_lines(answer: Answer) -> list[str]:
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
         lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
     if contexts.token_bytes:
-        lines.append(f"Each token of context takes {show_bytes(contexts.token_bytes)}")
+        size = show_bytes(contexts.token_bytes)
+        lines.append(f"Each token of context takes {size}{_per_card(answer)}")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
     if contexts.has_no_end:
         shown = {}
@@ -316,24 +317,34 @@ def _how_sure_of_the_line(contexts: Contexts) -> str:
 
 
 def server_line(answer: Answer) -> str:
-    """Which server is reckoned with, and whether anybody named it."""
+    """Which server is reckoned with, on how many cards, and whether anybody named it."""
+    server = f"Server: {answer.program}"
+    if answer.cards_alike > 1:
+        server += f" on {answer.cards_alike} cards"
     if not answer.assumed:
-        return f"Server: {answer.program}"
-    return f"Server: {answer.program}, assumed for this file; {words('fits')['servers']}"
+        return server
+    return f"{server}, assumed for this file; {words('fits')['servers']}"
 
 
 def ways_table(answer: Answer) -> Shown:
     """What would work, on this card first."""
     cells = [
-        [way.option, way.context, _gib(way.total_bytes), _certainty(way), way.says]
+        [
+            way.option,
+            way.context,
+            _gib(way.total_bytes),
+            _gib(way.most_bytes),
+            _certainty(way),
+            way.says,
+        ]
         for way in answer.ways
     ]
     none = "It fits as asked, so nothing needs to change."
     if not answer.fits:
         none = "No change is known that would make it fit."
     tokens = Column("context, tokens", "1,000")
-    total = Column("total, GiB", "0.01")
-    columns = ["change", tokens, total, "how sure", "effect"]
+    sizes = [Column(head, "0.01") for head in ("likely, GiB", "at most, GiB")]
+    columns = ["change", tokens, *sizes, "how sure", "effect"]
     return Shown("What would work", columns, cells, widest=None, none=none)
 
 
@@ -347,8 +358,10 @@ def _lines_of_a_way(way: Way) -> list[str]:
     """A way with what results, and the lines to paste."""
     says = f"{way.option}: {way.says}"
     if way.context:
-        total = show_bytes(way.total_bytes)
-        says += f"; {_certainty(way)} to fit: {way.context:,} tokens need about {total}"
+        total = f"about {show_bytes(way.total_bytes)}"
+        if way.certain:
+            total = f"at most {show_bytes(way.most_bytes)}"
+        says += f"; {_certainty(way)} to fit: {way.context:,} tokens need {total}{_per_card(way)}"
     lines = wrapped(says, "  ", "      ", SCREEN)
     if way.kind != "card":  # on another card the line is the same
         lines += [f"      {line}" for line in "\n".join(way.start).splitlines()]
@@ -361,7 +374,8 @@ def _first_lines(answer: Answer) -> list[str]:
     if answer.start:
         out += ["", "Start it with"]
         out += [f"  {line}" for line in "\n".join(answer.start).splitlines()]
-        out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
+        if _how_sure_of_the_line(answer.contexts):
+            out += wrapped(_how_sure_of_the_line(answer.contexts), "", "  ", SCREEN)
     if answer.ways:
         asked = answer.contexts.asked
         wanted = f" for {asked:,} tokens" if asked else ""
@@ -403,16 +417,16 @@ def verdict(answer: Answer) -> Verdict:
 
 
 def as_text(answer: Answer, wide: bool = False) -> str:
-    """The answer of the command ``fits`` for a terminal: whether it fits, the sum, what to do, and
-    then the rows; ``wide`` has their sources.
+    """The answer of the command ``fits`` for a terminal: whether it fits, with which server, the sum,
+    what to do, and then the rows; ``wide`` has their sources.
     """
     table = rows_table(answer)
     out = [*wrapped(headline(answer), "", "  ", SCREEN)]
+    out += wrapped(server_line(answer), "", "  ", SCREEN)
     if total_line(answer):
         out += wrapped(total_line(answer), "", "  ", SCREEN)
     out += _first_lines(answer)
     out += ["", (table if wide else table.without("source")).text(0), ""]
-    out += wrapped(server_line(answer), "", "  ", SCREEN)
     if answer.ceiling_source:
         out.append(f"Card: {answer.ceiling_source}")
     for line in [*solved_lines(answer), *answer.notes]:

@@ -22,8 +22,9 @@ WORTH_IT = 1.1
 @dataclass
 class Way:
     """Changes with which it fits: their ``kind``, the ``option`` to give, what they do (``says``),
-    the ``context`` to start with, and whether that is ``certain``, what all rows come to then
-    (``total_bytes``), and the lines to paste (``start``).
+    the ``context`` to start with, and whether that is ``certain``, what all rows likely come to then
+    (``total_bytes``) and at most (``most_bytes``, None where it is not certain) on each of
+    ``cards_alike``, and the lines to paste (``start``).
     """
 
     kind: str
@@ -32,6 +33,8 @@ class Way:
     context: int | None = None
     certain: bool = False
     total_bytes: int | None = None
+    most_bytes: int | None = None
+    cards_alike: int = 1
     start: list[str] = field(default_factory=list)
 
 
@@ -62,15 +65,17 @@ class Question:
         contexts = contexts_of(sheets)
         tokens = tokens_to_serve(contexts)
         parts = {name: value for change in changes for name, value in change.parts.items()}
-        spare = sheet.at({"n_ctx": tokens}).value("spare")
+        is_certain = tokens <= (contexts.longest_low or 0)
         named = sorted(changes, key=lambda change: change.kind != "quantisation")
         return Way(
             kind=" and ".join(change.kind for change in named),
             option=" and ".join(change.option for change in named),
             says=", ".join(change.says for change in named),
             context=tokens,
-            certain=tokens <= (contexts.longest_low or 0),
-            total_bytes=int(sheet.ceiling - (spare or 0)),
+            certain=is_certain,
+            total_bytes=_total(sheet, tokens),
+            most_bytes=_total(sheets[HIGH], tokens) if is_certain else None,
+            cards_alike=sheet.cards_alike,
             start=start_lines(self.path, sheet, contexts, parts),
         )
 
@@ -90,6 +95,12 @@ def ways_that_work(sheets: Mapping[str, Sheet], contexts: Contexts, path: str) -
     ways += _with_a_shorter_context(question)
     ways += map(question.way, _on_other_cards(question))
     return sorted(ways, key=lambda way: "card" in way.kind)
+
+
+def _total(sheet: Sheet, tokens: int) -> int:
+    """What all rows come to with a context of so many tokens."""
+    spare = sheet.at({"n_ctx": tokens}).value("spare")
+    return int(sheet.ceiling - (spare or 0))
 
 
 def _alone_and_in_pairs(question: Question) -> Iterator[tuple[Change, ...]]:

@@ -23,7 +23,7 @@ def weights(s: Sheet) -> float:
         )
         return s.model_bytes - s.host_bytes
     s.cite("tensors of the model's header")
-    return s.model_bytes / (s.tp * s.pp if s.is_pooled else 1) - s.offload_bytes
+    return s.model_bytes / s.cards_alike - s.offload_bytes
 
 
 def quantised_bytes(s: Sheet, bits: float) -> float:
