@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 56_280,
     "magics": 12_290,
     "look": 56_410,
-    "rehearse": 19_280,
+    "rehearse": 20_090,
     "settings": 11_910,
     "share": 12_050,
     "tell": 36_870,

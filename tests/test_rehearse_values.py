@@ -88,6 +88,59 @@ def test_long_masks_tensors_that_stand_for_others_and_a_programs_own_backward_ar
     assert said[3:] == ["True 0 None", "[0.0, 0.0, 0.0] [1.0, 1.0, 1.0] 1.0"], ended.stderr
 
 
+HIGHER_ORDER = """
+import ctypes, torch
+from types import SimpleNamespace as Row
+from helpers.rehearse.under_torch import result_sizes, values
+
+device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
+witness = Row(coming=[], later=[], beside="", device=device, compiled=set())
+shadow = result_sizes.ShadowComputation(torch, witness, "most")
+shadow.on_device = lambda value: isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ == shadow.plain
+values.ShadowComputation = lambda *_: shadow
+operators = []
+kind = shadow.kind
+shadow.kind = lambda operator: operators.append(str(operator)) or kind(operator)
+values.start(torch, witness)
+
+from torch._higher_order_ops.cond import cond_op
+from torch._higher_order_ops.while_loop import while_loop_op
+x = torch.ones(4)
+print(cond_op(x.sum() > 3, lambda x: x + 1, lambda x: x - 1, (x,)).tolist(), "aten.add.Tensor" in operators)
+count, doubled = while_loop_op(lambda n, x: n < 5, lambda n, x: (n + 1, x * 2), (torch.tensor(0), x), ())
+print(count.item(), doubled.tolist())
+
+chosen = []
+leaf = torch.arange(8.0, requires_grad=True)
+square = leaf * leaf
+square.register_hook(lambda gradient: chosen.append(shadow.count(gradient > 3)))
+leaf.register_post_accumulate_grad_hook(lambda leaf: chosen.append(shadow.count(leaf > 3)))
+square.sum().backward()
+print(chosen)
+
+query, key = torch.ones(2, 4, 256, 8), torch.ones(2, 2, 256, 8)
+witness.compiled.add(1)
+attend = torch.ops.higher_order.flex_attention
+out, logsumexp, _ = attend(query, key, key, None, (None,) * 13, 1.0, {}, (), ())
+print(tuple(out.shape), logsumexp.dtype, tuple(logsumexp.shape), result_sizes.place_of(out) in shadow.unknown)
+"""
+
+
+def test_functions_that_an_operator_or_a_backward_pass_calls_are_computed_along():
+    """torch.cond takes the branch of its values, a while_loop ends, a gradient that a hook gets is unknown
+    (and taken at the bound), a parameter is not; compiled flex_attention holds no scores.
+    """
+    pytest.importorskip("torch")
+    argv = [sys.executable, "-c", HIGHER_ORDER]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines() == [
+        "[2.0, 2.0, 2.0, 2.0] True",
+        "5 [32.0, 32.0, 32.0, 32.0]",
+        "[(8, False), (4, True)]",
+        "(2, 4, 256, 8) torch.float32 (2, 4, 256) True",
+    ], ended.stderr[-2000:]
+
+
 # Under the real allocator: CASEBOOK_ORACLE_TORCH names a folder with a CUDA wheel of torch (pip install --no-deps --target).
 
 DECIDES = """

@@ -353,6 +353,13 @@ class ShadowComputation:
                 self.zero(value)
         return out
 
+    def gradients_unknown(self, arguments: Sequence[Value]) -> None:
+        """What a hook of a backward pass gets: gradients, or a parameter that has one."""
+        tensors = [value for value in flattened(arguments) if self.on_device(value)]
+        for tensor in tensors:
+            is_parameter = tensor.is_leaf and tensor.requires_grad
+            self.made_unknown(tensor.grad if is_parameter else tensor)
+
     def any_unknown(self, tensors: Sequence[Tensor]) -> bool:
         """Whether what lies in one of them is not known."""
         return any(place_of(tensor) in self.unknown for tensor in tensors)

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from . import attention
 from .operators import Operator, Torch
 from .result_sizes import BOUNDS, ShadowComputation, Value
 from .witness import Witness
 
 Mode = Any
 Function = Callable[..., Value]
+DECIDED_BY_FIRST = ("cond", "while_loop")
+"""Operators of torch whose first argument is a condition, or a function that returns one."""
+TENSOR_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")  # the second since torch 2.1
+MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook")  # since 2.0
+RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "switch", "invoke_subgraph", "strict_mode", "wrap")
 
 
 def start(torch: Torch, witness: Witness) -> None:
@@ -33,14 +39,26 @@ def start(torch: Torch, witness: Witness) -> None:
     if bound_name not in BOUNDS:
         return
     shadow = ShadowComputation(torch, witness, bound_name)
+    higher_order = getattr(torch._ops, "HigherOrderOperator", ())  # since torch 2.0
 
     class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         # Else torch's compiler is imported, and stands in every stack.
         _should_skip_dynamo = classmethod(lambda cls: False)
+        # Else torch refuses flex_attention, torch.cond and their like under a mode (HigherOrderOperator
+        # in torch/_ops.py).
+        supports_higher_order_operators = True
 
         def __torch_dispatch__(
             self, func: Operator, types: Value, args: Value = (), kwargs: Value = None
         ) -> Value:
+            if isinstance(func, higher_order):
+                kernel = func
+                if witness.compiled and func.name() in attention.FUSED:
+                    kernel = functools.partial(attention.FUSED[func.name()], torch)
+                around_functions = around.within_functions(func.name(), args)
+                out = kernel(*around_functions, **kwargs or {})
+                returns_their_results = func.name() in RETURNS_WHAT_IT_CALLS
+                return out if returns_their_results else shadow.made_unknown(out, *args)
             # What stands for other tensors (DTensor, quantised weights): its operators on those
             # come next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -78,6 +96,12 @@ def start(torch: Torch, witness: Witness) -> None:
     checkpoint.checkpoint = checkpoint_within
     python = autograd.function.BackwardCFunction
     python.apply = around.within(python.apply)
+    # In a hook, too; nobody computed the gradients that it gets.
+    for owner, names in ((torch.Tensor, TENSOR_HOOKS), (torch.nn.Module, MODULE_HOOKS)):
+        for name in names:
+            register = getattr(owner, name, None)
+            if register is not None:
+                setattr(owner, name, around.registering(shadow.gradients_unknown, register))
 
 
 class AroundMode:
@@ -102,6 +126,39 @@ class AroundMode:
             return then(out, *args, *kwargs.values()) if then else out
 
         return outside
+
+    def registering(self, before: Function, register: Function) -> Function:
+        """A method that registers a hook of a backward pass: the hook runs inside of the mode, after
+        ``before`` got all of its arguments, as nobody computed the gradients among them.
+        """
+
+        @functools.wraps(register)
+        def register_within(owner: Value, hook: Function, *args: Value, **kwargs: Value) -> Value:
+            hook_within = self.within(hook)
+
+            @functools.wraps(hook)
+            def prepared(*hook_args: Value) -> Value:
+                before(hook_args)
+                return hook_within(*hook_args)
+
+            return register(owner, prepared, *args, **kwargs)
+
+        return register_within
+
+    def within_functions(self, name: str, args: Sequence[Value]) -> list[Value]:
+        """The arguments of an operator that calls functions of the program: those run inside of the
+        mode, torch's own kernel outside of it, as it asserts.
+        """
+        arguments = [self.within(value) if callable(value) else value for value in args]
+        if name in DECIDED_BY_FIRST:
+            arguments[0] = self.decided(arguments[0])
+        return arguments
+
+    def decided(self, value: Value) -> Value:
+        """A condition as a bool of Python, read inside of the mode; or a function that returns one."""
+        if not callable(value):
+            return self.within(bool)(value)
+        return self.within(lambda *args: bool(value(*args)))
 
     def within(self, function: Function) -> Function:
         """``function`` inside of the mode."""

@@ -31,6 +31,8 @@ COUNTS = (
     "managed transform_bytes"
 ).split()
 
+EAGER_BACKENDS = "torch._dynamo.backends.debugging"
+
 
 class Witness:
     """What is kept of this process; written whenever something new is seen, and at its end.
@@ -173,7 +175,8 @@ class Witness:
     def running_eagerly(self, torch: Torch) -> Callable[..., Any]:
         """torch.compile, whose results are counted when they are called.
 
-        A library may ask for compiled code that nobody calls.
+        A library may ask for compiled code that nobody calls; and with torch's own backends for
+        debugging, which torch.cond and flex_attention ask for, nothing is compiled on a GPU, either.
         """
         compile_with_torch = torch.compile
 
@@ -182,6 +185,9 @@ class Witness:
             if model is None:
                 return functools.partial(eagerly, **kwargs)
             compiled = compile_with_torch(model, **kwargs)
+            backend = kwargs.get("backend")
+            if backend == "eager" or getattr(backend, "__module__", "") == EAGER_BACKENDS:
+                return compiled
             if isinstance(compiled, torch.nn.Module):
                 self.compiled.add(id(compiled))
                 return compiled
