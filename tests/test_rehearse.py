@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import venv
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -470,9 +472,29 @@ def test_too_little_room_and_a_pip_that_fails_are_one_line(tmp_path, monkeypatch
         full.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=5 << 20))
         with refused(torches.NotReady, "5.00 MiB free"):
             torches.install(sys.executable, "2.14.1", place)
-    with refused(torches.NotReady, "pip did not install torch===2.14.1 for .*ended with code 1"):
+    with refused(
+        torches.NotReady, "pip did not install torch===2.14.1 for false: .*Could not locate"
+    ):
         torches.install("false", "2.14.1", place)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_python_without_pip_gets_its_packages_by_the_workbooks(tmp_path):
+    """As uv makes environments."""
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    about = {
+        "METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "")
+        for name, text in about.items():
+            archive.writestr(f"tiny-1.0.dist-info/{name}", text)
+    venv.create(tmp_path / "environment", with_pip=False)
+    python = str(tmp_path / "environment/bin/python")
+    torches.pip_install(python, [str(wheel)], tmp_path / "packages")
+    assert (tmp_path / "packages/tiny.py").is_file()
 
 
 # The C file, where it can be built.

@@ -320,6 +320,16 @@ def test_nothing_runs_again_where_that_was_asked_or_memory_sufficed(rehearse):
     assert code == 0 and ends == [FINISHED] and "again" not in printed.err
 
 
+def test_between_answers_for_the_end_that_takes_more_and_force_replaces_both(rehearse):
+    small = replace(RUN, exact=False, peak_reserved_bytes=2 << 20)
+    large = replace(RUN, exact=False, peak_reserved_bytes=6 << 20)
+    for runs in ([large, small], [small, large]):
+        code, printed, _, _ = rehearse("--values", "between", runs=runs)
+        says = " ".join(printed.err.split())
+        assert code == 0 and "peak reserved 6.00 MiB" in says
+        assert "between 2.00 MiB (fits) and 6.00 MiB (fits)" in says
+
+
 # A program recorded on a real card is never repeated.
 
 RUNS_OUT = "import torch\ntorch.cuda.allocate(512)\ntorch.cuda.allocate(2 << 20)\n"

@@ -356,6 +356,7 @@ class Bench:
 
 
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
+    from helpers.allocator.record import remove
     from helpers.allocator.views.trace_verdict import verdict_of_file
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
@@ -374,8 +375,13 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     stopped = rehearsal.exit_code == STOPPED
     if arguments.values == "between" and not rehearsal.exact and not stopped:
         least_out = out.with_name(f"{out.stem}-least{out.suffix}")
+        if arguments.force:
+            remove(least_out)
         least = replace(bench.limits, values="least")
-        both.insert(0, bench.run(command, bench.card, least_out, limits=least))
+        both.append(bench.run(command, bench.card, least_out, limits=least))
+        both.sort(key=lambda run: run.peak_reserved_bytes or 0)
+        rehearsal = both[-1]
+        out = rehearsal.trace or out
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
     verdict = verdict_of_file(rehearsal.trace) if rehearsal.trace and not stopped else None
     if arguments.json:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -122,8 +123,8 @@ def install(python: str, version: str, place: Path) -> Torch:
         raise NotReady(f"{place.parent}: {show_bytes(free_bytes)} free; {expected}")
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="torch-") as scratch:
         target = Path(scratch) / "t"
-        _pip_install(python, [f"torch==={version}"], target)
-        _pip_install(python, WORDS["needs"], target / NEEDS)
+        pip_install(python, [f"torch==={version}"], target)
+        pip_install(python, WORDS["needs"], target / NEEDS)
         torch = read_torch(target)
         if torch is None:
             why = "is no CUDA build; expected PyPI's own wheel; look at the index of pip"
@@ -132,10 +133,13 @@ def install(python: str, version: str, place: Path) -> Torch:
     return Torch(place, torch.version, own=False)
 
 
-def _pip_install(python: str, packages: Sequence[str], target: Path) -> None:
+def pip_install(python: str, packages: Sequence[str], target: Path) -> None:
     """Install packages alone into a folder. Raises NotReady with pip's own words."""
     flags = "install -q --no-deps --no-cache-dir --disable-pip-version-check --target"
-    argv = [python, "-m", "pip", *flags.split(), str(target), *packages]
+    # An environment that uv made has no pip: ours installs for it (--python, since pip 22.3).
+    has_pip = watch([python, "-c", "import pip"], PIP_S).exit_code == 0
+    pip = [python, "-m", "pip"] if has_pip else [sys.executable, "-m", "pip", "--python", python]
+    argv = [*pip, *flags.split(), str(target), *packages]
     ended = watch(argv, PIP_S)
     if ended.exit_code == 0:
         return
