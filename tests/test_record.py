@@ -160,6 +160,19 @@ torch.cuda.allocate(512)
     assert recording.processes[0]["snapshots"][0]["size_bytes"] == 2 << 20
 
 
+def test_a_snapshot_does_not_import_torchs_compiler_which_the_program_still_can(run):
+    text = """
+        import sys, torch
+        try:
+            torch.cuda.allocate(2 << 20)
+        except torch.cuda.OutOfMemoryError:
+            assert "torch._inductor" not in sys.modules
+        assert torch._inductor is sys.modules["torch._inductor"]
+        """
+    recording = run(text)
+    assert recording.exit_code == 0 and kept(recording) == ["exit", "oom"]
+
+
 def test_a_full_ring_buffer_is_said(run):
     recording = run(USES_GPU * 8, max_events=5)
     assert len(events(recording.trace)) == 5 and any(

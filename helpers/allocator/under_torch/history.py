@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import pickle
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from .cells import cells
@@ -29,10 +32,29 @@ def write_snapshot(torch: Any, path: str) -> dict[str, Any]:
 
     Raises OSError, RuntimeError.
     """
-    snapshot = torch.cuda.memory._snapshot()
+    with _compiler_left_alone(torch):
+        snapshot = torch.cuda.memory._snapshot()
     snapshot["casebook_cells"] = cells()
     # Protocol 5, the default of Python 3.14, is one that MemoryViz does not read (pytorch issue
     # 183842).
     with replacing(path, "wb") as file:
         pickle.dump(snapshot, file, protocol=4)
     return snapshot
+
+
+@contextlib.contextmanager
+def _compiler_left_alone(torch: Any) -> Iterator[None]:
+    """Keep torch from importing its compiler, which takes some seconds.
+
+    It asks the compiler which frames are of compiled code (torch/csrc/profiler/python/
+    combined_traceback.cpp). A compiler that was never imported has compiled nothing.
+    """
+    lazy_modules: set[str] = getattr(torch, "_lazy_modules", set())
+    is_lazy = "_inductor" in lazy_modules and "torch._inductor" not in sys.modules
+    if is_lazy:
+        lazy_modules.discard("_inductor")
+    try:
+        yield
+    finally:
+        if is_lazy:
+            lazy_modules.add("_inductor")

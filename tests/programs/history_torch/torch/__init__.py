@@ -3,6 +3,7 @@
 What the recorder touches of torch has its shape here (torch/cuda/__init__.py and torch/cuda/memory.py of 2.7); nothing else.
 """
 
+import importlib
 import os
 import types
 
@@ -15,5 +16,13 @@ version = types.SimpleNamespace(
 )
 observers = []
 _C = types.SimpleNamespace(_cuda_attach_out_of_memory_observer=observers.append)
+_lazy_modules = {"_inductor"}
+
+
+def __getattr__(name):
+    if name in _lazy_modules:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(name)
+
 
 from . import cuda  # noqa: E402, F401

@@ -1,5 +1,7 @@
 import os
 
+import torch
+
 history = None
 entries = []
 longest = 0
@@ -39,4 +41,5 @@ def free(address, size):
 
 
 def _snapshot(device=None):
+    hasattr(torch, "_inductor")  # as torch/csrc/profiler/python/combined_traceback.cpp asks
     return {"segments": [], "device_traces": [list(entries)], "pid": os.getpid()}
