@@ -21,9 +21,15 @@ def verdict(cause, confidence="weak", **more):
 
 def batch_of(folder, boxes):
     """A batch with one answered run on each box."""
-    for number, (box, said) in enumerate(boxes):
-        run = run_record(f"{number:02d}", "09_case_report.ipynb", "answered", verdict=said)
-        run = run.model_copy(update={"box": box})
+    runs = [("09_case_report", box, {}, said) for box, said in boxes]
+    return recorded(folder, runs)
+
+
+def recorded(folder, runs):
+    """A batch of answered runs, each (notebook, box, parameters, verdict)."""
+    for number, (name, box, parameters, said) in enumerate(runs):
+        run = run_record(f"{number:02d}", f"{name}.ipynb", "answered", verdict=said)
+        run = run.model_copy(update={"box": box, "parameters": parameters})
         (folder / run.run_id).mkdir(parents=True)
         (folder / run.run_id / "run.json").write_text(run.model_dump_json())
     return folder
@@ -93,3 +99,50 @@ def test_a_terminal_shows_the_headline_and_behind_it_the_name_and_how_sure_that_
     told.started(tmp_path, view.runs)
     told.run_ended(0, view.runs[0])
     assert f"answered: {line}" in out.getvalue()
+
+
+def swept(folder):
+    """A batch of two boxes, one of them run with two values, and of a closing report."""
+    small, large = ({"reserve": size} for size in ("8GiB", "16GiB"))
+    named = verdict("ttm-gtt-cap", "likely", title="Half of the RAM")
+    rows = (
+        ("03_ttm", "oak", small, named),
+        ("03_ttm", "oak", large, named),
+        ("00_start", "elm", {}, verdict("user-leak", "likely")),
+        ("09_case_report", "live", {"batch": "{batch}"}, verdict("cannot-tell", state="aside")),
+    )
+    return recorded(folder, rows)
+
+
+def test_a_swept_value_is_named_wherever_its_run_is(tmp_path):
+    page = check(report.page(swept(tmp_path))).text
+    assert "Half of the RAM (reserve 8GiB)" in page, "the run whose verdict leads"
+    assert "agrees 2 runs: reserve 8GiB, reserve 16GiB" in page
+    assert "on oak, reserve=8GiB" in page and "on oak, reserve=16GiB" in page
+    view = read_batch(tmp_path)
+    told = io.StringIO()
+    lines = Plain(told)
+    lines.started(tmp_path, view.runs)
+    lines.run_started(1, view.runs[1])
+    lines.run_ended(1, view.runs[1])
+    assert told.getvalue().count("03_ttm.ipynb on oak, reserve=16GiB") == 2
+    status = status_text(view)
+    assert "reserve=8GiB; Half of the RAM" in status and "reserve=16GiB; Half" in status
+
+
+def test_a_closing_report_makes_no_box_of_the_machine_that_it_ran_on(tmp_path):
+    page = check(report.page(swept(tmp_path))).text
+    assert "2 of 2 boxes have a problem. oak: " in page and "2 boxes, 4 runs" in page
+    boxes = page[page.index("2 of 2 boxes") : page.index("Every run finished")]
+    assert "live" not in boxes
+    table = page[page.index("By notebook") :].partition("Runs")[0]
+    assert "09_case_report" not in table and "live" not in table
+    assert "on live" in page[page.index("Runs") :], "its run is still listed"
+
+
+def test_a_closing_report_beside_one_box_leaves_one_box(tmp_path):
+    leak = verdict("user-leak", "likely")
+    rows = [("01_probe", "oak", {}, leak), ("09_case_report", "live", {"batch": "{batch}"}, leak)]
+    recorded(tmp_path, rows)
+    page = check(report.page(tmp_path)).text
+    assert "1 box has a problem. oak: a memory leak" in page and "1 box, 2 runs" in page

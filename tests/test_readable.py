@@ -13,7 +13,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 82_690,
     "agent": 1_500,
-    "batch": 34_350,
+    "batch": 34_790,
     "commands": 16_020,
     "face": 8_020,
     "fix": 29_130,
@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "look": 56_410,
     "rehearse": 20_130,
     "settings": 11_910,
-    "share": 12_050,
+    "share": 12_080,
     "tell": 36_870,
     "trials": 33_170,
     "vpoc": 16_830,

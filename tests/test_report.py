@@ -503,7 +503,11 @@ UNDECIDED = verdict("cannot-tell", state="aside")
 @pytest.mark.parametrize(
     ("answers", "words", "note"),
     [
-        ([FRAGMENTED] * 4, "fragmentation", "4 runs"),
+        (
+            [FRAGMENTED] * 4,
+            "fragmentation",
+            "4 runs: size=1, seed=0, seed=7, size=2",
+        ),
         (
             [FRAGMENTED, FRAGMENTED, UNDECIDED, UNDECIDED],
             "fragmentation",
@@ -515,15 +519,19 @@ UNDECIDED = verdict("cannot-tell", state="aside")
             "seed=0, 2 of 4 runs",
         ),
         ([UNDECIDED, UNDECIDED, UNDECIDED, "timed_out"], "undecided", "1 of 4 timed out"),
-        (["failed"] * 4, "", "4 runs"),
-        ([verdict("ttm-gtt-cap", "weak")] * 4, "agrees", "4 runs"),
+        (["failed"] * 4, "", "4 runs: size=1, seed=0, seed=7, size=2"),
+        (
+            [verdict("ttm-gtt-cap", "weak")] * 4,
+            "agrees",
+            "4 runs: size=1, seed=0, seed=7, size=2",
+        ),
     ],
 )
 def test_a_cell_of_a_box_has_one_verdict_and_says_of_which_runs(tmp_path, answers, words, note):
     grid = [{"size": size, "seed": seed, "batch": 9} for size in (1, 2) for seed in (0, 7)]
     box = repeated(tmp_path, zip(grid, answers, strict=True))
-    first, cell = box.cells
-    assert (cell.words, cell.note) == (words, note) and first.words == "agrees"
+    cell = box.cells["02_stress"]
+    assert (cell.words, cell.note) == (words, note) and box.cells["01_probe"].words == "agrees"
     assert (
         check(report.page(tmp_path)).text.count(
             "runs need attention" if "failed" in answers else ""

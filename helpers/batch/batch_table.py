@@ -10,8 +10,8 @@ from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 
 from .record import gone, read_batch
-from .section import differences
 from .shapes import Run
+from .which_runs import differences
 
 NO_BATCH = "No batch was given: this report is about the box alone."
 MOST_ROWS = 60

@@ -17,6 +17,7 @@ from helpers.tell.verdict import tagged
 
 from .shapes import STATES, Run
 from .time_left import short_time, time_left_s
+from .which_runs import swept
 
 FIRST_LINE_S = 2.0
 
@@ -41,11 +42,15 @@ class Plain:
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream
         self.runs: list[Run] = []
+        self.names: list[str] = []
         self.going: dict[int, Going] = {}
 
     def started(self, folder: Path, runs: Sequence[Run], carried: str = "") -> None:
         """``carried`` says who carries the runs out, where that is not this machine alone."""
         self.runs = list(runs)
+        self.names = [
+            ", ".join([run.short, *values]) for run, values in zip(runs, swept(runs), strict=True)
+        ]
         before = sum(run.state not in ("planned", "started") for run in runs)
         ended = f", {before} of them ended before" if before else ""
         self._print(f"{len(runs)} run{'s' if len(runs) != 1 else ''} into {folder}{ended}")
@@ -54,7 +59,7 @@ class Plain:
 
     def run_started(self, number: int, run: Run) -> None:
         self.going[number] = Going(run)
-        self._say(number, run.short)
+        self._say(number, self.names[number])
 
     def tick(self, number: int, cell: int, cells: int, seconds: float) -> None:
         going = self.going.setdefault(number, Going(self.runs[number]))
@@ -72,7 +77,7 @@ class Plain:
         if run.cause:
             answer += f"; {run.cause}"
         seconds = f"({run.seconds or 0:.1f} s)"
-        self._say(number, f"{run.short}: {run.state}{answer} {seconds}{self._left()}")
+        self._say(number, f"{self.names[number]}: {run.state}{answer} {seconds}{self._left()}")
 
     def ended(self) -> None:
         if len(self.runs) > 1:

@@ -40,9 +40,10 @@ from .section import (
     Sections,
     answers_of,
     headline_of,
+    in_boxes,
     in_order_of_trouble,
+    looked_at,
     others_of,
-    titles,
     told_apart,
     troubles,
 )
@@ -188,7 +189,8 @@ def _page(report: Report, up: str = "") -> str:
     if report.is_large:
         shown = [section for section in sections if section.kind != "answered"]
         folded = [section for section in sections if section.kind == "answered"]
-    urgent_first = in_order_of_trouble(answers)
+    boxes = looked_at(answers, sections)
+    urgent_first = in_order_of_trouble(boxes)
     html = render(
         "page.html.j2",
         batch=", ".join(batch.resolve().name for batch in report.batches[:MOST_OPEN]),
@@ -199,12 +201,13 @@ def _page(report: Report, up: str = "") -> str:
         runs=len(sections),
         many=len(answers) > 1,
         answers=answers,
+        boxes=boxes,
         headline=headline_of(urgent_first),
         others=others_of(answers),
         urgent_first=urgent_first,
         search=re.search,
         spoken=" ".join(map(_spoken, answers)),
-        notebooks=titles(sections),
+        notebooks=sorted({title for box in boxes for title in box.cells}),
         unreadable=report.unreadable,
         counts=counted(section.run for section in sections),
         nodes=_by_node(sections),
@@ -238,9 +241,10 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
     """
     runs = [section.run for section in report.sections]
     start = min((run.started_at for run in runs if run.started_at), default="")
-    box = f"{len(answers)} boxes, {len(runs)} runs"
-    if len(runs) == len(answers):
-        box = f"{len(answers)} boxes, one run on each"
+    boxes = len(looked_at(answers, report.sections))
+    box = f"{in_boxes(boxes)}, {len(runs)} runs"
+    if len(runs) == boxes:
+        box = f"{boxes} boxes, one run on each"
     verdict: Verdict | None = None
     row: list[tuple[str, str]] = []
     if len(answers) == 1:
@@ -274,7 +278,7 @@ def _titles(report: Report, answers: list[BoxAnswer]) -> dict[str, Any]:
 
 def _in_words(section: Section) -> str:
     """A run of a page that shows its views alone: what, what became of it, and how long it took."""
-    return f"{section.title} {section.state} in {section.time} ({section.run.run_id})"
+    return f"{section.name} {section.state} in {section.time} ({section.run.run_id})"
 
 
 def _listed(values: list[str]) -> str:

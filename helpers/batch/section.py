@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from markupsafe import Markup
 
@@ -18,9 +18,11 @@ from helpers.tell.values import duration
 
 from .leading_verdict import leading
 from .shapes import Run
+from .which_runs import boxes_of, differences, grouped, swept
 
 MOST_TEXTS = 6
 MOST_NAMED = 4  # boxes with a problem that the headline names
+MOST_VALUES = 6  # of parameters in a cell of that table
 MOST_LETTERS = 40  # of an answer in a cell of the table of boxes
 STATE_WORDS: dict[str, str] = words("states")
 """What became of a run, in words; the worst first."""
@@ -34,8 +36,6 @@ FINDINGS = {
 }
 """What a batch may find out about a box, the most urgent first, and how the page marks it."""
 CONFIDENCES = ("confirmed", "likely", "weak", "")
-Key = TypeVar("Key", bound=Hashable)
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ class Section:
     @property
     def title(self) -> str:
         return Path(self.run.notebook).stem or self.run.run_id
+
+    @property
+    def name(self) -> str:
+        """Its notebook, and what tells it from the other runs of that notebook on its box."""
+        return ", ".join([self.title, *self.apart])
 
     @property
     def state(self) -> str:
@@ -174,7 +179,8 @@ class Cell:
 class BoxAnswer:
     """What a batch found out about one box; without a ``verdict``, the ``obstacle`` in its way.
 
-    ``cells`` has for each notebook of the batch what its runs on this box came to.
+    ``apart`` tells the run of the verdict from the other runs of its notebook; ``cells`` has for
+    each notebook that ran on this box what its runs came to.
     """
 
     box: str
@@ -182,7 +188,8 @@ class BoxAnswer:
     obstacle: str
     machine: str
     link: str
-    cells: list[Cell | None]
+    apart: tuple[str, ...]
+    cells: dict[str, Cell]
 
     @property
     def finding(self) -> str:
@@ -245,15 +252,22 @@ def headline_of(answers: list[BoxAnswer]) -> str:
     """On how many boxes something is wrong, and what; of a few boxes, which has what."""
     troubled = [answer for answer in answers if answer.finding == "problem"]
     if not troubled:
-        return f"No problem was found on {len(answers)} boxes"
+        return f"No problem was found on {in_boxes(len(answers))}"
     has = "has" if len(troubled) == 1 else "have"
     count = f"{len(troubled)} of {len(answers)} boxes {has} a problem"
+    if len(answers) == 1:
+        count = "1 box has a problem"
     if len(troubled) <= MOST_NAMED:
         which = [f"{answer.box or 'no box'}: {_hedged(answer)}" for answer in troubled]
         return f"{count}. {'; '.join(which)}"
     causes = Counter(answer.in_words for answer in troubled)
     counted = [f"{name} ({boxes})" if boxes > 1 else name for name, boxes in causes.most_common()]
     return f"{count}: {', '.join(counted)}"
+
+
+def in_boxes(count: int) -> str:
+    """So many boxes, in words."""
+    return "1 box" if count == 1 else f"{count} boxes"
 
 
 def _hedged(answer: BoxAnswer) -> str:
@@ -270,40 +284,42 @@ def others_of(answers: list[BoxAnswer]) -> str:
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:
     """What the batch found out about each box, in order of first appearance."""
-    notebooks = titles(sections)
     by_box = grouped(sections, lambda section: section.run.box)
-    return [_answer(box, runs, notebooks) for box, runs in by_box]
+    return [_answer(box, runs) for box, runs in by_box]
 
 
-def titles(sections: Iterable[Section]) -> list[str]:
-    """The notebooks of these runs, each once, in the order of their names."""
-    return sorted({section.title for section in sections})
+def looked_at(answers: list[BoxAnswer], sections: Iterable[Section]) -> list[BoxAnswer]:
+    """The answers about boxes that runs were about, the closing report apart."""
+    boxes = boxes_of(section.run for section in sections)
+    return [answer for answer in answers if answer.box in boxes]
 
 
-def _answer(box: str, sections: Sections, notebooks: list[str]) -> BoxAnswer:
+def _answer(box: str, sections: Sections) -> BoxAnswer:
     verdict = leading(section.run.verdict for section in sections)
     link = ""
+    apart: tuple[str, ...] = ()
     if verdict is not None:
-        link = next(f"#{s.anchor}" for s in sections if s.run.verdict is verdict)
+        leader = next(section for section in sections if section.run.verdict is verdict)
+        link = f"#{leader.anchor}"
+        apart = leader.apart
     obstacle = "No run has a verdict yet."
     lost = next((section for section in sections if section.lost), None)
     if lost:
-        obstacle = f"{lost.title}: {lost.state}. {lost.cause}".rstrip(". ") + "."
-    by_title = dict(grouped(sections, lambda section: section.title))
+        obstacle = f"{lost.name}: {lost.state}. {lost.cause}".rstrip(". ") + "."
+    by_title = grouped(sections, lambda section: section.title)
     return BoxAnswer(
         box=box,
         verdict=verdict,
         obstacle=obstacle,
         machine=next((s.machine for s in sections if s.machine), f"box {box}"),
         link=link,
-        cells=[_cell(by_title.get(title, ()), verdict) for title in notebooks],
+        apart=apart,
+        cells={title: _cell(runs, verdict) for title, runs in by_title},
     )
 
 
-def _cell(runs: Sections, of_box: Verdict | None) -> Cell | None:
-    """One verdict for the runs of a notebook on a box: the one that leads; None without runs."""
-    if not runs:
-        return None
+def _cell(runs: Sections, of_box: Verdict | None) -> Cell:
+    """One verdict for the runs of a notebook on a box: the one that leads."""
     verdict = leading(section.run.verdict for section in runs)
     first = next(section for section in runs if section.run.verdict is verdict)
     words = ""
@@ -322,7 +338,7 @@ def _note(first: Section, runs: Sections) -> str:
         return f"{len(lost)} of {len(runs)} {lost[0].run.state.replace('_', ' ')}"
     alike = [section for section in runs if section.outcome == first.outcome]
     if len(alike) == len(runs):
-        return f"{len(runs)} runs" if len(runs) > 1 else ""
+        return _counted(runs)
     others = [section for section in runs if section not in alike]
     shared = [
         part
@@ -333,53 +349,22 @@ def _note(first: Section, runs: Sections) -> str:
     return ", ".join([*shared, f"{len(alike)} of {len(runs)} runs"])
 
 
+def _counted(runs: Sections) -> str:
+    """How many runs there are, and with which values, where these are few; nothing of one run."""
+    if len(runs) == 1:
+        return ""
+    count = f"{len(runs)} runs"
+    values = swept([section.run for section in runs])
+    parts = dict.fromkeys(itertools.chain.from_iterable(values))
+    if not 0 < len(parts) <= MOST_VALUES:
+        return count
+    return f"{count}: {', '.join(parts)}"
+
+
 def told_apart(sections: Sequence[Section]) -> list[Section]:
     """Each run with what tells it from the other runs of its notebook on its box."""
     apart = differences([section.run for section in sections])
     return [replace(section, apart=parts) for section, parts in zip(sections, apart, strict=True)]
-
-
-def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """What tells each run from the others of its notebook on its box: the parameters that
-    differ; of runs that are alike, which one it is.
-    """
-    apart: dict[int, tuple[str, ...]] = {}
-    for _, numbers in grouped(range(len(runs)), lambda at: (runs[at].notebook, runs[at].box)):
-        alike = [runs[at] for at in numbers]
-        differing = {at: _differing(runs[at], alike) for at in numbers}
-        counts = Counter(differing.values())
-        numbered: Counter[tuple[str, ...]] = Counter()
-        for at, parameters in differing.items():
-            numbered[parameters] += 1
-            which = f"run {numbered[parameters]} of {counts[parameters]}"
-            apart[at] = (*parameters, which) if counts[parameters] > 1 else parameters
-    return [apart[at] for at in range(len(runs))]
-
-
-def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
-    """The parameters of a run that are not the same in all of these runs, each as a text."""
-    values = _given(run)
-    others = [_given(other) for other in alike]
-    names = [
-        name
-        for name, value in values.items()
-        if "{batch}" not in str(value) and len({str(other.get(name)) for other in others}) > 1
-    ]
-    return tuple(f"no {name}" if values[name] == "" else f"{name}={values[name]}" for name in names)
-
-
-def _given(run: Run) -> dict[str, Any]:
-    return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
-
-
-def grouped(
-    items: Iterable[Item], key: Callable[[Item], Key]
-) -> list[tuple[Key, tuple[Item, ...]]]:
-    """Items under their key, both in order of first appearance."""
-    groups: dict[Key, list[Item]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return [(name, tuple(members)) for name, members in groups.items()]
 
 
 def troubles(sections: list[Section]) -> list[Sections]:

@@ -163,6 +163,11 @@ class Run(Shape):
         return f"{self.notebook} on {self.box}" if self.box else self.notebook
 
     @property
+    def reads_batch(self) -> bool:
+        """Whether it reports what the runs before it came to."""
+        return any("{batch}" in str(value) for value in self.parameters.values())
+
+    @property
     def strikes_in_words(self) -> str:
         """How many strikes it has, or nothing."""
         if not self.strikes:

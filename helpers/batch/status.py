@@ -10,6 +10,7 @@ from helpers.tell.verdict import tagged
 from .record import BatchView, gone
 from .shapes import Run
 from .time_left import short_time, time_left_s
+from .which_runs import differences
 
 COLUMNS = ("run_id", "box", "state")
 FIELDS = "run_id notebook box state attempt strikes node gpu gate quarantined seconds".split()
@@ -44,10 +45,12 @@ def status_text(view: BatchView) -> str:
         name: max((len(getattr(run, name)) for run in view.runs), default=0) for name in COLUMNS
     }
     several_nodes = len({run.node for run in view.runs if run.node}) > 1
-    for run in view.runs:
+    for run, apart in zip(view.runs, differences(view.runs), strict=True):
         cells = "  ".join(f"{getattr(run, name):<{width}}" for name, width in widths.items())
         seconds = " " * 8 if run.seconds is None else f"{run.seconds:6.1f} s"
-        lines.append(f"  {cells}  {seconds}  {'; '.join(_remarks(run, several_nodes))}".rstrip())
+        lines.append(
+            f"  {cells}  {seconds}  {'; '.join([*apart, *_remarks(run, several_nodes)])}".rstrip()
+        )
     lines += [f"  not readable: {line}" for line in view.unreadable]
     return "\n".join(map(plain, lines))  # a record may hold anything
 

@@ -82,7 +82,9 @@ class Subject:
     @property
     def boxes(self) -> list[str]:
         """The boxes that its runs are about, each once."""
-        return list(dict.fromkeys(run.box for run in self.runs if run.box))
+        from helpers.batch.which_runs import boxes_of  # here: pydantic takes long to load
+
+        return list(filter(None, boxes_of(self.runs)))
 
     def verdict_on(self, box: str) -> Verdict | None:
         """The verdict that leads the runs about a box."""
@@ -118,15 +120,17 @@ def subject_of(target: Path, whole: bool = False) -> Subject:
 def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     """All runs of a batch, or the one in the folder ``only``."""
     from helpers.batch.record import read_batch
+    from helpers.batch.which_runs import boxes_of
 
     view = read_batch(folder)
     runs = tuple(run for run in view.runs if only in ("", run.run_id))
     if only and not runs:
         raise ShareError(f"{only}: its run.json cannot be read; expected a run of this workbook")
     # A bundle from elsewhere has its path in the parameters: its box is called foreign.
-    boxes = [run.box for run in runs]
+    boxes = boxes_of(runs)
     boxes += [str(run.parameters.get("box") or "") for run in runs]
-    bundle, no_bundle = bundle_of(boxes, folder)
+    is_report_alone = "live" in {run.box for run in runs} - set(boxes)
+    bundle, no_bundle = bundle_of(boxes, None if is_report_alone else folder)
     on_the_box: set[str] = set()
     if bundle:
         on_the_box = about_box(open_bundle(bundle))

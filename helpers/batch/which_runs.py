@@ -1,0 +1,70 @@
+"""Which boxes the runs of a batch are about, and what tells repeated runs apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from .shapes import Run
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+
+
+def boxes_of(runs: Iterable[Run]) -> list[str]:
+    """The boxes that runs are about, each once; without one that only the closing report ran on."""
+    every = list(runs)
+    looked_at = [run for run in every if not run.reads_batch] or every
+    return list(dict.fromkeys(run.box for run in looked_at))
+
+
+def swept(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """Of each run the parameters that differ from other runs of its notebook on its box."""
+    apart: dict[int, tuple[str, ...]] = {}
+    for _, numbers in grouped(range(len(runs)), lambda at: (runs[at].notebook, runs[at].box)):
+        alike = [runs[at] for at in numbers]
+        apart.update((at, _differing(runs[at], alike)) for at in numbers)
+    return [apart[at] for at in range(len(runs))]
+
+
+def differences(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """What tells each run from the others of its notebook on its box: the parameters that
+    differ; of runs that are alike, which one it is.
+    """
+    parameters = swept(runs)
+    keys = [(run.notebook, run.box, parts) for run, parts in zip(runs, parameters, strict=True)]
+    counts = Counter(keys)
+    so_far = Counter[tuple[str, str, tuple[str, ...]]]()
+    apart = []
+    for key in keys:
+        so_far[key] += 1
+        which = f"run {so_far[key]} of {counts[key]}"
+        apart.append((*key[2], which) if counts[key] > 1 else key[2])
+    return apart
+
+
+def _differing(run: Run, alike: Sequence[Run]) -> tuple[str, ...]:
+    """The parameters of a run that are not the same in all of these runs, each as a text."""
+    values = _given(run)
+    others = [_given(other) for other in alike]
+    names = [
+        name
+        for name, value in values.items()
+        if "{batch}" not in str(value) and len({str(other.get(name)) for other in others}) > 1
+    ]
+    return tuple(f"no {name}" if values[name] == "" else f"{name}={values[name]}" for name in names)
+
+
+def _given(run: Run) -> dict[str, Any]:
+    return {**run.parameters, "preset": run.preset, "gpu": run.gpu}
+
+
+def grouped(
+    items: Iterable[Item], key: Callable[[Item], Key]
+) -> list[tuple[Key, tuple[Item, ...]]]:
+    """Items under their key, both in order of first appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return [(name, tuple(members)) for name, members in groups.items()]
