@@ -158,6 +158,24 @@ def test_a_program_that_all_but_fills_the_card_without_pieces_is_not_certain_to_
     assert "leave only 163.84 MiB of the card" in verdict.summary
 
 
+def test_a_run_that_its_seconds_ended_is_counted_up_to_the_end_of_the_step_that_had_failed():
+    ended = replace(repeat(13 * GIB, stopped="--seconds"), whole_step_bytes=9 * GIB)
+    further = replace(ended, peak_allocated_bytes=40 * GIB)
+    runs = [program_verdict(replace(FAILED, without_limit=run)) for run in (ended, further)]
+    assert {(run.title, run.next_step.what) for run in runs} == {
+        (runs[0].title, runs[0].next_step.what)
+    }
+    assert "needs at least 9.00 GiB at once; it can use 8.00 GiB" in runs[0].title
+    short = replace(FAILED, without_limit=replace(ended, whole_step_bytes=0))
+    verdict = program_verdict(short)
+    assert verdict.title.startswith(
+        "The program needs more at once than the 8.00 GiB that it can use"
+    )
+    assert verdict.confidence == "confirmed" and verdict.next_step.what.startswith(
+        "Use less memory"
+    )
+
+
 def test_live_bytes_that_leave_no_room_are_confirmed_by_a_repeat_alone():
     full = replace(REFUSED, allocated_bytes=CARD - GIB)
     over = replace(FAILED, refusal=replace(full, request_bytes=2 * GIB), growth=STEADY)

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 82_690,
+    "allocator": 82_700,
     "agent": 1_500,
     "batch": 34_790,
     "commands": 16_020,
@@ -19,10 +19,10 @@ MOST_TOKENS = {
     "fix": 29_130,
     "fits": 28_780,
     "ground": 11_710,
-    "judge": 56_280,
+    "judge": 56_320,
     "magics": 12_290,
     "look": 56_410,
-    "rehearse": 20_130,
+    "rehearse": 20_350,
     "settings": 11_910,
     "share": 12_080,
     "tell": 36_870,

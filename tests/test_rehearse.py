@@ -256,7 +256,7 @@ def test_a_failed_rehearsal_says_whose_fault_it_is(error, message, code, says):
 def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it():
     asked = {**QUIET, "missing": ["cuLogsRegisterCallback", "cuGraphicsMapResources"]}
     for message, says in (
-        ("", "the program: it ended itself with 1.*only where they name .*cuLogsRegisterC"),
+        ("", "the program: it ended itself with 1.*if that names .*cuLogsRegisterC"),
         ("mode 'sum' is not supported", "the program: it raised an error of its own"),
         ("cuGraphicsMapResources failed", "the rehearsal: .* names cuGraphicsMapResources,"),
         ("CUDA error: operation not supported", "the rehearsal: it asked"),
@@ -327,11 +327,14 @@ def test_two_ends_of_what_hangs_on_values_are_one_line():
         ),
         (read("_local", inside="grad_scaler.py"), "assumed: the loss scaler read no overflow"),
         ({"missing": ["ncclCommShrink"]}, "not rehearsed: NCCL"),
-        ({"missing": ["cusolverDnCreate"]}, "cuSOLVER's workspaces are not known and taken as 0"),
+        (
+            {"missing": ["cusolverDnCreate"]},
+            "cuSOLVER's workspaces are not known and are counted as 0",
+        ),
         ({"counts": {"transform_bytes": 4 * MIB}}, "1 to 8 times that, 28.00 MiB more at the most"),
         ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls has 0 B of workspace"),
         ({"counts": {"cudnn": 1}}, "512.00 MiB more at the most"),
-        ({"counts": {"collectives": 1}}, "4 MiB unless NCCL_BUFFSIZE says else"),
+        ({"counts": {"collectives": 1}}, "4 MiB, unless NCCL_BUFFSIZE says otherwise"),
         ({"counts": {"managed": 5 * MIB}}, "5 MiB of managed memory were asked for"),
         ({"forks": 3}, "3 processes were forked"),
     ],

@@ -366,3 +366,9 @@ def test_both_repeats_say_that_they_run(folder, monkeypatch):
     bench = command.Bench(arguments, RAN_OUT.device, torch=None, cache=folder)
     both(bench.run, folder)
     assert said == ["without-limit.record", "expandable.record"]
+
+
+def test_what_was_allocated_until_a_step_does_not_depend_on_the_steps_after_it():
+    run = replace(FINISHED, steps=5, step_peaks=((1, 10), (3, 20), (5, 90)))
+    assert [run.peak_until_step(step) for step in (2, 4)] == [10, 20]
+    assert run.peak_until_step(6) == 0

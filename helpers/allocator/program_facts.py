@@ -354,6 +354,7 @@ def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
         stopped=str(fields.get("stopped", "")),
         peak_allocated_bytes=_size_in(fields, "peak_allocated_bytes"),
         peak_reserved_bytes=_size_in(fields, "peak_reserved_bytes"),
+        whole_step_bytes=_size_in(fields, "whole_step_bytes"),
     )
 
 

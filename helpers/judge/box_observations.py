@@ -100,7 +100,7 @@ def _access(bundle: Bundle, cards: tuple[Gpu, ...], vendor: str) -> Iterator[Obs
     who = identity(bundle)
     if who is not None and who.container != "none":
         reading = seen(who.container, "text", "identity", who.item)
-        yield _observed("in-container", reading, "The look was taken inside a container")
+        yield _observed("in-container", reading, "The capture was taken inside a container")
 
 
 def _build(bundle: Bundle, cards: tuple[Gpu, ...]) -> Iterator[Observation]:
@@ -259,8 +259,8 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     rest = card.unattributed
     place = "identity, device_files"
     totals = [pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok]
-    of_total = f"of the {totals[0].show()} " if totals else ""
-    says = f"In use {of_total}on card {card.pci} by no process that can be seen from here"
+    which_has = f", which has {totals[0].show()}," if totals else ""
+    says = f"In use on card {card.pci}{which_has} without a visible owner"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return

@@ -203,7 +203,7 @@ def _decided(
     title = headline(failure, names, top.speaks_for, evidence)
     summary = f"{title}. {failure.mechanism}"
     if apart:
-        summary += f" Also seen, but not caused by it: {_listed(apart)}."
+        summary += f" There is also a separate problem: {_listed(apart)}."
     return Verdict(
         cause=failure.cause,
         confidence=confidence,
@@ -393,7 +393,7 @@ def _healthy(observations: tuple[Observation, ...], box: str) -> Verdict:
         evidence=_unique(_evidence([*free, *hard])),
         missing=[missing],
         next_step=NextStep(
-            what="If a program fails on this machine, diagnose its error message together with it",
+            what="If a program fails on this machine, diagnose its error message together with this capture",
             command=missing.how,
             precondition="FILE begins with the first error",
         ),

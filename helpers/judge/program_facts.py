@@ -109,6 +109,8 @@ class Repeat:
     ended.
 
     ``stopped``: by which limit, so that the peaks are those reached until then.
+    ``whole_step_bytes``: the peak until the step had ended in which the program had failed; 0
+    where that is not known.
     """
 
     capacity_bytes: int
@@ -117,6 +119,14 @@ class Repeat:
     stopped: str
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    whole_step_bytes: int = 0
+
+    @property
+    def repeatable_peak_bytes(self) -> int:
+        """The peak that every such run reaches: where a limit ended this one, that of the step in
+        which the program had failed.
+        """
+        return self.whole_step_bytes if self.stopped else self.peak_allocated_bytes
 
     @property
     def finishes(self) -> bool:

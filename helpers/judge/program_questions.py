@@ -169,10 +169,10 @@ def only_its_limit_refuses(facts: ProgramFacts, refusal: Refusal) -> bool:
 
 
 def needed_bytes(facts: ProgramFacts, refusal: Refusal) -> int:
-    """The most that is known to be live at once."""
+    """The most that is known to be live at once, whenever the program runs."""
     needed = refusal.allocated_bytes + refusal.request_bytes
     if facts.without_limit is not None:
-        needed = max(needed, facts.without_limit.peak_allocated_bytes)
+        needed = max(needed, facts.without_limit.repeatable_peak_bytes)
     return needed
 
 

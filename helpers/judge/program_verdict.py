@@ -524,7 +524,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     needed = refusal.allocated_bytes + refusal.request_bytes
     least = "at least "
     if repeat is not None and is_over:
-        needed = max(needed, repeat.peak_allocated_bytes)
+        needed = max(needed, repeat.repeatable_peak_bytes)
         least = "at least " if repeat.stopped else ""
     elif refusal.fails_in_replay and facts.peak_allocated_bytes > refusal.usable_bytes:
         needed = facts.peak_allocated_bytes
@@ -536,7 +536,9 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     title = f"The program needs {least}{needed_words} at once; it can use {usable}"
     if len(title + place) <= LONGEST_TITLE:
         title += place
-    if needed <= refusal.usable_bytes:
+    if needed <= refusal.usable_bytes and is_over:
+        title = f"The program needs more at once than the {usable} that it can use"
+    elif needed <= refusal.usable_bytes:
         request = show_bytes(refusal.request_bytes)
         title = (
             f"The program needs at least {needed_words} at once; it can use {usable}, where no "
@@ -565,7 +567,9 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         less = f"at least {show_bytes(needed - refusal.usable_bytes)} less"
     what = f"Use {less} memory at once: {_ways_to_use_less(facts, needed)}"
     if repeat is None and not is_certain and facts.command:
-        what += ". How much it needs in all is not known: rehearse it without --no-counterfactual"
+        what += (
+            ". How much it needs in all is not known; a run without --no-counterfactual may show it"
+        )
     return Verdict(
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",

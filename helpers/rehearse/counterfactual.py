@@ -28,7 +28,7 @@ from helpers.settings.table import CONF_NAMES
 BUDGET_S = 60.0
 TIMES_AS_LONG = 3
 """A repeat that would go on for longer than the first run did is ended then."""
-GRACE_S = 5.0
+GRACE_S = 15.0
 """Seconds that what does not end by itself has beyond that, before SIGTERM ends it."""
 TIMES_THE_CARD = 16
 """A growth that would never end is ended at so many times the card."""
@@ -62,12 +62,16 @@ Run = Callable[..., Rehearsal]
 class Counterfactual:
     """The repeats of a rehearsal that ran out of memory; None with ``why_not`` where one was
     left out.
+
+    ``whole_step_bytes``: the most that was allocated without a limit until the step in which the
+    first run failed had ended. Unlike a peak that a stopped run reached, another run has it too.
     """
 
     without_limit: Rehearsal | None = None
     expandable: Rehearsal | None = None
     why_not: str = ""
     says: str = ""
+    whole_step_bytes: int = 0
 
     def as_shape(self) -> dict[str, Any]:
         """As it stands in record.json.
@@ -75,7 +79,7 @@ class Counterfactual:
         ``stopped`` says which limit ended a repeat, so that its peaks are those reached until then.
         """
         return {
-            "without_limit": _shape(self.without_limit),
+            "without_limit": _shape(self.without_limit, self.whole_step_bytes),
             "expandable": _shape(self.expandable),
             "why_not": self.why_not,
             "says": self.says,
@@ -160,7 +164,9 @@ class Repeats:
             expandable = self._expandable(ends_at - time.monotonic())
         except NoRepeat as why:
             why_not = f"repeat with expandable segments: {why}"
-        return Counterfactual(without_limit, expandable, why_not, MAY_WRITE)
+        # The step that failed has ended where the one after it begins to update the weights.
+        whole_step_bytes = without_limit.peak_until_step(self.first.steps + 2)
+        return Counterfactual(without_limit, expandable, why_not, MAY_WRITE, whole_step_bytes)
 
     def _expandable(self, left_s: float) -> Rehearsal:
         """The repeat with expandable segments. Raises NoRepeat."""
@@ -240,7 +246,7 @@ def _in_words(run: Rehearsal) -> str:
     return f"{end} (peak allocated {peak})"
 
 
-def _shape(run: Rehearsal | None) -> dict[str, Any] | None:
+def _shape(run: Rehearsal | None, whole_step_bytes: int = 0) -> dict[str, Any] | None:
     if run is None:
         return None
     return {
@@ -252,6 +258,7 @@ def _shape(run: Rehearsal | None) -> dict[str, Any] | None:
         "peak_reserved_bytes": run.peak_reserved_bytes,
         "seconds": run.seconds,
         "stopped": run.stopped,
+        "whole_step_bytes": whole_step_bytes,
         "trace": run.trace,
     }
 

@@ -61,7 +61,8 @@ class Rehearsal:
     rehearsal, and why, in one line. ``more_bytes``: how much higher the peak may be by
     workspaces of libraries, of which only a range is known. ``allocations``: how many there were
     in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
-    processes held of each card.
+    processes held of each card. ``step_peaks``: the most that one process had allocated until
+    which step of an optimizer began, where it rose.
     """
 
     device: GpuCard
@@ -88,6 +89,13 @@ class Rehearsal:
     allocations: int = 0
     expandable: bool = False
     devices: tuple[CardUse, ...] = ()
+    step_peaks: tuple[tuple[int, int], ...] = ()
+
+    def peak_until_step(self, step: int) -> int:
+        """The most that was allocated until that step of an optimizer began; 0 if none did."""
+        if self.steps < step:
+            return 0
+        return max((peak for begun, peak in self.step_peaks if begun <= step), default=0)
 
     @property
     def label(self) -> str:

@@ -225,6 +225,7 @@ def _rehearsal(
         at_least=peaks.at_least,
         stopped=stops[0] if stops else "",
         steps=max((row.get("steps", 0) for row in told), default=0),
+        step_peaks=tuple((step, peak) for row in told for step, peak in row.get("step_peaks", ())),
         whose=whose(recording, told, torch.version) if recording.exit_code else "",
         more_bytes=workspaces(told, limits.cudnn_bytes)[0],
         allocations=peaks.allocations,

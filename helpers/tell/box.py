@@ -288,7 +288,7 @@ def ledger_table(ledgers: Iterable[GpuLedger]) -> Shown:
     rows = []
     below = []
     for book in ledgers:
-        where = book.place or "not told"
+        where = book.place or "not known"
         who = book.account
         rows += [
             [where, who, row.kind.replace("_", " "), row.words, row.bytes, row.source]

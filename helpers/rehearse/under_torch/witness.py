@@ -46,6 +46,7 @@ class Witness:
         self.replacing = replacing
         self.forks = 0
         self.steps: dict[int, int] = {}
+        self.step_peaks: list[tuple[int, int]] = []
         self.stopped = ""
         self.beside = ""
         self.compiled = set[int]()
@@ -139,8 +140,17 @@ class Witness:
         """An optimizer begins a step: past the last one that was asked for, the program ends."""
         taken = self.steps.get(id(optimizer), 0) + 1
         self.steps[id(optimizer)] = taken
+        self.see_peak(taken)
         if taken > self.most_steps > 0:
             self.stop("--steps")
+
+    def see_peak(self, step: int) -> None:
+        """The most that was allocated until this step began, where it rose since an earlier one."""
+        torch = sys.modules.get("torch")
+        assert torch is not None, "an optimizer steps"
+        peak = torch.cuda.max_memory_allocated()
+        if not self.step_peaks or peak > self.step_peaks[-1][1]:
+            self.step_peaks.append((step, peak))
 
     def stop(self, why: str) -> None:
         """End this process well, with the trace so far."""
@@ -214,6 +224,7 @@ class Witness:
             "counts": {name: self.device.fake_count(number) for number, name in enumerate(COUNTS)},
             "stopped": self.stopped,
             "steps": steps - 1 if self.stopped == "--steps" else steps,
+            "step_peaks": self.step_peaks,
             "compiled": len(self.compiled),
             "beside": self.beside,
             "reads": [
