@@ -6,7 +6,8 @@ import pytest
 from command_line import verb
 from fits_models import config, decoder, of, row, safetensors
 
-from helpers.ground.units import MIB, show_bytes
+from helpers.ground.units import GIB, MIB, show_bytes
+from helpers.look.cards import CONTEXT_IN_WORDS
 
 CARD = ("--gpu", "4090")
 
@@ -371,6 +372,13 @@ def test_a_shorter_context_with_a_smaller_cache_is_named_beside_what_was_asked(t
     assert 17392 < shorter["context"] < 131072
     options = ("--kv", "fp8", "--context", shorter["context"])
     assert of(config(tmp_path), *CARD, *options)["fits"] is shorter["certain"] is True
+
+
+def test_a_context_takes_as_much_in_what_a_server_needs_as_in_a_rehearsal(tmp_path):
+    answer = of(config(tmp_path), "--gpu", "4090", "--server", "llama.cpp")
+    (context,) = (part for part in answer["rows"] if part["part"] == "context")
+    ends = [f"{context[end] / GIB:.1f}" for end in ("low_bytes", "high_bytes")]
+    assert " to ".join(ends) + " GiB" in CONTEXT_IN_WORDS
 
 
 def test_a_terminal_begins_with_the_answer_the_total_and_what_to_do(tmp_path):

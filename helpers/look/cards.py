@@ -17,6 +17,15 @@ from helpers.ground.units import GIB, MIB, cut, parse_size, show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 
+CONTEXT_LEAST_BYTES = GIB // 5
+CONTEXT_LIKELY_BYTES = 9 * GIB // 20
+CONTEXT_MOST_BYTES = 6 * GIB // 10
+"""What the context and the libraries of one process take of a card beside what it allocates: by
+llama.cpp's accounting in records of its server.
+"""
+CONTEXT_IN_WORDS = (
+    f"{CONTEXT_LEAST_BYTES / GIB:.1f} to {CONTEXT_MOST_BYTES / GIB:.1f} GiB on most cards"
+)
 STAND_IN = "9.0"
 """Whose limits and capability a card has that is not CUDA's."""
 BESIDE_A_MODEL = re.compile(

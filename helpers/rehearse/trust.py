@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from helpers.ground.units import show_bytes
-from helpers.look.cards import GpuCard
+from helpers.look.cards import CONTEXT_IN_WORDS, GpuCard
 from helpers.rehearse.rehearsal import UNLIMITED, Limits, Told
 from helpers.rehearse.words import WORDS
 
@@ -37,7 +37,7 @@ def trust(told: Told, device: GpuCard, streams: int, limits: Limits = UNLIMITED)
         lines.append(sentences["stopped"])
     if device.vendor == "rocm":
         lines += [f"a CUDA build stands in for ROCm: {line}" for line in WORDS["rocm"]]
-    return [*lines, WORDS["outside"]]
+    return [*lines, WORDS["outside"].format(context=CONTEXT_IN_WORDS)]
 
 
 def _assumed_sizes(told: Told, limits: Limits) -> list[str]:

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
-from helpers.ground.units import GIB, show_bytes
-from helpers.look.cards import cards
+from helpers.ground.units import show_bytes
+from helpers.look.cards import CONTEXT_IN_WORDS, CONTEXT_MOST_BYTES, cards
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
 UNEVEN = 1.25
 """From how many times the emptiest card on the fullest one is worth a line."""
-
-
-MOST_OUTSIDE_BYTES = 6 * GIB // 10
-"""The most that the context and the libraries of one process take on most cards."""
 
 
 def answer(rehearsal: Rehearsal) -> list[str]:
@@ -59,7 +55,7 @@ def outside_in_words(rehearsal: Rehearsal) -> str:
     """Whether a program that fits also fits with its context, which a rehearsal does not count."""
     if rehearsal.device.held_bytes:
         return "The GPU context is counted only as far as --held has it"
-    most = "0.3 to 0.6 GiB on most cards"
+    most = CONTEXT_IN_WORDS
     processes = _processes(rehearsal)
     if processes > 1:
         most += f" for each of {processes} processes"
@@ -76,7 +72,7 @@ def _processes(rehearsal: Rehearsal) -> int:
 
 def _depends_on_outside(rehearsal: Rehearsal) -> bool:
     """It fits, and the context and the libraries of its processes may be too much."""
-    may_take_bytes = _processes(rehearsal) * MOST_OUTSIDE_BYTES
+    may_take_bytes = _processes(rehearsal) * CONTEXT_MOST_BYTES
     return not rehearsal.device.held_bytes and rehearsal.left_bytes < may_take_bytes
 
 

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from helpers.fits.sheet import HIGH, LIKELY, LOW, Missing, Sheet, rule
 from helpers.ground.units import GIB, MIB
+from helpers.look.cards import (
+    CONTEXT_IN_WORDS,
+    CONTEXT_LEAST_BYTES,
+    CONTEXT_LIKELY_BYTES,
+    CONTEXT_MOST_BYTES,
+)
 
 
 @rule
@@ -185,16 +191,16 @@ def compute_of_llama_cpp(s: Sheet) -> float:
 @rule
 def context_bytes(s: Sheet) -> float:
     if s.family == "vLLM":
-        s.cite("records, or as vLLM measured it")
+        s.cite("vLLM's own measurement, or records of it")
         return s.non_torch_bytes
     if s.given("card_free_bytes") and s.family == "SGLang":
         s.cite("SGLang reads what is free with its context there")
         return 0
     if s.family == "ollama":
         s.cite(
-            "ollama counts none beside what it keeps free; 0.2 to 0.6 GiB a card are taken of "
+            f"ollama counts none beside what it keeps free; {CONTEXT_IN_WORDS} are taken of "
             "that (records)"
         )
-        return s.either(0, 0, 0.6) * GIB * s.cards
+        return s.cards * s.either(0, 0, CONTEXT_MOST_BYTES)
     s.cite("records: the driver and its context, 0.45 GiB a card by llama.cpp's own accounting")
-    return s.either(0.2, 0.45, 0.6) * GIB * s.cards
+    return s.cards * s.either(CONTEXT_LEAST_BYTES, CONTEXT_LIKELY_BYTES, CONTEXT_MOST_BYTES)
