@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 NOTE_COLUMNS = 100
 FIRST_SIGN_S = 20.0
+MOST_RANKS = 1 << 20
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
 --force: replace an earlier recording of that name
@@ -234,6 +235,9 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --box B: rehearse on the largest card of this box or bundle, with the memory that is in use
         there and the box's allocator settings
     --gpus N <int> = 1: the number of such cards, for torchrun --nproc_per_node N
+    --world N <int> = 0: rehearse ranks of a job of N processes, each without the others; give the
+        program itself, without torchrun; --gpus is then the number of GPUs of a node
+    --ranks LIST: with --world: which ranks, such as 0,7 (default: the first and the last)
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
     --seconds S <float>: end after S seconds, with the verdict so far
     --values {least,typical,most,between} = typical: the size of whatever depends on values that are not computed
@@ -283,6 +287,37 @@ def _refuse_wrong_numbers(arguments: argparse.Namespace) -> None:
         raise WrongUse(f"rehearse: --steps {steps}, --seconds {seconds}; expected 0 or more")
     if arguments.find_capacity and arguments.find_batch:
         raise WrongUse("rehearse: seen --find-capacity and --find-batch; expected one")
+    _ranks(arguments)
+
+
+def _ranks(arguments: argparse.Namespace) -> list[int]:
+    """The ranks to rehearse; none without --world. Raises WrongUse for what cannot be."""
+    from helpers.trials.user_program import LAUNCHERS
+
+    world = arguments.world
+    if arguments.ranks and not world:
+        raise WrongUse(f"rehearse: seen --ranks {arguments.ranks} without --world; add --world N")
+    if not world:
+        return []
+    if not 1 <= world <= MOST_RANKS:
+        raise WrongUse(f"rehearse: seen --world {world}; expected 1 to {MOST_RANKS:,} processes")
+    for option in ("find_batch", "find_capacity", "against_commit"):
+        if getattr(arguments, option):
+            name = option.replace("_", "-")
+            raise WrongUse(f"rehearse: seen --world and --{name}; expected one of the two")
+    if arguments.values == "between":
+        raise WrongUse("rehearse: seen --world and --values between; give --values least or most")
+    words = [os.path.basename(word) for word in arguments.command[:4]]
+    launchers = [word for word in words if word in (*LAUNCHERS, "torch.distributed.run")]
+    if launchers:
+        expected = "expected the program itself, such as python train.py"
+        raise WrongUse(f"rehearse --world: seen {launchers[0]} in the command; {expected}")
+    listed = arguments.ranks or f"0,{world - 1}"
+    ranks = [int(word) if word.isdecimal() else -1 for word in listed.split(",")]
+    if not all(0 <= rank < world for rank in ranks):
+        expected = f"expected numbers from 0 to {world - 1}, such as 0,{world - 1}"
+        raise WrongUse(f"rehearse: seen --ranks {listed}; {expected}")
+    return sorted(set(ranks))
 
 
 def _card(arguments: argparse.Namespace) -> GpuCard:
@@ -356,11 +391,10 @@ class Bench:
 
 
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
-    from helpers.allocator.record import remove
     from helpers.allocator.views.trace_verdict import verdict_of_file
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import answer, between, next_step, notes
+    from helpers.rehearse.view import answer, next_step, notes, several
 
     if not arguments.json:
         _print_lines(bench.settings.taken, sys.stderr)
@@ -370,22 +404,14 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
             return _search(arguments, command, bench, Path(folder))
     out = _out(arguments, "rehearsal")
-    rehearsal = bench.run(command, bench.card, out)
-    both = [rehearsal]
+    runs = _runs(arguments, command, bench, out)
+    rehearsal = runs[-1]
+    out = rehearsal.trace or out
     stopped = rehearsal.exit_code == STOPPED
-    if arguments.values == "between" and not rehearsal.exact and not stopped:
-        least_out = out.with_name(f"{out.stem}-least{out.suffix}")
-        if arguments.force:
-            remove(least_out)
-        least = replace(bench.limits, values="least")
-        both.append(bench.run(command, bench.card, least_out, limits=least))
-        both.sort(key=lambda run: run.peak_reserved_bytes or 0)
-        rehearsal = both[-1]
-        out = rehearsal.trace or out
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
     verdict = verdict_of_file(rehearsal.trace) if rehearsal.trace and not stopped else None
     if arguments.json:
-        shapes = [_shape(run) for run in both]
+        shapes = [_shape(run) for run in runs]
         shapes[-1]["counterfactual"] = counterfactual.as_shape()
         shapes[-1]["verdict"] = as_dict(verdict) if verdict else None
         shape = shapes if len(shapes) > 1 else shapes[0]
@@ -394,7 +420,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         _print_lines(notes(rehearsal), sys.stderr)
         if rehearsal.ooms and not arguments.no_counterfactual:
             _print_lines(counterfactual.in_lines(), sys.stderr)
-        result = [*answer(rehearsal), *between(both)]
+        result = [*answer(rehearsal), *several(runs)]
         if rehearsal.ooms or rehearsal.too_much:
             result.append(f"To look for a change with which it fits: {_fix(arguments, command)}")
         elif not _is_notable(verdict):
@@ -404,6 +430,40 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code
+
+
+def _runs(
+    arguments: argparse.Namespace, command: list[str], bench: Bench, out: Path
+) -> list[Rehearsal]:
+    """The program on the card, as often as was asked for; the one that takes the most is the last."""
+    from helpers.rehearse.rehearsal import STOPPED
+
+    ranks = _ranks(arguments)
+    if ranks:
+        runs = []
+        for rank in ranks:
+            limits = replace(bench.limits, rank=rank, world=arguments.world)
+            rank_out = _beside(arguments, out, f"rank{rank}")
+            runs.append(bench.run(command, bench.card, rank_out, limits=limits))
+            if runs[-1].exit_code == STOPPED:
+                break
+    else:
+        runs = [bench.run(command, bench.card, out)]
+        if arguments.values == "between" and not runs[0].exact and runs[0].exit_code != STOPPED:
+            limits = replace(bench.limits, values="least")
+            least_out = _beside(arguments, out, "least")
+            runs.append(bench.run(command, bench.card, least_out, limits=limits))
+    return sorted(runs, key=lambda run: (run.exit_code != 0, run.peak_reserved_bytes or 0))
+
+
+def _beside(arguments: argparse.Namespace, out: Path, name: str) -> Path:
+    """The trace of one of several runs."""
+    from helpers.allocator.record import remove
+
+    beside = out.with_name(f"{out.stem}-{name}{out.suffix}")
+    if arguments.force:
+        remove(beside)
+    return beside
 
 
 def _fix(arguments: argparse.Namespace, command: list[str]) -> str:
@@ -441,7 +501,7 @@ def _counterfactual(
             record=record_folder,
             conf=bench.settings.conf,
             extra=bench.settings.extra,
-            limits=bench.limits,
+            limits=first.limits,
         )
         if not arguments.json:
             _print_lines([repeats.announcement()], sys.stderr)

@@ -22,6 +22,8 @@ class Limits:
     ``values``: how many elements a result has whose size hangs on values that nobody computed:
     the least, half of all (typical), the most. ``gpus``: how many such cards the box has;
     collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN.
+    ``world``: of how many processes the program is the one of ``rank``, without the others (0: it
+    has none, or starts them itself).
     """
 
     steps: int = 0
@@ -29,6 +31,8 @@ class Limits:
     values: str = "typical"
     gpus: int = 1
     cudnn_bytes: int = 0
+    rank: int = 0
+    world: int = 0
 
 
 UNLIMITED = Limits()
@@ -62,7 +66,7 @@ class Rehearsal:
     workspaces of libraries, of which only a range is known. ``allocations``: how many there were
     in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
     processes held of each card. ``step_peaks``: the most that one process had allocated until
-    which step of an optimizer began, where it rose.
+    which step of an optimizer began, where it rose. ``limits``: what it was told.
     """
 
     device: GpuCard
@@ -90,6 +94,14 @@ class Rehearsal:
     expandable: bool = False
     devices: tuple[CardUse, ...] = ()
     step_peaks: tuple[tuple[int, int], ...] = ()
+    limits: Limits = UNLIMITED
+
+    @property
+    def rank_in_words(self) -> str:
+        """Which rank of a job it was without the others; else empty."""
+        if not self.limits.world:
+            return ""
+        return f"rank {self.limits.rank} of {self.limits.world}"
 
     def peak_until_step(self, step: int) -> int:
         """The most that was allocated until that step of an optimizer began; 0 if none did."""
@@ -100,7 +112,8 @@ class Rehearsal:
     @property
     def label(self) -> str:
         """What every figure and trace of it is to be called."""
-        return f"rehearsed on {self.device.words}, torch {self.torch}"
+        alone = f", {self.rank_in_words} alone" if self.limits.world else ""
+        return f"rehearsed on {self.device.words}, torch {self.torch}{alone}"
 
     @property
     def usable_bytes(self) -> int:

@@ -85,11 +85,36 @@ def environment(
         "CASEBOOK_SECONDS": str(limits.seconds),
         "CASEBOOK_VALUES": limits.values,
         "TRITON_LIBCUDA_PATH": str(preload[0].parent) if preload else "",
+        **_of_rank(limits),
         **(extra or {}),
     }
     if conf is not None:
         variables["PYTORCH_CUDA_ALLOC_CONF"] = conf
     return variables
+
+
+def _of_rank(limits: Limits) -> dict[str, str]:
+    """What torchrun puts into the environment of one rank, on a node of ``limits.gpus`` GPUs."""
+    if not limits.world:
+        return {}
+    node, place_on_node = divmod(limits.rank, limits.gpus)
+    counts = {
+        "RANK": limits.rank,
+        "LOCAL_RANK": place_on_node,
+        "GROUP_RANK": node,
+        "ROLE_RANK": limits.rank,
+        "WORLD_SIZE": limits.world,
+        "LOCAL_WORLD_SIZE": limits.gpus,
+        "GROUP_WORLD_SIZE": -(-limits.world // limits.gpus),
+        "ROLE_WORLD_SIZE": limits.world,
+        "MASTER_PORT": 29500,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "OMP_NUM_THREADS": 1,
+        "CASEBOOK_WORLD": limits.world,
+    }
+    names = {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"}
+    return {**names, **{name: str(count) for name, count in counts.items()}}
 
 
 def rehearse(
@@ -231,6 +256,7 @@ def _rehearsal(
         allocations=peaks.allocations,
         expandable=trace.expandable,
         devices=uses_of_cards(recording.folder, limits.gpus),
+        limits=limits,
     )
 
 

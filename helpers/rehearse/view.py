@@ -189,13 +189,18 @@ def _notes(rehearsal: Rehearsal) -> list[str]:
     return [note for note in rehearsal.notes if note not in rehearsal.why_no_trace]
 
 
-def between(both: Sequence[Rehearsal]) -> list[str]:
-    """The two ends of what hangs on values, in one line; none where there is one rehearsal."""
-    if len(both) < 2:
+def several(runs: Sequence[Rehearsal]) -> list[str]:
+    """The peaks of several runs, of which the last takes the most, in one line; none for one run."""
+    if len(runs) < 2:
         return []
-    ends = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in both]
-    peaks = " and ".join(ends)
-    line = f"peak reserved, depending on values that are not computed: between {peaks}"
+    peaks = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in runs]
+    if runs[0].limits.world:
+        by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
+        ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
+        return [f"peak reserved, {ranks}; the answer is that of {runs[-1].rank_in_words}"]
+    line = (
+        f"peak reserved, depending on values that are not computed: between {' and '.join(peaks)}"
+    )
     return [f"{line}; the answer is that of the larger one"]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,10 @@ class ShadowComputation:
     def kind(self, operator: Operator) -> str:
         """What is done about an operator, found out once for each."""
         if operator not in self.kinds:
-            self.kinds[operator] = kind_of(self.torch, operator)
+            kind = kind_of(self.torch, operator)
+            is_alone = "CASEBOOK_WORLD" in os.environ
+            is_exchange = "c10d" in operator._schema.name
+            self.kinds[operator] = "exchanges" if is_exchange and is_alone else kind
         return self.kinds[operator]
 
     def run(self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -90,6 +94,8 @@ class ShadowComputation:
         kind = self.kind(operator) if self.live else "views"
         if kind == "views":
             return operator(*args, **kwargs)
+        if kind == "exchanges":
+            return self.exchange(operator, args, kwargs)
         arguments = flattened((*args, *kwargs.values()))
         inputs = [value for value in arguments if self.on_device(value)]
         call = Call(operator, kind, args, kwargs, inputs)
@@ -105,6 +111,29 @@ class ShadowComputation:
             self.witness.coming.clear()
         with self.unseen(operator):
             self.after(call, out, result, unknown)
+        return out
+
+    def exchange(
+        self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """A collective of a rank that is alone: what it would receive is unknown, and taken as what
+        it sends.
+        """
+        out = operator(*args, **kwargs)
+        self.witness.exchanges += 1
+        with self.unseen(operator):
+            groups = (args[:1], args[1:2])
+            if "functional" in operator._schema.name:
+                groups = ((out,), args[:1])
+            received, sent = ([v for v in flattened(g) if self.on_device(v)] for g in groups)
+            if name_of(operator) == "send":
+                return out
+            for number, tensor in enumerate(received):
+                if sent:
+                    self.fill_from(tensor, sent[number % len(sent)])
+                elif "recv" in name_of(operator):
+                    self.zero(tensor)
+            self.mark(received, unknown=True)
         return out
 
     @contextlib.contextmanager
@@ -310,6 +339,14 @@ class ShadowComputation:
         view = torch.empty(0, dtype=value.dtype)
         offset = value.storage_offset()
         return view.set_(flat.untyped_storage(), offset, value.shape, value.stride())
+
+    def fill_from(self, tensor: Tensor, source: Tensor) -> None:
+        """Put the elements of another tensor into a small one, again and again until it is full."""
+        with contextlib.suppress(ValueError):  # large
+            elements = self.as_host(source).flatten()
+            times = -(-tensor.numel() // max(1, elements.numel()))
+            repeated = elements.repeat(times)[: tensor.numel()]
+            self.as_host(tensor).copy_(repeated.view(tensor.shape))
 
     def fill_unknown(self, call: Call, outputs: list[Tensor]) -> None:
         """Put something into results that nobody computed: zeros, or ``assumed_value``."""

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from . import ranks
 from .operators import SIZES, Torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -50,6 +51,7 @@ class Witness:
         self.stopped = ""
         self.beside = ""
         self.compiled = set[int]()
+        self.exchanges = 0
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
         seconds = float(os.environ.get("CASEBOOK_SECONDS") or 0)
         if seconds:
@@ -167,6 +169,8 @@ class Witness:
             register(self.stepped)
         torch.cuda._is_in_bad_fork = self.counting_forked(torch.cuda._is_in_bad_fork)
         torch.compile = self.running_eagerly(torch)
+        if "CASEBOOK_WORLD" in os.environ:
+            ranks.start(torch)
 
     def counting_forked(self, poisoned: Callable[[], bool]) -> Callable[[], bool]:
         """torch's question whether a forked process must not use the GPU, counted.
@@ -215,13 +219,15 @@ class Witness:
         """Keep what was seen so far in this process's file."""
         error: BaseException | None = getattr(sys, "last_value", None)
         steps = max(self.steps.values(), default=0)
+        counts = {name: self.device.fake_count(number) for number, name in enumerate(COUNTS)}
+        counts["collectives"] += self.exchanges
         facts = {
             "pid": os.getpid(),
             "forks": self.forks,
             "frames": frames_of(error),
             "error": "" if error is None else type(error).__name__,
             "message": "" if error is None else str(error),
-            "counts": {name: self.device.fake_count(number) for number, name in enumerate(COUNTS)},
+            "counts": counts,
             "stopped": self.stopped,
             "steps": steps - 1 if self.stopped == "--steps" else steps,
             "step_peaks": self.step_peaks,

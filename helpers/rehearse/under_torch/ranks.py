@@ -1,0 +1,104 @@
+"""One rank of a job without the others: torch's fake process group stands in for the real one.
+
+Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing, so each
+other rank is taken to hold what this one holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Torch = Any
+Value = Any
+FAKE = "torch.testing._internal.distributed.fake_pg"
+
+
+def start(torch: Torch) -> None:
+    """Let the program's process groups be fake ones of the job that RANK and WORLD_SIZE name.
+
+    Raises SystemExit where this release of torch has none.
+    """
+    try:
+        importlib.import_module(FAKE)
+    except ImportError as error:
+        raise SystemExit(
+            "--world needs torch 2.1 or later, built with torch.distributed"
+        ) from error
+    groups: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    create = groups._new_process_group_helper
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    @functools.wraps(create)
+    def create_fake(
+        size: int, own: Value, ranks: Value, backend: str, *args: Value, **kwargs: Value
+    ) -> Value:
+        kwargs = {name: value for name, value in kwargs.items() if not name.endswith("_options")}
+        return create(size, own, ranks, "fake", *args, **kwargs)
+
+    def meet_nobody(*args: Value, **kwargs: Value) -> Iterator[Value]:
+        yield torch.distributed.HashStore(), rank, world
+
+    groups._new_process_group_helper = create_fake
+    groups.rendezvous = meet_nobody
+    for exchange in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
+        setattr(torch.distributed, exchange.__name__, exchange)
+        setattr(groups, exchange.__name__, exchange)
+    parallel = importlib.import_module("torch.nn.parallel.distributed").DistributedDataParallel
+    parallel.__init__ = reducing_by_hook(torch, parallel.__init__)
+
+
+def reducing_by_hook(torch: Torch, init: Callable[..., None]) -> Callable[..., None]:
+    """DistributedDataParallel's constructor, with a hook that hands each bucket back: what the fake
+    group's work answers is nothing that its reducer takes (comm.cpp).
+    """
+
+    def hand_back(state: None, bucket: Value) -> Value:
+        reduced = torch.futures.Future()
+        reduced.set_result(bucket.buffer())
+        return reduced
+
+    @functools.wraps(init)
+    def init_with_hook(model: Value, *args: Value, **kwargs: Value) -> None:
+        init(model, *args, **kwargs)
+        torch.distributed._register_comm_hook(model.reducer, None, hand_back)
+        model.register_comm_hook = refuse_hook
+
+    return init_with_hook
+
+
+def refuse_hook(*args: Value, **kwargs: Value) -> None:
+    """Stands for register_comm_hook of a model that has one already."""
+    why = "a communication hook of DistributedDataParallel is not rehearsed with --world"
+    raise NotImplementedError(f"{why}; rehearse it with --gpus 2 -- torchrun --nproc_per_node 2")
+
+
+def all_gather_object(object_list: list[Value], obj: Value, *args: Value, **kwargs: Value) -> None:
+    """Each rank has this one's object."""
+    object_list[:] = [obj] * len(object_list)
+
+
+def gather_object(
+    obj: Value, object_gather_list: list[Value] | None = None, *args: Value, **kwargs: Value
+) -> None:
+    """Each rank sends this one's object."""
+    if object_gather_list is not None:
+        all_gather_object(object_gather_list, obj)
+
+
+def broadcast_object_list(object_list: list[Value], *args: Value, **kwargs: Value) -> None:
+    """The list stays as it is: nobody else sends one."""
+
+
+def scatter_object_list(
+    scatter_object_output_list: list[Value],
+    scatter_object_input_list: Sequence[Value] | None = None,
+    *args: Value,
+    **kwargs: Value,
+) -> None:
+    """The first object, where this rank has them."""
+    if scatter_object_input_list:
+        scatter_object_output_list[0] = scatter_object_input_list[0]

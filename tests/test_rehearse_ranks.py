@@ -1,0 +1,154 @@
+"""One rank of a job is rehearsed without the others."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import verb
+from test_rehearse import CARD, MIB, RUN
+
+from helpers.rehearse.rehearsal import Limits
+from helpers.rehearse.run import environment
+from helpers.rehearse.view import several
+
+ROOT = Path(__file__).parents[1]
+ALONE = """
+import json, os, torch, torch.distributed as dist
+from helpers.rehearse.under_torch import ranks
+ranks.start(torch)
+dist.init_process_group("nccl")
+half = dist.new_group(range(256, 512), backend="gloo")
+seen = {"rank": [dist.get_rank(), dist.get_world_size(), dist.get_rank(half)]}
+
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+model(torch.ones(2, 4)).sum().backward()
+seen["gradient"] = model.module.weight.grad.tolist()[0]
+try:
+    model.register_comm_hook(None, lambda state, bucket: None)
+except NotImplementedError as error:
+    seen["hook"] = str(error)
+
+objects = [None] * 512
+dist.all_gather_object(objects, "mine")
+seen["objects"] = [objects[0], objects[511]]
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+mesh = init_device_mesh("cpu", (2, 256), mesh_dim_names=("replicate", "shard"))
+part = distribute_tensor(torch.ones(1024, 8), mesh, [Shard(0), Shard(0)])
+seen["part"] = list(part.to_local().shape)
+dist.barrier()
+print(json.dumps(seen))
+"""
+
+
+def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
+    pytest.importorskip("torch")
+    limits = Limits(gpus=8, rank=511, world=512)
+    torchrun = environment(Torch(), [], CARD, tmp_path, None, None, limits)
+    names = [name for name in torchrun if name.endswith(("RANK", "WORLD_SIZE", "ADDR", "PORT"))]
+    variables = {name: torchrun[name] for name in names}
+    assert variables["LOCAL_RANK"] == "7" and variables["GROUP_RANK"] == "63"
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["rank"] == [511, 512, 255]
+    assert seen["gradient"] == [2.0] * 4
+    assert seen["objects"] == ["mine", "mine"]
+    assert seen["part"] == [2, 8]
+    assert "communication hook" in seen["hook"] and "torchrun" in seen["hook"]
+
+
+class Torch:
+    """A torch that lies beside the program's own."""
+
+    own = False
+    folder = Path("/torch")
+
+
+EXCHANGES = """
+import os, torch, torch.distributed as dist
+from types import SimpleNamespace as Row
+import ctypes
+os.environ["CASEBOOK_WORLD"] = os.environ["WORLD_SIZE"]
+from helpers.rehearse.under_torch import ranks, result_sizes
+ranks.start(torch)
+dist.init_process_group("nccl")
+device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
+witness = Row(coming=[], later=[], beside="", device=device, compiled=set(), exchanges=0)
+shadow = result_sizes.ShadowComputation(torch, witness, "most")
+shadow.on_device = lambda value: isinstance(value, torch.Tensor) and type(value).__torch_dispatch__ == shadow.plain
+from torch.utils._python_dispatch import TorchDispatchMode
+class Values(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return shadow.run(func, args, kwargs or {})
+def unknown(tensor):
+    return result_sizes.place_of(tensor) in shadow.unknown
+counts, received = torch.tensor([3, 5]), torch.tensor([1 << 40, -7])
+with Values():
+    dist.all_to_all_single(received, counts)
+print(received.tolist(), unknown(received), unknown(counts))
+total = torch.tensor([4])
+with Values():
+    dist.all_reduce(total)
+    dist.send(counts, 0)
+print(total.tolist(), unknown(total), unknown(counts), witness.exchanges, witness.beside)
+"""
+
+
+def test_what_other_ranks_would_send_is_unknown_and_taken_as_what_this_one_sends():
+    pytest.importorskip("torch")
+    variables = {"RANK": "1", "WORLD_SIZE": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", EXCHANGES],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    expected = ["[3, 5] True False", "[4] True False 3 "]
+    assert done.stdout.splitlines() == expected, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "says"),
+    [
+        ("--ranks 1", "python train.py", "--ranks 1 without --world"),
+        ("--world 0 --ranks 1", "python train.py", "--ranks 1 without --world"),
+        ("--world -3", "python train.py", "--world -3; expected 1 to"),
+        ("--world 4 --ranks 4", "python train.py", "--ranks 4; expected numbers from 0 to 3"),
+        ("--world 4 --ranks a,b", "python train.py", "--ranks a,b; expected numbers from 0 to 3"),
+        ("--world 4", "torchrun --nproc_per_node 4 train.py", "seen torchrun in the command"),
+        ("--world 4", "python -m torch.distributed.run train.py", "expected the program itself"),
+        ("--world 4 --find-capacity", "python train.py", "--world and --find-capacity"),
+        ("--world 4 --values between", "python train.py", "--values least or most"),
+    ],
+)
+def test_a_rank_that_cannot_be_is_refused_in_one_line(
+    options, command, says, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    words = ["rehearse", "--gpu", "4090", *options.split(), "--", *command.split()]
+    done = verb(*words)
+    assert done.code == 2 and says in done.err and len(done.err.splitlines()) == 1
+
+
+def test_the_answer_is_that_of_the_rank_that_takes_the_most():
+    first = replace(RUN, limits=Limits(rank=0, world=8), peak_reserved_bytes=8 * MIB)
+    last = replace(RUN, limits=Limits(rank=7, world=8), peak_reserved_bytes=4 * MIB)
+    (line,) = several([last, first])
+    assert "rank 0: 8.00 MiB (fits); rank 7: 4.00 MiB (fits)" in line
+    assert line.endswith("the answer is that of rank 0 of 8")
+    assert "rank 0 of 8 alone" in first.label and several([RUN]) == []
