@@ -312,8 +312,8 @@ def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts()
 def test_two_ends_of_what_hangs_on_values_are_one_line():
     low = ran()
     high = ran(fits=False, peak_reserved_bytes=40 * MIB)
-    assert view.between([low]) == []
-    [line] = view.between([low, high])
+    assert view.several([low]) == []
+    [line] = view.several([low, high])
     assert "between 20.00 MiB (fits) and 40.00 MiB (runs out)" in line
 
 
