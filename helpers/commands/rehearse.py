@@ -240,8 +240,8 @@ def rehearse(arguments: argparse.Namespace) -> int:
     --ranks LIST: with --world: which ranks, such as 0,7 (default: the first and the last)
     --steps N <int> = 0: end after N steps of an optimizer, with the verdict so far
     --seconds S <float>: end after S seconds, with the verdict so far
-    --values {least,typical,most,between} = typical: the size of whatever depends on values that are not computed
-        (typical: half of the bound; between: both ends)
+    --values {least,typical,most,between} = typical: the size of whatever depends on values that are
+        not computed (typical: half of the bound; between: both ends)
     --held SIZE: memory that the GPU context and other processes use, such as 500MiB
     --torch VER: the release of torch (default: your own CUDA torch, else 2.14.1)
     --cudnn-workspace SIZE: memory that each cuDNN call uses, such as 512MiB (default: 0; the answer
@@ -435,7 +435,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
 def _runs(
     arguments: argparse.Namespace, command: list[str], bench: Bench, out: Path
 ) -> list[Rehearsal]:
-    """The program on the card, as often as was asked for; the one that takes the most is the last."""
+    """The program on the card, as often as was asked for; the run with the highest peak last."""
     from helpers.rehearse.rehearsal import STOPPED
 
     ranks = _ranks(arguments)

@@ -190,7 +190,7 @@ def _notes(rehearsal: Rehearsal) -> list[str]:
 
 
 def several(runs: Sequence[Rehearsal]) -> list[str]:
-    """The peaks of several runs, of which the last takes the most, in one line; none for one run."""
+    """The peaks of several runs in one line, the last the highest; none for one run."""
     if len(runs) < 2:
         return []
     peaks = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in runs]

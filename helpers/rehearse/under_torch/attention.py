@@ -1,5 +1,5 @@
-"""What compiled flex_attention allocates: unlike torch's own kernel for it, which a rehearsal runs, it
-never holds the scores (torch/_inductor/kernel/flex/flex_attention.py, read at torch 2.14).
+"""What compiled flex_attention allocates: unlike torch's own kernel for it, which a rehearsal
+runs, it never holds the scores (torch/_inductor/kernel/flex/flex_attention.py, read at torch 2.14).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One rank of a job without the others: torch's fake process group stands in for the real one.
 
-Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing, so each
-other rank is taken to hold what this one holds.
+Torch has it since release 2.1 (torch/testing/_internal/distributed/fake_pg.py). It sends nothing,
+so each other rank is taken to hold what this one holds.
 """
 
 from __future__ import annotations

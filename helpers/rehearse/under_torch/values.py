@@ -44,8 +44,8 @@ def start(torch: Torch, witness: Witness) -> None:
     class Values(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         # Else torch's compiler is imported, and stands in every stack.
         _should_skip_dynamo = classmethod(lambda cls: False)
-        # Else torch refuses flex_attention, torch.cond and their like under a mode (HigherOrderOperator
-        # in torch/_ops.py).
+        # Else torch refuses flex_attention, torch.cond and their like under a mode
+        # (HigherOrderOperator in torch/_ops.py).
         supports_higher_order_operators = True
 
         def __torch_dispatch__(
@@ -155,7 +155,7 @@ class AroundMode:
         return arguments
 
     def decided(self, value: Value) -> Value:
-        """A condition as a bool of Python, read inside of the mode; or a function that returns one."""
+        """A condition as Python's bool, read inside of the mode; or a function that returns one."""
         if not callable(value):
             return self.within(bool)(value)
         return self.within(lambda *args: bool(value(*args)))
