@@ -74,7 +74,9 @@ def test_without_a_gpu_an_old_kill_is_a_side_note_with_its_time_and_a_text_about
     verdict = judged("cpu-only", dmesg=KILL, host=host)
     assert (verdict.title, verdict.confidence) == ("No GPU on this machine", "confirmed")
     assert "There is also a separate problem" in verdict.summary
-    assert "5 min before the look" in verdict.summary
+    assert "5 min before this capture" in verdict.summary
+    assert "# See which programs the kernel killed" in verdict.next_step.command
+    assert "dmesg" not in judged("cpu-only").next_step.command
     bundle = changed("cpu-only", dmesg=KILL, host=host, message="Killed process 4242 (firefox)")
     assert diagnose(evidence_from_bundle(bundle)).cause == "host-oom"
 
@@ -186,7 +188,7 @@ def test_many_kills_in_the_log_of_a_box_are_one_row_of_evidence_that_counts_them
     ]
     verdict = judged("cuda-healthy", dmesg="\n".join(kills))
     rows = [row for row in verdict.evidence if "Killed process" in row.reading.show()]
-    assert len(rows) == 1 and "has 3 lines" in rows[0].says and "587" in rows[0].reading.show()
+    assert len(rows) == 1 and "has 3 such lines" in rows[0].says and "587" in rows[0].reading.show()
     assert not any("dmesg" in wanted.how for wanted in verdict.missing)
 
 

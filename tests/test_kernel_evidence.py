@@ -131,7 +131,7 @@ def test_a_log_alone_is_what_is_asked_about_and_its_age_is_shown():
     line = "[ 86400.0] Out of memory: Killed process 81 (python3) total-vm:9kB, anon-rss:8kB"
     verdict = diagnose(captured("", line))
     assert verdict.cause == "host-oom"
-    assert "60 min before the look" in verdict.evidence[0].says
+    assert "60 min before this capture" in verdict.evidence[0].says
     assert answer(captured("", line.replace("86400", "100"), up_s=400_000))[0] != "host-oom"
 
 

@@ -19,7 +19,7 @@ MOST_TOKENS = {
     "fix": 29_130,
     "fits": 28_790,
     "ground": 11_710,
-    "judge": 56_320,
+    "judge": 56_340,
     "magics": 12_290,
     "look": 56_430,
     "rehearse": 21_540,

@@ -294,6 +294,8 @@ def _of_observation(observation: Observation) -> Iterator[tuple[str, str]]:
         yield "unset", "unset " + str(observation.reading.value).split("=")[0]
     if observation.name == "setting-corrected":
         yield "corrected", word(str(observation.reading.value))
+    if observation.name == "noted":
+        yield "kills", UNKNOWN["kills"]
     if observation.name == "limit-binds":
         yield "limit", words
     if observation.name in ("stranded-decides", "stranded-possible", "free-and-stranded"):

@@ -45,7 +45,7 @@ def kernel_observations(evidence: CaseEvidence, bundle: Bundle) -> Iterator[Obse
     if kills.bytes > 0 and (failing is None or failing.was_killed):
         # The counter has no times: beside a text it shows who may have killed, and proves nothing.
         processes = "process" if kills.bytes == 1 else "processes"
-        says = f"The limit of the control group has killed {kills.bytes} {processes}, at a time unknown"
+        says = f"The limit of the control group has killed {kills.bytes} {processes}; it does not say when"
         proof = failing is None
         yield make_observation("killed", kills, "", "bundle", says, proof=proof)
 
@@ -54,9 +54,10 @@ def _of_kind(name: str, events: list[Event], bundle: Bundle, proof: bool) -> Obs
     """The last line of a kind, with how many there are and how old it is."""
     last = events[-1]
     times = sum(event.count for event in events)
-    often = f"{times} lines of this kind; this is the last" if times > 1 else "this line"
+    often = f"{times} such lines" if times > 1 else "one such line"
     age_s = _age_s(last, bundle)
-    age = "" if age_s is None else f", {int(age_s) // 60} min before the look"
+    which = "the last " if times > 1 else ""
+    age = "" if age_s is None else f", {which}{int(age_s) // 60} min before this capture"
     reading = seen(last.text[:400] or last.kind, "text", last.source)
     says = f"{meaning(last.row).rstrip('.')}. The kernel log has {often}{age}"
     return make_observation(name, reading, "", "bundle", says, proof=proof)
