@@ -63,7 +63,8 @@ LLAMA_3B = {
     "vocab_size": 128256,
     "tie_word_embeddings": True,
 }
-T5_BASE = {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
+T5_SMALL = {"decoder_start_token_id": 0}
+T5_BASE = T5_SMALL | {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12}
 CONFIGS = {
     "openai-community/gpt2": ("gpt2", {}),
     "distilbert/distilgpt2": ("gpt2", {"n_layer": 6}),
@@ -71,7 +72,7 @@ CONFIGS = {
     "EleutherAI/gpt-neo-125M": ("gpt_neo", GPT_NEO),
     "facebook/opt-125m": ("opt", {}),
     "facebook/opt-350m": ("opt", OPT_350M),
-    "T5-small": ("t5", {}),
+    "T5-small": ("t5", T5_SMALL),
     "t5-base": ("t5", T5_BASE),
     "Qwen/Qwen3-4B": ("qwen3", QWEN3_4B),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2", QWEN2_1_5B),
