@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from test_fix import keeper, program, unseen
 
 from helpers.cli import main
-from helpers.face.change import fix_program
+from helpers.face.change import ProgramFix, fix_program
 from helpers.fix import answer, live
-from helpers.fix.answer import NoFix, Search, failure_of
+from helpers.fix.answer import Failure, NoFix, Search, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.files import misspelt_settings, smaller_batches_in_files
@@ -33,9 +33,13 @@ from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
 from helpers.fix.source import Source
 from helpers.fix.view import diff, in_lines, none_in_lines
+from helpers.ground.shapes import NextStep, Verdict
+from helpers.ground.units import MIB
 from helpers.look.cards import find_card
 from helpers.rehearse.rehearsal import Limits
 from helpers.trials.targets import CPU
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def notebook(*cells, indent=1):
@@ -413,3 +417,37 @@ def test_the_league_names_the_program_as_it_is_and_each_change(tmp_path):
     shown = league(good, [good], first)
     assert [row["change"] for row in shown.rows] == ["as it is", "Set it"]
     assert shown.title == "It fits with: Set it"
+
+
+def answered(found, tmp_path):
+    """The verdict of a search in a program that keeps tensors, with the change that was found, or without."""
+    own = program("kept.append(loss)\n", [keeper("train.py:1 <module>", "kept")])
+    first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
+    leak = Verdict("user-leak", "confirmed", NextStep("Keep less"), title="kept grows")
+    change = next(iter(candidates(own, "user-leak")))
+    trial = Trial(change, replace(first, exit_code=0 if found else 1, peak_reserved_bytes=MIB))
+    winner = trial if found else None
+    return ProgramFix(Failure(own, first, leak), winner, [trial]).verdict().verdict
+
+
+def test_a_notebook_with_a_command_has_the_answer_of_its_search_as_its_verdict(tmp_path):
+    good = answered(True, tmp_path)
+    assert (
+        good.headline.startswith("A change was found: ") and "kept grows. Results: " in good.summary
+    )
+    assert good.next_step.command == "git apply change.diff" and good.state == "aside"
+    assert [row.reading.value for row in good.evidence] == [MIB]
+    none = answered(False, tmp_path)
+    assert none.headline == "No change was found with which the program finishes (1 was tried)"
+    assert none.next_step.what == "Keep less" and not none.evidence
+    fits = ProgramFix(why="the program fits as it is: on a 4090; nothing needs to change").verdict()
+    assert fits.verdict.headline == "No change was looked for: the program fits as it is"
+    assert "on a 4090" in fits.verdict.summary
+
+
+def test_notebook_05_asks_for_the_answer_of_its_command_where_it_has_one():
+    cells = json.loads((ROOT / "notebooks" / "05_fix_validation.ipynb").read_text())["cells"]
+    (asks,) = [
+        "".join(cell["source"]) for cell in cells if "answer.show()" in "".join(cell["source"])
+    ]
+    assert "answer = change.verdict() if command else fixes.verdict()" in asks

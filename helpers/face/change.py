@@ -6,12 +6,14 @@ import shlex
 import tempfile
 from pathlib import Path
 
+from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
 from helpers.fix.answer import Failure, NoFix, Search, change_for, failure_of
 from helpers.fix.bench import TorchChoice, rehearsals
 from helpers.fix.league import league
 from helpers.fix.search import Trial
-from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table
+from helpers.fix.view import how_to_make, in_lines, none_in_lines, tried_table, verdict
+from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import cut
 from helpers.look.boxes import open_box
 from helpers.look.cards import find_card
@@ -22,6 +24,10 @@ from helpers.tell.display import progress
 from helpers.tell.shown import Shown
 from helpers.trials.user_program import check_script
 
+ASK_AGAIN = NextStep(
+    "If you meant something else, change `command`, `folder` or `gpu` in the first cell, and run "
+    "the notebook again"
+)
 NO_COMMAND = "No program was given. Set `command`, such as python train.py, to look for a change."
 
 
@@ -66,6 +72,15 @@ class ProgramFix(Result):
         if self.winner is not None:
             lines = in_lines(self.winner, self.failure.first)
         return "\n\n".join([self.failure.verdict.title, *lines])
+
+    def verdict(self) -> Answer:
+        """The verdict: the change that was found, that none was, or why none was looked for."""
+        if self.failure is not None:
+            return Answer(verdict(self.failure, self.winner, self.trials))
+        title = f"No change was looked for: {self.why.partition(': ')[0]}"
+        return Answer(
+            Verdict("other", "likely", ASK_AGAIN, state="aside", title=title, summary=self.why)
+        )
 
     @property
     def diff(self) -> str:

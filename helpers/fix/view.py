@@ -13,6 +13,7 @@ from helpers.fix.notebook import Notebook
 from helpers.fix.program import Program
 from helpers.fix.search import Trial, changed_command, changed_files
 from helpers.ground import shell
+from helpers.ground.shapes import Evidence, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.rehearse.view import outside_in_words
@@ -45,6 +46,45 @@ def _lines(text: bytes, encoding: str) -> list[str]:
     """Lines with their ends; a byte order mark stays, as git compares it too."""
     plain = text.decode("utf-8" if encoding == "utf-8-sig" else encoding)
     return io.StringIO(plain, newline="").readlines()
+
+
+def verdict(failure: Failure, winner: Trial | None, trials: Sequence[Trial]) -> Verdict:
+    """The answer of a search as a notebook's verdict: the change that was found, or that none was."""
+    cause = failure.verdict.headline
+    if winner is None:
+        tried = "1 was tried" if len(trials) == 1 else f"{len(trials)} were tried"
+        return Verdict(
+            cause="other",
+            state="aside",
+            title=f"No change was found with which the program finishes ({tried})",
+            confidence="likely",
+            summary=" ".join([f"{cause}.", *none_in_lines(trials)]),
+            next_step=failure.verdict.next_step,
+        )
+    change = winner.change
+    peak = winner.rehearsal.peak_reserved_bytes or 0
+    usable = show_bytes(winner.rehearsal.usable_bytes)
+    says = f"the changed program reserved at most, of {usable}"
+    return Verdict(
+        cause="other",
+        state="aside",
+        title=f"A change was found: {change.title}",
+        confidence="likely",
+        summary=f"{cause}. Results: {results_in_words(winner)}. Cost: {change.costs}.",
+        evidence=[Evidence("peak of the changed program", seen(peak, "bytes", "rehearsal"), says)],
+        next_step=_how_to_apply(failure.program, change),
+    )
+
+
+def _how_to_apply(program: Program, change: Change) -> NextStep:
+    """What to do with the change that ``how_to_make`` shows."""
+    if not diff(program, change):
+        return NextStep("Start the program like this", how_to_make(program, change).strip())
+    return NextStep(
+        "Save the notebook's diff as change.diff in the folder of your program, and apply it",
+        command="git apply change.diff",
+        undo="git apply -R change.diff",
+    )
 
 
 def how_to_make(program: Program, change: Change) -> str:
