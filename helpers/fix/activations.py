@@ -31,9 +31,9 @@ def changes_of_activations(program: Program) -> Iterator[Change]:
     """Activations recomputed, or never kept."""
     if fails_in_evaluation(program):
         return
-    for source, line in program.holding_places():
-        yield from without_gradients(program, source, line)
     if not program.trains:
+        for source, line in program.holding_places():
+            yield from without_gradients(program, source, line)
         return
     yield from _checkpointed_blocks(program)
     yield from _checkpointed_sequences(program)

@@ -8,7 +8,7 @@ from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.attention import changes_of_attention
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change
 from helpers.fix.files import (
     misspelt_settings,
     smaller_batches_in_files,
@@ -16,6 +16,7 @@ from helpers.fix.files import (
 )
 from helpers.fix.kept import changes_of_what_is_kept
 from helpers.fix.loads import changes_of_loads, emptied_before_children, one_pool_for_graphs
+from helpers.fix.losses import cross_entropy_in_parts
 from helpers.fix.optimizers import smaller_states, steps_one_by_one
 from helpers.fix.precision import changes_of_precision
 from helpers.fix.program import Program
@@ -26,7 +27,7 @@ from helpers.fix.sizes import smaller_batches, smaller_portions
 
 Proposals = Callable[[Program], Iterator[Change]]
 FITTING: dict[str, tuple[Proposals, ...]] = {
-    "user-leak": (changes_of_what_is_kept, changes_of_settings),
+    "user-leak": (changes_of_what_is_kept,),
     "allocator-fragmentation": (changes_of_settings, changes_of_what_is_kept),
     "config-ineffective": (
         changes_of_settings,
@@ -48,12 +49,14 @@ SMALLER: tuple[Proposals, ...] = (
     evaluation_in_chunks,
     changes_of_activations,
     results_kept_by_arguments,
+    cross_entropy_in_parts,
     micro_batches,
     steps_one_by_one,
     activations_in_ram,
 )
 """What makes room with the same results, up to rounding."""
 ONLY_TRAINING: tuple[Proposals, ...] = (
+    cross_entropy_in_parts,
     micro_batches,
     steps_one_by_one,
     activations_in_ram,
@@ -66,6 +69,7 @@ ONLY_PASSES: tuple[Proposals, ...] = (
     smaller_portions_in_files,
     evaluation_in_chunks,
     changes_of_activations,
+    cross_entropy_in_parts,
     activations_in_ram,
     micro_batches,
     smaller_batches,
@@ -101,7 +105,7 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
             if key in seen or change.is_empty:
                 continue
             seen.add(key)
-            if change.results is Results.OTHER or propose in OTHER_RESULTS:
+            if change.comes_late or propose in OTHER_RESULTS:
                 late.append(change)
             else:
                 yield change

@@ -39,7 +39,8 @@ class Change:
     ``why``: why the results are what ``results`` says; ``costs``: what the program pays for it;
     ``environment``: variables to set; ``replaces``: what stands in the place of words of the
     command line, by their position. ``only_if_measured``: results are as said where both programs
-    were run and compared; else they count as different.
+    were run and compared; else they count as different. ``cuts_graphs``: gradients end where they
+    went on before, so it is measured whether every weight still has one.
     """
 
     title: str
@@ -50,6 +51,14 @@ class Change:
     environment: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[int, str] = field(default_factory=dict)
     only_if_measured: bool = False
+    cuts_graphs: bool = False
+
+    @property
+    def comes_late(self) -> bool:
+        """Whether it is tried only when no other change is left: it trains differently, and does not
+        cut the graph whose growth is the cause.
+        """
+        return self.results is Results.OTHER and not self.cuts_graphs
 
     @property
     def is_empty(self) -> bool:
@@ -81,6 +90,7 @@ def together(changes: Sequence[Change]) -> Change | None:
         environment=environment,
         replaces=replaces,
         only_if_measured=any(change.only_if_measured for change in changes),
+        cuts_graphs=any(change.cuts_graphs for change in changes),
     )
 
 

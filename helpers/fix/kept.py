@@ -9,8 +9,9 @@ import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.collected import changes_of_collections
+from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
-from helpers.fix.regions import is_without_gradients, names_that_train
+from helpers.fix.regions import forward_regions, is_without_gradients, names_that_train
 from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, last_name, stores_that_keep
 from helpers.judge.program_facts import GrowerFacts
@@ -32,14 +33,26 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     stores = list(stores_that_keep(program, growers))
     graph = any(grower.through_graph for grower in growers)
     if graph:
+        yield from _cut_carried_states(program)
         yield from _cut_graphs(program, growers)
+    keeps_graphs = [grower.line for grower in growers if grower.with_graphs]
+    yield from _without_gradients(program, keeps_graphs)
+    yield from _states_on_the_cpu(stores)
     yield from changes_of_collections(program, stores)
     may_have_graphs = graph or program.trains
     for ending in (".item()", ".clone()", ".detach()", ".detach().cpu()"):
         if may_have_graphs or ending != ".detach()":  # without a graph it frees nothing
             yield from _kept_as(stores, ending)
     yield from _cleared_at_the_end(stores)
-    yield from _without_gradients(program, growers)
+    if not program.trains:
+        yield from _without_gradients(program, [grower.asked_at for grower in growers])
+
+
+def _states_on_the_cpu(stores: Sequence[Store]) -> Iterator[Change]:
+    """Copies of a model's state that are collected, in RAM."""
+    for store in stores:
+        for call in store.source.calls("deepcopy", below=store.value):
+            yield from state_on_the_cpu(store.source, call)
 
 
 def _tensors_in(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpression]:
@@ -183,6 +196,20 @@ def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Cha
     return Change(f"{title} ({store.place})", results, why, costs, edits)
 
 
+def _cut_carried_states(program: Program) -> Iterator[Change]:
+    """Detach what a turn of a training loop leaves for the next one, behind its backward pass."""
+    for region in forward_regions(program):
+        for name in sorted(region.carried - {region.loss}):
+            yield from _detached(region.source, region.backward, name)
+
+
+def _detached(source: Source, statement: cst.CSTNode, name: str) -> Iterator[Change]:
+    """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
+    for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
+        line = source.lines_after(statement, f"{name} = {value}")
+        yield _graph_change(source, statement, line)
+
+
 def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
     """Detach the state that is handed from step to step with its graph."""
     for source, line in program.places([grower.line for grower in growers if grower.through_graph]):
@@ -202,14 +229,7 @@ def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Ch
                 for name in names:
                     if len(names) > 1 and last_name(name) not in keepers:
                         continue
-                    detached = f"{name} = {name}.detach()"
-                    yield _graph_change(
-                        source, statement, [source.lines_after(statement, detached)]
-                    )
-                    each_detached = f"{name} = tuple(part.detach() for part in {name})"
-                    yield _graph_change(
-                        source, statement, [source.lines_after(statement, each_detached)]
-                    )
+                    yield from _detached(source, statement, name)
 
 
 def _sum_without_its_graph(
@@ -226,7 +246,7 @@ def _sum_without_its_graph(
     )
 
 
-def _graph_change(source: Source, statement: cst.CSTNode, edits: Sequence[Edit]) -> Change:
+def _graph_change(source: Source, statement: cst.CSTNode, edit: Edit) -> Change:
     trains = bool(source.calls("backward"))
     results = Results.OTHER if trains else Results.SAME
     why = "no gradient is computed here, so none can be lost"
@@ -237,8 +257,8 @@ def _graph_change(source: Source, statement: cst.CSTNode, edits: Sequence[Edit])
         f"Cut the graph that reaches back to the first step ({place})",
         results,
         why,
-        "nothing",
-        tuple(edits),
+        edits=(edit,),
+        cuts_graphs=trains,
     )
 
 
@@ -270,9 +290,9 @@ def _cleared_at_the_end(stores: Sequence[Store]) -> Iterator[Change]:
                 )
 
 
-def _without_gradients(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+def _without_gradients(program: Program, frames: Sequence[str]) -> Iterator[Change]:
     """no_grad for a function that computes no gradient, with those that it calls."""
-    for source, line in program.places([grower.asked_at for grower in growers]):
+    for source, line in program.places(frames):
         yield from without_gradients(program, source, line)
 
 
@@ -285,8 +305,7 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
     for function in source.functions_at(line):
         name = function.name.value
         goes_backward = source.calls("backward", "step", "fit", "train", below=function)
-        evaluates = not program.trains
-        if name in training or name == "__init__" or goes_backward or not evaluates:
+        if name in training or name == "__init__" or goes_backward:
             continue
         first = function.decorators[0] if function.decorators else function
         yield Change(
@@ -294,4 +313,5 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
             results=Results.SAME,
             why="no backward pass uses the values that it returns",
             edits=(source.lines_before(first, "@torch.no_grad()"),),
+            only_if_measured=program.trains,
         )

@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, calls_of, keyword
+from helpers.fix.source import Source, called, calls_of, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
 CHILDREN = (
@@ -38,6 +38,9 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
                     edits=(source.after(call.args[-1], ', map_location="cpu"'),),
                 )
         for call in source.calls("deepcopy"):
+            yield from state_on_the_cpu(source, call)
+            if source.calls("state_dict", below=call):
+                continue
             yield Change(
                 title=f"Keep the copy on the CPU ({source.place(call)})",
                 results=Results.SAME,
@@ -46,6 +49,21 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
                 edits=(source.after(call, ".cpu()"),),
             )
         yield from _states(source)
+
+
+def state_on_the_cpu(source: Source, call: cst.Call) -> Iterator[Change]:
+    """``copy.deepcopy(model.state_dict())`` as tensors that are copied to the CPU."""
+    state = call.args[0].value
+    if not isinstance(state, cst.Call) or called(state) != "state_dict":
+        return
+    copies = f'name: value.to("cpu", copy=True) for name, value in {source.code(state)}.items()'
+    yield Change(
+        title=f"Keep the copied state on the CPU ({source.place(call)})",
+        results=Results.SAME,
+        why=SAME_VALUES,
+        costs="RAM for the copy, and a transfer whenever it is made or loaded",
+        edits=(source.replaced(call, f"{{{copies}}}"),),
+    )
 
 
 def _states(source: Source) -> Iterator[Change]:

@@ -47,12 +47,14 @@ class Proof:
 
     ``results``: what the change does to what is computed, None where that could not be measured;
     ``says``: what was compared, or why nothing could be. ``differs``: smaller numbers gave other
-    results, which may be for their own sake.
+    results, which may be for their own sake. ``loses_gradients``: weights that had a gradient have
+    none with the change.
     """
 
     results: Results | None
     says: str
     differs: bool = False
+    loses_gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ class Prover:
         elif not words:
             return Proof(None, "only a command that starts Python is run on the CPU")
         proof = compared(*self.runs([unchanged, changed]))
-        if proof.results is not Results.OTHER:
+        is_sure = proof.loses_gradients or change.results is Results.OTHER
+        if is_sure or proof.results is not Results.OTHER:
             return proof
         # Smaller numbers may themselves differ, and some programs never do the same twice.
         left_s = ends_at - time.monotonic()
@@ -154,6 +157,10 @@ def compared(before: Run, after: Run) -> Proof:
         return Proof(None, f"on the CPU it fails: {before.error}")
     if after.error:
         return Proof(Results.OTHER, f"on the CPU only the changed one fails: {after.error}")
+    lost = _lost_gradients(before, after)
+    if lost:
+        says = f"{lost} weights that have a gradient in your program would have none"
+        return Proof(Results.OTHER, says, loses_gradients=True)
     before, after = _moving(before, after)
     values = _pairs(before, after, "value")
     weights = _pairs(before, after, "weights")
@@ -182,6 +189,16 @@ def compared(before: Run, after: Run) -> Proof:
     if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
         return Proof(Results.ROUNDED, f"the same up to rounding, {where}")
     return Proof(Results.OTHER, f"other numbers, {where}")
+
+
+def _lost_gradients(before: Run, after: Run) -> int:
+    """How many weights have a gradient in a step of the unchanged program alone."""
+    lost = 0
+    for (_, had), (_, have) in _pairs(before, after, "gradients"):
+        if len(had) == len(have):
+            missing = [had[at] and not have[at] for at in range(len(had))]
+            lost = max(lost, sum(missing))
+    return lost
 
 
 def _moving(before: Run, after: Run) -> tuple[Run, Run]:

@@ -22,6 +22,8 @@ FURTHER = 1.02
 INTERRUPTED = 128 + signal.SIGINT
 """How a rehearsal ends that Ctrl-C ended."""
 MOST_TOGETHER = 3
+NO_TRACE = 1
+"""Events in the trace of a change: nobody reads more than its peaks."""
 SHARE = 0.5
 """Of the time that is left, what one change may take: a program that fits runs to its end."""
 
@@ -72,10 +74,19 @@ class Trial:
 
     @property
     def is_refuted(self) -> bool:
-        """It was measured to compute something else, and its rule says that it never does."""
+        """It was measured to leave weights without gradients, or to compute something else though
+        its rule says that it never does.
+        """
+        if self.loses_gradients:
+            return True
         change = self.change
         is_promise = change.results is not Results.OTHER and not change.only_if_measured
         return is_promise and self.measured is Results.OTHER
+
+    @property
+    def loses_gradients(self) -> bool:
+        """Weights that had gradients have none."""
+        return self.proof is not None and self.proof.loses_gradients
 
     @property
     def ended_early(self) -> bool:
@@ -140,7 +151,7 @@ class Trials:
 
     def _that_pass(self, changes: Sequence[Change]) -> Iterator[Trial]:
         """Trials that pass: what keeps the results alone, then together, then the rest so."""
-        kept = [change for change in changes if change.results is not Results.OTHER]
+        kept = [change for change in changes if not change.comes_late]
         yield from self._passing(kept)
         yield from self._passing_together(kept)
         if self.fallback is not None:
@@ -182,7 +193,8 @@ class Trials:
             raise _NoMore
         self.on_start(Start(change, following, self.tries - len(self.done), left_s))
         trial = Trial(change, self._rehearsed(change, left_s))
-        if trial.passes and change.results is not Results.OTHER:
+        is_compared = change.cuts_graphs or change.results is not Results.OTHER
+        if trial.passes and is_compared:
             trial = replace(trial, proof=self.prove(self.program, change))
         if trial.rehearsal.exit_code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -209,6 +221,7 @@ class Trials:
                 log=out.with_suffix(".log"),
                 working_folder=copy,
                 ends_after_s=max(SHARE * left_s, self.first.seconds),
+                max_events=NO_TRACE,
                 **settings,
             )
 

@@ -142,7 +142,7 @@ def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:
 def results_in_words(trial: Trial) -> str:
     """What a change does to the results, and whether that was measured or follows from a rule."""
     proof = trial.proof
-    if proof is None:
+    if proof is None or trial.change.results is Results.OTHER:
         return f"{trial.results.value} ({trial.change.why})"
     if proof.results is None:
         why = f"{trial.change.why}; not measured: {proof.says}"
@@ -176,6 +176,8 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
 def outcome(trial: Trial, first: Rehearsal) -> str:
     """How the changed program ended, in a few words."""
     rehearsal = trial.rehearsal
+    if trial.loses_gradients:
+        return "fits, but some weights are no longer trained"
     if trial.is_refuted:
         return "fits, but computes something else"
     if trial.passes:

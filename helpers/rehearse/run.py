@@ -131,6 +131,7 @@ def rehearse(
     limits: Limits = UNLIMITED,
     working_folder: Path | None = None,
     ends_after_s: float = 0.0,
+    max_events: int = DEFAULT_EVENTS,
 ) -> Rehearsal:
     """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a
     folder beside it).
@@ -139,7 +140,7 @@ def rehearse(
     ``python`` the interpreter in place of the ``python`` that the command names; ``log`` takes
     the program's output, and its input is then the file it was given from the start, or
     nothing. ``working_folder``: where it runs, if not here; ``ends_after_s`` above 0: when
-    SIGTERM ends it. Raises RecordError and NotReady.
+    SIGTERM ends it; ``max_events``: how long its trace may be. Raises RecordError and NotReady.
     """
     argv, search = _located(command, python, torch)
     out = out.absolute()
@@ -158,7 +159,7 @@ def rehearse(
     recording = record(
         [*prefix, *argv],
         out,
-        max_events=DEFAULT_EVENTS,
+        max_events=max_events,
         term_s=TERM_S,
         ends_after_s=ends_after_s,
     )

@@ -247,10 +247,8 @@ def watch(torch, record):
 
     def before(optimizer, arguments, keywords):
         gradients = [weight.grad for weight in weights(optimizer)]
-        record.add(
-            "gradients",
-            [[0.0, 0.0] if gradient is None else size_of(gradient) for gradient in gradients],
-        )
+        sizes = [[0.0, 0.0] if gradient is None else size_of(gradient) for gradient in gradients]
+        record.add("gradients", sizes, [gradient is not None for gradient in gradients])
 
     def after(optimizer, arguments, keywords):
         modules = [module for module in (reference() for reference in buffered.values()) if module]

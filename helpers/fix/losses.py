@@ -1,0 +1,111 @@
+"""A cross-entropy over many classes, of a few positions at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from helpers.fix.activations import CHECKPOINT
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.program import Program
+from helpers.fix.regions import Region, forward_regions
+from helpers.fix.source import Source, called, calls_of, keyword
+
+POSITIONS = 256
+LAST_IS_CLASS = re.compile(
+    r"(\.(transpose\(1, 2\)|(view|reshape)\(-1, .+\)|flatten\(0, -?[12]\)))?"
+)
+"""What stands behind the logits where each position has its classes in their last dimension."""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """``loss = F.cross_entropy(logits, wanted)`` and ``logits = model(inputs)`` before it."""
+
+    region: Region
+    logits: cst.Assign
+    model: str
+    loss: cst.Assign
+    call: cst.Call
+
+
+def cross_entropy_in_parts(program: Program) -> Iterator[Change]:
+    """The last layer of a model and its loss, for a few positions at a time: the logits of all
+    positions never exist at once. Only of a model that is called at one place.
+    """
+    for region in forward_regions(program):
+        loss = _loss_of(region)
+        if loss is None or len(list(calls_of(program.sources, loss.model))) != 1:
+            continue
+        for source, last in _last_layers(program):
+            place = region.source.place(loss.loss)
+            yield Change(
+                title=f"Compute the loss of {POSITIONS} positions at a time ({place})",
+                results=Results.ROUNDED,
+                why="the same terms are added up in another order",
+                costs="the last layer runs twice, and its GPU kernels are smaller",
+                edits=(
+                    source.replaced(last, source.code(last.args[0].value)),
+                    *region.source.with_import(CHECKPOINT),
+                    _in_parts(loss, source.code(last.func).removeprefix("self.")),
+                ),
+                only_if_measured=True,
+            )
+
+
+def _loss_of(region: Region) -> _Loss | None:
+    """The cross-entropy of a forward pass whose logits nobody else reads."""
+    source = region.source
+    assigns = [assign for node in region.forward for assign in source.find(cst.Assign, node)]
+    for logits, loss in zip(assigns, assigns[1:], strict=False):
+        model, call = logits.value, loss.value
+        if not (isinstance(model, cst.Call) and isinstance(model.func, cst.Name)):
+            continue
+        if not isinstance(call, cst.Call) or called(call) != "cross_entropy" or len(call.args) < 2:
+            continue
+        name = source.code(logits.targets[0].target)
+        behind = source.code(call.args[0].value).removeprefix(name)
+        readers = [node for node in source.find(cst.Name) if node.value == name]
+        has_weights = keyword(call, "weight") or keyword(call, "reduction")
+        if LAST_IS_CLASS.fullmatch(behind) and len(readers) <= 3 and not has_weights:
+            return _Loss(region, logits, model.func.value, loss, call)
+    return None
+
+
+def _last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+    """``return self.head(x)`` of a module's forward pass, whose head is a linear layer."""
+    for source in program.sources:
+        for returned in source.find(cst.Return):
+            value = returned.value
+            function = source.around(returned, cst.FunctionDef)
+            if not isinstance(value, cst.Call) or function is None:
+                continue
+            layer = re.escape(source.code(value.func))
+            is_linear = re.search(rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.text.decode())
+            if function.name.value == "forward" and is_linear and len(value.args) == 1:
+                yield source, value
+
+
+def _in_parts(loss: _Loss, head: str) -> Edit:
+    source = loss.region.source
+    wanted = source.code(loss.call.args[1].value)
+    more = [source.code(argument).rstrip(" ,") for argument in loss.call.args[2:]]
+    ignored = keyword(loss.call, "ignore_index")
+    no_class = source.code(ignored.value) if ignored else "-100"
+    words = [f"{loss.model}.{head}(part)", "classes", *more, 'reduction="sum"']
+    name = source.code(loss.loss.targets[0].target)
+    lines = (
+        f"hidden = {source.code(loss.logits.value)}.flatten(0, -2)",
+        f"wanted = {wanted}.flatten()",
+        "def loss_of(part, classes):",
+        f"    return {source.code(loss.call.func)}({', '.join(words)})",
+        f"{name} = 0",
+        f"for part in zip(hidden.split({POSITIONS}), wanted.split({POSITIONS})):",
+        f"    {name} = {name} + checkpoint(loss_of, *part, use_reentrant=False)",
+        f"{name} = {name} / (wanted != {no_class}).sum()",
+    )
+    first, last = source.statement(loss.logits), source.statement(loss.loss)
+    return source.instead(first, last, lines)

@@ -1,0 +1,76 @@
+"""Changes of what keeps graphs or copies of a model: gradients stay where they were."""
+
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("libcst")
+from test_fix import PROGRAMS, ended, keeper, program, proposed
+
+from helpers.fix.candidates import candidates
+from helpers.fix.change import Results
+from helpers.fix.proof import Prover, compared
+from helpers.fix.search import Trial, changed_files
+from helpers.rehearse.torches import Torch
+
+
+def test_a_change_that_leaves_weights_without_gradients_is_refuted_and_comes_after_the_right_one(
+    tmp_path,
+):
+    name = "carried_state.py"
+    shutil.copy(PROGRAMS / name, tmp_path)
+    own = program(
+        (tmp_path / name).read_text(), [keeper(f"{name}:16 forward", "state", True)], name=name
+    )
+    changes = [change for change in candidates(own, "user-leak") if change.cuts_graphs]
+    between_windows, _, within_one, _ = changes
+    assert "(carried_state.py:29)" in between_windows.title
+    unchanged = ([name], {})
+    changed = [([name], changed_files(own, change)) for change in (between_windows, within_one)]
+    prover = Prover(tmp_path, sys.executable, Torch(tmp_path, "", own=True), ())
+    before, right, wrong = prover.runs([unchanged, *changed], limit_s=300)
+    assert not right.error and not compared(before, right).loses_gradients
+    proof = compared(before, wrong)
+    assert proof.loses_gradients
+    assert Trial(within_one, ended(), proof).is_refuted
+
+
+STATES = """import copy
+
+snapshots = []
+for epoch in range(16):
+    score = train(model)
+    snapshots.append((score, copy.deepcopy(model.state_dict())))
+"""
+
+
+def test_copies_of_a_state_that_a_list_keeps_are_made_on_the_cpu_first():
+    first, after = proposed(STATES, "user-leak", [keeper("train.py:6 <module>", "snapshots")])[0]
+    copies = '{name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}'
+    assert f"snapshots.append((score, {copies}))" in after
+    assert first.results is Results.SAME
+
+
+VALIDATES = """import torch
+
+def validate(model):
+    kept = []
+    for x in batches():
+        kept.append(model(x))
+    return torch.cat(kept).mean().item()
+
+for x in batches():
+    loss = model(x).mean()
+    loss.backward()
+    optimizer.step()
+    print(validate(model))
+"""
+
+
+def test_a_validation_that_keeps_graphs_first_gets_no_grad_which_is_measured():
+    own = replace(keeper("train.py:6 validate", "kept"), with_graphs=True)
+    first, after = proposed(VALIDATES, "user-leak", [own])[0]
+    assert "@torch.no_grad()\ndef validate(model):" in after
+    assert first.only_if_measured
