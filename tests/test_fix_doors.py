@@ -26,8 +26,9 @@ from helpers.fix.files import misspelt_settings, smaller_batches_in_files
 from helpers.fix.imports import sources_of
 from helpers.fix.league import league
 from helpers.fix.notebook import Notebook
+from helpers.fix.optimizers import smaller_states
 from helpers.fix.program import changed_files
-from helpers.fix.proof import Proof
+from helpers.fix.proof import Proof, _script
 from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
@@ -360,6 +361,32 @@ def test_a_change_that_fits_with_small_workspaces_is_taken_and_says_so(tmp_path)
     assert tried == ["a"]
     lines = [*in_lines(winner, winner.rehearsal)]
     assert any(line.startswith("Workspace: what is left counts 24.00 GiB") for line in lines)
+
+
+def test_a_setting_is_never_said_to_be_measured_on_the_cpu(tmp_path):
+    winner, _ = searched(tmp_path, [setting("expandable")], {"expandable": {}})
+    assert winner.passes
+    assert winner.proof is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -u train.py --steps 3",
+        "uv run python train.py --steps 3",
+        "uv run train.py --steps 3",
+        "accelerate launch --mixed_precision bf16 train.py --steps 3",
+    ],
+)
+def test_a_script_is_compared_on_the_cpu_whatever_starts_it(command):
+    assert _script(command.split()) == "train.py --steps 3".split()
+
+
+def test_adafactor_is_said_to_have_no_betas():
+    text = "opt = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), eps=1e-8)\n"
+    change, *_ = smaller_states(program(text))
+    assert change.costs.startswith("Adafactor has no betas and no eps; ")
+    assert change.edits[0].text == "torch.optim.Adafactor(model.parameters(), lr=1e-4)"
 
 
 def test_an_interrupt_keeps_a_change_that_fits(tmp_path, monkeypatch):

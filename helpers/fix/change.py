@@ -54,6 +54,11 @@ class Change:
     cuts_graphs: bool = False
 
     @property
+    def is_setting(self) -> bool:
+        """Whether it sets variables alone, and the program stays as it is."""
+        return not (self.edits or self.replaces)
+
+    @property
     def comes_late(self) -> bool:
         """Whether it is tried only when no other change is left: it trains differently, and does not
         cut the graph whose growth is the cause.
@@ -62,7 +67,7 @@ class Change:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.edits or self.environment or self.replaces)
+        return self.is_setting and not self.environment
 
 
 def together(changes: Sequence[Change]) -> Change | None:

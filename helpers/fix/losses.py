@@ -15,6 +15,8 @@ from helpers.fix.regions import Region, forward_regions
 from helpers.fix.source import Source, called, calls_of, keyword
 
 POSITIONS = 256
+NAMES = {"hidden", "wanted", "loss_of", "part"}
+"""Names that the change brings along."""
 LAST_IS_CLASS = re.compile(
     r"(\.(transpose\(1, 2\)|(view|reshape)\(-1, .+\)|flatten\(0, -?[12]\)))?"
 )
@@ -38,7 +40,7 @@ def cross_entropy_in_parts(program: Program) -> Iterator[Change]:
     """
     for region in forward_regions(program):
         loss = _loss_of(region)
-        if loss is None or len(list(calls_of(program.sources, loss.model))) != 1:
+        if loss is None or _is_used_elsewhere(program, loss.model):
             continue
         for source, last in _last_layers(program):
             place = region.source.place(loss.loss)
@@ -52,14 +54,15 @@ def cross_entropy_in_parts(program: Program) -> Iterator[Change]:
                     *region.source.with_import(CHECKPOINT),
                     _in_parts(loss, source.code(last.func).removeprefix("self.")),
                 ),
-                only_if_measured=True,
             )
 
 
 def _loss_of(region: Region) -> _Loss | None:
     """The cross-entropy of a forward pass whose logits nobody else reads."""
     source = region.source
-    assigns = [assign for node in region.forward for assign in source.find(cst.Assign, node)]
+    assigns: list[cst.Assign] = []
+    for node in region.forward:
+        assigns += source.find(cst.Assign, node)
     for logits, loss in zip(assigns, assigns[1:], strict=False):
         model, call = logits.value, loss.value
         if not (isinstance(model, cst.Call) and isinstance(model.func, cst.Name)):
@@ -73,6 +76,18 @@ def _loss_of(region: Region) -> _Loss | None:
         if LAST_IS_CLASS.fullmatch(behind) and len(readers) <= 3 and not has_weights:
             return _Loss(region, logits, model.func.value, loss, call)
     return None
+
+
+def _is_used_elsewhere(program: Program, model: str) -> bool:
+    """Whether a model is called at another place, too, or handed on to somebody who may."""
+    if len(list(calls_of(program.sources, model))) > 1:
+        return True
+    for source in program.sources:
+        names = {name.value for name in source.find(cst.Name)}
+        arguments = [source.code(argument.value) for argument in source.find(cst.Arg)]
+        if model in arguments or not NAMES.isdisjoint(names):
+            return True
+    return False
 
 
 def _last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:

@@ -60,15 +60,20 @@ def smaller_states(program: Program) -> Iterator[Change]:
     for source, call in _optimizers(program):
         if called(call) not in WITH_STATES:
             continue
-        kept = [
-            source.code(argument).rstrip(" ,")
-            for argument in call.args
-            if argument.keyword is None or argument.keyword.value in KEPT_BY_ADAFACTOR
-        ]
+        kept = []
+        dropped = []
+        for argument in call.args:
+            if argument.keyword is None or argument.keyword.value in KEPT_BY_ADAFACTOR:
+                kept.append(source.code(argument).rstrip(" ,"))
+            else:
+                dropped.append(argument.keyword.value)
+        costs = "the learning rate may have to be chosen again"
+        if dropped:
+            costs = f"Adafactor has no {' and no '.join(dropped)}; {costs}"
         yield Change(
             title=f"Use Adafactor instead of {called(call)} ({source.place(call)})",
             results=Results.OTHER,
             why="another optimizer trains differently",
-            costs="the learning rate may have to be chosen again",
+            costs=costs,
             edits=(source.replaced(call, f"torch.optim.Adafactor({', '.join(kept)})"),),
         )

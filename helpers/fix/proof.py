@@ -22,6 +22,7 @@ from helpers.ground.child import watch
 from helpers.rehearse.counterfactual import UPLOADS_OFF
 from helpers.rehearse.scratch import copied, in_copy
 from helpers.rehearse.torches import NEEDS, Torch
+from helpers.trials.user_program import script_of
 
 ON_CPU = Path(__file__).parent / "under_torch" / "on_cpu.py"
 SECONDS = 15
@@ -255,8 +256,15 @@ def _prints_alike(line: str, other: str) -> bool:
 
 
 def _script(command: Sequence[str]) -> list[str]:
-    """A command from its script or its -m on; empty where it does not start Python itself."""
+    """A command from its script or its -m on; empty where it does not start Python itself, nor has
+    uv or accelerate start it.
+    """
     words = list(command)
+    if words[:2] == ["uv", "run"]:
+        words = words[2:]
+    script = script_of(words)
+    if words[:2] == ["accelerate", "launch"] and script:
+        words = words[words.index(script) :]
     if words and re.fullmatch(r"python[0-9.]*", os.path.basename(words[0])):
         words = words[1:]
         while words and re.fullmatch(r"-[uBOsEI]+", words[0]):

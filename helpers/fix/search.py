@@ -193,8 +193,8 @@ class Trials:
             raise _NoMore
         self.on_start(Start(change, following, self.tries - len(self.done), left_s))
         trial = Trial(change, self._rehearsed(change, left_s))
-        is_compared = change.cuts_graphs or change.results is not Results.OTHER
-        if trial.passes and is_compared:
+        may_be_the_same = change.cuts_graphs or change.results is not Results.OTHER
+        if trial.passes and may_be_the_same and not change.is_setting:
             trial = replace(trial, proof=self.prove(self.program, change))
         if trial.rehearsal.exit_code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -204,8 +204,7 @@ class Trials:
 
     def _rehearsed(self, change: Change, left_s: float) -> Rehearsal:
         conf = next(iter(change.environment.values()), None)
-        is_setting = not (change.edits or change.replaces)
-        if conf is not None and is_setting and conf in self.rehearsed:
+        if conf is not None and change.is_setting and conf in self.rehearsed:
             return self.rehearsed[conf]
         with copied(self.folder) as copy, tempfile.TemporaryDirectory(prefix="fix-") as scratch:
             for name, text in changed_files(self.program, change).items():
