@@ -360,7 +360,7 @@ def test_a_change_that_fits_with_small_workspaces_is_taken_and_says_so(tmp_path)
     winner, tried = searched(tmp_path, [setting("a"), setting("b")], outcomes)
     assert tried == ["a"]
     lines = [*in_lines(winner, winner.rehearsal)]
-    assert any(line.startswith("Workspace: what is left counts 24.00 GiB") for line in lines)
+    assert any(line.startswith("Workspace: 24.00 GiB more is set aside") for line in lines)
 
 
 def test_a_setting_is_never_said_to_be_measured_on_the_cpu(tmp_path):

@@ -367,7 +367,7 @@ def test_a_recording_that_kept_nothing_stands_in_nobodys_way(tmp_path):
     for again in range(2):
         recording = record(["true"], tmp_path / "out.pickle")
         assert (recording.trace, recording.exit_code) == (None, 0), again
-        assert "no Python of it loaded the recorder" in recording.why_no_trace
+        assert "none of its Pythons loaded the recorder" in recording.why_no_trace
     (recording.folder / "1.stacks").write_text("where it hung")
     with pytest.raises(RecordError, match="exists already.*--force"):
         record(["true"], tmp_path / "out.pickle")

@@ -272,9 +272,9 @@ def test_the_cover_says_to_a_stranger_which_box_why_how_sure_and_what_is_asked(b
     assert in_order(
         text,
         "Which computer",
-        "In the words of",
+        "Technically:",
         "How sure",
-        "What is asked of you",
+        "What you can do",
         "Words",
         "What the answer rests on",
         "Runs",

@@ -58,7 +58,7 @@ class _Plain(pickle.Unpickler):
     """Builds objects and never finds a class."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        unsafe = "nothing of it was run; do not open this file with pickle.load"
+        unsafe = "no part of it was run; do not open this file with pickle.load"
         raise TraceError(f"the pickle asks for {module}.{name}: {_REFUSED} and {unsafe}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
@@ -73,7 +73,7 @@ def _scan(name: str, data: bytes) -> None:
     if what == pickle_scan.REFUSED:
         opcode = _CODES.get(data[at], f"0x{data[at]:02x}")
         raise TraceError(
-            f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and nothing of it was run; do not open this file "
+            f"{name} holds {opcode} at byte {at:,}: {_REFUSED} and no part of it was run; do not open this file "
             "with pickle.load"
         )
     if what == pickle_scan.CLAIMS_MORE:

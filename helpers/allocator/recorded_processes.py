@@ -17,7 +17,7 @@ from helpers.look.environment import looks_secret, sounds_secret
 # Which snapshot answers best: where memory ran out, else the whole program, else how far it was.
 ORDER = ("oom", "exit", "os._exit", "exec", "SIGTERM", "hang", "SIGUSR1")
 NOT_LOADED = (
-    "no Python of it loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize "
+    "none of its Pythons loaded the recorder: python -I, -E and -S leave PYTHONPATH or sitecustomize "
     "out, and other programs know neither; the program itself can record with "
     "helpers.allocator.recording"
 )
@@ -49,7 +49,7 @@ def collect(folder: Path) -> tuple[list[Row], list[str]]:
         notes.append(f"process {_pid(path)}: the recorder could not start: {path.read_text()}")
     if too_old:
         version = too_old[0].stem.partition("-")[2]
-        notes.append(f"a Python of it is {version}, and the recorder needs 3.9 or later")
+        notes.append(f"one of its Pythons is {version}, and the recorder needs 3.9 or later")
     elif not reached:
         notes.append(NOT_LOADED)
     elif not rows and not broken:

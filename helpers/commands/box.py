@@ -48,7 +48,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     from helpers.tell.message import not_used
     from helpers.tell.prose import SCREEN, typed, wrapped
 
-    with waits_for("reading and weighing what is there"):
+    with waits_for("reading and weighing the evidence"):
         evidence = _evidence(arguments)
         answer = diagnosis.diagnose(evidence)
     if arguments.json:

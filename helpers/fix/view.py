@@ -109,8 +109,8 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     yield outside_in_words(after)
     if after.more_bytes:
         yield (
-            f"Workspace: what is left counts {show_bytes(after.more_bytes)} that its libraries may ask "
-            "for; where cuDNN cannot have as much, torch has it take less and run slower"
+            f"Workspace: {show_bytes(after.more_bytes)} more is set aside for its libraries; where "
+            "cuDNN gets less, it runs slower"
         )
     yield f"Results: {results_in_words(winner)}"
     yield f"Cost: {change.costs}"

@@ -432,7 +432,7 @@ def _own_rows(sums: MessageSums, name: str = "this process") -> list[LedgerRow]:
     if message.allocated:
         graphs = ""
         if message.private_pools:
-            graphs = f" (of it {message.private_pools.text} in private pools)"
+            graphs = f" (including {message.private_pools.text} in private pools)"
         reading = _said(message.allocated, "allocated")
         rows.append(LedgerRow("process", f"{name}: tensors{graphs}", reading, SAID))
     if sums.stranded is not None:

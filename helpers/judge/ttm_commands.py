@@ -394,7 +394,7 @@ def _by_hand(change: Change, row: dict[str, Any]) -> Lines:
     """What is to be changed where a system keeps it, and what makes it count."""
     run = [f"# {note}" for note in row.get("notes", ())]
     if change.old or change.files:
-        run.append(f"# {row['place']}: take out of it, if there: {' '.join(change.drop)}")
+        run.append(f"# {row['place']}: remove, if present: {' '.join(change.drop)}")
     if change.arguments:
         added = row["add"].replace("ARGUMENTS", " ".join(change.arguments))
         run.append(f"# {row['place']}: {added}")

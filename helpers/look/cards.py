@@ -73,7 +73,7 @@ class GpuCard:
         """The card in one line."""
         words = f"{self.name}, {show_bytes(self.total_bytes)}"
         if self.held_bytes:
-            words += f", {show_bytes(self.held_bytes)} of it held by others"
+            words += f", of which others use {show_bytes(self.held_bytes)}"
         if self.vendor == "rocm":
             words += ", a CUDA build for ROCm"
         return words

@@ -38,7 +38,7 @@ def commit_of(ref: str) -> str:
     try:
         return git("rev-parse", "--short", "--verify", f"{ref}^{{commit}}")[0]
     except CommitError:
-        expected = "expected a branch, a tag or a hash of it"
+        expected = "expected one of its branches, tags or hashes"
         raise CommitError(f"{ref} is no commit of {top}; {expected}") from None
 
 

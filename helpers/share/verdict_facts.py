@@ -26,7 +26,7 @@ TABLE: dict[str, Any] = yaml.load(
 )
 """The trackers, their forms, and each cause in words for those who were not there."""
 NO_ANSWER = "No run came to an answer"
-ASIDE = "The answer to a notebook's own question, which stands in the workbook"
+ASIDE = "The answer to a notebook's own question, which is in the workbook"
 
 
 def about_cause(verdict: Verdict | None) -> dict[str, Any]:

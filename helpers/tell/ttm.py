@@ -127,7 +127,7 @@ def command_text(answer: Ttm) -> str:
         return "Nothing needs doing: there is no command to print."
     block = answer.commands[0]
     parts = (
-        ("Keep what is there first", "casebook capture --out before.tar.gz"),
+        ("First keep the current state", "casebook capture --out before.tar.gz"),
         (f"To run, by {block.system}; printed here and never run", block.run),
         ("To undo", block.undo),
         ("To verify", block.verify),

@@ -63,4 +63,4 @@ def _why_held(pids: Sequence[int], before: int | None, pci: str) -> str:
     if now is None or before is None or now - before <= SLACK_BYTES:
         return ""
     more = f"{now - before} bytes more as used than before the trial"
-    return f"the driver counts {more}, and no process of it is left"
+    return f"the driver counts {more}, and none of its processes is left"

@@ -99,7 +99,7 @@ def _failing(search: Search) -> tuple[Trace, Failure, list[str]]:
         stream, _, notes = prepared(study.trace, study.card, anew=True)
         anew = search.failure(stream, search.outcome(stream))
         if anew is None or anew.kind != failure.kind:
-            lay = "the failure hangs on how segments lay when the recording began"
+            lay = "the failure depends on how segments lay when the recording began"
             raise ValueError(f"{lay}; record again from the program's start")
         failure = anew
     stream = rearranged(stream, np.arange(failure.index + 1))

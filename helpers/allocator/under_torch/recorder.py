@@ -293,7 +293,7 @@ class Recorder:
         self._lock = threading.RLock()
         self.base = own_base(os.path.dirname(self.base))
         self._hang = QuietWatch(self.base, 0)
-        forked = "forked from a recorded process; quiet spells of it are not watched"
+        forked = "forked from a recorded process; its quiet spells are not watched"
         self.facts |= {**nothing_yet(), "notes": [forked]}
 
     def _write(self) -> None:
