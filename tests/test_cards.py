@@ -84,7 +84,7 @@ def test_a_card_that_cannot_be_is_refused_in_one_line(arguments, says):
 def test_a_size_alone_is_a_card_and_what_others_hold_comes_off_it():
     card = cards.find_card("", "20GiB", "1GiB")
     assert (card.total_bytes, card.held_bytes, card.capability) == (20 * GIB, GIB, 90)
-    assert "held by others" in card.words
+    assert "of which others use 1.00 GiB" in card.words
 
 
 def test_the_card_of_a_box_has_the_boxs_size_and_what_is_in_use():
