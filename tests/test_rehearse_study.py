@@ -108,7 +108,7 @@ def test_trial_rehearses_every_remedy_of_a_box_on_its_own_card(rehearsed, capsys
     assert code == 0 and [row["remedy"] for row in rows] == [row.remedy for row in wanted]
     by = [row["by"] for row in rows if "measured by the real allocator" in row["measured"]]
     assert len(by) > 25 and set(by) == {"rehearsal", "audit"}
-    assert all("held by others" in words for words, *_ in rehearsed)
+    assert all("of which others use" in words for words, *_ in rehearsed)
 
 
 def test_trial_rehearses_a_command_under_presets_and_leaves_out_what_only_a_real_card_shows(
