@@ -13,6 +13,7 @@ from helpers.fix.candidates import candidates
 from helpers.fix.change import Results
 from helpers.fix.proof import Prover, compared
 from helpers.fix.search import Trial, changed_files
+from helpers.judge.program_facts import Replays
 from helpers.rehearse.torches import Torch
 
 
@@ -35,6 +36,13 @@ def test_a_change_that_leaves_weights_without_gradients_is_refuted_and_comes_aft
     proof = compared(before, wrong)
     assert proof.loses_gradients
     assert Trial(within_one, ended(), proof).is_refuted
+
+
+def test_a_setting_with_which_the_recorded_requests_pass_is_tried_whatever_the_cause():
+    passes = Replays(passes_with="expandable_segments:True")
+    first, *_ = proposed("import torch\n", "true-capacity", replays=passes)
+    change, _ = first
+    assert change.environment == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 STATES = """import copy

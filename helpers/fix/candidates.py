@@ -53,6 +53,7 @@ SMALLER: tuple[Proposals, ...] = (
     micro_batches,
     steps_one_by_one,
     activations_in_ram,
+    changes_of_settings,
 )
 """What makes room with the same results, up to rounding."""
 ONLY_TRAINING: tuple[Proposals, ...] = (
