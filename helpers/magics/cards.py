@@ -10,8 +10,6 @@ from .letting_go import LetGo
 from .view import Card, Table
 
 MOST_ROWS = 12
-ALSO = 4
-"""The column "also reached from", which is left out where it is empty."""
 SHARE_WORTH_SAYING = 0.02
 """Of a card, what a sentence is for; less than that is rounding in torch's own text."""
 FOUND_EARLY = "The notebook has more objects than could be looked at in time: sizes are the least."
@@ -115,26 +113,22 @@ def _by_device(holdings: Holdings) -> str:
 
 
 def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table:
-    heads = ["name", "size", "on", "what", "also reached from"]
-    if lets_go:
-        heads.append("let go with")
     rows: list[tuple[str, ...]] = []
     holders = [holder for holder in holdings.holders if not device or holder.bytes.get(device)]
     for holder in holders[:MOST_ROWS]:
         size = holder.bytes.get(device, 0) if device else holder.total
-        row = [holder.name, show_bytes(size), " and ".join(sorted(holder.bytes))]
-        row += [_what(holder, holdings, after_free=lets_go), ", ".join(holder.also)]
-        if lets_go:
-            row.append(_let_go_with(holder, holdings))
-        rows.append(tuple(row))
+        about = [_what(holder, holdings, after_free=lets_go)]
+        if holder.also:
+            about.append(f"also reached from {', '.join(holder.also)}")
+        if lets_go and _let_go_with(holder, holdings):
+            about.append(f"let go with: {_let_go_with(holder, holdings)}")
+        devices = " and ".join(sorted(holder.bytes))
+        rows.append((holder.name, show_bytes(size), devices, "\n".join(about)))
     rest = holders[MOST_ROWS:]
     if rest:
         size = sum(holder.total for holder in rest)
-        rows.append((f"{len(rest)} more", show_bytes(size), *[""] * (len(heads) - 2)))
-    if not any(holder.also for holder in holders[:MOST_ROWS]):
-        heads.pop(ALSO)
-        rows = [row[:ALSO] + row[ALSO + 1 :] for row in rows]
-    return Table(tuple(heads), rows, numbers=frozenset([1]))
+        rows.append((f"{len(rest)} more", show_bytes(size), "", ""))
+    return Table(("name", "size", "on", "what"), rows, numbers=frozenset([1]))
 
 
 def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:

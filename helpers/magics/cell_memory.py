@@ -83,11 +83,11 @@ def _card(ledgers: dict[str, Ledger]) -> Card:
         for line in lines[:MOST_LINES]:
             peak, now = ledger.at_peak.get(line, 0), ledger.now.get(line, 0)
             if peak or now:
-                rows.append((line, device, show_bytes(peak), show_bytes(now)))
+                rows.append((device, show_bytes(peak), show_bytes(now), line))
     return Card(
         title=f"At its peak this cell had {' and '.join(peaks)} more than before.",
         sentences=[f"Of that it keeps {' and '.join(kept)}."],
-        table=Table(("line", "on", "at the peak", "kept"), rows, numbers=frozenset([2, 3])),
+        table=Table(("on", "at the peak", "kept", "line"), rows, numbers=frozenset([1, 2])),
     )
 
 

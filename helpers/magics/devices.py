@@ -63,11 +63,12 @@ def devices_in_use(torch: ModuleType) -> list[DeviceUse]:
     return uses
 
 
-def allocated_bytes(torch: ModuleType) -> int | None:
-    """Bytes of tensors on all GPUs; None where this kernel has used none."""
+def allocated_bytes(torch: ModuleType) -> dict[str, int]:
+    """Bytes of tensors on each GPU, by torch's own count; empty where this kernel has used none."""
     if not initialised(torch):
-        return None
-    return sum(torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count()))
+        return {}
+    indices = range(torch.cuda.device_count())
+    return {f"cuda:{index}": torch.cuda.memory_allocated(index) for index in indices}
 
 
 def question_of_others() -> Question | None:

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -143,7 +143,7 @@ def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
 
 
 def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
-    storages = _large_storages(torch)
+    storages = large_storages(torch)
     roots = list(_roots(torch, shell))
     walk = Walk(storages, LONGEST_WALK_S)
     counted: set[int] = set()
@@ -168,7 +168,7 @@ def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     return Holdings(holders, walk.complete, _other_libraries(shell))
 
 
-def _large_storages(torch: ModuleType) -> dict[int, Storage]:
+def large_storages(torch: ModuleType) -> dict[int, Storage]:
     """Of the GPU all storages, of host memory the large ones, by the id of the tensor."""
     return {
         key: storage
@@ -177,17 +177,16 @@ def _large_storages(torch: ModuleType) -> dict[int, Storage]:
     }
 
 
-def outputs_with_tensors(torch: ModuleType, shell: InteractiveShell) -> dict[int, Any]:
-    """The outputs of cells, by their number, that reach a tensor."""
-    found = {}
-    with torch._C.DisableTorchFunctionSubclass():
-        storages = _large_storages(torch)
-        for number, value in list(shell.user_ns.get("Out", {}).items()):
-            walk = Walk(storages, LONGEST_WALK_S)
-            walk.run([Root(value, "", "output").beginnings])
-            if walk.reached:
-                found[number] = value
-    return found
+def outputs_with_tensors(storages: dict[int, Storage], shell: InteractiveShell) -> list[int]:
+    """The numbers of the outputs of cells that reach a tensor, as far as time allows."""
+    numbers = []
+    ends_at = time.monotonic() + LONGEST_SECOND_LOOK_S
+    for number, value in list(shell.user_ns.get("Out", {}).items()):
+        walk = Walk(storages, ends_at - time.monotonic())
+        walk.run([[Step(value, "", "output", "")]])
+        if walk.reached:
+            numbers.append(number)
+    return numbers
 
 
 def _roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
@@ -271,17 +270,23 @@ def _holder(
     new = {key: step for key, step in reached.items() if storages[key].address not in counted}
     parts = sorted(keepers_in(new, storages), key=lambda part: -part.bytes)
     holder = Holder(root.name, root.kind, tensors=len(new), parts=parts)
-    for key in new:
-        _count(holder, storages[key], counted)
-    holder.addresses = frozenset(storages[key].address for key in new)
+    _count(holder, [storages[key] for key in new])
+    counted |= holder.addresses
     return holder
 
 
-def _count(holder: Holder, storage: Storage, counted: set[int]) -> None:
-    if storage.address not in counted:
-        counted.add(storage.address)
-        device = str(storage.tensor.device)
-        holder.bytes[device] = holder.bytes.get(device, 0) + storage.bytes
+def _count(holder: Holder, storages: list[Storage]) -> None:
+    """Count storages, each once, for a holder."""
+    holder.bytes = sizes_by_device(storages)
+    holder.addresses = frozenset(storage.address for storage in storages)
+
+
+def sizes_by_device(storages: Iterable[Storage]) -> dict[str, int]:
+    """Bytes of storages by device, each storage counted once."""
+    sizes: collections.Counter[Any] = collections.Counter()
+    for storage in {storage.address: storage for storage in storages}.values():
+        sizes[storage.tensor.device] += storage.bytes
+    return {str(device): size for device, size in sizes.items()}
 
 
 def _without_a_name(
@@ -295,8 +300,7 @@ def _without_a_name(
         return []
     if not complete:
         holder = Holder("not looked at in time", "unknown")
-        for storage in rest:
-            _count(holder, storage, counted)
+        _count(holder, rest)
         return [holder]
     by_objects = referred_to(rest)
     holders = []
@@ -304,10 +308,8 @@ def _without_a_name(
         holder = Holder(name, kind)
         is_circle = kind == "circle"
         unnamed = [storage for storage in rest if (storage.address in by_objects) == is_circle]
-        for storage in unnamed:
-            _count(holder, storage, counted)
+        _count(holder, unnamed)
         holder.tensors = len(unnamed)
-        holder.addresses = frozenset(storage.address for storage in unnamed)
         holders.append(holder)
     return holders
 

@@ -13,12 +13,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .devices import initialised
+from ..allocator.garbage import without_collection
+from .devices import allocated_bytes, initialised
 from .holdings import (
     Holdings,
     find_holdings,
     kept_errors,
+    large_storages,
     outputs_with_tensors,
+    sizes_by_device,
 )
 from .names import names_of_the_person
 from .unnamed import add_unnamed
@@ -59,16 +62,19 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         if name not in variables:
             raise NoSuchVariable(name)
     del variables
-    holdings = find_holdings(torch, shell)
-    add_unnamed(torch, holdings)
-    before = _totals(holdings)
-    del holdings
+    with torch._C.DisableTorchFunctionSubclass(), without_collection():
+        storages = large_storages(torch)
+        before = sizes_by_device(storages.values())
+        outputs = outputs_with_tensors(storages, shell)
+    del storages
+    before.update(allocated_bytes(torch))
     reserved = _reserved_bytes(torch)
     dropped = _drop_error(shell)
     for name in names:
         _drop_aliases(shell, shell.user_ns.pop(name))
         dropped.append(name)
-    dropped += _drop_outputs(torch, shell)
+    for number in outputs:
+        dropped += _drop_output(shell, number)
     gc.collect()
     if initialised(torch):
         clear_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
@@ -77,15 +83,11 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         torch.cuda.empty_cache()
     left = find_holdings(torch, shell)
     add_unnamed(torch, left)
-    after = _totals(left)
-    tensors = {device: size - after.get(device, 0) for device, size in before.items()}
+    after = {device: left.total(device) for device in before}
+    after.update(allocated_bytes(torch))
+    tensors = {device: size - after[device] for device, size in before.items()}
     returned = max(0, reserved - _reserved_bytes(torch))
     return LetGo(tensors, returned, dropped, left)
-
-
-def _totals(holdings: Holdings) -> dict[str, int]:
-    devices = {device for holder in holdings.holders for device in holder.bytes}
-    return {device: holdings.total(device) for device in sorted(devices)}
 
 
 def _reserved_bytes(torch: ModuleType) -> int:
@@ -111,13 +113,13 @@ def _drop_error(shell: InteractiveShell) -> list[str]:
     return ["the last error"] if had_one else []
 
 
-def _drop_outputs(torch: ModuleType, shell: InteractiveShell) -> list[str]:
-    """Drop the outputs of cells that reach a tensor."""
-    dropped = []
-    for number, value in outputs_with_tensors(torch, shell).items():
-        _drop_aliases(shell, value)
-        dropped.append(f"Out[{number}]")
-    return dropped
+def _drop_output(shell: InteractiveShell, number: int) -> list[str]:
+    """Drop the output of a cell, where it is still there."""
+    outputs = shell.user_ns["Out"]
+    if number not in outputs:
+        return []
+    _drop_aliases(shell, outputs[number])
+    return [f"Out[{number}]"]
 
 
 def _drop_aliases(shell: InteractiveShell, value: Any) -> None:

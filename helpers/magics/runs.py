@@ -54,13 +54,13 @@ class Runs:
     def add(self, cell: str, torch: ModuleType, shell: InteractiveShell) -> None:
         """Keep how things are after a run of a cell."""
         allocated = allocated_bytes(torch)
-        if allocated is None:
+        if not allocated:
             return
         runs = self._of_cell.setdefault(cell, collections.deque(maxlen=MOST_RUNS))
         self._of_cell.move_to_end(cell)
         if len(self._of_cell) > MOST_CELLS:
             self._of_cell.popitem(last=False)
-        runs.append(Run(allocated, _lengths(shell)))
+        runs.append(Run(sum(allocated.values()), _lengths(shell)))
 
     def growth(self, cell: str) -> Growth | None:
         """What grew with each of the last runs of a cell; None where nothing did so thrice."""

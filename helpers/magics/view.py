@@ -16,12 +16,12 @@ STYLE = (
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);color:inherit;max-width:60em"
 )
 RED, BLUE = "#d1453b", "#3b82c4"
-CELL = "text-align:{align};padding:.15em .9em .15em 0;vertical-align:top"
+CELL = "text-align:{align};padding:.15em .9em .15em 0;vertical-align:top;white-space:{space}"
 
 
 @dataclass
 class Table:
-    """A table; columns in ``numbers`` are aligned to the right."""
+    """A table; columns in ``numbers`` are aligned to the right. The last one may have lines."""
 
     heads: Row
     rows: list[Row]
@@ -80,14 +80,19 @@ def show(card: Card) -> None:
 
 
 def _aligned(table: Table) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(table.heads, *table.rows)]
+    """The rows for a terminal: the lines of the last column stay below it."""
+    *columns, _ = zip(table.heads, *table.rows)
+    widths = [max(map(len, column)) for column in columns]
+    before = sum(widths) + 2 * len(widths)
     lines = []
-    for row in (table.heads, *table.rows):
+    for *row, last in (table.heads, *table.rows):
         cells = [
             cell.rjust(width) if number in table.numbers else cell.ljust(width)
             for number, (cell, width) in enumerate(zip(row, widths))
         ]
-        lines.append("  ".join(cells).rstrip())
+        first, *rest = last.split("\n")
+        lines.append("  ".join([*cells, first]).rstrip())
+        lines += [" " * before + line for line in rest]
     return lines
 
 
@@ -95,17 +100,17 @@ def _table_html(table: Table) -> str:
     lines = [_row_html(table.heads, "th", table)]
     lines += [_row_html(row, "td", table) for row in table.rows]
     return (
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.4em 0">'
+        '<table style="border-collapse:collapse;margin:.4em 0;overflow-wrap:anywhere">'
         + "".join(lines)
-        + "</table></div>"
+        + "</table>"
     )
 
 
 def _row_html(row: Row, tag: str, table: Table) -> str:
     cells = []
     for number, cell in enumerate(row):
-        style = CELL.format(align="left")
+        style = CELL.format(align="left", space="pre-line")
         if number in table.numbers:
-            style = CELL.format(align="right") + ";white-space:nowrap"
+            style = CELL.format(align="right", space="nowrap")
         cells.append(f'<{tag} style="{style}">{html.escape(cell)}</{tag}>')
     return f"<tr>{''.join(cells)}</tr>"

@@ -400,12 +400,8 @@ def referred_to(storages: list[Storage]) -> dict[int, int]:
     """The storages, bytes by address, to whose tensors an object of Python refers; the others are
     kept by a graph of autograd alone.
     """
-    tensors = [storage.tensor for storage in storages]
-    ours = {id(tensors), *map(id, storages)}
-    named: set[int] = set()
-    for referrer in gc.get_referrers(*tensors):
-        if id(referrer) not in ours:
-            named.update(map(id, gc.get_referents(referrer)))
+    referrers = [referrer for referrer in gc.get_objects() if type(referrer) is not Storage]
+    named = set(map(id, gc.get_referents(*referrers)))
     return {storage.address: storage.bytes for storage in storages if id(storage.tensor) in named}
 
 
