@@ -39,7 +39,7 @@
     if (!narrow.matches || !table.tHead || table.offsetWidth <= table.parentElement.clientWidth + 1) return;
     const labels = [...table.tHead.rows[0].cells].map((one) => one.textContent);
     for (const one of table.tBodies[0].querySelectorAll('td, th')) {
-      one.dataset.label = labels[one.cellIndex] ?? '';
+      one.dataset.label = (labels[one.cellIndex] ?? '').replace(/_/g, '_\u200b');  // a name is broken between its words
       one.classList.toggle('none', one.textContent.trim() === '-');
     }
     table.classList.add('stacked');
