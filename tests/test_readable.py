@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "look": 56_430,
     "rehearse": 21_550,
     "settings": 11_910,
-    "share": 12_080,
+    "share": 12_150,
     "tell": 36_870,
     "trials": 33_170,
     "vpoc": 16_830,

@@ -388,6 +388,24 @@ def test_the_bundle_that_a_batch_captured_is_the_one_it_is_about_and_a_broken_on
     assert about.steps == ("01_hardware_probe.ipynb",)
 
 
+def test_a_run_about_a_recorded_box_shares_nothing_of_the_machine_that_ran_it(
+    example_batch, tmp_path
+):
+    """The batch captured its own machine too, for its report on "live"."""
+    folder = tmp_path / "night"
+    shutil.copytree(example_batch, folder)
+    shutil.copytree(RECORDED / "cpu-only", folder / "box")
+    manifest = json.loads((folder / "box" / "manifest.json").read_text())
+    manifest |= {"box": "otterhost", "kind": "live"}
+    (folder / "box" / "manifest.json").write_text(json.dumps(manifest))
+    record = folder / "01-probe" / "run.json"
+    run = json.loads(record.read_text())
+    record.write_text(json.dumps({**run, "box": "rx7900xt-container", "parameters": {}}))
+    assert share.subject_of(folder / "01-probe").bundle.box == "rx7900xt-container"
+    record.write_text(json.dumps({**run, "box": "live", "parameters": {}}))
+    assert share.subject_of(folder / "01-probe").bundle.box == "otterhost"
+
+
 # How it looks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -131,9 +132,9 @@ def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     boxes += [str(run.parameters.get("box") or "") for run in runs]
     is_report_alone = "live" in {run.box for run in runs} - set(boxes)
     bundle, no_bundle = bundle_of(boxes, None if is_report_alone else folder)
-    on_the_box: set[str] = set()
-    if bundle:
-        on_the_box = about_box(open_bundle(bundle))
+    if bundle and _is_of_another_machine(open_bundle(bundle), runs):
+        bundle, no_bundle = bundle_of(boxes, None)
+    on_the_box = about_box(open_bundle(bundle)) if bundle else set()
     verdict = leading(run.verdict for run in runs if run.box in on_the_box)
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
@@ -151,6 +152,12 @@ def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
         unread=Counter({"unreadable record": len(view.unreadable)}),
     )
     return _with_evidence(_with_texts(subject, folder, bool(only), whole), bundle)
+
+
+def _is_of_another_machine(bundle: Bundle, runs: Sequence[Run]) -> bool:
+    """A capture of the machine that ran a batch, while each run looked at another box."""
+    boxes = {run.box for run in runs}
+    return bundle.kind == "live" and "" not in boxes and not boxes & about_box(bundle)
 
 
 def _with_texts(subject: Subject, folder: Path, is_one_run: bool, whole: bool) -> Subject:
