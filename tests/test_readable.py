@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_790,
     "commands": 16_430,
     "face": 8_110,
-    "fix": 30_910,
+    "fix": 30_920,
     "fits": 28_790,
     "ground": 11_710,
     "judge": 56_340,

@@ -100,10 +100,13 @@ def in_lines(winner: Trial, first: Rehearsal) -> Iterator[str]:
     """What is recommended, and what is known of it, a line each."""
     change = winner.change
     after = winner.rehearsal
+    aside = ""
+    if after.more_bytes:
+        aside = f" beside {show_bytes(after.more_bytes)} for workspaces"
     yield f"Change: {change.title}"
     yield (
         f"Memory: the changed program reserved at most {show_bytes(after.peak_reserved_bytes)} of "
-        f"{show_bytes(after.usable_bytes)}, which leaves {show_bytes(after.left_bytes)}; "
+        f"{show_bytes(after.usable_bytes)}, which leaves {show_bytes(after.left_bytes)}{aside}; "
         f"unchanged it {_ended_unchanged(first)} (both measured by rehearsing, not predicted)"
     )
     yield outside_in_words(after)

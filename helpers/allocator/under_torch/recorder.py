@@ -277,7 +277,10 @@ class Recorder:
                 self._write()
                 self._hang.forget_own_writes()
             except Exception as error:  # noqa: BLE001 - a torch whose counters differ: the program goes on
-                self.note(f"the counters could not be read: {words(error)}")
+                if "changed size during iteration" not in str(
+                    error
+                ):  # else the next look reads them
+                    self.note(f"the counters could not be read: {words(error)}")
             finally:
                 self._lock.release()
 
