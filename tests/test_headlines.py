@@ -70,7 +70,7 @@ def test_each_row_is_of_a_failure_and_its_gaps_are_numbers_or_what_speaks_for_it
         ),
         (
             "rx7900xt-container",
-            "Something outside this container (docker) uses 19.98 GiB and 19.75 GiB on GPUs of 19.98 GiB each",
+            "Something outside this container (docker) uses 19.98 GiB and 19.75 GiB on GPUs with 19.98 GiB of memory each",
         ),
     ],
 )
