@@ -342,8 +342,7 @@ def observed(program, divisor):
     os.chdir(program["folder"])
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     # Each divisor makes other code of the same sources: none is read from a cache, nor kept in one.
-    sys.pycache_prefix = program["record"] + ".cache"
-    sys.dont_write_bytecode = True
+    sys.pycache_prefix = os.devnull
     record = Record(program["record"])
     watch(torch, record)
     sys.stdout = Printed(record)
