@@ -66,7 +66,7 @@ def held(one):
     before = one.files()
     for words, seen in (
         ("boxes", "strix-halo-1-found"),
-        ("diagnose --message m.txt", "needs at least 24.00 GiB at once"),
+        ("diagnose --message m.txt", "the program asked for 24.00 GiB"),
         ("diagnose strix-halo-1-found", "only half of the RAM"),
         ("ttm strix-halo-1-found", "<- decides"),
         ("capture --no-torch --no-commands", "Written to"),
