@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 82_700,
+    "allocator": 82_770,
     "agent": 1_500,
     "batch": 34_790,
     "commands": 16_430,
@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 56_340,
     "magics": 12_290,
     "look": 56_430,
-    "rehearse": 21_550,
+    "rehearse": 21_570,
     "settings": 11_910,
     "share": 12_150,
     "tell": 36_870,

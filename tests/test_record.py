@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import verb
@@ -17,6 +18,7 @@ from command_line import verb
 from helpers.allocator import record as module
 from helpers.allocator.record import RecordError, record, under
 from helpers.allocator.recorded_processes import redacted
+from helpers.allocator.under_torch import recorder
 from helpers.ground.child import carrying
 
 STANDIN = Path(__file__).parent / "programs" / "history_torch"
@@ -468,3 +470,18 @@ def test_the_recorders_folder_is_the_one_that_is_put_first(tmp_path):
     found = module.environment({"PYTHONPATH": "/a"}, tmp_path, {})
     assert found["PYTHONPATH"] == f"{module.INJECT}{os.pathsep}/a"
     assert module.environment({}, tmp_path, {})["PYTHONPATH"] == str(module.INJECT)
+
+
+def test_facts_that_the_program_adds_while_they_are_written_lose_no_record(tmp_path):
+    """A watching thread writes them while the program's own thread goes on."""
+    facts = {"allocator_variables": {}}
+
+    class Late:
+        def __str__(self):
+            facts["cells"] = []
+            return "late"
+
+    facts["late"] = Late()
+    written = SimpleNamespace(facts=facts, base=str(tmp_path / "process"), open=True)
+    recorder.Recorder._write(written)
+    assert json.loads((tmp_path / "process.json").read_text())["late"] == "late"

@@ -280,16 +280,17 @@ def rehearse(folder, monkeypatch):
         out.with_suffix(".record").mkdir(parents=True)
         (out.with_suffix(".record") / "record.json").write_text("{}")
         trace.write_text("")
-        return replace(ends.pop(0), device=card, expandable="exp" in (asked["conf"] or ""))
+        expandable = "exp" in (asked["conf"] or "")
+        return replace(ends.pop(0), device=card, limits=asked["limits"], expandable=expandable)
 
     monkeypatch.setattr(run_module, "rehearse", stand_in)
     monkeypatch.setattr(command, "_torch", lambda *_: None)
 
-    def start(*options, runs):
+    def start(*options, runs, record="run"):
         ends[:] = runs
         words = ["rehearse", "--capacity", "8GiB", "--out", "run.pickle", "--force", *options]
         done = verb(*words, "--", "python", "train.py")
-        kept = json.loads((folder / "run.record" / "record.json").read_text())
+        kept = json.loads((folder / f"{record}.record" / "record.json").read_text())
         return done.code, done, kept["counterfactual"], ends
 
     return start
@@ -323,11 +324,27 @@ def test_nothing_runs_again_where_that_was_asked_or_memory_sufficed(rehearse):
 def test_between_answers_for_the_end_that_takes_more_and_force_replaces_both(rehearse):
     small = replace(RUN, exact=False, peak_reserved_bytes=2 << 20)
     large = replace(RUN, exact=False, peak_reserved_bytes=6 << 20)
-    for runs in ([large, small], [small, large]):
-        code, printed, _, _ = rehearse("--values", "between", runs=runs)
+    for runs, record in (([large, small], "run"), ([small, large], "run-least")):
+        code, printed, _, _ = rehearse("--values", "between", runs=runs, record=record)
         says = " ".join(printed.err.split())
         assert code == 0 and "peak reserved 6.00 MiB" in says
         assert "between 2.00 MiB (fits) and 6.00 MiB (fits)" in says
+
+
+def test_each_rank_runs_at_whichever_end_of_the_values(rehearse):
+    for values in ("least", "typical", "most"):
+        code, _, _, ends = rehearse(
+            "--world", "2", "--values", values, runs=[RUN, RUN], record="run-rank1"
+        )
+        assert code == 0 and ends == []
+
+
+def test_a_rank_that_left_no_trace_is_answered_beside_its_own_record(rehearse, folder):
+    """As a program that never uses the GPU, or ends before it does."""
+    lost = replace(RUN, trace=None, why_no_trace="it never used the GPU", exit_code=1, ooms=0)
+    code, printed, kept, _ = rehearse("--world", "2", runs=[lost, lost], record="run-rank1")
+    assert code == 1 and "it never used the GPU" in printed.err
+    assert kept["without_limit"] is None
 
 
 # A program recorded on a real card is never repeated.

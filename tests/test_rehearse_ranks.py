@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from command_line import verb
-from test_rehearse import CARD, MIB, RUN
+from test_rehearse import CARD, GIB, MIB, RUN
 
+from helpers.allocator.program_facts import _options_again
 from helpers.rehearse.rehearsal import Limits
 from helpers.rehearse.run import environment
 from helpers.rehearse.view import several
@@ -45,6 +46,15 @@ print(json.dumps(seen))
 """
 
 
+def printed(program, variables):
+    """The lines that a program prints under this torch, with these variables."""
+    argv = [sys.executable, "-c", program]
+    given = {**os.environ, **variables}
+    done = subprocess.run(argv, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
 def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
     pytest.importorskip("torch")
     limits = Limits(gpus=8, rank=511, world=512)
@@ -52,16 +62,7 @@ def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
     names = [name for name in torchrun if name.endswith(("RANK", "WORLD_SIZE", "ADDR", "PORT"))]
     variables = {name: torchrun[name] for name in names}
     assert variables["LOCAL_RANK"] == "7" and variables["GROUP_RANK"] == "63"
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    seen = json.loads(done.stdout.splitlines()[-1])
+    seen = json.loads(printed(ALONE, variables)[-1])
     assert seen["rank"] == [511, 512, 255]
     assert seen["gradient"] == [2.0] * 4
     assert seen["objects"] == ["mine", "mine"]
@@ -108,17 +109,8 @@ print(total.tolist(), unknown(total), unknown(counts), witness.exchanges, witnes
 
 def test_what_other_ranks_would_send_is_unknown_and_taken_as_what_this_one_sends():
     pytest.importorskip("torch")
-    variables = {"RANK": "1", "WORLD_SIZE": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", EXCHANGES],
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    expected = ["[3, 5] True False", "[4] True False 3 "]
-    assert done.stdout.splitlines() == expected, done.stderr[-3000:]
+    lines = printed(EXCHANGES, {"RANK": "1", "WORLD_SIZE": "2"})
+    assert lines == ["[3, 5] True False", "[4] True False 3 "]
 
 
 @pytest.mark.parametrize(
@@ -152,3 +144,16 @@ def test_the_answer_is_that_of_the_rank_that_takes_the_most():
     assert "rank 0: 8.00 MiB (fits); rank 7: 4.00 MiB (fits)" in line
     assert line.endswith("the answer is that of rank 0 of 8")
     assert "rank 0 of 8 alone" in first.label and several([RUN]) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "options"),
+    [
+        ({"world": 512, "rank": 511}, "--capacity 1GiB --world 512 --ranks 511"),
+        ({"world": 0, "rank": 0}, "--capacity 1GiB"),
+        (None, "--capacity 1GiB"),
+        ("of an older release", "--capacity 1GiB"),
+    ],
+)
+def test_a_command_that_rehearses_again_names_the_rank(limits, options):
+    assert _options_again({"limits": limits}, [], GIB) == options

@@ -119,11 +119,23 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         conf_variable=behaviour(study.torch, study.build).conf_names[0],
         trace=word(str(path)) if path else "TRACE",
         command=line(_rows_in(record, "command")),
-        card_options=line(card_options(processes, capacity_bytes)) if capacity_bytes else "",
+        card_options=_options_again(record, processes, capacity_bytes),
     )
     if refusal is None:
         return facts
     return replace(facts, replays=_replays(study, league))
+
+
+def _options_again(
+    record: Mapping[str, Any], processes: Sequence[Mapping[str, Any]], capacity_bytes: int
+) -> str:
+    """The options of `rehearse` for the same card and, of a job, the same rank."""
+    words = card_options(processes, capacity_bytes) if capacity_bytes else []
+    limits = record.get("limits")
+    if isinstance(limits, dict) and _size_in(limits, "world"):
+        words += ["--world", str(_size_in(limits, "world"))]
+        words += ["--ranks", str(_size_in(limits, "rank"))]
+    return line(words)
 
 
 def _allowed(study: Study) -> int:

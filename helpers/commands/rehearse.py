@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from helpers.ground.shapes import Verdict
     from helpers.look.cards import GpuCard
     from helpers.rehearse.counterfactual import Counterfactual
-    from helpers.rehearse.rehearsal import Rehearsal
+    from helpers.rehearse.rehearsal import Limits, Rehearsal
     from helpers.rehearse.torches import Torch
 
 NOTE_COLUMNS = 100
 FIRST_SIGN_S = 20.0
-MOST_RANKS = 1 << 20
+MOST_RANKS = 1_000_000
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
 --force: replace an earlier recording of that name
@@ -406,7 +406,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     out = _out(arguments, "rehearsal")
     runs = _runs(arguments, command, bench, out)
     rehearsal = runs[-1]
-    out = rehearsal.trace or out
+    out = _beside(out, rehearsal.limits, bench.limits)
     stopped = rehearsal.exit_code == STOPPED
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
     verdict = verdict_of_file(rehearsal.trace) if rehearsal.trace and not stopped else None
@@ -421,7 +421,7 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         if rehearsal.ooms and not arguments.no_counterfactual:
             _print_lines(counterfactual.in_lines(), sys.stderr)
         result = [*answer(rehearsal), *several(runs)]
-        if rehearsal.ooms or rehearsal.too_much:
+        if (rehearsal.ooms or rehearsal.too_much) and not arguments.world:
             result.append(f"To look for a change with which it fits: {_fix(arguments, command)}")
         elif not _is_notable(verdict):
             result.append(f"Next step: {next_step(rehearsal)}")
@@ -435,35 +435,37 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
 def _runs(
     arguments: argparse.Namespace, command: list[str], bench: Bench, out: Path
 ) -> list[Rehearsal]:
-    """The program on the card, as often as was asked for; the run with the highest peak last."""
+    """The program on the card, as often as was asked for. The last is a run that failed, else the
+    one with the highest peak.
+    """
+    from helpers.allocator.record import remove
     from helpers.rehearse.rehearsal import STOPPED
 
     ranks = _ranks(arguments)
-    if ranks:
-        runs = []
-        for rank in ranks:
-            limits = replace(bench.limits, rank=rank, world=arguments.world)
-            rank_out = _beside(arguments, out, f"rank{rank}")
-            runs.append(bench.run(command, bench.card, rank_out, limits=limits))
-            if runs[-1].exit_code == STOPPED:
-                break
-    else:
-        runs = [bench.run(command, bench.card, out)]
-        if arguments.values == "between" and not runs[0].exact and runs[0].exit_code != STOPPED:
-            limits = replace(bench.limits, values="least")
-            least_out = _beside(arguments, out, "least")
-            runs.append(bench.run(command, bench.card, least_out, limits=limits))
+    asked = [replace(bench.limits, rank=rank, world=arguments.world) for rank in ranks]
+    if not ranks:
+        asked.append(bench.limits)
+    is_between = arguments.values == "between"
+    if is_between:
+        asked.append(replace(bench.limits, values="least"))
+    runs: list[Rehearsal] = []
+    for limits in asked:
+        # Where nothing depends on values, the other end is the same.
+        if runs and (runs[-1].exit_code == STOPPED or (is_between and runs[0].exact)):
+            break
+        place = _beside(out, limits, bench.limits)
+        if arguments.force:
+            remove(place)
+        runs.append(bench.run(command, bench.card, place, limits=limits))
     return sorted(runs, key=lambda run: (run.exit_code != 0, run.peak_reserved_bytes or 0))
 
 
-def _beside(arguments: argparse.Namespace, out: Path, name: str) -> Path:
-    """The trace of one of several runs."""
-    from helpers.allocator.record import remove
-
-    beside = out.with_name(f"{out.stem}-{name}{out.suffix}")
-    if arguments.force:
-        remove(beside)
-    return beside
+def _beside(out: Path, limits: Limits, of_bench: Limits) -> Path:
+    """The trace of a run: of a rank, or of the other end of what depends on values."""
+    if limits == of_bench:
+        return out
+    name = f"rank{limits.rank}" if limits.world else limits.values
+    return out.with_name(f"{out.stem}-{name}{out.suffix}")
 
 
 def _fix(arguments: argparse.Namespace, command: list[str]) -> str:

@@ -120,8 +120,9 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
         about = [_what(holder, holdings, after_free=lets_go)]
         if holder.also:
             about.append(f"also reached from {', '.join(holder.also)}")
-        if lets_go and _let_go_with(holder, holdings):
-            about.append(f"let go with: {_let_go_with(holder, holdings)}")
+        line = _let_go_with(holder, holdings) if lets_go else ""
+        if line:
+            about.append(f"let go with: {line}")
         devices = " and ".join(sorted(holder.bytes))
         rows.append((holder.name, show_bytes(size), devices, "\n".join(about)))
     rest = holders[MOST_ROWS:]

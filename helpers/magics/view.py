@@ -16,7 +16,7 @@ STYLE = (
     "font-family:var(--jp-ui-font-family,system-ui,sans-serif);color:inherit;max-width:60em"
 )
 RED, BLUE = "#d1453b", "#3b82c4"
-CELL = "text-align:{align};padding:.15em .9em .15em 0;vertical-align:top;white-space:{space}"
+CELL = "text-align:{align};padding:.15em .5em .15em 0;vertical-align:top;white-space:{space}"
 
 
 @dataclass
@@ -99,11 +99,9 @@ def _aligned(table: Table) -> list[str]:
 def _table_html(table: Table) -> str:
     lines = [_row_html(table.heads, "th", table)]
     lines += [_row_html(row, "td", table) for row in table.rows]
-    return (
-        '<table style="border-collapse:collapse;margin:.4em 0;overflow-wrap:anywhere">'
-        + "".join(lines)
-        + "</table>"
-    )
+    style = "border-collapse:collapse;margin:.4em 0;overflow-wrap:normal;word-break:normal"
+    table_html = f'<table style="{style}">{"".join(lines)}</table>'
+    return f'<div style="overflow-x:auto">{table_html}</div>'
 
 
 def _row_html(row: Row, tag: str, table: Table) -> str:
@@ -112,5 +110,7 @@ def _row_html(row: Row, tag: str, table: Table) -> str:
         style = CELL.format(align="left", space="pre-line")
         if number in table.numbers:
             style = CELL.format(align="right", space="nowrap")
+        if number == len(row) - 1:  # a long word there is cut, and none of another column
+            style += ";overflow-wrap:anywhere;min-width:6em"
         cells.append(f'<{tag} style="{style}">{html.escape(cell)}</{tag}>')
     return f"<tr>{''.join(cells)}</tr>"

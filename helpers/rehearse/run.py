@@ -218,6 +218,7 @@ def _complete_record(path: Path, rehearsal: Rehearsal, prefix_length: int) -> No
     record_fields["trust"] = rehearsal.trust
     record_fields["device"] = asdict(rehearsal.device)
     record_fields["devices"] = [asdict(use) for use in rehearsal.devices]
+    record_fields["limits"] = asdict(rehearsal.limits)
     path.write_text(json.dumps(record_fields, indent=1, default=str), encoding="utf-8")
 
 

@@ -193,7 +193,7 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
     """The peaks of several runs in one line, the last the highest; none for one run."""
     if len(runs) < 2:
         return []
-    peaks = [f"{show_bytes(run.peak_reserved_bytes or 0)} ({run.outcome})" for run in runs]
+    peaks = [_peak_and_outcome(run) for run in runs]
     if runs[0].limits.world:
         by_rank = {run.limits.rank: peak for run, peak in zip(runs, peaks, strict=True)}
         ranks = "; ".join(f"rank {rank}: {by_rank[rank]}" for rank in sorted(by_rank))
@@ -202,6 +202,12 @@ def several(runs: Sequence[Rehearsal]) -> list[str]:
         f"peak reserved, depending on values that are not computed: between {' and '.join(peaks)}"
     )
     return [f"{line}; the answer is that of the larger one"]
+
+
+def _peak_and_outcome(run: Rehearsal) -> str:
+    if _saw_no_use(run):
+        return "no use of the GPU was seen"
+    return f"{show_bytes(run.peak_reserved_bytes)} ({run.outcome})"
 
 
 def cards_table(wide: bool = False) -> Shown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -128,13 +127,14 @@ def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     if only and not runs:
         raise ShareError(f"{only}: its run.json cannot be read; expected a run of this workbook")
     # A bundle from elsewhere has its path in the parameters: its box is called foreign.
-    boxes = boxes_of(runs)
-    boxes += [str(run.parameters.get("box") or "") for run in runs]
-    is_report_alone = "live" in {run.box for run in runs} - set(boxes)
-    bundle, no_bundle = bundle_of(boxes, None if is_report_alone else folder)
-    if bundle and _is_of_another_machine(open_bundle(bundle), runs):
+    looked_at = boxes_of(runs)
+    boxes = looked_at + [str(run.parameters.get("box") or "") for run in runs]
+    bundle, no_bundle = bundle_of(boxes, folder)
+    on_the_box = _names_of(bundle)
+    if "live" in on_the_box and on_the_box.isdisjoint(looked_at) and "" not in looked_at:
+        # It is of the machine that ran the batch, and no run looked at that one.
         bundle, no_bundle = bundle_of(boxes, None)
-    on_the_box = about_box(open_bundle(bundle)) if bundle else set()
+        on_the_box = _names_of(bundle)
     verdict = leading(run.verdict for run in runs if run.box in on_the_box)
     if verdict is None:
         verdict = leading(run.verdict for run in runs)
@@ -154,10 +154,9 @@ def _of_batch(folder: Path, only: str = "", whole: bool = False) -> Subject:
     return _with_evidence(_with_texts(subject, folder, bool(only), whole), bundle)
 
 
-def _is_of_another_machine(bundle: Bundle, runs: Sequence[Run]) -> bool:
-    """A capture of the machine that ran a batch, while each run looked at another box."""
-    boxes = {run.box for run in runs}
-    return bundle.kind == "live" and "" not in boxes and not boxes & about_box(bundle)
+def _names_of(bundle: Path | None) -> set[str]:
+    """The names of the box that a bundle is about."""
+    return about_box(open_bundle(bundle)) if bundle else set()
 
 
 def _with_texts(subject: Subject, folder: Path, is_one_run: bool, whole: bool) -> Subject:

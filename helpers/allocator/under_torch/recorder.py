@@ -277,10 +277,7 @@ class Recorder:
                 self._write()
                 self._hang.forget_own_writes()
             except Exception as error:  # noqa: BLE001 - a torch whose counters differ: the program goes on
-                if "changed size during iteration" not in str(
-                    error
-                ):  # else the next look reads them
-                    self.note(f"the counters could not be read: {words(error)}")
+                self.note(f"the counters could not be read: {words(error)}")
             finally:
                 self._lock.release()
 
@@ -303,7 +300,8 @@ class Recorder:
         self.facts["allocator_variables"]["end"] = allocator_variables.present()
         try:
             with replacing(self.base + ".json") as file:
-                json.dump(self.facts, file, default=str)
+                # At once: the program's own thread may add a fact meanwhile.
+                file.write(json.dumps(self.facts, default=str))
         except OSError:
             self.open = False  # the folder went away: there is nowhere to record to
 

@@ -20,18 +20,22 @@ def forward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value) 
 
 def backward(torch: Torch, query: Value, key: Value, value: Value, *rest: Value) -> Value:
     """The gradients of query, key, value, and of what the score function captured."""
-    captured = rest[-2]
+    *_, captured, _ = rest
     per_query = query.new_empty(query.shape[:-1], dtype=torch.float32)
     query_gradient = torch.empty_like(query)
     batch = query.shape[0]
     value_gradient = value.new_empty((batch, *value.shape[1:]))
     key_gradient = key.new_empty((batch, *key.shape[1:]))
-    del per_query
-    captured_gradients = tuple(
+    del per_query  # the kernel has read it; what follows may lie in its place
+    captured_gradients = [
         torch.zeros_like(buffer) if buffer.requires_grad else None for buffer in captured
+    ]
+    return (
+        query_gradient,
+        key_gradient.sum_to_size(key.shape),
+        value_gradient.sum_to_size(value.shape),
+        tuple(captured_gradients),
     )
-    gradients = (key_gradient.sum_to_size(key.shape), value_gradient.sum_to_size(value.shape))
-    return query_gradient, *gradients, captured_gradients
 
 
 FUSED = {"flex_attention": forward, "flex_attention_backward": backward}

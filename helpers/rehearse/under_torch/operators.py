@@ -43,15 +43,15 @@ def kind_of(torch: Torch, operator: Operator) -> str:
     """What is done about an operator.
 
     views: nothing, its result lies in its input's memory or the device does all of it; allocates:
-    what lies in the memory is known not to matter; fills: one value everywhere; masks: its masks
-    are counted; reads: values go to the host or between devices; scatters: its mask is counted in
-    the backward pass; sizes: values decide how large its result is; unknown: not computed;
-    writes, computes: computed along, in place or not.
+    what lies in the memory is known not to matter; exchanges: ranks send it to each other; fills:
+    one value everywhere; masks: its masks are counted; reads: values go to the host or between
+    devices; scatters: its mask is counted in the backward pass; sizes: values decide how large its
+    result is; unknown: not computed; writes, computes: computed along, in place or not.
     """
     name = name_of(operator)
     schema = operator._schema
     if "c10d" in schema.name:
-        return "views"  # the device moves what ranks exchange
+        return "exchanges"
     if name in KINDS:
         return KINDS[name]
     if getattr(torch.Tag, "dynamic_output_shape", None) in operator.tags:

@@ -79,14 +79,12 @@ class ShadowComputation:
         self.unknown = set[int]()
         self.plain = torch.Tensor.__torch_dispatch__
         self.kinds: dict[Operator, str] = {}
+        self.is_alone = "CASEBOOK_WORLD" in os.environ
 
     def kind(self, operator: Operator) -> str:
         """What is done about an operator, found out once for each."""
         if operator not in self.kinds:
-            kind = kind_of(self.torch, operator)
-            is_alone = "CASEBOOK_WORLD" in os.environ
-            is_exchange = "c10d" in operator._schema.name
-            self.kinds[operator] = "exchanges" if is_exchange and is_alone else kind
+            self.kinds[operator] = kind_of(self.torch, operator)
         return self.kinds[operator]
 
     def run(self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
@@ -96,8 +94,8 @@ class ShadowComputation:
             return operator(*args, **kwargs)
         if kind == "exchanges":
             return self.exchange(operator, args, kwargs)
-        arguments = flattened((*args, *kwargs.values()))
-        inputs = [value for value in arguments if self.on_device(value)]
+        arguments = (*args, *kwargs.values())
+        inputs = self.device_tensors(arguments)
         call = Call(operator, kind, args, kwargs, inputs)
         result = None
         unknown = True
@@ -116,18 +114,19 @@ class ShadowComputation:
     def exchange(
         self, operator: Operator, args: Sequence[Value], kwargs: dict[str, Value]
     ) -> Value:
-        """A collective of a rank that is alone: what it would receive is unknown, and taken as what
-        it sends.
+        """A collective. The device moves what ranks exchange; what a rank that is alone would
+        receive is unknown, and taken as what it sends.
         """
         out = operator(*args, **kwargs)
+        if not self.is_alone:
+            return out
         self.witness.exchanges += 1
+        if name_of(operator) == "send":
+            return out
+        returns_what_it_receives = "functional" in operator._schema.name
         with self.unseen(operator):
-            groups = (args[:1], args[1:2])
-            if "functional" in operator._schema.name:
-                groups = ((out,), args[:1])
-            received, sent = ([v for v in flattened(g) if self.on_device(v)] for g in groups)
-            if name_of(operator) == "send":
-                return out
+            received = self.device_tensors(out if returns_what_it_receives else args[:1])
+            sent = self.device_tensors(args[:1] if returns_what_it_receives else args[1:2])
             for number, tensor in enumerate(received):
                 if sent:
                     self.fill_from(tensor, sent[number % len(sent)])
@@ -198,7 +197,7 @@ class ShadowComputation:
 
     def after(self, call: Call, out: Value, result: Value, unknown: bool) -> None:
         """Fill in what stands in the results, and note what is known of them."""
-        outputs = [value for value in flattened((out,)) if self.on_device(value)]
+        outputs = self.device_tensors(out)
         if call.kind == "allocates":
             self.mark(outputs, unknown=False)
         elif call.kind == "reads" and outputs:
@@ -392,8 +391,7 @@ class ShadowComputation:
 
     def gradients_unknown(self, arguments: Sequence[Value]) -> None:
         """What a hook of a backward pass gets: gradients, or a parameter that has one."""
-        tensors = [value for value in flattened(arguments) if self.on_device(value)]
-        for tensor in tensors:
+        for tensor in self.device_tensors(arguments):
             is_parameter = tensor.is_leaf and tensor.requires_grad
             self.made_unknown(tensor.grad if is_parameter else tensor)
 
@@ -406,6 +404,10 @@ class ShadowComputation:
         change = self.unknown.add if unknown else self.unknown.discard
         for tensor in tensors:
             change(place_of(tensor))
+
+    def device_tensors(self, values: Value) -> list[Tensor]:
+        """The tensors of the device among these values."""
+        return [value for value in flattened((values,)) if self.on_device(value)]
 
     def on_device(self, value: Value) -> bool:
         """Whether it has memory of the device itself: what dispatches anew stands for other

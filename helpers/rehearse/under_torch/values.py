@@ -20,9 +20,10 @@ Mode = Any
 Function = Callable[..., Value]
 DECIDED_BY_FIRST = ("cond", "while_loop")
 """Operators of torch whose first argument is a condition, or a function that returns one."""
+RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "switch", "invoke_subgraph", "strict_mode", "wrap")
+"""Operators whose result is that of a function which they call."""
 TENSOR_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")  # the second since torch 2.1
 MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook")  # since 2.0
-RETURNS_WHAT_IT_CALLS = (*DECIDED_BY_FIRST, "switch", "invoke_subgraph", "strict_mode", "wrap")
 
 
 def start(torch: Torch, witness: Witness) -> None:
@@ -52,13 +53,7 @@ def start(torch: Torch, witness: Witness) -> None:
             self, func: Operator, types: Value, args: Value = (), kwargs: Value = None
         ) -> Value:
             if isinstance(func, higher_order):
-                kernel = func
-                if witness.compiled and func.name() in attention.FUSED:
-                    kernel = functools.partial(attention.FUSED[func.name()], torch)
-                around_functions = around.within_functions(func.name(), args)
-                out = kernel(*around_functions, **kwargs or {})
-                returns_their_results = func.name() in RETURNS_WHAT_IT_CALLS
-                return out if returns_their_results else shadow.made_unknown(out, *args)
+                return run_higher_order(func, args, kwargs or {})
             # What stands for other tensors (DTensor, quantised weights): its operators on those
             # come next.
             if any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -69,6 +64,17 @@ def start(torch: Torch, witness: Witness) -> None:
                 if out is not NotImplemented:
                     return out
             return shadow.run(func, args, kwargs or {})
+
+    def run_higher_order(operator: Operator, args: Value, kwargs: Value) -> Value:
+        """An operator that calls functions of the program, such as torch.cond."""
+        name = operator.name()
+        kernel = operator
+        if witness.compiled and name in attention.FUSED:
+            kernel = functools.partial(attention.FUSED[name], torch)
+        out = kernel(*around.within_functions(name, args), **kwargs)
+        if name in RETURNS_WHAT_IT_CALLS:
+            return out
+        return shadow.made_unknown(out, *args)
 
     os.register_at_fork(after_in_child=lambda: setattr(shadow, "live", False))
     mode = Values()
