@@ -31,6 +31,8 @@ from helpers.tell.panels.frame import Frame
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column, columns
 
+RECORDED_BOXES = sorted(path.parent.name for path in RECORDED.glob("*/manifest.json"))
+
 ROOT = Path(__file__).resolve().parents[1]
 COMMON_WORDS = ROOT.parent / "shared" / "fresh" / "share-common-words.ipynb"
 NOTEBOOKS = ROOT / "notebooks"
@@ -587,6 +589,12 @@ def test_the_judges_sentences_are_on_the_page_and_names_in_them_are_numbers():
         assert copies.text(words) == words
     for value in ("10.1.2.3", "a3f9c2d1", "S4K1B2X3", "aa:bb:cc:dd:ee:ff", "wren@host.example"):
         assert copies.text(f"the card of {value}") == "", value
+
+
+@pytest.mark.parametrize("box", RECORDED_BOXES)
+def test_no_sentence_of_the_workbook_is_hidden_on_the_page_of_a_recorded_box(box):
+    """They hold values of fixed lists alone, so each reading is shown with its words."""
+    assert HIDDEN not in share.page_of(share.subject_of(RECORDED / box)).html
 
 
 def test_the_page_never_says_that_there_was_no_reading_where_one_is_left_out():

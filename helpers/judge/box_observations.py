@@ -259,8 +259,9 @@ def _unattributed(bundle: Bundle, card: Gpu, in_use: int) -> Iterator[Observatio
     rest = card.unattributed
     place = "identity, device_files"
     totals = [pool.total for pool in card.pools if pool.layer in TOTALS and pool.total.ok]
-    which_has = f", which has {totals[0].show()}," if totals else ""
-    says = f"In use on card {card.pci}{which_has} without a visible owner"
+    says = f"In use on card {card.pci} without a visible owner"
+    if totals:
+        says = f"In use on card {card.pci}, which has {totals[0].show()}, without a visible owner"
     if not whose.is_unexplained(rest.bytes, in_use):
         yield _observed("explained", rest, f"{says}: too little to matter")
         return
