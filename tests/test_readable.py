@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 56_340,
     "magics": 12_290,
     "look": 56_430,
-    "rehearse": 21_570,
+    "rehearse": 21_630,
     "settings": 11_910,
     "share": 12_150,
     "tell": 36_870,

@@ -187,3 +187,37 @@ def test_what_values_decide_ends_and_unknown_sizes_stand_at_their_bound(values, 
     assert done.fits and not done.exact, (tmp_path / "log").read_text()
     assert (tmp_path / "log").read_text().split()[-4:] == ["5", "13", "0", str(chosen)]
     assert "decides.py:9 <module>" in done.trust[0] and "nonzero" in done.trust[0]
+
+
+PRINTED = """
+import sys, torch
+from helpers.rehearse.under_torch.witness import reading_line
+
+select = torch.masked_select
+
+def selecting(*args):
+    print(reading_line(sys._getframe(1)))
+    return select(*args)
+
+torch.masked_select = selecting
+repr(torch.rand(3))
+torch.masked_select(torch.rand(3), torch.ones(3, dtype=torch.bool))
+torch.set_printoptions(threshold=float("inf"))
+repr(torch.rand(3))
+"""
+
+
+def test_a_program_that_prints_a_tensor_has_no_size_that_values_decide():
+    pytest.importorskip("torch")
+    lines = subprocess.run(
+        [sys.executable, "-c", PRINTED],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout.splitlines()
+    printed, selected, printed_whole = lines
+    assert "_tensor_str.py" in printed
+    assert "_tensor_str.py" not in selected
+    assert "_tensor_str.py" not in printed_whole

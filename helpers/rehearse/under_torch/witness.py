@@ -25,6 +25,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ENDLESS = 1000
 CALLED_BY_MODE = os.path.join("torch", "_ops.py")
 """Where torch runs an operator for a dispatch mode, which a rehearsal has and a GPU has not."""
+PRINTING = "_tensor_str.py"
+"""Where torch prints a tensor. It selects values only to choose how wide a number is, of the
+elements that it shows, and keeps none of them.
+"""
+MOST_PRINTED = 1000
+"""Elements that torch prints unless ``torch.set_printoptions`` says otherwise."""
 Library = Any  # the device's own functions, by ctypes
 # In the order of device.c.
 COUNTS = (
@@ -111,7 +117,8 @@ class Witness:
             name = sizes[-1]
         else:
             name = names[0] if names else "copy"
-        key = (name, bool(sizes), inside, where)
+        is_size = bool(sizes) and inside != PRINTING
+        key = (name, is_size, inside, where)
         times = self.reads.get(key, 0) + 1
         self.reads[key] = times
         if times & (times - 1) == 0:
@@ -255,11 +262,23 @@ def reading_line(frame: FrameType | None) -> tuple[str, str]:
     while frame is not None:
         file = frame.f_code.co_filename
         if "/torch/" in file.replace(os.sep, "/"):
-            inside = inside or os.path.basename(file)
+            name = os.path.basename(file)
+            if name != PRINTING:
+                inside = inside or name
+            elif prints_few_elements(frame):
+                inside = name
         elif os.path.dirname(file) != HERE:
             return inside, line_of(frame, frame.f_lineno)
         frame = frame.f_back
     return inside, ""
+
+
+def prints_few_elements(frame: FrameType) -> bool:
+    """Whether torch's code for printing, which this frame is in, leaves out most of a large
+    tensor.
+    """
+    options = frame.f_globals.get("PRINT_OPTS")
+    return getattr(options, "threshold", MOST_PRINTED + 1) <= MOST_PRINTED
 
 
 def line_of(frame: FrameType, number: int) -> str:
