@@ -23,7 +23,7 @@ from helpers.fits.sheet import Given
 from helpers.judge import ceilings as layers
 from helpers.judge import ttm_limit
 from helpers.look.boxes import open_box
-from helpers.tell.panels import frame, monitor
+from helpers.tell.panels import frame, monitor, questions
 from helpers.tell.panels.questions import (
     Reader,
     Reserve,
@@ -182,6 +182,23 @@ def test_the_monitor_refuses_what_is_no_process_number_at_its_field(typed):
     controls["Process (PID)"].value = ""
     assert "ready" in line.value
     frame.open_panel(monitor.PANEL.name, lambda one: [])  # it ends the sampler
+
+
+def test_who_leaves_a_field_by_a_press_on_read_looks_at_the_machine_once(monkeypatch):
+    looks = []
+    now = [0.0]
+    gathered = questions.message.gathered
+    monkeypatch.setattr(questions, "monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        questions.message, "gathered", lambda *asked: looks.append(asked) or gathered(*asked)
+    )
+    _, controls, _ = opened(reader, Reader())
+    controls["Box"].value = "cuda-healthy"
+    controls["Read"].click()
+    assert looks == [("", "cuda-healthy")]
+    now[0] = 60.0
+    controls["Read"].click()
+    assert looks == [("", "cuda-healthy")] * 2
 
 
 def test_opening_a_panel_again_closes_the_one_before():

@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "rehearse": 21_630,
     "settings": 11_910,
     "share": 12_150,
-    "tell": 36_870,
+    "tell": 36_955,
     "trials": 33_170,
     "vpoc": 16_830,
     "(top)": 1_845,

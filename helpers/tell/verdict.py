@@ -332,6 +332,19 @@ def steps_html(verdict: Verdict) -> str:
     return f"<div class=casebook>{above}<ol>{listed}</ol>{below}</div>"
 
 
+class NextSteps:
+    """The next step of a verdict: what to do, to check and to undo."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def __str__(self) -> str:
+        return "\n".join(_typed(self.verdict, steps(self.verdict)))
+
+    def _repr_html_(self) -> str:
+        return steps_html(self.verdict)
+
+
 def against(verdict: Verdict, sources: bool = True) -> Shown:
     """What speaks against the verdict, and which causes stay open."""
     head = ["against", "value"]
@@ -358,7 +371,8 @@ def next_step(verdict: Verdict) -> None:
     """Show the one next step alone: what to do, to check and to undo, as a list in a notebook,
     else as text.
     """
-    display("\n".join(_typed(verdict, steps(verdict))), {"text/html": steps_html(verdict)})
+    shown = NextSteps(verdict)
+    display(str(shown), {"text/html": shown._repr_html_()})
 
 
 def alternatives(verdict: Verdict) -> list[str]:

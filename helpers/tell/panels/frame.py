@@ -20,9 +20,12 @@ from helpers.tell.html_table import MUTED, text_html
 from helpers.tell.next_notebook import NextNotebook
 from helpers.tell.resources import template
 from helpers.tell.shown import ABOUT, Shown
+from helpers.tell.verdict import NextSteps
 
-Part = str | Shown | NextNotebook
-"""A piece of a static twin: words, a view, which stands as its figure where it has one, or a link."""
+Part = str | Shown | NextSteps | NextNotebook
+"""A piece of a static twin: words, a view, which stands as its figure where it has one, steps, or a
+link.
+"""
 # JupyterLab 4 takes arrow keys and letters for its own, also while a panel's control has the
 # keyboard ("d d" deletes the cell); an element of this attribute keeps them (Lumino's
 # commands). ipywidgets 8.1 does not set it.
@@ -253,7 +256,7 @@ def parts_html(parts: Iterable[Part]) -> str:
     for part in parts:
         if isinstance(part, str):
             pieces.append(text_html(part))
-        elif isinstance(part, NextNotebook):
+        elif isinstance(part, (NextSteps, NextNotebook)):
             pieces.append(part._repr_html_())
         elif part.draw:
             pieces.append(part.figure_html())
