@@ -10,8 +10,11 @@ import psutil
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp.server.mcpserver.exceptions import ToolError
 
 from helpers.agent import child
+from helpers.agent.server import Tools, server
+from helpers.ground.places import OUTPUTS
 
 ROOT = Path(__file__).resolve().parents[1]
 MESSAGE = (
@@ -54,8 +57,6 @@ def refusal(result):
 
 def test_every_tool_is_listed_with_typed_inputs_and_what_it_answers(tmp_path):
     async def tools():
-        from helpers.agent.server import server
-
         async with Client(server([tmp_path])) as client:
             return (await client.list_tools()).tools
 
@@ -121,6 +122,9 @@ def test_a_value_is_never_an_option(tmp_path):
         ("replay", {"trace": str(trace), "conf": f"x --results {target}"}),
         ("leaks", {"trace": str(trace), "gpu": f"--out={target}"}),
         ("diagnose", {"box": "--message=/etc/passwd"}),
+        ("leaks", {"trace": "trace\0.parquet"}),
+        ("fix", {"command": ["python\0"], "folder": "."}),
+        ("replay", {"trace": str(trace), "capacity_bytes": -1}),
     )
     assert all(result.is_error for result in answers)
     assert not target.exists()
@@ -132,32 +136,87 @@ def test_wrong_use_is_the_one_line_of_the_command(tmp_path):
 
 
 def test_the_answer_behind_the_output_of_a_program_is_found():
-    answer = child._parsed(
-        'epoch 1\n{\n "loss": 1\n}\nwarning\n{\n "verdict": "fits",\n "peak": {\n  "bytes": 1\n }\n}\n'
+    answer = child.parsed(
+        b'epoch 1\n{\n "loss": 1\n}\nwarning \xff\n{\n "verdict": "fits",\n "peak": {\n  "bytes": 1\n }\n}\n'
     )
     assert answer == {"verdict": "fits", "peak": {"bytes": 1}}
-    with pytest.raises(child.Refused):
-        child._parsed("epoch 1\n{}\nno more\n")
+    for printed in (b"epoch 1\n{}\nno more\n", b"", b"\xff"):
+        with pytest.raises(ValueError):
+            child.parsed(printed)
 
 
-def test_a_call_that_is_given_up_ends_its_command_and_what_that_started():
-    told = []
+STAND_IN = """
+import json, sys, time
+if sys.argv[1] == "replay":
+    print("casebook: no such trace", file=sys.stderr)
+elif sys.argv[1] == "monitor":
+    time.sleep(600)
+else:
+    answer, other = (sys.stderr, sys.stdout) if sys.argv[1] == "rehearse" else (sys.stdout, sys.stderr)
+    print(json.dumps({"of": "the program"}, indent=1), file=other)
+    print("step 1", file=answer)
+    print(json.dumps({"of": sys.argv[1], "read": sys.stdin.read()}, indent=1), file=answer)
+"""
 
-    async def report(seconds, message):
-        told.append(message)
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """A stand-in for the commands."""
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__main__.py").write_text(STAND_IN)
+    monkeypatch.setattr(child, "CHECKOUT", tmp_path)
+
+
+class Agent:
+    """What an agent is told while it waits."""
+
+    def __init__(self):
+        self.told = []
+
+    async def report_progress(self, progress, message):
+        self.told.append(message)
+
+
+@pytest.mark.parametrize("verb", ["fix", "rehearse", "diagnose"])
+def test_the_answer_is_the_command_s_and_not_that_of_the_program_that_it_runs(commands, verb):
+    async def ask():
+        return await child.answer(Agent(), verb, text="half a letter \ud800")
+
+    assert anyio.run(ask) == {"of": verb, "read": "half a letter ?"}
+
+
+def test_the_last_line_of_a_command_without_an_answer_is_its_complaint(commands):
+    async def ask():
+        return await child.answer(Agent(), "replay")
+
+    with pytest.raises(ToolError, match="no such trace"):
+        anyio.run(ask)
+
+
+def test_a_call_that_is_given_up_ends_its_command(commands):
+    agent = Agent()
 
     async def give_up():
-        with anyio.move_on_after(child.TICK_S * 2.5):
-            await child.answer(["monitor", "--json"], report)
+        with anyio.move_on_after(child.TICK_S * 1.5):
+            await child.answer(agent, "monitor")
 
     anyio.run(give_up)
-    assert told[0].startswith("monitor has run for")
-    ours = [
-        process.info["cmdline"]
-        for process in psutil.Process().children(recursive=True)
-        if process.is_running()
-    ]
-    assert not [line for line in ours if line and "monitor" in line]
+    assert agent.told == ["monitor has run for 2 s"]
+    children = psutil.Process().children(recursive=True)
+    assert not [process for process in children if "monitor" in process.cmdline()]
+
+
+def test_what_the_workbook_itself_wrote_may_be_read(tmp_path):
+    bundle = OUTPUTS / "captures" / "box.tar.gz"
+    assert Tools([tmp_path]).below(str(bundle)) == str(bundle.resolve())
+
+
+def test_every_agent_is_told_what_it_may_say(tmp_path):
+    async def instructions():
+        async with Client(server([tmp_path])) as client:
+            return client.instructions
+
+    assert "Never state more than it says" in anyio.run(instructions)
 
 
 @pytest.mark.parametrize("root", ["missing", "file"])

@@ -5,83 +5,67 @@ agent gives up.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from tempfile import TemporaryFile
 from typing import Any
 
 import anyio
+from anyio.abc import Process
+from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
 
 from helpers.ground.places import CHECKOUT
 
 TICK_S = 2.0
-WRONG_USE = 2
-"""The exit code of a command that printed one line and no answer."""
 PATIENCE_S = 5.0
 """How long a child that was asked to end may take."""
-
-Report = Callable[[float, str], Awaitable[None]]
-
-
-class Refused(ValueError):
-    """The one line that a command printed instead of an answer."""
+ANSWERS_BESIDE = "rehearse"
+"""The verb that prints its answer on standard error: the program has standard output for itself."""
 
 
-async def answer(arguments: Sequence[str], report: Report, text: str = "", folder: str = "") -> Any:
+async def answer(
+    context: Context, verb: str, *arguments: str, text: str = "", folder: str | None = None
+) -> dict[str, Any]:
     """The JSON that a command prints; ``text`` is its standard input, ``folder`` where it runs.
 
-    ``report`` is told every two seconds how long it has taken. Raises Refused.
+    Raises ToolError with the line that the command printed instead.
     """
-    child = subprocess.Popen(
-        [sys.executable, "-I", str(CHECKOUT / "helpers" / "__main__.py"), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=folder or None,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_tick, arguments[0], report)
-            out, err = await anyio.to_thread.run_sync(
-                child.communicate, text, abandon_on_cancel=True
-            )
-            tasks.cancel_scope.cancel()
-    finally:
-        await _end(child)
-    if child.returncode == WRONG_USE:
-        raise Refused(err.strip().rpartition("\n")[2])
-    # A program that is run has the first stream for itself.
-    return _parsed(err if folder else out)
+    program = str(CHECKOUT / "helpers" / "__main__.py")
+    command = [sys.executable, "-I", program, verb, "--json", *arguments]
+    with TemporaryFile() as asked, TemporaryFile() as printed, TemporaryFile() as said:
+        asked.write(text.encode(errors="replace"))
+        asked.seek(0)
+        child = await anyio.open_process(
+            command, stdin=asked, stdout=printed, stderr=said, cwd=folder, start_new_session=True
+        )
+        try:
+            await _end_of(child, context, verb)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await terminate_posix_process_tree(child, PATIENCE_S)
+        said.seek(0)
+        printed.seek(0)
+        lines = said.read()
+        try:
+            return parsed(lines if verb == ANSWERS_BESIDE else printed.read())
+        except ValueError:
+            complaint = lines.decode(errors="replace").strip().rpartition("\n")[2]
+            raise ToolError(complaint or f"{verb} printed no answer") from None
 
 
-async def _tick(verb: str, report: Report) -> None:
+async def _end_of(child: Process, context: Context, verb: str) -> None:
+    """Wait for a child, and tell the agent every two seconds how long it has run."""
     began = time.monotonic()
-    while True:
-        await anyio.sleep(TICK_S)
+    while child.returncode is None:
+        with anyio.move_on_after(TICK_S):
+            await child.wait()
         seconds = time.monotonic() - began
-        await report(seconds, f"{verb} has run for {seconds:.0f} s")
+        await context.report_progress(seconds, message=f"{verb} has run for {seconds:.0f} s")
 
 
-async def _end(child: subprocess.Popen[str]) -> None:
-    """End a child that still runs, with what it has started: both are in a session of their own."""
-    ends_at = time.monotonic() + PATIENCE_S
-    with anyio.CancelScope(shield=True):
-        while child.poll() is None:
-            late = time.monotonic() > ends_at
-            os.killpg(child.pid, signal.SIGKILL if late else signal.SIGTERM)
-            await anyio.sleep(0.2)
-
-
-def _parsed(printed: str) -> Any:
-    """The answer: the last thing that was printed. Raises Refused where it is none."""
-    start = ("\n" + printed).rfind("\n{\n")
-    try:
-        return json.loads(printed[max(0, start) :])
-    except ValueError:
-        raise Refused("the command printed no answer") from None
+def parsed(printed: bytes) -> Any:
+    """The JSON object with which an output ends, in lines of its own. Raises ValueError."""
+    start = (b"\n" + printed).rfind(b"\n{\n")
+    return json.loads(printed[max(0, start) :])

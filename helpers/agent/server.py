@@ -1,38 +1,46 @@
 """The server: each tool is a command of the workbook, with typed inputs and the JSON that it prints.
 
-Sizes are bytes. A path must lie below one of the folders that the person named; everything else that
-an agent passes is a value of an option, never an option. Nothing of the workbook leaves the machine,
-and no tool runs a command as root: such commands are printed in the answers, for the person.
+A path must lie below a folder that the person named, or be a file that the workbook wrote. What else
+an agent passes is a value of an option, never an option. No tool runs a command as root.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from mcp.server import MCPServer
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
 
 from helpers import __version__
+from helpers.ground.places import CHECKOUT, OUTPUTS
 from helpers.look.boxes import recorded_names
 
-from .child import Refused, answer
+from .child import answer
 
-INSTRUCTIONS = (
-    "Exact answers about GPU memory. Each claim of an answer has a confidence (confirmed, likely, "
-    "weak, cannot tell) and names its evidence by id: never state more than the confidence says, "
-    "and give the person the next step as it is. Commands for root are for the person to run."
-)
+INSTRUCTIONS = CHECKOUT / "helpers" / "AGENTS.md"
+"""What every agent is told: when to call what, and what it may say."""
 Answer = dict[str, Any]
+
+Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+Box = Annotated[Word, Field(description='"live", a recorded box, or the path of a bundle')]
+Trace = Annotated[Word, Field(description="the path of a torch memory snapshot or a trace")]
+Card = Annotated[Word, Field(description='a GPU by its name, such as "4090"')]
+Amount = Annotated[int, Field(ge=0)]
+Capacity = Annotated[Amount, Field(description="bytes of the card, in place of its name")]
+Held = Annotated[Amount, Field(description="bytes that others have of the card")]
+Command = Annotated[list[Word], Field(description='such as ["python", "train.py"]', min_length=1)]
+Folder = Annotated[Word, Field(description="the path where the command is run")]
+Seconds = Annotated[Amount, Field(description="end after so many, with the answer so far")]
 
 
 class Tools:
     """The tools, for the files below some folders."""
 
     def __init__(self, roots: Sequence[Path]):
-        self.roots = [root.resolve() for root in roots]
+        self.roots = [root.resolve() for root in (*roots, OUTPUTS)]
 
     def below(self, path: str) -> str:
         """A path as it really is. Raises ToolError where it lies in none of the folders."""
@@ -48,133 +56,101 @@ class Tools:
 
     async def capture(self, context: Context) -> Answer:
         """Write an evidence bundle of this machine and say where it is. Uses no GPU memory."""
-        return await _ask(context, "capture")
+        return await answer(context, "capture")
 
-    async def diagnose(self, context: Context, text: str = "", box: str = "") -> Answer:
+    async def diagnose(self, context: Context, text: str = "", box: Box = "") -> Answer:
         """The cause of a failure, its evidence and the next step.
 
-        text: an error message or a log, as it was printed. box: "live", the name of a recorded
-        box, or the path of a bundle or of a torch memory snapshot (.pickle). One or both.
+        text: an error message or a log, as it was printed. box: also the path of a torch memory
+        snapshot (.pickle). One or both.
         """
-        arguments = [self.box(box)] if box else []
+        words = [self.box(box)] if box else []
         if text:
-            arguments.append("--message=-")
-        return await _ask(context, "diagnose", *arguments, text=text)
+            words.append("--message=-")
+        return await answer(context, "diagnose", *words, text=text)
 
-    async def ttm(self, context: Context, box: str = "live", target_bytes: int = 0) -> Answer:
+    async def ttm(self, context: Context, box: Box = "live", target_bytes: Amount = 0) -> Answer:
         """Every limit between the RAM and torch on an AMD APU, and how to raise the lowest one."""
-        return await _ask(context, "ttm", self.box(box), *_options(target=target_bytes))
+        return await answer(context, "ttm", self.box(box), *_options(target=target_bytes))
 
     async def replay(
         self,
         context: Context,
-        trace: str,
-        conf: str = "",
-        capacity_bytes: int = 0,
-        held_bytes: int = 0,
+        trace: Trace,
+        conf: Word = "",
+        capacity_bytes: Capacity = 0,
+        held_bytes: Held = 0,
     ) -> Answer:
         """What torch's allocator does with a recorded trace under other settings, to the byte.
 
-        conf: PYTORCH_CUDA_ALLOC_CONF. capacity_bytes: of the card. held_bytes: by others.
+        conf: what PYTORCH_CUDA_ALLOC_CONF says.
         """
-        return await _ask(
-            context,
-            "replay",
-            self.below(trace),
-            *_options(conf=conf, capacity=capacity_bytes, held=held_bytes),
-        )
+        options = _options(conf=conf, capacity=capacity_bytes, held=held_bytes)
+        return await answer(context, "replay", self.below(trace), *options)
 
     async def whatif(
-        self, context: Context, trace: str, gpu: str = "", capacity_bytes: int = 0
+        self, context: Context, trace: Trace, gpu: Card = "", capacity_bytes: Capacity = 0
     ) -> Answer:
         """The setting that saves a recorded run, or how many bytes are missing and in which lines."""
-        return await _ask(
-            context, "whatif", self.below(trace), *_options(gpu=gpu, capacity=capacity_bytes)
-        )
+        options = _options(gpu=gpu, capacity=capacity_bytes)
+        return await answer(context, "whatif", self.below(trace), *options)
 
     async def leaks(
-        self, context: Context, trace: str, gpu: str = "", capacity_bytes: int = 0
+        self, context: Context, trace: Trace, gpu: Card = "", capacity_bytes: Capacity = 0
     ) -> Answer:
         """Memory that grows from step to step in a recorded trace, and the line that keeps it."""
-        return await _ask(
-            context, "leaks", self.below(trace), *_options(gpu=gpu, capacity=capacity_bytes)
-        )
+        options = _options(gpu=gpu, capacity=capacity_bytes)
+        return await answer(context, "leaks", self.below(trace), *options)
 
     async def fits(
         self,
         context: Context,
-        model: str,
-        gpu: str = "",
-        capacity_bytes: int = 0,
-        held_bytes: int = 0,
-        context_tokens: int = 0,
-        server: str = "",
+        model: Word,
+        gpu: Card = "",
+        capacity_bytes: Capacity = 0,
+        held_bytes: Held = 0,
+        context_tokens: Amount = 0,
+        server: Word = "",
     ) -> Answer:
         """Whether a model fits a card, its longest context, and the line that starts the server.
 
         model: the path of a config.json, a safetensors header, a GGUF file, a folder, or a server's
-        log. gpu: such as "4090". server: llama.cpp, ollama, vllm, sglang or transformers.
+        log. server: llama.cpp, ollama, vllm, sglang or transformers.
         """
-        return await _ask(
-            context,
-            "fits",
-            self.below(model),
-            *_options(gpu=gpu, capacity=capacity_bytes, held=held_bytes),
-            *_options(context=context_tokens, server=server),
-        )
+        options = _options(gpu=gpu, capacity=capacity_bytes, held=held_bytes)
+        options += _options(context=context_tokens, server=server)
+        return await answer(context, "fits", self.below(model), *options)
 
     async def rehearse(
         self,
         context: Context,
-        command: list[str],
-        folder: str,
-        gpu: str = "",
-        capacity_bytes: int = 0,
-        seconds: int = 0,
+        command: Command,
+        folder: Folder,
+        gpu: Card = "",
+        capacity_bytes: Capacity = 0,
+        seconds: Seconds = 0,
     ) -> Answer:
-        """Run a program of the person's on a simulated card: does it fit, and if not, why?
-
-        command: such as ["python", "train.py"], run in folder; it runs as it is. seconds: end after
-        so many, with the verdict so far.
-        """
+        """Run a program of the person's, as it is, on a simulated card: does it fit, else why not?"""
         options = _options(gpu=gpu, capacity=capacity_bytes, seconds=seconds)
         where = self.below(folder)
-        return await _ask(context, "rehearse", *options, after=["--", *command], folder=where)
+        return await answer(context, "rehearse", *options, "--", *command, folder=where)
 
     async def fix(
         self,
         context: Context,
-        command: list[str],
-        folder: str,
-        gpu: str = "",
-        capacity_bytes: int = 0,
-        seconds: int = 180,
+        command: Command,
+        folder: Folder,
+        gpu: Card = "",
+        capacity_bytes: Capacity = 0,
+        seconds: Seconds = 180,
     ) -> Answer:
         """Find a change with which a program fits a card, and prove it by running it there.
 
-        The person's files are not changed: the answer has a diff. seconds: of the search.
+        The person's files are not changed: the answer has a diff.
         """
         options = _options(gpu=gpu, capacity=capacity_bytes, seconds=seconds)
         where = self.below(folder)
-        return await _ask(context, "fix", *options, after=["--", *command], folder=where)
-
-
-async def _ask(
-    context: Context,
-    verb: str,
-    *arguments: str,
-    text: str = "",
-    after: Sequence[str] = (),
-    folder: str = "",
-) -> Answer:
-    async def report(seconds: float, message: str) -> None:
-        await context.report_progress(seconds, message=message)
-
-    try:
-        answered = await answer([verb, *arguments, "--json", *after], report, text, folder)
-    except Refused as error:
-        raise ToolError(str(error)) from error
-    return answered if isinstance(answered, dict) else {"answer": answered}
+        return await answer(context, "fix", *options, "--", *command, folder=where)
 
 
 def _options(**values: object) -> list[str]:
@@ -185,7 +161,8 @@ def _options(**values: object) -> list[str]:
 def server(roots: Sequence[Path]) -> MCPServer:
     """The server for the files below ``roots``; ``run()`` of it speaks over standard input and output."""
     tools = Tools(roots)
-    made = MCPServer("vram-casebook", version=__version__, instructions=INSTRUCTIONS)
+    instructions = INSTRUCTIONS.read_text(encoding="utf-8")
+    made = MCPServer("vram-casebook", version=__version__, instructions=instructions)
     for tool in (
         tools.capture,
         tools.diagnose,
