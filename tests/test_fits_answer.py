@@ -210,7 +210,7 @@ def test_a_pipeline_of_diffusers_is_the_sum_of_its_parts(tmp_path):
         (("--context", 10**12), "--context 1000000000000; expected 1 to 16,777,216"),
         (("--context", "32k"), "--context: expected a whole number, seen '32k'"),
         (("--utilisation", "much"), "--utilisation: expected a number, seen 'much'"),
-        (("--capacity", "24"), "--capacity 24: a card of 24 bytes; expected a size with its unit"),
+        (("--capacity", "24"), "24 is a card of 24 bytes; expected a size with its unit"),
         (("--box", "cuda-healthy"), "--box beside --gpu or --capacity; expected one card or box"),
         (("--tokens", "4096"), "--tokens for vLLM, whose pool has no size of its own"),
         (

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "fits": {*CORE},
     "vpoc": {*CORE, "trials"},
     "batch": {*CORE, "trials"},
-    "share": {*CORE, "batch"},
+    "share": {*CORE, "allocator", "batch"},
     "magics": {"ground", "allocator"},
 }
 MAY_IMPORT[""] |= {"magics"}

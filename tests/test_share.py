@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import json
+import pickle
 import random
 import re
 import shutil
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from night_runs import night
 from page_audit import Audit, check, contrast, in_order
 from tell_boxes import VERDICT, code, data, markdown, printed
+from toy_allocator import MIB, Toy
 
 from helpers import share
 from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
@@ -139,6 +141,24 @@ def test_no_text_of_a_notebook_leaves_in_a_report(tmp_path, tracker):
     text = share.issue_text(tracker, about)
     assert leaked(text) == []
     assert "7.00 GiB" in text
+
+
+def test_a_recording_is_shared_with_its_sizes_and_without_the_names_of_its_program(tmp_path):
+    toy = Toy()
+    secret = {"name": "salaries", "filename": "/home/someone/payroll.py", "line": 9}
+    for _ in range(10):
+        toy.alloc(20 * MIB, [secret])
+    toy.say("oom", MIB, 64 * MIB, frames=[secret])
+    path = tmp_path / "payroll.pickle"
+    path.write_bytes(pickle.dumps(toy.snapshot()))
+    page = shared(path)
+    (tmp_path / "torn.pickle").write_text("no snapshot")
+    with pytest.raises(share.ShareError, match="torn.pickle holds"):
+        share.subject_of(tmp_path / "torn.pickle")
+    assert [word for word in ("salaries", "payroll", "someone") if word in page.html] == []
+    assert "64.00 MiB" in outside(page.html)
+    assert "looked at the recording of one program" in outside(page.html)
+    assert "Which computer" not in outside(page.html)
 
 
 @pytest.mark.parametrize("box", recorded_names())

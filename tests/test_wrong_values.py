@@ -45,6 +45,13 @@ def test_a_card_of_no_bytes_is_refused(verb_of_a_trace):
     assert "size '0': expected a size above 0, such as 20GiB" in done.err
 
 
+@pytest.mark.parametrize("verb_of_a_trace", ["replay", "leaks", "whatif"])
+def test_the_size_of_a_card_without_its_unit_is_refused(verb_of_a_trace):
+    done = verb(verb_of_a_trace, "env/traces/growing-loop.parquet", "--capacity", "24")
+    assert done.code == 2
+    assert "24 is a card of 24 bytes; expected a size with its unit, such as 20GiB" in done.err
+
+
 @pytest.mark.parametrize("words", [["fits", "env/models/made-up-9b"], ["rehearse"]])
 def test_a_card_of_no_bytes_is_refused_before_anything_runs(words):
     done = verb(*words, "--capacity", "0GiB", *(["--", "true"] * (words == ["rehearse"])))

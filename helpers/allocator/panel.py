@@ -18,7 +18,7 @@ from helpers.allocator.study import Study
 from helpers.allocator.trace import Op
 from helpers.allocator.views import studies
 from helpers.allocator.views.segment_map import segment_map
-from helpers.ground.units import parse_size, show_bytes
+from helpers.ground.units import parse_capacity, show_bytes
 from helpers.settings.in_force import grid
 from helpers.settings.releases import behaviour
 from helpers.tell.html_table import text_html
@@ -37,7 +37,7 @@ class Bench:
 
     def under(self, capacity: str, conf: str) -> Bench:
         """The same trace on another card, under other settings. Raises ValueError in one line."""
-        card = Card(parse_size(capacity, least=1), self.study.card.held_bytes)
+        card = Card(parse_capacity(capacity), self.study.card.held_bytes)
         return Bench(replace(self.study, card=card, conf=conf))
 
     @cached_property

@@ -19,7 +19,7 @@ from helpers.allocator.trace_file import read_trace
 from helpers.allocator.whatif import row_of, whatif
 from helpers.ground.child import CHECKOUT
 from helpers.ground.replays import Replay, WhatIf
-from helpers.ground.units import parse_size, show_bytes
+from helpers.ground.units import parse_capacity, show_bytes
 from helpers.settings.in_force import parse
 from helpers.settings.releases import behaviour, named_release
 
@@ -174,7 +174,7 @@ def open_study(
     study = study_of(
         trace,
         path,
-        capacity_bytes=parse_size(capacity, least=1) if capacity else 0,
+        capacity_bytes=parse_capacity(capacity) if capacity else 0,
         conf=conf or None,
         torch=named_release(torch),
         build=build,

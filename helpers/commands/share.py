@@ -23,11 +23,11 @@ CHANGED = (
 
 
 def share(arguments: argparse.Namespace) -> int:
-    """Write a page for others of a batch, a run, a notebook or a bundle: only typed results, and
-    the texts you tick.
+    """Write a page for others of a batch, a run, a notebook, a bundle or a recording: only typed
+    results, and the texts you tick.
 
-    [target]: a batch, a run's folder, an .ipynb, a bundle or a recorded box (default: the newest
-        batch)
+    [target]: a batch, a run's folder, an .ipynb, a bundle, the .pickle of record or rehearse, or a
+        recorded box (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
     --review: write a page for you alone, on which you tick the texts that may be shared
     --include FILE: the choices saved on the --review page; with --review, tick them again

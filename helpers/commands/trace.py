@@ -163,11 +163,11 @@ def _lead(verdict: Verdict) -> list[str]:
 
 def _on_other(study: Study, release: str, capacity: str) -> Study:
     """The study on another release and card, where they are named."""
-    from helpers.commands.trace_subject import release_of, size_of
+    from helpers.commands.trace_subject import capacity_of, release_of
 
     card = study.card
     if capacity:
-        card = replace(card, capacity_bytes=size_of(capacity, "capacity", least=1))
+        card = replace(card, capacity_bytes=capacity_of(capacity))
     return replace(study, torch=release_of(release, study.torch), card=card)
 
 

@@ -11,17 +11,25 @@ from helpers.allocator.study import Study, study_of
 from helpers.allocator.trace import MAX_FILE_BYTES, Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.commands.use import WrongUse
-from helpers.ground.units import parse_size
+from helpers.ground.units import parse_capacity, parse_size
 from helpers.look.cards import find_card
 from helpers.settings.releases import named_release
 
 
-def size_of(text: str, option: str, least: int = 0) -> int:
-    """The bytes that an option names. Raises WrongUse where it is no size, or below ``least``."""
+def size_of(text: str, option: str) -> int:
+    """The bytes that an option names. Raises WrongUse where it is no size."""
     try:
-        return parse_size(text, least)
+        return parse_size(text)
     except ValueError as error:
         raise WrongUse(f"--{option}: {error}") from error
+
+
+def capacity_of(text: str) -> int:
+    """The bytes of the card that --capacity names. Raises WrongUse where it is none."""
+    try:
+        return parse_capacity(text)
+    except ValueError as error:
+        raise WrongUse(f"--capacity: {error}") from error
 
 
 def release_of(text: str, recorded: str) -> str:
@@ -84,7 +92,7 @@ def _capacity(arguments: argparse.Namespace, study: Study) -> int:
     if arguments.gpu:
         capacity = find_card(arguments.gpu).total_bytes
     if arguments.capacity:
-        capacity = size_of(arguments.capacity, "capacity", least=1)
+        capacity = capacity_of(arguments.capacity)
     named = arguments.gpu or arguments.capacity
     if needs_card and (capacity <= 0 or (capacity >= AMPLE_BYTES and not named)):
         why = "the trace does not say how large the card was"

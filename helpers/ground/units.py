@@ -74,6 +74,15 @@ def parse_size(text: str, least: int = 0) -> int:
     return size
 
 
+def parse_capacity(text: str) -> int:
+    """Bytes of a card as typed. Raises ValueError also below 1 MiB, where a unit was forgotten."""
+    size = parse_size(text, least=1)
+    if size < MIB:
+        seen = f"{cut(text, LONGEST_SEEN)} is a card of {size:,} bytes"
+        raise ValueError(f"{seen}; expected a size with its unit, such as 20GiB")
+    return size
+
+
 def typed_size(count: int) -> str:
     """Bytes of a card as an option takes them: ``3GiB``, ``24210MiB``."""
     if count % GIB == 0:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from helpers.ground.units import GIB, MIB, cut, parse_size, show_bytes
+from helpers.ground.units import GIB, cut, parse_capacity, parse_size, show_bytes
 from helpers.look.bundle import Bundle
 from helpers.look.gpus import Gpu, gpus
 
@@ -168,13 +168,10 @@ def find_card(
         expected = "expected --gpu NAME (--gpu list shows all), --capacity SIZE or --box"
         raise CardError(f"no card; {expected}")
     try:
-        total_bytes = parse_size(capacity, least=1) if capacity else base.total_bytes
+        total_bytes = parse_capacity(capacity) if capacity else base.total_bytes
         held_bytes = parse_size(held) if held else base.held_bytes
     except ValueError as error:
         raise CardError(f"--capacity or --held: {error}") from error
-    if total_bytes < MIB:
-        seen = f"--capacity {capacity}: a card of {total_bytes} bytes"
-        raise CardError(f"{seen}; expected a size with its unit, such as 20GiB")
     if held_bytes >= total_bytes:
         all_of_it = f"others hold {show_bytes(held_bytes)} of {show_bytes(total_bytes)}"
         raise CardError(f"{all_of_it}: nothing is left; expected less --held or more --capacity")

@@ -1,4 +1,6 @@
-"""What is to be shared: a batch, one of its runs, or a notebook, as records and a bundle."""
+"""What is to be shared: a batch, one of its runs, a notebook, or a recording, as records and a
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,11 @@ MOST_STEPS = 3
 LAST_WORDS = 2000
 """Characters at the end of an output in which a failure is looked for."""
 ARCHIVES = (".tar.gz", ".tgz")
+RECORDINGS = (".pickle", ".pkl")
 OWNERS_NOTEBOOK = "a notebook of its owner"
 EXPECTED = (
     "expected a batch, a run's folder, an .ipynb file, a bundle as capture --out writes it, "
-    "or the name of a recorded box"
+    "the .pickle of record or rehearse, or the name of a recorded box"
 )
 _BOX = re.compile(r"^box\b[^=\n]*=\s*['\"]([^'\"\n\\]*)['\"]", re.MULTILINE)
 
@@ -73,6 +76,8 @@ class Subject:
     notebook: Any = None
     is_verdict_ours: bool = False
     """Whether the verdict stands in one of the workbook's own notebooks as it was committed."""
+    is_recording: bool = False
+    """Whether it is about the recording of one program, and about no box."""
 
     @property
     def bundle(self) -> Bundle | None:
@@ -92,8 +97,8 @@ class Subject:
 
 
 def subject_of(target: Path, whole: bool = False) -> Subject:
-    """What to share of a batch's folder, a run's folder, a notebook, an evidence bundle, or a
-    recorded box by its name.
+    """What to share of a batch's folder, a run's folder, a notebook, an evidence bundle, a
+    recording of a program, or a recorded box by its name.
 
     ``whole``: with the texts of each notebook of a batch. Raises ShareError where it is none of
     them.
@@ -105,6 +110,8 @@ def subject_of(target: Path, whole: bool = False) -> Subject:
         target = target.parent
     if (target / "manifest.json").is_file() or target.name.endswith(ARCHIVES):
         return _of_bundle(target)
+    if target.suffix in RECORDINGS and target.is_file():
+        return _of_recording(target)
     if target.is_file():
         return _of_notebook(target)
     if (target / "run.json").is_file():
@@ -231,6 +238,27 @@ def _of_bundle(path: Path) -> Subject:
         verdict=verdict,
         evidence=evidence,
         when=bundle.captured_at,
+        texts=tuple(of_verdict(verdict, "verdict")),
+    )
+
+
+def _of_recording(path: Path) -> Subject:
+    """What a rehearsal or a recording of a program came to."""
+    from helpers.allocator.program_facts import (
+        evidence_from_trace,
+    )  # here: numpy takes long to load
+    from helpers.allocator.trace import TraceError
+
+    try:
+        evidence = evidence_from_trace(path)
+    except TraceError as error:
+        raise ShareError(plain(error).replace(f"{path.parent}/", "")) from error
+    verdict = diagnose(evidence)
+    return Subject(
+        name="recording",
+        verdict=verdict,
+        evidence=evidence,
+        is_recording=True,
         texts=tuple(of_verdict(verdict, "verdict")),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from helpers.allocator.study import open_study
 from helpers.ground.child import OUTPUTS
-from helpers.ground.units import parse_size
+from helpers.ground.units import parse_capacity
 from helpers.ground.workbook_process import TRIALS_HERE
 from helpers.look.boxes import is_this_box
 from helpers.look.bundle import Bundle
@@ -84,7 +84,7 @@ def _place_of_box(bundle: Bundle, capacity: str) -> _Place:
     if any(gpu.integrated for gpu in listed):
         kinds.append("APUs")
     return _Place(
-        capacity_bytes=parse_size(capacity, least=1)
+        capacity_bytes=parse_capacity(capacity)
         if capacity
         else largest_pool(bundle)[0] or CPU_BYTES,
         torch=torch,
