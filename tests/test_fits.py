@@ -551,7 +551,7 @@ def test_a_model_of_which_only_the_header_is_here_is_answered_as_the_whole(tmp_p
 
 def test_a_file_cut_off_behind_its_header_is_said_first_and_is_not_started(tmp_path):
     path = decoder(tmp_path / "m.gguf", layers=20)
-    start = "The model fits; the longest context is 131,072"
+    start = "The model fits\nLongest context: 131,072 tokens, the model's own maximum"
     whole = verb("fits", path, *CARD).out
     assert whole.startswith(start) and "Start it with" in whole
     header = Gguf(path)
@@ -560,7 +560,7 @@ def test_a_file_cut_off_behind_its_header_is_said_first_and_is_not_started(tmp_p
     said = " ".join(out.split())
     here = f"m.gguf: {header.at + 500:,} of "
     assert said.startswith(f"The file is incomplete ({here}")
-    assert f"bytes are here). Once it is whole: {start}" in said
+    assert f"bytes are here). Once it is whole: {' '.join(start.split())}" in said
     assert "Start it with" not in out and "llama-server" not in out
     assert of(path, *CARD)["start"] == []
 

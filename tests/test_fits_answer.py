@@ -6,10 +6,13 @@ import pytest
 from command_line import verb
 from fits_models import config, decoder, of, row, safetensors
 
+from helpers.face.fit import what_fits
+from helpers.fits.view import as_text
 from helpers.ground.units import GIB, MIB, show_bytes
 from helpers.look.cards import CONTEXT_IN_WORDS
 
 CARD = ("--gpu", "4090")
+SERVERS = r"\b(?:vllm|sglang|transformers|ollama|llama\.cpp)\b"
 
 
 def plain(text):
@@ -19,12 +22,12 @@ def plain(text):
 def test_the_answer_is_read_in_a_terminal(tmp_path):
     out = verb("fits", config(tmp_path), *CARD).out
     assert plain(out).startswith(
-        "The model fits; the longest context is likely 35,136 (asked: none; the model's own maximum "
-        "is 131,072) Server: vLLM, assumed for this file; --server names another"
+        "The model fits Longest context: 17,392 tokens, certain to fit (asked: none; the model's own "
+        "maximum is 131,072) Server: vLLM, assumed for this file; --server names another"
     )
-    assert "Longest context: likely 35,136 tokens, at least 17,392, at most 51,120" in plain(out)
+    assert "longest context is likely 35,136 tokens, at least 17,392, at most 51,120" in plain(out)
     assert "--max-model-len 17392 " in out, "the line to paste asks for what is certain"
-    assert "17,392 is certain; up to 35,136 is likely, and may be tried" in plain(out)
+    assert "Up to 35,136 tokens likely fit: try that if you need more" in plain(out)
     assert "Total: 21.75 GiB of 23.64 GiB. vLLM fills its share" in plain(out)
     assert re.search(r"^total +23\.64 +23\.64 +23\.64$", out, re.MULTILINE), "one figure, no range"
     assert re.search(r"^weights +14\.96 ", out, re.MULTILINE)
@@ -42,13 +45,13 @@ def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
     assert answer["fits"] is False and answer["contexts"]["asked"] == 131072
     out = plain(verb("fits", path, *CARD, "--context", 131072).out)
     assert out.startswith(
-        "The model fits, but not with the 131,072 tokens asked for; the longest context is likely "
+        "The model fits, but not with the 131,072 tokens asked for Longest context: 17,392 tokens"
     )
     between = plain(verb("fits", path, *CARD, "--context", 32768).out)
     assert between.startswith(
-        "The model likely fits with the 32,768 tokens asked for; the longest context is likely"
+        "The model likely fits with the 32,768 tokens asked for Longest context: 17,392 tokens"
     )
-    assert "Only 17,392 is certain: ask for less" in between
+    assert "Only 17,392 tokens certainly fit: ask for fewer" in between
     assert "Missing" not in between
     assert of(path, *CARD, "--context", 8192)["fits"] is True
     small = plain(verb("fits", path, "--capacity", "4GiB").out)
@@ -160,8 +163,8 @@ def test_what_is_certain_to_fit_names_the_most_that_it_takes(tmp_path):
     assert all(way["most_bytes"] is None for way in ways if not way["certain"])
     said = plain(verb("fits", path, *CARD, *asked).out)
     size = show_bytes(larger["most_bytes"])
-    assert f"certain to fit: 131,072 tokens need at most {size}" in said
-    assert "likely to fit: 131,072 tokens need about " in said
+    assert f"131,072 tokens certainly fit (at most {size})" in said
+    assert "131,072 tokens likely fit (about " in said
 
 
 def test_sizes_of_cards_that_share_each_layer_are_said_to_be_per_card(tmp_path):
@@ -172,9 +175,7 @@ def test_sizes_of_cards_that_share_each_layer_are_said_to_be_per_card(tmp_path):
     small = plain(verb("fits", path, "--capacity", "4GiB", "--tp", 2).out)
     assert "does not fit in 4.00 GiB per card: " in small
     wanted = plain(verb("fits", path, "--gpu", "4080", "--context", 60000).out)
-    assert re.search(
-        r"--tensor-parallel-size 2: 2 such cards; .* tokens need .* GiB per card", wanted
-    )
+    assert re.search(r"--tensor-parallel-size 2: 2 such cards; .* fit .* GiB per card", wanted)
     alone = verb("fits", path, *CARD).out
     assert "per card" not in alone
 
@@ -388,7 +389,7 @@ def test_a_terminal_begins_with_the_answer_the_total_and_what_to_do(tmp_path):
         "Server: vLLM",
         "Total with a context of 131,072: likely 35.35 GiB",
         "Start it with",
-        "What would work for 131,072 tokens, on this card first",
+        "What to change for 131,072 tokens (first on this card, then on others)",
         "part   ",
     ]
     places = [out.index(words) for words in order]
@@ -462,3 +463,19 @@ def test_fp8_is_offered_where_the_card_has_it(tmp_path, card, cache, weights):
 def test_a_cache_of_fp8_says_which_cards_have_it_where_the_card_is_not_known(tmp_path):
     out = plain(verb("fits", config(tmp_path), "--capacity", "24GiB", "--context", 60000).out)
     assert "a cache of type fp8 (from compute capability 8.9 on, or MI300)" in out
+
+
+@pytest.mark.parametrize("server", ["vllm", "sglang", "llama.cpp", "transformers", "ollama"])
+@pytest.mark.parametrize("card", ["10GiB", "24GiB", "80GiB"])
+@pytest.mark.parametrize("asked", [0, 131072])
+def test_an_answer_says_likely_once_and_names_the_server_as_it_was_typed(
+    tmp_path, server, card, asked
+):
+    fit = what_fits(str(config(tmp_path)), capacity=card, server=server, context=asked)
+    lines = as_text(fit.answer).splitlines()
+    headline = fit.verdict().verdict.title
+    assert headline.startswith(lines[0]) and headline.count("likely") <= 1
+    if " fit in " not in headline:
+        assert re.match(r"Longest context: (likely )?[\d,]+ tokens", lines[1])
+    unsourced = re.sub(r"\(read: [^)]*\)", "", plain(as_text(fit.answer)))
+    assert set(re.findall(SERVERS, unsourced, re.IGNORECASE)) == {server}

@@ -101,7 +101,8 @@ def test_experts_of_another_type_than_the_rest_are_counted_apart(tmp_path):
 
 def test_the_longest_context_is_what_the_card_leaves_over_a_token(tmp_path):
     content = named("bamba-9b")["config"]
-    whole = answer_of(tmp_path, content, "--capacity", "24GiB", "--server", "llama.cpp")
+    options = ("--server", "llama.cpp", "--context", 262144)
+    whole = answer_of(tmp_path, content, "--capacity", "24GiB", *options)
     assert whole["contexts"]["longest"] == 262144
     less = answer_of(tmp_path, content, "--capacity", "23GiB", "--server", "llama.cpp")
     token = 3 * 2 * 8 * 128 * 2 + 2 * 512  # three layers with a cache, and a row of the mask

@@ -249,8 +249,10 @@ def test_an_error_stands_at_its_field_and_the_answers_are_said_to_be_of_another_
 
 def test_sliders_for_context_and_slots_answer_what_fits():
     line, controls, says = opened(fits_panel, WISH)
-    assert "The model fits; the longest context is likely 65,536 (asked: " in says()
-    assert "Longest context: likely" in says()
+    assert (
+        "The model fits with the " in says() and "tokens asked for; the longest context " in says()
+    )
+    assert "The longest context is likely 65,536 tokens, at least " in says()
     controls["Context"].value = 65536
     controls["Slots"].value = 4
     assert "role='status'" in line.value and "ready" in line.value

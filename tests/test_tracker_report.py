@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from command_line import verb
 from tell_boxes import VERDICT
 
 from helpers.ground.shapes import CAUSES
@@ -205,8 +206,9 @@ def test_a_term_of_the_glossary_is_found_by_its_own_name_and_explained(term, pat
 def test_a_report_says_whom_to_ask_where_the_tracker_is_not_at_fault(cause, tracker, fault):
     text = report(tracker, verdict=replace(VERDICT, cause=cause))
     row = TABLE["causes"][cause]
-    says = f"Not a fault of this tracker's project:** ask {row['instead']}."
-    assert (says in text) is not fault
+    says = f"Nothing here shows a fault of this tracker's project: ask {row['instead']}."
+    head, _, body = text.partition("-->")
+    assert (says in head) is (says in body) is not fault
     assert row["expected"] in text
     places = [text.index(words) for words in ("**Error:**", "**GPU:**", "**Seen:**")]
     assert places == sorted(places)
@@ -235,3 +237,12 @@ def test_an_unknown_tracker_is_refused_with_the_known_ones():
     known = "rocm, rocm-systems, pytorch, linux-amdgpu"
     with pytest.raises(ValueError, match=f"tracker 'jira': expected one of {known}"):
         issue_text("jira", Subject())
+
+
+def test_a_terminal_says_whom_to_ask_before_it_names_a_report_for_a_project_without_fault(tmp_path):
+    out = verb(
+        *("share", "rx7900xt-container", "--issue", "pytorch", "--out", tmp_path / "p.html")
+    ).out
+    says = "Nothing here shows a fault of this tracker's project: ask whoever runs the process"
+    assert out.index(says) < out.index("\nissue: ")
+    assert says in (tmp_path / "p.pytorch.md").read_text().partition("-->")[0]

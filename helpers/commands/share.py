@@ -44,6 +44,7 @@ def share(arguments: argparse.Namespace) -> int:
         read_choices,
         review_of,
         subject_of,
+        whom_to_ask,
     )
     from helpers.tell.pdf import write_pdf
 
@@ -89,6 +90,7 @@ def share(arguments: argparse.Namespace) -> int:
     if tracker:
         write_atomic(report, issue_text(tracker, about))
         answer["issue"] = str(report)
+        answer["whom_to_ask"] = whom_to_ask(tracker, about.verdict)
     if about.no_bundle:
         print(f"Without a box: {about.no_bundle}", file=sys.stderr)
     print(shared.left_out, file=sys.stderr)
@@ -96,6 +98,8 @@ def share(arguments: argparse.Namespace) -> int:
         print_json(answer)
         return 0
     print(f"Open: {out}")
+    if answer.get("whom_to_ask"):
+        print(f"Before you send the issue: {answer['whom_to_ask']}.")
     for name in ("pdf", "issue"):
         if name in answer:
             print(f"{name}: {answer[name]}")

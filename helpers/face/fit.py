@@ -51,8 +51,8 @@ class Fit(Result):
 
     @property
     def longest_context(self) -> int | None:
-        """The longest context that fits, in tokens; None where it cannot be told."""
-        return self.answer.solved["context"]
+        """The longest context to ask for, in tokens; None where it cannot be told."""
+        return self.answer.contexts.longest_to_ask_for
 
     @property
     def start(self) -> str:

@@ -53,7 +53,14 @@ class Contexts:
             return self.asked
         if self.default is None or self.longest is None:
             return self.default
-        return min(self.default, max(self.longest, self.least))
+        return min(self.default, max(self.longest_to_ask_for or 0, self.least))
+
+    @property
+    def longest_to_ask_for(self) -> int | None:
+        """The longest context that is certain, or the likely one where no context of use is certain."""
+        if self.longest_low is not None and self.longest_low >= self.least:
+            return self.longest_low
+        return self.longest
 
     @property
     def holds_a_model(self) -> bool | None:

@@ -45,16 +45,12 @@ def start_lines(
 
 
 def tokens_to_serve(contexts: Contexts) -> int:
-    """The context to start with: as asked where that fits, else the longest that is certain, or
-    the likely one where no context of use is certain.
-    """
-    longest = contexts.longest
-    if longest is None:
+    """The context to start with: as asked where that fits, else the longest to ask for."""
+    if contexts.longest is None:
         return contexts.served or 0
-    if contexts.asked and contexts.asked <= longest:
+    if contexts.asked and contexts.asked <= contexts.longest:
         return contexts.asked
-    certain = contexts.longest_low or 0
-    return certain if certain >= contexts.least else longest
+    return contexts.longest_to_ask_for or 0
 
 
 def _line(words: Sequence[str], parts: Mapping[str, object]) -> str:

@@ -26,9 +26,14 @@ ASK = "casebook fits MODEL --gpu NAME --context N"
 
 def headline(answer: Answer) -> str:
     """Yes, no, or what is missing to say it; before it, that a file is incomplete."""
+    return f"{_incomplete_file(answer)}{_says(answer)}"
+
+
+def _incomplete_file(answer: Answer) -> str:
+    """How much of a file is there whose end is not, to put before an answer."""
     if answer.cut_off:
-        return f"The file is incomplete ({answer.cut_off}). Once it is whole: {_says(answer)}"
-    return _says(answer)
+        return f"The file is incomplete ({answer.cut_off}). Once it is whole: "
+    return ""
 
 
 def _says(answer: Answer) -> str:
@@ -54,22 +59,53 @@ def _says(answer: Answer) -> str:
         return f"The model {likely}does not fit{_within(answer)}: {_too_much(answer)}"
     if contexts.has_no_end and answer.fits:
         return "The model fits with a context of any length: a token takes no memory of its own"
-    likely = "" if contexts.longest == contexts.longest_low else "likely "
-    longest = f"the longest context is {likely}{contexts.longest:,}"
-    return f"{_with_the_context(answer)}; {longest}{_beside(answer)}"
+    return f"{_with_the_context(answer)}{_longest_in_the_headline(answer)}"
 
 
 def _with_the_context(answer: Answer) -> str:
-    """Whether the model fits, and with the context asked for where that is another question."""
+    """Whether the model fits, with the context asked for where there is one."""
     contexts = answer.contexts
-    fits = "The model fits" if contexts.holds_a_model else "The model likely fits"
     asked = contexts.asked
-    if asked is None or asked <= (contexts.longest_low or 0):
-        return fits
+    if asked is None:
+        return "The model fits" if contexts.holds_a_model else "The model likely fits"
+    tokens = f"the {asked:,} tokens asked for"
+    if asked <= (contexts.longest_low or 0):
+        return f"The model fits with {tokens}"
     if asked <= (contexts.longest or 0):
-        return f"The model likely fits with the {asked:,} tokens asked for"
+        return f"The model likely fits with {tokens}"
     likely = "" if answer.fits is False else "likely "
-    return f"{fits}, but {likely}not with the {asked:,} tokens asked for"
+    if contexts.holds_a_model:
+        return f"The model fits, but {likely}not with {tokens}"
+    return f"The model {likely}does not fit with {tokens}"
+
+
+def _longest_in_the_headline(answer: Answer) -> str:
+    """The longest context to ask for; empty where it is as likely as what was asked for."""
+    contexts = answer.contexts
+    tokens = contexts.longest_to_ask_for or 0
+    beside = _beside(answer)
+    if tokens == contexts.longest_low == contexts.longest:
+        return f"; the longest context is {tokens:,}{beside}"
+    if tokens == contexts.longest_low:
+        return f"; the longest context that certainly fits is {tokens:,}{beside}"
+    if contexts.asked is None:
+        return f" with a context of up to {tokens:,}{beside}"
+    return ""
+
+
+def longest_line(answer: Answer) -> str:
+    """The longest context to ask for, and how sure that is; empty where none can be solved for."""
+    contexts = answer.contexts
+    tokens = contexts.longest_to_ask_for
+    if tokens is None or tokens < contexts.least or contexts.has_no_end or answer.ran is not None:
+        return ""
+    if answer.incomplete or answer.ceiling_bytes is None:
+        return ""
+    if tokens != contexts.longest_low:
+        return f"Longest context: likely {tokens:,} tokens{_beside(answer)}"
+    if tokens == contexts.longest:
+        return f"Longest context: {tokens:,} tokens{_beside(answer)}"
+    return f"Longest context: {tokens:,} tokens, certain to fit{_beside(answer)}"
 
 
 def _within(answer: Answer) -> str:
@@ -111,17 +147,17 @@ def _too_much(answer: Answer) -> str:
 
 
 def _beside(answer: Answer) -> str:
-    """What was asked for, the server's own default where it is another, and the model's maximum. Nothing
-    where the first words name what was asked for, and the model has as much.
+    """That nothing was asked for, the server's own default where it is another, and the model's
+    maximum. Nothing where a context that was asked for is too long, and the model has as much.
     """
     contexts = answer.contexts
+    if contexts.longest_to_ask_for == contexts.model:
+        return ", the model's own maximum"
     parts = []
     if (contexts.longest_low or 0) < (contexts.asked or 0) <= (contexts.model or 0):
         return ""
     if contexts.asked is None:
         parts.append("asked: none")
-    elif contexts.asked <= (contexts.longest_low or 0):
-        parts.append(f"asked: {contexts.asked:,}")
     if contexts.default not in (None, contexts.model, contexts.asked):
         parts.append(f"{answer.program}'s default here is {contexts.default:,}")
     if contexts.model is not None:
@@ -159,19 +195,20 @@ def rows_table(answer: Answer) -> Shown:
     """Each part with its likely size and its range, and its source; their sum, and the card."""
     names = words("fits")["parts"]
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
+    is_open = any(row["high_bytes"] is None for row in rows)
     cells = [[names[row["part"]], *_sizes(row), row["source"]] for row in rows]
     if answer.ceiling_bytes is not None:
         total = _sizes(answer.total)
         source = "the sum of the rows"
         if fills_its_share(answer):
-            total = [_gib(answer.total["bytes"])] * 3
+            most = None if is_open else answer.total["bytes"]
+            total = [_gib(answer.total["bytes"])] * 2 + [_gib(most)]
             source = f"all that {answer.program} may take: the cache has what the others leave"
         cells.append(["total", *total, source])
         ceiling = [_gib(answer.ceiling_bytes)] * 3
         cells.append([names["ceiling"], *ceiling, answer.ceiling_source])
     heads = ("likely, GiB", "at least, GiB", "at most, GiB")
     sizes = [Column(head, "0.01") for head in heads]
-    is_open = any(row["high_bytes"] is None for row in rows)
     return Shown(
         f"What {answer.program} needs",
         [f"part{_per_card(answer)}", *sizes, "source"],
@@ -189,13 +226,13 @@ def _gib(size: int | None) -> float | None:
 
 def fills_its_share(answer: Answer) -> bool:
     """Whether the cache takes what the other rows leave, so that the sum is always the same."""
-    total = answer.total
-    low = total["low_bytes"]
-    high = total["high_bytes"]
-    is_range = any(row["low_bytes"] != row["high_bytes"] for row in answer.rows)
-    if low is None or high is None:
+    total = answer.total["bytes"]
+    low = answer.total["low_bytes"]
+    high = answer.total["high_bytes"]
+    if total is None or low is None or total - (answer.ceiling_bytes or 0) >= MIB:
         return False
-    return is_range and high - low < MIB
+    is_range = any(row["low_bytes"] != row["high_bytes"] for row in answer.rows)
+    return is_range and max(total, high or 0) - low < MIB
 
 
 def _sizes(row: dict[str, Any]) -> list[float | None]:
@@ -218,11 +255,16 @@ def total_line(answer: Answer) -> str:
         return f"Total{each}: {taken} of {card}. {server} fills its share: the cache has what the rest leaves"
     context = answer.cache["n_ctx"]
     with_context = f" with a context of {int(context):,}" if context else ""
+    contexts = answer.contexts
+    if contexts.asked is None and context == contexts.default != contexts.model:
+        with_context = f" with {answer.program}'s default context of {contexts.default:,}"
     total_words = f"Total{each}{with_context}"
     low = answer.total["low_bytes"]
     high = answer.total["high_bytes"]
     if low == total == high:
         return f"{total_words}: {show_bytes(total)} of {card}"
+    if low == total and high is None:
+        return f"{total_words}: at least {show_bytes(total)}; available: {card}"
     most = "no bound is known" if high is None else f"at most {show_bytes(high)}"
     span = f"at least {show_bytes(low)}, {most}"
     if total > answer.ceiling_bytes:
@@ -258,11 +300,12 @@ def _draw(answer: Answer) -> Any:
 
 
 def solved_lines(answer: Answer) -> list[str]:
-    """The longest context and how certain it is, and what each other unknown may be, a line each."""
+    """How long the context may be, and what each other unknown may be, a line each."""
     says = words("fits")["solved"]
     lines = []
     contexts = answer.contexts
-    if contexts.longest and answer.ran is None and not contexts.has_no_end:
+    is_range = not contexts.longest_low == contexts.longest == contexts.longest_high
+    if contexts.longest and is_range and answer.ran is None and not contexts.has_no_end:
         lines.append(_range_of_the_context(answer))
     if contexts.asked is None and contexts.default is not None and answer.ran is None:
         lines.append(f"Default context: {contexts.default:,}, {contexts.default_source}")
@@ -285,10 +328,8 @@ def _range_of_the_context(answer: Answer) -> str:
     contexts = answer.contexts
     low = contexts.longest_low
     high = contexts.longest_high
-    head = f"Longest context: likely {contexts.longest:,} tokens"
-    if low == contexts.longest == high:
-        return f"Longest context: {low:,} tokens, certain"
-    head += f", at least {low:,}" if low else ", none is certain"
+    head = f"The longest context is likely {contexts.longest:,} tokens"
+    head += f", at least {low:,}" if low else ", but none is certain"
     if high is not None and high != contexts.longest:
         head += f", at most {high:,}"
     names = words("fits")["parts"]
@@ -297,7 +338,7 @@ def _range_of_the_context(answer: Answer) -> str:
         for row in answer.rows
         if row["part"] != "kv" and row["low_bytes"] != row["high_bytes"]
     ]
-    return f"{head}; not known until {answer.program} starts: {', '.join(open_rows)}"
+    return f"{head}; it depends on how much {answer.program} takes for {', '.join(open_rows)}"
 
 
 def _how_sure_of_the_line(contexts: Contexts) -> str:
@@ -310,9 +351,9 @@ def _how_sure_of_the_line(contexts: Contexts) -> str:
     if not certain or not likely or contexts.has_no_end:
         return ""
     if served > certain:
-        return f"Only {certain:,} is certain: ask for less where this runs out of memory"
+        return f"Only {certain:,} tokens certainly fit: ask for fewer if this runs out of memory"
     if served == certain < likely:
-        return f"{certain:,} is certain; up to {likely:,} is likely, and may be tried"
+        return f"Up to {likely:,} tokens likely fit: try that if you need more"
     return ""
 
 
@@ -327,7 +368,7 @@ def server_line(answer: Answer) -> str:
 
 
 def ways_table(answer: Answer) -> Shown:
-    """What would work, on this card first."""
+    """What to change, first on this card."""
     cells = [
         [
             way.option,
@@ -358,10 +399,10 @@ def _lines_of_a_way(way: Way) -> list[str]:
     """A way with what results, and the lines to paste."""
     says = f"{way.option}: {way.says}"
     if way.context:
-        total = f"about {show_bytes(way.total_bytes)}"
+        total = f"likely fit (about {show_bytes(way.total_bytes)}{_per_card(way)})"
         if way.certain:
-            total = f"at most {show_bytes(way.most_bytes)}"
-        says += f"; {_certainty(way)} to fit: {way.context:,} tokens need {total}{_per_card(way)}"
+            total = f"certainly fit (at most {show_bytes(way.most_bytes)}{_per_card(way)})"
+        says += f"; {way.context:,} tokens {total}"
     lines = wrapped(says, "  ", "      ", SCREEN)
     if way.kind != "card":  # on another card the line is the same
         lines += [f"      {line}" for line in "\n".join(way.start).splitlines()]
@@ -379,7 +420,7 @@ def _first_lines(answer: Answer) -> list[str]:
     if answer.ways:
         asked = answer.contexts.asked
         wanted = f" for {asked:,} tokens" if asked else ""
-        out += ["", f"What would work{wanted}, on this card first"]
+        out += ["", f"What to change{wanted} (first on this card, then on others)"]
     for way in answer.ways:
         out += _lines_of_a_way(way)
     return out
@@ -388,7 +429,8 @@ def _first_lines(answer: Answer) -> list[str]:
 def verdict(answer: Answer) -> Verdict:
     """The answer as a notebook's verdict."""
     names = words("fits")["parts"]
-    lines = solved_lines(answer) or answer.missing
+    longest = longest_line(answer)
+    lines = [line for line in (longest, *solved_lines(answer)) if line] or answer.missing
     evidence = [
         Evidence(row["part"], seen(row["bytes"], "bytes", row["source"]), names[row["part"]])
         for row in answer.rows
@@ -402,7 +444,7 @@ def verdict(answer: Answer) -> Verdict:
     command = "\n".join(answer.start) or ASK
     if answer.fits is False and answer.ways:
         way = answer.ways[0]
-        step = f"What would work: {way.option} ({way.says})"
+        step = f"Make it fit: {way.option} ({way.says})"
         command = "\n".join(way.start) or command
     return Verdict(
         cause=causes[answer.fits],
@@ -421,7 +463,12 @@ def as_text(answer: Answer, wide: bool = False) -> str:
     what to do, and then the rows; ``wide`` has their sources.
     """
     table = rows_table(answer)
-    out = [*wrapped(headline(answer), "", "  ", SCREEN)]
+    head, longest = headline(answer), longest_line(answer)
+    if longest:
+        head = f"{_incomplete_file(answer)}{_with_the_context(answer)}"
+    out = [*wrapped(head, "", "  ", SCREEN)]
+    if longest:
+        out += wrapped(longest, "", "  ", SCREEN)
     out += wrapped(server_line(answer), "", "  ", SCREEN)
     if total_line(answer):
         out += wrapped(total_line(answer), "", "  ", SCREEN)

@@ -19,6 +19,7 @@ _HOMES = {
     "read_choices": "review",
     "TRACKERS": "tracker",
     "issue_text": "tracker",
+    "whom_to_ask": "tracker",
 }
 __all__ = sorted(_HOMES)
 

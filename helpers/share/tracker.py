@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from helpers.ground.shapes import Verdict
 from helpers.look import rocm
 from helpers.tell.message import printed_anew
 from helpers.tell.render import render
@@ -40,7 +41,16 @@ def issue_text(tracker: str, about: Subject) -> str:
         box_facts=box_facts,
         agents=agents,
         views=views,
+        ask=whom_to_ask(tracker, about.verdict),
         messages=map(printed_anew, about.evidence.messages),
         label=label,
     )
     return re.sub(r"\s*\n\s*\n", "\n\n", text)
+
+
+def whom_to_ask(tracker: str, verdict: Verdict | None) -> str:
+    """Whom to ask where nothing shows a fault of the tracker's project; empty where something does."""
+    cause = verdict_facts.about_cause(verdict)
+    if tracker in cause["to"]:
+        return ""
+    return f"Nothing here shows a fault of this tracker's project: ask {cause['instead']}"

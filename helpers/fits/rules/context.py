@@ -10,7 +10,7 @@ OLLAMA_TIERS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))
 """Of ollama since 0.15.5: from so much memory of all cards on, so many tokens a slot."""
 MAXIMA = {
     "vLLM": (
-        "the model's own maximum; where that does not fit, vLLM refuses to start (read: "
+        "the model's own maximum; where that does not fit, the server refuses to start (read: "
         "vllm/config/model.py; vllm/v1/core/kv_cache_utils.py)"
     ),
     "SGLang": (
