@@ -79,15 +79,15 @@ def _samples(
 
 
 def _print_lines(samples: Iterator[dict[str, Any]], as_json: bool) -> None:
-    noted: list[str] = []
+    printed: set[str] = set()
     for sample in samples:
         if as_json:
             print(json.dumps(sample), flush=True)
             continue
-        if sample["why"] != noted:  # what cannot be seen is said once
-            noted = sample["why"]
-            for why in noted:
+        for why in sample["why"]:  # what cannot be seen is said once
+            if why not in printed:
                 print(f"Note: {why}")
+        printed.update(sample["why"])
         print(line_of(sample), flush=True)
 
 
