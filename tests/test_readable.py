@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "rehearse": 21_630,
     "settings": 11_910,
     "share": 12_290,
-    "tell": 36_955,
+    "tell": 36_960,
     "trials": 33_170,
     "vpoc": 16_830,
     "(top)": 1_845,

@@ -87,7 +87,7 @@ def _print_lines(samples: Iterator[dict[str, Any]], as_json: bool) -> None:
         for why in sample["why"]:  # what cannot be seen is said once
             if why not in printed:
                 print(f"Note: {why}")
-        printed.update(sample["why"])
+                printed.add(why)
         print(line_of(sample), flush=True)
 
 
