@@ -48,6 +48,7 @@ def fix(arguments: argparse.Namespace) -> int:
     from helpers.fix.answer import NoFix, Search, change_for, failure_of
     from helpers.fix.bench import TorchChoice, rehearsals
     from helpers.rehearse.box_settings import settings_of
+    from helpers.rehearse.forks import Forks
     from helpers.rehearse.rehearsal import Limits
     from helpers.trials.user_program import check_script
 
@@ -66,10 +67,10 @@ def fix(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments.box)
     for line in settings.taken:
         _say(line)
-    run, prover = rehearsals(command, torches, settings)
     limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
-    _say("running your program unchanged on a simulated GPU")
-    with tempfile.TemporaryDirectory(prefix="fix-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
+        run, prover = rehearsals(command, torches, settings, forks)
+        _say("running your program unchanged on a simulated GPU")
         try:
             failure = failure_of(command, card, run, Path(scratch), limits)
         except NoFix as why:

@@ -18,6 +18,7 @@ from helpers.ground.units import cut
 from helpers.look.boxes import open_box
 from helpers.look.cards import find_card
 from helpers.rehearse.box_settings import settings_of
+from helpers.rehearse.forks import Forks
 from helpers.rehearse.rehearsal import Limits
 from helpers.rehearse.scratch import working_in
 from helpers.tell.display import progress
@@ -124,9 +125,9 @@ def fix_program(
     bundle = open_box(box) if box else None
     card = find_card(gpu, capacity, bundle=bundle)
     box_settings = settings_of(box)
-    with working_in(place), tempfile.TemporaryDirectory(prefix="fix-") as scratch:
+    with working_in(place), tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
         check_script(words)
-        run, prover = rehearsals(words, TorchChoice(), box_settings)
+        run, prover = rehearsals(words, TorchChoice(), box_settings, forks)
         search = Search(Limits(), seconds, tries)
         progress("Running your program unchanged on a simulated GPU ...")
         try:

@@ -12,6 +12,7 @@ from helpers.fix.proof import Prover
 from helpers.ground.places import PROGRAM
 from helpers.rehearse import build, torches
 from helpers.rehearse.box_settings import Settings
+from helpers.rehearse.forks import Forks
 from helpers.rehearse.rehearsal import Rehearsal
 from helpers.rehearse.run import rehearse
 
@@ -28,10 +29,10 @@ class TorchChoice:
 
 
 def rehearsals(
-    command: Sequence[str], choice: TorchChoice, settings: Settings
+    command: Sequence[str], choice: TorchChoice, settings: Settings, forks: Forks
 ) -> tuple[Callable[..., Rehearsal], Prover]:
-    """rehearse.run.rehearse under the program's torch and with the settings of a box, and where the
-    program runs on the CPU. Raises NotReady.
+    """rehearse.run.rehearse under the program's torch and with the settings of a box, later runs as
+    forks, and where the program runs on the CPU. Raises NotReady.
     """
     build.tools()
     place = torches.cache_folder(choice.cache)
@@ -56,6 +57,7 @@ def rehearsals(
             python=choice.python,
             conf=settings.conf if conf is None else conf,
             extra={**settings.extra, **DOWNLOADS_OFF, **(extra or {})},
+            forks=forks,
             **options,
         )
 

@@ -37,6 +37,7 @@ from helpers.look import files
 from helpers.look.cards import GpuCard
 from helpers.rehearse.build import build
 from helpers.rehearse.fault import errors_in_words, ran_out_in_words, whose
+from helpers.rehearse.forks import Forks
 from helpers.rehearse.holders import holders_of, uses_of_cards
 from helpers.rehearse.rehearsal import STOPPED, UNLIMITED, Limits, Oom, Rehearsal, Told
 from helpers.rehearse.torches import NEEDS, Torch
@@ -132,6 +133,7 @@ def rehearse(
     working_folder: Path | None = None,
     ends_after_s: float = 0.0,
     max_events: int = DEFAULT_EVENTS,
+    forks: Forks | None = None,
 ) -> Rehearsal:
     """Run ``command`` on ``device`` and keep its trace at ``out`` (a .pickle; its records in a
     folder beside it).
@@ -140,7 +142,8 @@ def rehearse(
     ``python`` the interpreter in place of the ``python`` that the command names; ``log`` takes
     the program's output, and its input is then the file it was given from the start, or
     nothing. ``working_folder``: where it runs, if not here; ``ends_after_s`` above 0: when
-    SIGTERM ends it; ``max_events``: how long its trace may be. Raises RecordError and NotReady.
+    SIGTERM ends it; ``max_events``: how long its trace may be; ``forks``: of what later runs of
+    it are forked. Raises RecordError and NotReady.
     """
     argv, search = _located(command, python, torch)
     out = out.absolute()
@@ -156,6 +159,8 @@ def rehearse(
         prefix += ["-C", str(working_folder)]
         variables["PWD"] = str(working_folder)
     prefix += [f"{name}={value}" for name, value in variables.items()]
+    if forks is not None:
+        prefix += forks.before(argv, variables)
     recording = record(
         [*prefix, *argv],
         out,
@@ -167,6 +172,8 @@ def rehearse(
     conf_used = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
     rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
     _complete_record(folder / "record.json", rehearsal, len(prefix))
+    if forks is not None and rehearsal.ooms:
+        forks.learn(argv, variables, told, _same_addresses())
     return rehearsal
 
 

@@ -38,6 +38,7 @@ COUNTS = (
     "managed transform_bytes"
 ).split()
 
+COMPILER = "torch._dynamo"
 EAGER_BACKENDS = "torch._dynamo.backends.debugging"
 
 
@@ -56,6 +57,8 @@ class Witness:
         self.step_peaks: list[tuple[int, int]] = []
         self.stopped = ""
         self.beside = ""
+        self.first_environment = dict(os.environ)
+        self.imports_torch_as_started = False
         self.compiled = set[int]()
         self.exchanges = 0
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
@@ -168,6 +171,10 @@ class Witness:
         sys.stdout.flush()
         os._exit(0)  # the recorder's own, which keeps the trace
 
+    def torch_begins(self) -> None:
+        """The program is about to import torch."""
+        self.imports_torch_as_started = self.first_environment == dict(os.environ)
+
     def torch_imported(self, torch: Torch) -> None:
         """Limits of steps, and what a rehearsal does not do: compiling."""
         optimizers = sys.modules.get("torch.optim.optimizer")
@@ -230,6 +237,9 @@ class Witness:
         counts["collectives"] += self.exchanges
         facts = {
             "pid": os.getpid(),
+            "parent": os.getppid(),
+            "imports_torch_as_started": self.imports_torch_as_started,
+            "has_compiler": COMPILER in sys.modules,
             "forks": self.forks,
             "frames": frames_of(error),
             "error": "" if error is None else type(error).__name__,

@@ -47,6 +47,8 @@ class AtTorch:
         # has torch at all.
         def exec_module(module):
             recorder = self.recorder()
+            if WITNESS is not None:
+                WITNESS.torch_begins()
             try:
                 execute(module)
             except BaseException as error:
@@ -57,10 +59,7 @@ class AtTorch:
                 sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
             # torch reads its own source through its loader, which must be the untouched one again.
             del loader.exec_module
-            if recorder is not None:
-                recorder.torch_imported(module)
-            if WITNESS is not None:
-                start_witness(WITNESS, module)
+            torch_imported(recorder, module)
 
         try:
             loader.exec_module = exec_module
@@ -87,6 +86,14 @@ def start_recorder():
     except Exception as error:  # noqa: BLE001 - a recorder that cannot start must not cost the program its torch
         announce(".failed", type(error).__name__ + ": " + str(error))
         return None
+
+
+def torch_imported(recorder, module):
+    """From here on there is a torch to record, and to rehearse with."""
+    if recorder is not None:
+        recorder.torch_imported(module)
+    if WITNESS is not None:
+        start_witness(WITNESS, module)
 
 
 def start_witness(witness, module):
@@ -148,10 +155,17 @@ def run_the_programs_own():
     spec.loader.exec_module(module)
 
 
+def begin():
+    """Watch this process until it imports torch."""
+    global WITNESS
+    if announce(".reached"):
+        watch_the_allocators_variables()
+        sys.meta_path.insert(0, AtTorch(start_recorder))
+    if "CASEBOOK_REHEARSE" in os.environ and sys.version_info[:2] >= OLDEST:
+        WITNESS = own_module("witness").start(own_module("private_files").replacing)
+
+
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != FOLDER]
-if announce(".reached"):
-    watch_the_allocators_variables()
-    sys.meta_path.insert(0, AtTorch(start_recorder))
-if "CASEBOOK_REHEARSE" in os.environ and sys.version_info[:2] >= OLDEST:
-    WITNESS = own_module("witness").start(own_module("private_files").replacing)
-run_the_programs_own()
+if __name__ == "sitecustomize":  # else a fork begins (forking.py)
+    begin()
+    run_the_programs_own()

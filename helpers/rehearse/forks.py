@@ -1,0 +1,120 @@
+"""Runs of one script as forks of a Python that has imported torch, which takes seconds each time."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from helpers.allocator.record import INJECT
+from helpers.settings.allocator_text import parts
+from helpers.settings.table import CONF_NAMES, OPTIONS
+
+PROGRAMS = Path(__file__).resolve().parent / "under_torch"
+OF_EACH_RUN = re.compile(r"(CASEBOOK|FAKE)_\w+|PWD")
+"""Variables of which a run has its own, and which nobody reads while torch is imported."""
+MOST_BYTES = 4096
+"""How long the entry may be by which the processes of a run are recognized."""
+
+
+class Forks:
+    """The Python that runs of a script are forks of, as a context: it ends with it.
+
+    It starts after the first run, where that has shown that a fork does what a Python of its own
+    does.
+    """
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.variables: dict[str, str] = {}
+
+    def __enter__(self) -> Forks:
+        self.scratch = tempfile.TemporaryDirectory(prefix="forks-")
+        self.socket = os.path.join(self.scratch.name, "socket")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        self.scratch.cleanup()
+
+    def before(self, argv: Sequence[str], variables: Mapping[str, str]) -> list[str]:
+        """The words before ``argv`` that have it run as a fork; none where a fork with these
+        variables might do something else.
+        """
+        if self.process is None or not _is_script(argv):
+            return []
+        if _read_by_import(variables) != _read_by_import(self.variables):
+            return []
+        return [argv[0], "-I", "-S", str(PROGRAMS / "asking.py"), self.socket]
+
+    def learn(
+        self,
+        argv: Sequence[str],
+        variables: Mapping[str, str],
+        told: Sequence[Mapping[str, Any]],
+        prefix: Sequence[str],
+    ) -> None:
+        """Start that Python after a run, of whose processes ``told`` tells, if the script itself
+        imports torch, with the environment that it was started with.
+
+        ``prefix`` stands before the command of that Python.
+        """
+        if self.process is not None or not _is_script(argv):
+            return
+        own = [row for row in told if row["parent"] == os.getpid()]
+        if not own or not own[0]["imports_torch_as_started"]:
+            return
+        modules = ["torch"]
+        if own[0]["has_compiler"]:
+            modules.append("torch._dynamo")
+        self.variables = dict(variables)
+        paths = variables["PYTHONPATH"].split(os.pathsep)
+        environment = {
+            **os.environ,
+            **variables,
+            "CASEBOOK_RECORD": " " * MOST_BYTES,
+            "PYTHONPATH": os.pathsep.join(path for path in paths if path != str(INJECT)),
+        }
+        del environment["CASEBOOK_REHEARSE"]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.bind(self.socket)
+            server.listen()
+            words = [str(PROGRAMS / "forking.py"), str(server.fileno()), argv[1], *modules]
+            self.process = subprocess.Popen(
+                [*prefix, argv[0], *words],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[server.fileno()],
+                start_new_session=True,
+            )
+
+
+def _is_script(argv: Sequence[str]) -> bool:
+    """Whether Python is to run a script, without options of its own."""
+    names_python = re.fullmatch(r"python[0-9.]*", os.path.basename(argv[0]))
+    return bool(names_python) and len(argv) > 1 and argv[1].endswith(".py")
+
+
+def _read_by_import(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may matter when torch is imported. Of the allocator's options only those
+    do that the table of settings says so of: torch reads the others at its first use of the GPU.
+    """
+    read = {name: value for name, value in variables.items() if not OF_EACH_RUN.fullmatch(name)}
+    for name in CONF_NAMES:
+        options = parts(read.pop(name, ""))
+        early = [f"{key}:{value}" for key, value in options if _is_read_early(key)]
+        read[name] = ",".join(early)
+    return read
+
+
+def _is_read_early(option: str) -> bool:
+    return option not in OPTIONS or bool(OPTIONS[option].moment)

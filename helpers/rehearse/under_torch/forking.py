@@ -1,0 +1,125 @@
+"""A Python that has imported torch already, and forks a process for each run of a script.
+
+Called with the number of a socket on which asking.py asks, the script, and the modules to import. It
+ends with its standard input. A fork takes over the folder, the environment, the words, the input and
+the output of who asks, and begins as every rehearsed process does (sitecustomize.py), so that the
+script finds what it finds in a Python of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import types
+from typing import Any
+
+MOST_BYTES = 1 << 20
+RECORD = "CASEBOOK_RECORD"
+"""By this entry of their environment the processes of a run are recognized."""
+
+
+def next_run(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Wait for runs that are asked for; returns in the process that is to run one."""
+    while True:
+        ready, _, _ = select.select([server, sys.stdin], [], [])
+        if sys.stdin in ready:
+            os._exit(0)
+        asking, _ = server.accept()
+        if os.fork() == 0:
+            server.close()
+            message, files, _, _ = socket.recv_fds(asking, MOST_BYTES, 3)
+            if run_of_own(asking):
+                return json.loads(message), files
+        asking.close()
+
+
+def run_of_own(asking: socket.socket) -> bool:
+    """Fork once more: True in the process of the run. The other one tells who asks which process that
+    is and with which status it ended, and ends.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    number = os.fork()
+    if number == 0:
+        asking.close()
+        return True
+    asking.send(str(number).encode())
+    _, status = os.waitpid(number, 0)
+    asking.send(str(status).encode())
+    os._exit(0)
+
+
+def become(run: dict[str, Any], files: list[int]) -> None:
+    """Take over what belongs to the run."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    show_environment(run["environment"])
+    os.environ.clear()
+    os.environ.update(run["environment"])
+    os.umask(run["umask"])
+    os.chdir(run["folder"])
+    sys.orig_argv = run["command"]
+    sys.argv = run["command"][1:]
+    sys.path[0] = folder_of(sys.argv[0])
+
+
+def show_environment(environment: dict[str, str]) -> None:
+    """Write the entry of the run over that with which this Python began, where /proc shows it."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    place = getenv(RECORD.encode())
+    value = environment.get(RECORD, "").encode()
+    if len(value) <= len(os.environ[RECORD]):
+        ctypes.memmove(place, value + b"\0", len(value) + 1)
+
+
+def folder_of(script: str) -> str:
+    """Where Python looks first for what a script imports."""
+    return os.path.dirname(os.path.realpath(script))
+
+
+def begin_rehearsal() -> None:
+    """What begins in a rehearsed process with its Python, and with its import of torch."""
+    torch = sys.modules["torch"]
+    place = os.path.join(os.environ["PYTHONPATH"].split(os.pathsep)[0], "sitecustomize.py")
+    spec = importlib.util.spec_from_file_location("_casebook_inject", place)
+    assert spec is not None and spec.loader is not None
+    inject = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(inject)
+    inject.begin()
+    inject.torch_imported(inject.start_recorder(), torch)
+
+
+def main() -> None:
+    _, number, script, *modules = sys.argv
+    server = socket.socket(fileno=int(number))
+    sys.path[0] = folder_of(script)
+    before = dict(os.environ)
+    for module in modules:
+        importlib.import_module(module)
+    set_by_imports = {
+        name: value for name, value in os.environ.items() if before.get(name) != value
+    }
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    become(*next_run(server))
+    os.environ.update(set_by_imports)
+    begin_rehearsal()
+    path = os.path.abspath(sys.argv[0])
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    program = types.ModuleType("__main__")
+    program.__file__ = path
+    program.__loader__ = loader
+    sys.modules["__main__"] = program
+    loader.exec_module(program)
+
+
+if __name__ == "__main__":
+    main()
