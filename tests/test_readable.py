@@ -16,7 +16,7 @@ MOST_TOKENS = {
     "batch": 34_790,
     "commands": 16_490,
     "face": 8_120,
-    "fix": 30_950,
+    "fix": 31_280,
     "fits": 29_090,
     "ground": 11_740,
     "judge": 56_340,

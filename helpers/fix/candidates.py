@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
 from helpers.fix.attention import changes_of_attention
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
-from helpers.fix.change import Change
+from helpers.fix.change import Change, Edit
 from helpers.fix.files import (
     misspelt_settings,
     smaller_batches_in_files,
@@ -85,6 +87,9 @@ OTHER_RESULTS: tuple[Proposals, ...] = (
     smaller_batches_in_files,
 )
 
+USES_TORCH = re.compile(r"^(?!\s*(?:from|import)\b).*\btorch\.", re.MULTILINE)
+"""A line of a change that reads the name ``torch``."""
+
 
 def candidates(program: Program, cause: str) -> Iterator[Change]:
     """Changes to try, those first that remove the cause and keep the results; each once.
@@ -106,8 +111,20 @@ def candidates(program: Program, cause: str) -> Iterator[Change]:
             if key in seen or change.is_empty:
                 continue
             seen.add(key)
+            change = _with_torch_imported(program, change)
             if change.comes_late or propose in OTHER_RESULTS:
                 late.append(change)
             else:
                 yield change
     yield from late
+
+
+def _with_torch_imported(program: Program, change: Change) -> Change:
+    """A change that also imports torch into each file whose new lines use it first."""
+    imports: list[Edit] = []
+    for source in program.sources:
+        texts = [edit.text for edit in change.edits if edit.name == source.name]
+        uses_torch = any(USES_TORCH.search(text) for text in texts)
+        if uses_torch and not source.imports_torch:
+            imports += source.with_import("import torch")
+    return replace(change, edits=(*change.edits, *imports))

@@ -40,6 +40,8 @@ STEPS_ALIKE = 3
 ROUNDING = 1e-3
 PRINTED_ROUNDING = 1e-2
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+GRAPH = re.compile(r",?\s*(?:grad_fn=<[^>]*>|requires_grad=True)")
+"""What torch prints of a tensor's graph, which is no result: a kept tensor is detached."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,8 @@ def compared(before: Run, after: Run) -> Proof:
     before, after = _moving(before, after)
     values = _pairs(before, after, "value")
     weights = _pairs(before, after, "weights")
-    printed = _pairs(before, after, "print")
-    numbers = [pair for pair in printed if NUMBER.search(str(pair[0]))]
+    printed = _printed_pairs(before, after)
+    numbers = [pair for pair in printed if NUMBER.search(pair[0])]
     if len(weights) < LEAST_STEPS and not numbers and not values:
         return Proof(None, "the comparison on the CPU finished no step in its time")
     whole = before.ended and after.ended
@@ -177,7 +179,7 @@ def compared(before: Run, after: Run) -> Proof:
     if whole and _counts(before) != _counts(after):
         return Proof(Results.OTHER, f"it does not print and step as often, {where}")
     same_steps = all(one == other for one, other in [*values, *weights])
-    alike_prints = all(_prints_alike(one[0], other[0]) for one, other in printed)
+    alike_prints = all(_prints_alike(one, other) for one, other in printed)
     if same_steps and all(one == other for one, other in printed):
         return Proof(Results.SAME, f"the same to the bit, {where}")
     if same_steps and weights and alike_prints:
@@ -231,6 +233,14 @@ def _counts(run: Run) -> tuple[int, int]:
 def _pairs(before: Run, after: Run, kind: str) -> list[tuple[Sequence[Any], Sequence[Any]]]:
     """What both programs did of a kind, one beside the other, as far as both came."""
     return list(zip(before.of(kind), after.of(kind), strict=False))
+
+
+def _printed_pairs(before: Run, after: Run) -> list[tuple[str, str]]:
+    """Printed lines of both programs, without what torch prints of graphs."""
+    return [
+        (GRAPH.sub("", line), GRAPH.sub("", other))
+        for (line,), (other,) in _pairs(before, after, "print")
+    ]
 
 
 def _alike(sizes: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> bool:

@@ -231,6 +231,26 @@ class Source:
         torch = [node for node in self.imports if "torch" in self.code(node)] or self.imports
         if torch:
             yield self.lines_after(torch[-1], line)
+        elif self.module.get_docstring() is not None:
+            yield self.lines_after(self.module.body[0], "", line)
+        else:
+            first = self.module.body[0]
+            decorators = getattr(first, "decorators", ())
+            yield self.lines_before(decorators[0] if decorators else first, line, "")
+
+    @property
+    def imports_torch(self) -> bool:
+        """Whether the name ``torch`` stands for the library in the whole file."""
+        names = [
+            alias
+            for statement in self.imports
+            for alias in self.find(cst.ImportAlias, statement)
+            if isinstance(statement.body[0], cst.Import)
+        ]
+        return any(
+            alias.asname is None and alias.evaluated_name.split(".")[0] == "torch"
+            for alias in names
+        )
 
 
 def calls_of(sources: Iterable[Source], *names: str) -> Iterator[tuple[Source, cst.Call]]:
