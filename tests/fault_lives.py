@@ -150,7 +150,7 @@ def strike(lived: Lived, rng: random.Random, boot: str) -> str:
         time.sleep(rng.uniform(0.5, 1.5))
         os.kill(lived.pid, signal.SIGCONT)
     elif fault == "two supervisors at once":
-        second(case, boot, "carries this batch out", fault)
+        second(case, boot, "is running this batch", fault)
     elif fault in DISK:
         disk(lived, rng)
     lived.end()

@@ -1,6 +1,7 @@
 """Several boxes of one batch: which of them has a problem, on the page and in a terminal."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from page_audit import check, in_order
@@ -40,7 +41,7 @@ def recorded(folder, runs):
     [
         (
             "",
-            "1 of 2 boxes has a problem. oak: perhaps a memory leak\n1 without a GPU.",
+            "1 of 2 boxes has a problem. oak: perhaps a memory leak\nThe other box: without a GPU.",
             "live not a problem here",
         ),
         (
@@ -62,7 +63,7 @@ def test_a_machine_without_a_gpu_is_a_problem_only_where_a_program_failed_for_wa
 def test_a_page_where_all_machines_only_lack_a_gpu_says_that_there_is_no_problem(tmp_path):
     bare = verdict("other", "confirmed", title="No GPU in here", evidence=[NO_GPU])
     text = check(report.page(batch_of(tmp_path, [("live", bare), ("oak", bare)]))).text
-    assert in_order(text, "No problem was found on 2 boxes", "2 without a GPU.")
+    assert in_order(text, "No problem was found on 2 boxes", "2 boxes without a GPU.")
 
 
 def test_of_many_boxes_with_a_problem_the_headline_counts_the_problems(tmp_path):
@@ -130,11 +131,35 @@ def test_a_swept_value_is_named_wherever_its_run_is(tmp_path):
     assert "reserve=8GiB; Half of the RAM" in status and "reserve=16GiB; Half" in status
 
 
+@pytest.mark.parametrize("others", [(), (("00_start", "elm", {}, verdict("user-leak")),)])
+def test_each_value_that_came_to_another_answer_has_its_own_next_step(tmp_path, others):
+    said = {
+        size: replace(
+            verdict("true-capacity", "likely", title=title), next_step=NextStep(what=step)
+        )
+        for size, title, step in (
+            ("8GiB", "8 GiB are too small", "Take a smaller batch"),
+            ("16GiB", "16 GiB are in pieces", "Join the pieces"),
+            ("24GiB", "16 GiB are in pieces", "Join the pieces"),
+        )
+    }
+    rows = [("02_stress", "oak", {"capacity": size}, answer) for size, answer in said.items()]
+    text = check(report.page(recorded(tmp_path, [*rows, *others]))).text
+    named = "With other values: 1 more answer"
+    assert in_order(text, "8 GiB are too small", "Take a smaller batch", named)
+    assert in_order(
+        text[text.index(named) :],
+        *("capacity 16GiB; capacity 24GiB", "16 GiB are in pieces likely, not proved"),
+        *("Next step", "Join the pieces"),
+    )
+    assert "This answer is for capacity 8GiB." in text or "(capacity 8GiB)" in text
+
+
 def test_a_closing_report_makes_no_box_of_the_machine_that_it_ran_on(tmp_path):
     page = check(report.page(swept(tmp_path))).text
     assert "2 of 2 boxes have a problem. oak: " in page and "2 boxes, 4 runs" in page
     boxes = page[page.index("2 of 2 boxes") : page.index("Every run finished")]
-    assert "live" not in boxes
+    assert "live" not in boxes and "something else" not in boxes
     table = page[page.index("By notebook") :].partition("Runs")[0]
     assert "09_case_report" not in table and "live" not in table
     assert "on live" in page[page.index("Runs") :], "its run is still listed"

@@ -10,6 +10,7 @@ import pytest
 
 import helpers
 from helpers.batch import notebook_file
+from helpers.face import checks
 from helpers.tell import next_notebook
 from helpers.tell.shown import Shown
 
@@ -186,3 +187,25 @@ def test_a_link_in_the_labs_folder_leads_to_a_copy_with_the_parameters_filled_in
     alike = [{"box": f"/{night}/box.tar.gz"} for night in ("monday", "tuesday")]
     names = {next_notebook.NextNotebook("01_hardware_probe", given).link() for given in alike}
     assert len(names) == 2, "two bundles of one name in two folders"
+
+
+NO_KERNEL = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+
+
+@pytest.mark.parametrize(
+    ("message", "step"),
+    [
+        (NO_KERNEL, "Use a build that has code for this chip. List the chips that this build has"),
+        ("", "Run the checks again with nothing else on the card: make check-gpu GPU=0000:03:00.0"),
+    ],
+)
+def test_a_check_that_failed_has_the_next_step_of_its_own_message(monkeypatch, message, step):
+    head = ["GPU", "check", "state", "says", "message"]
+    gpu = "0000:03:00.0"
+    rows = [[gpu, name, "failed", "ended with an error", message] for name in ("matmul", "network")]
+    rows.append([gpu, "enumeration", "passed", "torch sees it", ""])
+    monkeypatch.setattr(checks, "check_rows", lambda *_, **__: [head, *rows])
+    shown = helpers.check_torch("cuda-healthy")
+    (note,) = shown.notes
+    assert note.startswith(f"Next step for matmul, network on {gpu}: {step}")
+    assert note in " ".join(str(shown).split())

@@ -162,7 +162,7 @@ def test_a_second_process_is_refused_in_one_line_that_names_the_first(tmp_path):
     path, batch, _ = begun(tmp_path)
     held = Journal.reopen(batch, load_plan(path))
     who = f"process {os.getpid()} on {node()}"
-    with pytest.raises(PlanError, match=f"{who} carries this batch out") as refused:
+    with pytest.raises(PlanError, match=f"{who} is running this batch") as refused:
         Journal.reopen(batch, load_plan(path))
     assert "\n" not in str(refused.value)
     held.close()

@@ -440,7 +440,7 @@ def test_a_page_of_several_boxes_says_first_how_many_have_which_problem_and_what
     assert in_order(
         text,
         "3 of 6 boxes have a problem. yew: a memory leak; ash: TTM or GTT limit; elm: a memory leak",
-        "1 without an answer, 1 undecided, 1 healthy.",
+        "The other 3 boxes: 1 without an answer, 1 undecided, 1 healthy.",
         "yew recorded box a memory leak confirmed",
         "ash recorded box TTM or GTT limit confirmed",
         "elm recorded box a memory leak likely, not proved",

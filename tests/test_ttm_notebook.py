@@ -111,9 +111,9 @@ def test_a_box_without_a_limit_to_set_has_no_choice_and_says_why(name):
 
 def test_verification_in_words():
     text = str(tell.verify_table(verify(open_box(STATES[0]), open_box(STATES[2]))))
-    assert text.count("  did not take") == 4 and "Intended: the plan for the earlier bundle" in text
+    assert text.count("  no effect") == 4 and "Intended: the plan for the earlier bundle" in text
     took = verify(open_box(STATES[0]), open_box(STATES[3]))
-    assert "It took: 120.00 GiB" in str(tell.verify_table(took))
+    assert "It took effect: 120.00 GiB" in str(tell.verify_table(took))
 
 
 def test_names_from_the_box_cannot_move_the_terminal():

@@ -84,7 +84,7 @@ def test_the_cases_box_with_a_target_of_120_gib():
     answer = ttm_answer(open_box("strix-halo-3-gttsize"), target_bytes=120 * GIB)
     made = answer.plan
     assert (made.action, made.pages_limit, made.bytes) == ("set", 31457280, 120 * GIB)
-    assert "eats the reserve: 5.08 GiB of RAM are left" in "\n".join(answer.warnings)
+    assert "uses up the reserve: 5.08 GiB of RAM are left" in "\n".join(answer.warnings)
 
 
 @pytest.mark.parametrize("name", STRIX[:3])
@@ -98,7 +98,7 @@ def test_a_limit_that_was_raised_is_left_and_what_it_leaves_is_said():
     answer = ttm_answer(open_box("strix-halo-4-ttm"))
     assert (answer.plan.action, answer.plan.pages_limit) == ("leave", 31457280)
     assert "raised already" in answer.plan.why
-    assert any("the limit eats the reserve" in warning for warning in answer.warnings)
+    assert any("the limit uses up the reserve" in warning for warning in answer.warnings)
     assert ttm_answer(open_box("strix-halo-4-ttm"), target_bytes=120 * GIB).plan.action == "leave"
 
 

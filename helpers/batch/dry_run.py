@@ -71,9 +71,12 @@ def _about_all(checked: CheckedPlan) -> list[str]:
     cell_s = max(step.cell_s for step in checked.steps)
     run_s = max(step.run_s for step in checked.steps)
     heat = f", the GPU is below {gates.temperature_c} C" if gates.temperature_c else ""
+    jobs = checked.plan.jobs
+    at_once = "One run at a time."
+    if jobs > 1 and dangers.count("looks") > 1:
+        at_once = f"Up to {jobs} runs that only look go on at once; the others run one at a time."
     return [
-        f"Runs: {len(dangers)} ({', '.join(counts)}). "
-        f"Up to {checked.plan.jobs} of those that only look run at once, the others one by one.",
+        f"Runs: {len(dangers)} ({', '.join(counts)}). {at_once}",
         _how_long(checked),
         f"Limits: {cell_s:g} s for a cell, {run_s:g} s for a run, {checked.total_s:g} s for all.",
         "Runs that only look always start. The others wait until the box is ready, and are skipped "

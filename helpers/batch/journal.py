@@ -351,7 +351,7 @@ def _locked(folder: Path) -> int:
         who = os.pread(lock, 200, 0).decode("utf-8", "replace").strip() or "another process"
         os.close(lock)
         advice = "expected none; wait for it or stop it"
-        raise PlanError(f"{folder}: {who} carries this batch out; {advice}") from None
+        raise PlanError(f"{folder}: {who} is running this batch; {advice}") from None
     except OSError as error:
         os.close(lock)
         why = f"cannot be locked: {error.strerror}; expected one with locks; give another --out"

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from markupsafe import Markup
@@ -30,7 +31,7 @@ FINDINGS = {
     "problem": "lost",
     "without an answer": "waiting",
     "undecided": "waiting",
-    "asked something else": "answered",
+    "about something else": "answered",
     "healthy": "answered",
     "without a GPU": "answered",
 }
@@ -179,8 +180,9 @@ class Cell:
 class BoxAnswer:
     """What a batch found out about one box; without a ``verdict``, the ``obstacle`` in its way.
 
-    ``apart`` tells the run of the verdict from the other runs of its notebook; ``cells`` has for
-    each notebook that ran on this box what its runs came to.
+    ``apart`` tells the run of the verdict from the other runs of its notebook, and ``values`` holds
+    those that came to the same together, the verdict's first; ``cells`` has for each notebook that
+    ran on this box what its runs came to.
     """
 
     box: str
@@ -190,6 +192,7 @@ class BoxAnswer:
     link: str
     apart: tuple[str, ...]
     cells: dict[str, Cell]
+    values: list[Sections]
 
     @property
     def finding(self) -> str:
@@ -199,7 +202,7 @@ class BoxAnswer:
         if self.verdict.state == "healthy":
             return "healthy"
         if self.verdict.state == "aside":
-            return "asked something else"
+            return "about something else"
         if _only_lacks_a_gpu(self.verdict):
             return "without a GPU"
         return "undecided" if self.verdict.cause == "cannot-tell" else "problem"
@@ -277,9 +280,14 @@ def _hedged(answer: BoxAnswer) -> str:
 
 def others_of(answers: list[BoxAnswer]) -> str:
     """What was found on the boxes without a problem, counted."""
-    found = Counter(answer.finding for answer in answers)
-    others = [finding for finding in FINDINGS if finding != "problem" and found[finding]]
-    return ", ".join(f"{found[finding]} {finding}" for finding in others)
+    found = Counter(answer.finding for answer in answers if answer.finding != "problem")
+    others = [finding for finding in FINDINGS if found[finding]]
+    if found.total() == len(answers):
+        return ", ".join(f"{in_boxes(found[finding])} {finding}" for finding in others)
+    if found.total() == 1:
+        return f"The other box: {others[0]}"
+    counts = ", ".join(f"{found[finding]} {finding}" for finding in others)
+    return f"The other {found.total()} boxes: {counts}" if others else ""
 
 
 def answers_of(sections: list[Section]) -> list[BoxAnswer]:
@@ -298,10 +306,12 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
     verdict = leading(section.run.verdict for section in sections)
     link = ""
     apart: tuple[str, ...] = ()
+    values: list[Sections] = []
     if verdict is not None:
         leader = next(section for section in sections if section.run.verdict is verdict)
         link = f"#{leader.anchor}"
         apart = leader.apart
+        values = _values(leader, sections)
     obstacle = "No run has a verdict yet."
     lost = next((section for section in sections if section.lost), None)
     if lost:
@@ -315,7 +325,15 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
         link=link,
         apart=apart,
         cells={title: _cell(runs, verdict) for title, runs in by_title},
+        values=values,
     )
+
+
+def _values(leader: Section, sections: Sections) -> list[Sections]:
+    """The runs of the leader's notebook that have a verdict, those with one headline together."""
+    with_verdict = (s for s in sections if s.title == leader.title and s.run.verdict)
+    groups = grouped(with_verdict, attrgetter("run.verdict.headline"))
+    return sorted((runs for _, runs in groups), key=lambda runs: leader not in runs)
 
 
 def _cell(runs: Sections, of_box: Verdict | None) -> Cell:

@@ -81,21 +81,23 @@ def _of_stranded(account: Account, stranded: Quantity, requested: Quantity) -> I
     """What is reserved and unallocated, and whether it would have held the request."""
     held = account.held
     free = account.message.free
-    unused = "Cached by PyTorch after the flush, enough for the"
     if account.fragmentation == LIKELY:
-        says = f"{unused} {requested.text} requested if it were in one piece"
+        says = (
+            "Still cached after PyTorch released all that it could: enough for the "
+            f"{requested.text} requested, if it were in one piece"
+        )
         yield "stranded-decides", stranded.bytes, says
     elif account.fragmentation == POSSIBLE:
         says = (
-            f"{unused} {requested.text} requested; only a memory snapshot shows whether one piece "
-            "was large enough"
+            "Still cached after PyTorch released all that it could: enough for the "
+            f"{requested.text} requested, if one piece is large enough, which only a memory snapshot shows"
         )
         yield "stranded-possible", stranded.bytes, says
     elif free and not account.beyond_limit and _together_enough(free, stranded, requested):
         together = show_bytes(free.bytes + stranded.bytes)
         says = (
-            f"Cached by PyTorch; with the {free.text} that is free it makes {together}, enough for "
-            f"the {requested.text} requested; neither is enough alone"
+            f"Cached by PyTorch; together with the {free.text} that is free, it comes to {together}: "
+            f"enough for the {requested.text} requested, though neither is enough alone"
         )
         yield "free-and-stranded", stranded.bytes, says
         if has_expandable(account) and cache_may_help(account):

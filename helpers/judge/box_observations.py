@@ -182,8 +182,10 @@ def _of_ram(bundle: Bundle) -> Iterator[Observation]:
     stall = box.memory_stall
     if stall.ok and float(str(stall.value)) >= STALL_PERCENT:
         swapped = show_bytes(box.swap_total.bytes - box.swap_free.bytes)
-        says = f"{stall.value} % of 10 s everything waited for memory, with {swapped} of "
-        says += f"{box.swap_total.show()} of swap in use"
+        says = (
+            f"For {stall.value} % of 10 s everything waited for memory, while {swapped} of "
+            f"{box.swap_total.show()} of swap was in use"
+        )
         yield _observed("memory-stall", stall, says)
 
 

@@ -181,7 +181,7 @@ def _of_size(message: Message, words: str, source: str, origin: str) -> Iterator
         return
     missing = requested.bytes - message.free.bytes
     if missing <= requested.bytes // 10:
-        says = f"Missing of {requested.text}, the share that was asked for: less than a tenth"
+        says = f"Missing from the {requested.text} that the server wanted: less than a tenth of it"
         yield make_observation("share-just-above-free", missing, source, origin, says)
     in_use = message.capacity.bytes - message.free.bytes
     if in_use > CONTEXT_BYTES:

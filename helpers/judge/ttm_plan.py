@@ -137,7 +137,7 @@ def _of_the_reserve(space: Room, made: TtmPlan, limit: int, name: str) -> Iterat
     reserve = made.reserve_bytes or 0
     if left < reserve and made.action != "remove":
         yield (
-            f"{name} eats the reserve: {show_bytes(left)} of RAM are left for everything else, "
+            f"{name} uses up the reserve: {show_bytes(left)} of RAM are left for everything else, "
             f"{show_bytes(reserve)} are advised"
         )
     if space.carveout_bytes > 2 * GIB and made.action == "set":

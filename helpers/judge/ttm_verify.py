@@ -93,11 +93,11 @@ def _summary(wanted: int | None, rows: tuple[Layered, ...]) -> str:
     for row in rows:
         if row.took is False:
             why = row.why or "no reason was found in what was captured"
-            return f"It did not take at {row.name}: {why}."
+            return f"It did not take effect at {row.name}: {why}."
     unread = ", ".join(row.name for row in rows if row.took is None)
     if unread:
         unread = f"; not read or of its own: {unread}"
-    return f"It took: {show_bytes(wanted)} in every layer that decides{unread}."
+    return f"It took effect: {show_bytes(wanted)} in every layer that decides{unread}."
 
 
 def _page_bytes(*bundles: Bundle) -> int:
@@ -170,7 +170,7 @@ def _reasons(
     failed = [layer for layer in LAYERS if rows[layer].took is False]
     for layer in failed:
         if "ttm" in failed:
-            reasons[layer] = "it follows TTM's limit, which did not take"
+            reasons[layer] = "it follows TTM's limit, which did not take effect"
         elif layer == "gtt":
             reasons[layer] = (
                 "amdgpu.gttsize, or a cap of the driver's own, keeps it below TTM's limit"
@@ -262,7 +262,7 @@ def _why_not_read(now: Bundle, setting: Setting, live: int) -> str:
             "loaded from it"
         )
     return (
-        f"{source} is right and was not read when the module was loaded: most likely the "
+        f"{source} is right, but was not read when the module was loaded: most likely the "
         "initramfs was not rebuilt"
     )
 

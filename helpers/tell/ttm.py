@@ -197,9 +197,9 @@ def states_table(bundles: Iterable[Bundle]) -> Shown:
 
 def verify_table(result: VerifyResult) -> Shown:
     """What a change did, layer by layer."""
-    took = {True: "took", False: "did not take", None: "-"}
+    took = {True: "took effect", False: "no effect", None: "-"}
     rows = [[r.name, r.before, r.intended, r.now, took[r.took], r.why] for r in result.rows]
-    head = ["layer", "before", "intended", "now", "it", "why"]
+    head = ["layer", "before", "intended", "now", "result", "why"]
     notes = []
     before = []
     if rows:
