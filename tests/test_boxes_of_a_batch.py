@@ -155,6 +155,19 @@ def test_each_value_that_came_to_another_answer_has_its_own_next_step(tmp_path, 
     assert "This answer is for capacity 8GiB." in text or "(capacity 8GiB)" in text
 
 
+def test_a_value_with_the_same_answer_and_another_command_shows_its_own_command(tmp_path):
+    rows = []
+    for size, pages in (("8GiB", 30690696), ("16GiB", 28593544)):
+        step = NextStep(what="Raise the limit", command=f"grubby --args=ttm.pages_limit={pages}")
+        said = verdict("ttm-gtt-cap", "likely", title="Half of the RAM")
+        rows.append(("03_ttm", "oak", {"reserve": size}, replace(said, next_step=step)))
+    page = report.page(recorded(tmp_path, rows))
+    text = " ".join(check(page).text.split())
+    first, _, others = text.partition("With other values: 1 more answer")
+    assert "reserve 8GiB" in first and "30690696" in first and "28593544" not in first
+    assert "reserve 16GiB" in others and "28593544" in others.partition("What was looked at")[0]
+
+
 def test_a_closing_report_makes_no_box_of_the_machine_that_it_ran_on(tmp_path):
     page = check(report.page(swept(tmp_path))).text
     assert "2 of 2 boxes have a problem. oak: " in page and "2 boxes, 4 runs" in page

@@ -330,9 +330,9 @@ def _answer(box: str, sections: Sections) -> BoxAnswer:
 
 
 def _values(leader: Section, sections: Sections) -> list[Sections]:
-    """The runs of the leader's notebook that have a verdict, those with one headline together."""
+    """The runs of the leader's notebook that have a verdict, those with one next step together."""
     with_verdict = (s for s in sections if s.title == leader.title and s.run.verdict)
-    groups = grouped(with_verdict, attrgetter("run.verdict.headline"))
+    groups = grouped(with_verdict, attrgetter("run.verdict.headline", "run.verdict.next_step"))
     return sorted((runs for _, runs in groups), key=lambda runs: leader not in runs)
 
 
