@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,3 +210,16 @@ def test_a_check_that_failed_has_the_next_step_of_its_own_message(monkeypatch, m
     (note,) = shown.notes
     assert note.startswith(f"Next step for matmul, network on {gpu}: {step}")
     assert note in " ".join(str(shown).split())
+
+
+def test_the_next_step_of_a_plan_keeps_the_reserve_that_was_asked_for():
+    usual = helpers.diagnose("strix-halo-1-found").verdict
+    assert helpers.ttm_plan("strix-halo-1-found").verdict().verdict == usual
+    plan = helpers.ttm_plan("strix-halo-1-found", reserve="16GiB")
+    asked = plan.verdict().verdict
+    assert "which leaves 16.00 GiB to the system" in asked.next_step.what
+    assert asked.next_step.command != usual.next_step.command
+    assert plan.recommends(asked.next_step.command)
+    assert replace(asked, next_step=usual.next_step) == usual
+    healthy = helpers.ttm_plan("cuda-healthy", reserve="16GiB").verdict().verdict
+    assert healthy == helpers.diagnose("cuda-healthy").verdict

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from helpers.face.box import Box, as_box
+from helpers.face.diagnosis import Answer
 from helpers.face.result import Result
-from helpers.ground.shapes import Ttm
 from helpers.ground.units import near
 from helpers.judge import ttm_limit as limits
 from helpers.judge.ceilings import Stack
 from helpers.judge.ceilings import ceilings as read_ceilings
-from helpers.judge.ttm_plan import ttm_answer
+from helpers.judge.diagnosis import diagnose
+from helpers.judge.ttm_plan import planned_step, ttm_answer
 from helpers.judge.ttm_verify import verify
 from helpers.look.archive import BundleError
 from helpers.tell import ttm
@@ -90,10 +92,11 @@ class TtmPlan(Result):
     ``answer`` holds the plan as data. Its commands are printed and never run.
     """
 
-    def __init__(self, box: Box, stack: Stack, answer: Ttm, target_bytes: int | None) -> None:
+    def __init__(self, box: Box, reserve_bytes: int | None, target_bytes: int | None) -> None:
         self.box = box
-        self.stack = stack
-        self.answer = answer
+        self.stack = read_ceilings(box.facts)[0]
+        self.answer = ttm_answer(box.facts, reserve_bytes, target_bytes)
+        self.reserve_bytes = reserve_bytes
         self.target_bytes = target_bytes
 
     @property
@@ -104,6 +107,15 @@ class TtmPlan(Result):
     def applies(self) -> bool:
         """Whether TTM can limit the GPU of this box: one of AMD that shares the RAM, or may share it."""
         return ttm.applies(self.stack)
+
+    def verdict(self) -> Answer:
+        """The verdict on the box; where its next step sets TTM's limit, to that of this plan."""
+        verdict = diagnose(self.box.evidence)
+        usual = planned_step(self.box.facts, verdict.cause)
+        ours = planned_step(self.box.facts, verdict.cause, self.reserve_bytes, self.target_bytes)
+        if ours and usual and verdict.next_step.command == usual.command:
+            verdict = replace(verdict, next_step=ours)
+        return Answer(verdict)
 
     @property
     def commands(self) -> str:
@@ -138,7 +150,4 @@ def ttm_plan(box: Box | str = "live", reserve: str = "", target: str = "") -> Tt
     ``reserve`` is the RAM to keep for the system, such as ``8GiB``; ``target`` the limit itself.
     Raises ValueError in one line for a size that is not one or that the box has not.
     """
-    box = as_box(box)
-    target_bytes = limits.wanted_bytes(target)
-    answer = ttm_answer(box.facts, limits.wanted_bytes(reserve), target_bytes)
-    return TtmPlan(box, read_ceilings(box.facts)[0], answer, target_bytes)
+    return TtmPlan(as_box(box), limits.wanted_bytes(reserve), limits.wanted_bytes(target))

@@ -75,14 +75,16 @@ def _plan(
     return plan(space, reserve_bytes, target_bytes)
 
 
-def planned_step(bundle: Bundle, cause: str) -> NextStep | None:
+def planned_step(
+    bundle: Bundle, cause: str, reserve_bytes: int | None = None, target_bytes: int | None = None
+) -> NextStep | None:
     """The line that moves the ceiling of this box, for its own distribution; None where its
     ceilings are not the cause.
     """
     decision = ceilings(bundle)[0].decision
     if decision.cause != cause:
         return None
-    answer = ttm_answer(bundle)
+    answer = ttm_answer(bundle, reserve_bytes, target_bytes)
     if answer.plan.action == "leave" or not answer.commands:
         return None
     block = answer.commands[0]
