@@ -248,13 +248,27 @@ def rehearse(arguments: argparse.Namespace) -> int:
         gives a range)
     --cache FOLDER: the folder of the files that rehearsals need (default: vram-casebook in
         XDG_CACHE_HOME)
+    --model CONFIG: instead of a COMMAND: train the language model of this config.json with AdamW,
+        under your own transformers and peft, with --train, --sequence and --batch; `--gpu all`
+        lists the cards on which it fits
+    --train {full,lora,qlora}: with --model: all weights, or adapters of rank 16 at all linear
+        layers (qlora: of a model in 4 bits)
+    --sequence N <int>: with --model: the tokens of a sequence
+    --batch N <int>: with --model: the sequences of a step, of each rank
+    --precision {bf16,mixed,fp32}: with --model: of weights and computing (mixed: weights in fp32,
+        computed in bf16; default: mixed for full, else bf16)
+    --checkpointing: with --model: compute activations again in the backward pass
     Example: rehearse --gpu 4090 -- python train.py
     """
+    from helpers.commands.rehearse_model import answer_for_all_cards, training
     from helpers.rehearse import commits, torches
     from helpers.rehearse.view import cards_table
 
     _refuse_wrong_numbers(arguments)
     place = torches.cache_folder(arguments.cache)
+    model = training(arguments)
+    if model:
+        arguments.command = model.command()
     command = _program(arguments)
     if arguments.remove:
         print(f"{show_bytes(torches.remove(place))} removed from {place}")
@@ -266,9 +280,17 @@ def rehearse(arguments: argparse.Namespace) -> int:
         card = _card(arguments)  # a wrong name is said before anything is fetched
         if arguments.against_commit:
             commits.commit_of(arguments.against_commit)
-        say_other_sizes(arguments)
+        if model:
+            model.check(torches.interpreter(command, arguments.torch_python))
+        if arguments.gpu != "all":
+            say_other_sizes(arguments)
         torch = _torch(arguments, command, place)
-        return _answer(arguments, command, Bench(arguments, card, torch, place))
+        bench = Bench(arguments, card, torch, place)
+        if arguments.gpu != "all":
+            return _answer(arguments, command, bench)
+        with tempfile.TemporaryDirectory(prefix="rehearse-") as folder:
+            run = partial(_highest, arguments, command, bench, Path(folder))
+            return answer_for_all_cards(arguments, run)
     if not arguments.setup:
         raise WrongUse("rehearse: no command; expected: rehearse --gpu 4090 -- python train.py")
     torch = _torch(arguments, ["python"], place)
@@ -329,7 +351,10 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
     if arguments.find_capacity and not (arguments.gpu or capacity or arguments.box):
         capacity = str(AMPLE_BYTES)
     bundle = open_box(arguments.box) if arguments.box else None
-    return find_card(arguments.gpu, capacity, arguments.held, bundle)
+    gpu = "" if arguments.gpu == "all" else arguments.gpu
+    if gpu != arguments.gpu:
+        capacity = str(AMPLE_BYTES)  # which cards are meant is decided one by one
+    return find_card(gpu, capacity, arguments.held, bundle)
 
 
 def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> Torch:
@@ -441,15 +466,9 @@ def _runs(
     from helpers.allocator.record import remove
     from helpers.rehearse.rehearsal import STOPPED
 
-    ranks = _ranks(arguments)
-    asked = [replace(bench.limits, rank=rank, world=arguments.world) for rank in ranks]
-    if not ranks:
-        asked.append(bench.limits)
     is_between = arguments.values == "between"
-    if is_between:
-        asked.append(replace(bench.limits, values="least"))
     runs: list[Rehearsal] = []
-    for limits in asked:
+    for limits in _limits(arguments, bench):
         # Where nothing depends on values, the other end is the same.
         if runs and (runs[-1].exit_code == STOPPED or (is_between and runs[0].exact)):
             break
@@ -457,7 +476,36 @@ def _runs(
         if arguments.force:
             remove(place)
         runs.append(bench.run(command, bench.card, place, limits=limits))
-    return sorted(runs, key=lambda run: (run.exit_code != 0, run.peak_reserved_bytes or 0))
+    return sorted(runs, key=_severity)
+
+
+def _limits(arguments: argparse.Namespace, bench: Bench) -> list[Limits]:
+    """What was asked for: each rank, or both ends of what depends on values, or one run."""
+    ranks = _ranks(arguments)
+    if ranks:
+        return [replace(bench.limits, rank=rank, world=arguments.world) for rank in ranks]
+    if arguments.values == "between":
+        return [bench.limits, replace(bench.limits, values="least")]
+    return [bench.limits]
+
+
+def _highest(
+    arguments: argparse.Namespace, command: list[str], bench: Bench, folder: Path, card: GpuCard
+) -> Rehearsal:
+    """On a card, a run that failed, else the one with the highest peak; what they print is put
+    aside.
+    """
+    runs = []
+    for limits in _limits(arguments, bench):
+        out = _beside(folder / card.name.replace("/", "-") / "run", limits, bench.limits)
+        out.parent.mkdir(exist_ok=True)
+        log = out.with_suffix(".log")
+        runs.append(bench.run(command, card, out, log=log, limits=limits))
+    return max(runs, key=_severity)
+
+
+def _severity(run: Rehearsal) -> tuple[bool, int]:
+    return run.exit_code != 0, run.peak_reserved_bytes or 0
 
 
 def _beside(out: Path, limits: Limits, of_bench: Limits) -> Path:

@@ -1,0 +1,101 @@
+"""Which cards of the table a program fits. Each answer comes from a rehearsal on a card of the same
+capability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from helpers.look.cards import CONTEXT_IN_WORDS, GpuCard, cards
+from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse.search import SearchError
+from helpers.tell.shown import Shown
+from helpers.tell.values import Column
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A card on which a program fits, by its name in the table.
+
+    ``rehearsal`` took place on it, or on a larger one of its capability with no more at its peak
+    than this one has.
+    """
+
+    name: str
+    card: GpuCard
+    rehearsal: Rehearsal
+
+    @property
+    def left_bytes(self) -> int:
+        """What the card has left at the peak, with the most that workspaces may take."""
+        return replace(self.rehearsal, device=self.card).left_bytes
+
+
+def cards_that_fit(run: Callable[[GpuCard], Rehearsal], held_bytes: int = 0) -> list[Fitting]:
+    """The cards of the table on which a program fits, the smallest first.
+
+    ``held_bytes``: what others hold of each. Raises SearchError where the program fails otherwise.
+    """
+    by_capability: dict[int, list[tuple[str, GpuCard]]] = {}
+    for name, card in cards().items():
+        if card.total_bytes > held_bytes:
+            group = by_capability.setdefault(card.capability, [])
+            group.append((name, replace(card, held_bytes=held_bytes)))
+    fitting: list[Fitting] = []
+    for group in by_capability.values():
+        group.sort(key=lambda pair: pair[1].total_bytes, reverse=True)
+        fitting += _fitting(group, run)
+    return sorted(fitting, key=lambda row: (row.card.total_bytes, row.name))
+
+
+def _fitting(
+    group: Sequence[tuple[str, GpuCard]], run: Callable[[GpuCard], Rehearsal]
+) -> list[Fitting]:
+    """Of cards of one capability, the largest first, those on which it fits.
+
+    Where the card has more than a larger one needed, torch's allocator is asked the same and
+    answers the same.
+    """
+    fitting: list[Fitting] = []
+    last: Rehearsal | None = None
+    for name, card in group:
+        usable_bytes = card.total_bytes - card.held_bytes
+        if last is None or _needed_bytes(last) > usable_bytes:
+            if last is not None and (last.peak_allocated_bytes or 0) > usable_bytes:
+                break
+            last = run(card)
+            if last.failed_otherwise or last.stopped:
+                why = last.error or f"it ended with {last.exit_code}"
+                raise SearchError(f"on {card.name} the program failed: {why}")
+            if not last.fits:
+                break
+        fitting.append(Fitting(name, card, last))
+    return fitting
+
+
+def _needed_bytes(rehearsal: Rehearsal) -> int:
+    return (rehearsal.peak_reserved_bytes or 0) + rehearsal.more_bytes
+
+
+def fitting_table(rows: Sequence[Fitting]) -> Shown:
+    """The cards, one a line, with what is left of each."""
+    sizes = [Column(name, "bytes") for name in ("memory", "peak reserved", "left")]
+    header = ["name", "card", *sizes]
+    lines = [
+        [
+            row.name,
+            row.card.name,
+            row.card.total_bytes,
+            row.rehearsal.peak_reserved_bytes,
+            row.left_bytes,
+        ]
+        for row in rows
+    ]
+    rehearsed = dict.fromkeys(row.rehearsal.device.name for row in rows)
+    notes = [
+        f"Rehearsed on {', '.join(rehearsed)}; other cards have the capability of one of them."
+    ]
+    if any(not row.card.held_bytes for row in rows):
+        notes.append(f"Not counted: the GPU context ({CONTEXT_IN_WORDS}); --held 600MiB counts it.")
+    return Shown("", header, lines, notes=notes, widest=None)

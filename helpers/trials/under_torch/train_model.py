@@ -1,0 +1,224 @@
+"""Train the language model of a config.json, as a plain script does: random tokens, a forward and
+a backward pass, AdamW.
+
+`casebook rehearse --model` runs it on a simulated card, under the user's own torch, transformers
+and peft (helpers/rehearse/model.py). Nothing is downloaded. Weights hold no values: they get
+memory on the GPU in the order in which ``model.to("cuda")`` would move them. Several ranks share
+each block of the model (FSDP2).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+STEPS = 3
+RANK = 16
+NEEDS = {"full": (), "lora": ("peft",), "qlora": ("peft", "bitsandbytes")}
+CONTENT_LIMIT = 16 << 20
+Library = Any  # which only the user's own Python may have
+Config = Any
+Model = Any
+Tensor = Any
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", required=True, type=Path)
+    parser.add_argument("--train", required=True, choices=NEEDS)
+    parser.add_argument("--sequence", required=True, type=int, help="tokens of a sequence")
+    parser.add_argument("--batch", required=True, type=int, help="sequences of a step")
+    parser.add_argument("--precision", required=True, choices=("bf16", "mixed", "fp32"))
+    parser.add_argument("--checkpointing", action="store_true", help="recompute each layer")
+    parser.add_argument("--check", action="store_true", help="only say what is wrong, if anything")
+    return parser.parse_args()
+
+
+def refuse_missing_packages(train: str) -> None:
+    """Raises SystemExit where this Python lacks what a way to train needs."""
+    missing = [
+        name for name in ("transformers", *NEEDS[train]) if not importlib.util.find_spec(name)
+    ]
+    if missing:
+        how = f"expected it there for --train {train}; install it, or give --torch-python"
+        raise SystemExit(f"{sys.executable} has no {missing[0]}; {how}")
+
+
+def read_config(path: Path, sequence: int) -> Config:
+    """The config, as this Python's transformers reads it. Raises SystemExit where it cannot be."""
+    model_type = model_type_of(path)
+    transformers = importlib.import_module("transformers")
+    models = importlib.import_module("transformers.models.auto.modeling_auto")
+    release = f"transformers {transformers.__version__}"
+    if model_type not in transformers.CONFIG_MAPPING:
+        do = "expected a model_type that it has; a later release may have it"
+        raise SystemExit(f"{path}: {release} does not know model_type {model_type!r:.60}; {do}")
+    try:
+        config = transformers.AutoConfig.from_pretrained(path)
+    except Exception as error:  # noqa: BLE001 -- whatever it raises, the config is at fault
+        why = " ".join(str(error).split())
+        raise SystemExit(f"{path}: {release} refuses it: {why:.300}") from None
+    if type(config) not in models.MODEL_FOR_CAUSAL_LM_MAPPING:
+        expected = "expected the config of a model that writes text, such as llama"
+        raise SystemExit(f"{path}: {model_type} is no causal language model; {expected}")
+    if getattr(config, "quantization_config", None):
+        expected = "expected none; take it out, and choose --train full, lora or qlora"
+        raise SystemExit(f"{path}: seen a quantization_config; {expected}")
+    most = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if most and sequence > most:
+        raise SystemExit(f"--sequence {sequence}: expected at most {most}, the model's positions")
+    return config
+
+
+def model_type_of(path: Path) -> str:
+    """The model_type of a config. Raises SystemExit where the file is none."""
+    expected = "expected a config.json with its model_type"
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(CONTENT_LIMIT))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SystemExit(f"{path}: {type(error).__name__}; {expected}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise SystemExit(f"{path}: no model_type; {expected}")
+    return content["model_type"]
+
+
+def built(config: Config, options_of_model: dict[str, Any], torch: Library) -> Model:
+    """The model without weights, on no device."""
+    with torch.device("meta"):
+        auto = importlib.import_module("transformers").AutoModelForCausalLM
+        return auto.from_config(config, **options_of_model)
+
+
+def loaded_in_four_bits(model: Model, options_of_model: dict[str, Any], torch: Library) -> Model:
+    """The model as ``from_pretrained`` loads it in four bits, from a file of zeros, which takes no
+    room on a disk.
+    """
+    transformers = importlib.import_module("transformers")
+    settings = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+        bnb_4bit_use_double_quant=True,
+    )
+    with tempfile.TemporaryDirectory(prefix="rehearse-model-") as folder:
+        model.config.save_pretrained(folder)
+        write_zeros(model, Path(folder, "model.safetensors"))
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder, quantization_config=settings, device_map={"": 0}, **options_of_model
+        )
+
+
+def write_zeros(model: Model, path: Path) -> None:
+    """A safetensors file with all weights of the model in bf16, each 0: a header and a hole."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in model.state_dict().items():
+        start = end
+        end += 2 * tensor.numel()
+        row = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = row
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def with_adapters(model: Model) -> Model:
+    """The model frozen, with adapters of LoRA at all its linear layers."""
+    peft = importlib.import_module("peft")
+    settings = peft.LoraConfig(r=RANK, target_modules="all-linear", task_type="CAUSAL_LM")
+    return peft.get_peft_model(model, settings)
+
+
+def shard(torch: Library, model: Model, blocks: set[str], precision: str) -> None:
+    """Split each block of the model over the ranks (FSDP2), and then what is left."""
+    torch.distributed.init_process_group("nccl")
+    fsdp = importlib.import_module("torch.distributed.fsdp")
+    policy = fsdp.MixedPrecisionPolicy()
+    if precision == "mixed":
+        policy = fsdp.MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+    for module in model.modules():
+        if type(module).__name__ in blocks:
+            fsdp.fully_shard(module, mp_policy=policy)
+    fsdp.fully_shard(model, mp_policy=policy)
+
+
+def put_on_card(torch: Library, model: Model, card: str = "cuda") -> None:
+    """Move a model to the GPU in the order of ``model.to("cuda")``; what is on no device gets
+    memory there.
+    """
+
+    def on_card(tensor: Tensor) -> Tensor:
+        return torch.empty_like(tensor, device=card) if tensor.is_meta else tensor.to(card)
+
+    for child in model.children():
+        put_on_card(torch, child, card)
+    tensors = [*model.parameters(recurse=False), *model.buffers(recurse=False)]
+    if any(tensor.device.type != card for tensor in tensors):
+        # In place: a weight that two modules share stays one.
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        model._apply(on_card, recurse=False)
+
+
+def prepared(torch: Library, config: Config, chosen: argparse.Namespace) -> Model:
+    """The model on the GPU, ready to be trained."""
+    is_sharded = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
+    name = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # until transformers 4.56
+    model = built(config, {name: dtype}, torch)
+    blocks = {*(model._no_split_modules or ())}
+    if is_sharded and not blocks:
+        raise SystemExit(f"--world: {type(model).__name__} names no blocks that ranks could share")
+    if chosen.train == "qlora":
+        peft = importlib.import_module("peft")
+        model = loaded_in_four_bits(model, {name: dtype}, torch)
+        model = peft.prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=chosen.checkpointing
+        )
+    elif chosen.checkpointing:
+        model.gradient_checkpointing_enable()
+        model.enable_input_require_grads()
+    if chosen.train != "full":
+        model = with_adapters(model)
+    if is_sharded:
+        shard(torch, model, blocks, chosen.precision)
+    put_on_card(torch, model)
+    return model.train()
+
+
+def train(torch: Library, model: Model, words: int, chosen: argparse.Namespace) -> None:
+    """A few steps; ``words``: how many the model knows."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=1e-5)
+    is_mixed = chosen.precision == "mixed"
+    for _ in range(STEPS):
+        tokens = torch.randint(0, words, (chosen.batch, chosen.sequence), device="cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_mixed):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def main() -> None:
+    chosen = options()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    refuse_missing_packages(chosen.train)
+    config = read_config(chosen.config, chosen.sequence)
+    if chosen.check:
+        return
+    torch = importlib.import_module("torch")
+    model = prepared(torch, config, chosen)
+    train(torch, model, config.get_text_config().vocab_size, chosen)
+
+
+if __name__ == "__main__":
+    main()
