@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from helpers.look.cards import CONTEXT_IN_WORDS, GpuCard, cards
-from helpers.rehearse.rehearsal import Rehearsal
+from helpers.rehearse.rehearsal import STOPPED, Rehearsal
 from helpers.rehearse.search import SearchError
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
@@ -65,7 +65,11 @@ def _fitting(
             if last is not None and (last.peak_allocated_bytes or 0) > usable_bytes:
                 break
             last = run(card)
-            if last.failed_otherwise or last.stopped:
+            if last.exit_code == STOPPED:
+                raise SearchError(
+                    f"SIGTERM ended it on {card.name}; the other cards were not tried"
+                )
+            if last.failed_otherwise:
                 why = last.error or f"it ended with {last.exit_code}"
                 raise SearchError(f"on {card.name} the program failed: {why}")
             if not last.fits:
