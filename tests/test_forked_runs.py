@@ -51,6 +51,7 @@ def variables(tmp_path, **more):
         "IMPORTS": str(tmp_path / "imports"),
         "CASEBOOK_REHEARSE": str(tmp_path),
         "CASEBOOK_PROGRAMS": str(PROGRAMS),
+        "CASEBOOK_NEEDS": str(tmp_path / "needs"),
         "CASEBOOK_RECORD": json.dumps(options),
         **more,
     }
@@ -115,6 +116,18 @@ def test_a_script_runs_in_a_python_of_its_own_where_the_one_to_fork_has_ended(sc
         assert imports(tmp_path)[-1] == str(process.pid)
 
 
+def test_a_run_and_what_it_started_end_with_who_asked_for_it(script, tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import subprocess, torch\nprint('begun', flush=True)\nsubprocess.run(['sleep', '60'])\n"
+    )
+    with Forks() as forks:
+        process = started([*learned(forks, script, tmp_path), *script], tmp_path)
+        process.stdout.readline()
+        process.kill()
+        said, _ = process.communicate()  # to the end of its output, which all of them hold
+        assert said == ""
+
+
 def test_no_process_is_left_when_the_runs_are_over(script, tmp_path):
     with Forks() as forks:
         assert learned(forks, script, tmp_path)
@@ -149,6 +162,23 @@ def test_a_run_is_forked_only_with_the_variables_of_an_import(
         learned(forks, script, tmp_path)
         changed = variables(tmp_path, **{variable: value})
         assert bool(forks.before(script, changed)) == is_forked
+
+
+def test_a_program_that_is_compared_on_the_cpu_is_a_fork_without_a_gpu_and_no_rehearsal(
+    script, tmp_path
+):
+    (tmp_path / "train.py").write_text(
+        "import json, os, torch\nprint(json.dumps(dict(os.environ)))\n"
+    )
+    with Forks() as forks:
+        learned(forks, script, tmp_path)
+        alone = forks.without_gpu()
+        words = [*forks.before(script, alone), *script]
+        done = subprocess.run(words, env={**os.environ, **alone}, capture_output=True, check=True)
+        environment = json.loads(done.stdout)
+        assert imports(tmp_path) == [str(forks.process.pid)]
+    assert environment["CUDA_VISIBLE_DEVICES"] == "" and environment["FAKE_DEVICES"] == "0"
+    assert not any(name.startswith("CASEBOOK_") for name in environment)
 
 
 def test_a_module_is_not_forked(script, tmp_path):

@@ -61,4 +61,4 @@ def rehearsals(
             **options,
         )
 
-    return run, Prover(Path.cwd(), python, torch, build.build(torch, place))
+    return run, Prover(Path.cwd(), python, torch, build.build(torch, place), forks)

@@ -20,6 +20,7 @@ from helpers.fix.notebook import CELLS, Notebook
 from helpers.fix.program import Program, changed_command, changed_files
 from helpers.ground.child import watch
 from helpers.rehearse.counterfactual import UPLOADS_OFF
+from helpers.rehearse.forks import Forks
 from helpers.rehearse.scratch import copied, in_copy
 from helpers.rehearse.torches import NEEDS, Torch
 from helpers.trials.user_program import script_of
@@ -80,13 +81,14 @@ class Prover:
     """Where programs are run on the CPU.
 
     ``folder``: the program's; ``python``: what runs it, with the torch of its rehearsals, whose
-    stand-ins for the vendor's libraries are ``preload``.
+    stand-ins for the vendor's libraries are ``preload``; ``forks``: what those are forked of.
     """
 
     folder: Path
     python: str
     torch: Torch
     preload: Sequence[Path]
+    forks: Forks | None = None
 
     def prove(self, program: Program, change: Change) -> Proof:
         """Run a program in a copy of its folder, and with a change in another; compare them."""
@@ -139,8 +141,18 @@ class Prover:
                 jobs.append({**job, "record": str(records[-1])})
             work = {"programs": jobs, "seconds": SECONDS, "divisors": divisors}
             argv = [self.python, str(ON_CPU), json.dumps(work)]
-            ended = watch(argv, limit_s, env=self._environment)
+            words, environment = self._started(argv)
+            ended = watch(words, limit_s, env=environment)
             return [_read(record, ended.last_line) for record in records]
+
+    def _started(self, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        """The words and the environment with which a command is started: as a fork where it can be."""
+        if self.forks is not None:
+            variables = self.forks.without_gpu()
+            before = self.forks.before(argv, variables)
+            if before:
+                return [*before, *argv], {**os.environ, **variables}
+        return argv, self._environment
 
     @property
     def _environment(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from helpers.settings.allocator_text import parts
 from helpers.settings.table import CONF_NAMES, OPTIONS
 
 PROGRAMS = Path(__file__).resolve().parent / "under_torch"
-OF_EACH_RUN = re.compile(r"(CASEBOOK|FAKE)_\w+|PWD")
+OF_EACH_RUN = re.compile(r"(CASEBOOK|FAKE)_\w+|CUDA_VISIBLE_DEVICES|PWD")
 """Variables of which a run has its own, and which nobody reads while torch is imported."""
 MOST_BYTES = 4096
 """How long the entry may be by which the processes of a run are recognized."""
@@ -31,6 +31,7 @@ class Forks:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
+        self.python = ""
         self.variables: dict[str, str] = {}
 
     def __enter__(self) -> Forks:
@@ -48,11 +49,20 @@ class Forks:
         """The words before ``argv`` that have it run as a fork; none where a fork with these
         variables might do something else.
         """
-        if self.process is None or not _is_script(argv):
+        if self.process is None or not _is_script(argv) or argv[0] != self.python:
             return []
         if _read_by_import(variables) != _read_by_import(self.variables):
             return []
         return [argv[0], "-I", "-S", str(PROGRAMS / "asking.py"), self.socket]
+
+    def without_gpu(self) -> dict[str, str]:
+        """The variables of a fork that finds no GPU and is no rehearsal."""
+        variables = {
+            name: value
+            for name, value in self.variables.items()
+            if not name.startswith("CASEBOOK_")
+        }
+        return {**variables, "CUDA_VISIBLE_DEVICES": "", "FAKE_DEVICES": "0", "FAKE_PEAKS": ""}
 
     def learn(
         self,
@@ -74,6 +84,7 @@ class Forks:
         modules = ["torch"]
         if own[0]["has_compiler"]:
             modules.append("torch._dynamo")
+        self.python = argv[0]
         self.variables = dict(variables)
         paths = variables["PYTHONPATH"].split(os.pathsep)
         environment = {

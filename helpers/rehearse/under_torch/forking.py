@@ -43,14 +43,19 @@ def next_run(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def run_of_own(asking: socket.socket) -> bool:
     """Fork once more: True in the process of the run. The other one tells who asks which process that
-    is and with which status it ended, and ends.
+    is and with which status it ended; it ends the run where who asks has ended.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     number = os.fork()
     if number == 0:
         asking.close()
         return True
+    os.setpgid(number, number)
     asking.send(str(number).encode())
+    ready, _, _ = select.select([os.pidfd_open(number), asking.fileno()], [], [])
+    if asking.fileno() in ready:
+        os.killpg(number, signal.SIGKILL)
+        os._exit(0)
     _, status = os.waitpid(number, 0)
     asking.send(str(status).encode())
     os._exit(0)
@@ -88,6 +93,8 @@ def folder_of(script: str) -> str:
 
 def begin_rehearsal() -> None:
     """What begins in a rehearsed process with its Python, and with its import of torch."""
+    if "CASEBOOK_REHEARSE" not in os.environ:
+        return
     torch = sys.modules["torch"]
     place = os.path.join(os.environ["PYTHONPATH"].split(os.pathsep)[0], "sitecustomize.py")
     spec = importlib.util.spec_from_file_location("_casebook_inject", place)
@@ -103,8 +110,11 @@ def main() -> None:
     server = socket.socket(fileno=int(number))
     sys.path[0] = folder_of(script)
     before = dict(os.environ)
+    needs = os.environ["CASEBOOK_NEEDS"]
+    sys.path.append(needs)
     for module in modules:
         importlib.import_module(module)
+    sys.path.remove(needs)  # until the rehearsal begins
     set_by_imports = {
         name: value for name, value in os.environ.items() if before.get(name) != value
     }
