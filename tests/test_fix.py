@@ -18,9 +18,9 @@ from helpers.fix.answer import NoFix, failure_of
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Edit, Results, edited, together
 from helpers.fix.imports import sources_of
-from helpers.fix.program import Program
+from helpers.fix.program import Program, changed_files
 from helpers.fix.proof import Proof, Prover, Run, compared
-from helpers.fix.search import Trial, changed_files
+from helpers.fix.search import Trial
 from helpers.fix.source import Source
 from helpers.fix.view import diff, results_in_words
 from helpers.judge.program_facts import (

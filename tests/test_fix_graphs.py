@@ -11,8 +11,9 @@ from test_fix import PROGRAMS, ended, keeper, program, proposed
 
 from helpers.fix.candidates import candidates
 from helpers.fix.change import Results
+from helpers.fix.program import changed_files
 from helpers.fix.proof import Prover, compared
-from helpers.fix.search import Trial, changed_files
+from helpers.fix.search import Trial
 from helpers.judge.program_facts import Replays
 from helpers.rehearse.torches import Torch
 

@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 56_360,
     "magics": 12_290,
     "look": 56_430,
-    "rehearse": 24_470,
+    "rehearse": 24_650,
     "settings": 11_910,
     "share": 12_290,
     "tell": 36_960,

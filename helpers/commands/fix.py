@@ -216,7 +216,7 @@ def _refuse_changed_files() -> None:
 
 def _write(failure: Failure, winner: Trial) -> None:
     """Make the change in the folder's own files."""
-    from helpers.fix.search import changed_files
+    from helpers.fix.program import changed_files
 
     files = changed_files(failure.program, winner.change)
     for name in files:

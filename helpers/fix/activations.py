@@ -57,17 +57,16 @@ def _checkpointed_blocks(program: Program) -> Iterator[Change]:
     """``for block in self.blocks: x = block(x)`` with each block under a checkpoint."""
     edits: list[Edit] = []
     places = []
-    for source in program.sources:
-        for loop in source.find(cst.For):
-            method = source.around(loop, cst.FunctionDef)
-            if method is None or method.name.value not in ("forward", "__call__"):
-                continue
-            if not source.code(loop.iter).startswith("self."):
-                continue
-            for call in source.calls(source.code(loop.target), below=loop):
-                if isinstance(call.func, cst.Name) and call.args:
-                    edits += _under_checkpoint(source, call)
-                    places.append(source.place(call))
+    for source, loop in program.find(cst.For):
+        method = source.around(loop, cst.FunctionDef)
+        if method is None or method.name.value not in ("forward", "__call__"):
+            continue
+        if not source.code(loop.iter).startswith("self."):
+            continue
+        for call in source.calls(source.code(loop.target), below=loop):
+            if isinstance(call.func, cst.Name) and call.args:
+                edits += _under_checkpoint(source, call)
+                places.append(source.place(call))
     if edits:
         yield _recomputed(program, "each block", places, edits)
 

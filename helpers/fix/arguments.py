@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from helpers.fix.activations import RECOMPUTED, SAME_AGAIN
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import Change, Results
 from helpers.fix.precision import OTHER_NUMBERS
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
@@ -19,6 +19,7 @@ MODELS = re.compile(
     r"|For(CausalLM|SequenceClassification|ConditionalGeneration)$"
 )
 FACTORS = (2, 4, 8)
+FASTER = "nothing; it is faster"
 
 
 def results_kept_by_arguments(program: Program) -> Iterator[Change]:
@@ -32,19 +33,13 @@ def results_kept_by_arguments(program: Program) -> Iterator[Change]:
         evaluates = keyword(call, "eval_strategy") or source.calls("evaluate", "predict")
         if evaluates and not keyword(call, "eval_accumulation_steps"):
             why = "the same outputs, moved to the CPU after each step"
+            costs = "a transfer per step"
             yield _with_argument(
-                source,
-                call,
-                "eval_accumulation_steps",
-                "1",
-                Results.SAME,
-                why,
-                "a transfer per step",
+                source, call, "eval_accumulation_steps", "1", Results.SAME, why, costs
             )
         yield from _accumulated(source, call)
-    for source in program.sources:
-        for assign in source.find(cst.Assign):
-            yield from _checkpointed_model(source, assign)
+    for source, assign in program.find(cst.Assign):
+        yield from _checkpointed_model(source, assign)
 
 
 def results_changed_by_arguments(program: Program) -> Iterator[Change]:
@@ -53,48 +48,27 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
     for source, call in _training(program):
         yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, "nothing")
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
-            yield _with_argument(
-                source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, "nothing; it is faster"
+            yield _with_argument(source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, FASTER)
+    for source, call in program.calls("LoraConfig"):
+        saved = keyword(call, "modules_to_save")
+        if saved is not None:
+            yield Change(
+                title=f"Train no whole module beside the adapters ({source.place(saved)})",
+                results=Results.OTHER,
+                why="the modules in modules_to_save are no longer trained",
+                edits=(source.replaced(saved.value, "None"),),
             )
-    for source in program.sources:
-        for call in source.calls("LoraConfig"):
-            saved = keyword(call, "modules_to_save")
-            if saved is not None:
-                yield Change(
-                    title=f"Train no whole module beside the adapters ({source.place(saved)})",
-                    results=Results.OTHER,
-                    why="the modules in modules_to_save are no longer trained",
-                    edits=(source.replaced(saved.value, "None"),),
-                )
-        for call in source.calls("Trainer"):
-            if "lightning" in source.text.decode() and not keyword(call, "precision"):
-                yield _with_argument(
-                    source,
-                    call,
-                    "precision",
-                    '"bf16-mixed"',
-                    Results.OTHER,
-                    OTHER_NUMBERS,
-                    "nothing; it is faster",
-                )
+    for source, call in program.calls("Trainer"):
+        if "lightning" in source.text.decode() and not keyword(call, "precision"):
+            yield _with_argument(
+                source, call, "precision", '"bf16-mixed"', Results.OTHER, OTHER_NUMBERS, FASTER
+            )
 
 
 def _training(program: Program) -> Iterator[tuple[Source, cst.Call]]:
-    for source in program.sources:
-        for call in source.find(cst.Call):
-            if TRAINING.search(called(call)):
-                yield source, call
-
-
-def _argument(source: Source, call: cst.Call, name: str, value: str) -> Edit:
-    """A keyword argument of a call, set or added."""
-    present = keyword(call, name)
-    if present is not None:
-        return source.replaced(present.value, value)
-    last = call.args[-1] if call.args else None
-    if last is None:
-        return source.replaced(call, f"{source.code(call.func)}({name}={value})")
-    return source.after(last, f", {name}={value}")
+    for source, call in program.find(cst.Call):
+        if TRAINING.search(called(call)):
+            yield source, call
 
 
 def _with_argument(
@@ -105,7 +79,7 @@ def _with_argument(
         results=results,
         why=why,
         costs=costs,
-        edits=(_argument(source, call, name, value),),
+        edits=(source.with_argument(call, name, value),),
     )
 
 
@@ -126,8 +100,8 @@ def _accumulated(source: Source, call: cst.Call) -> Iterator[Change]:
             costs="smaller GPU kernels, so a step takes longer",
             only_if_measured=True,
             edits=(
-                _argument(source, call, "per_device_train_batch_size", str(size // factor)),
-                _argument(source, call, "gradient_accumulation_steps", str(factor * before)),
+                source.with_argument(call, "per_device_train_batch_size", str(size // factor)),
+                source.with_argument(call, "gradient_accumulation_steps", str(factor * before)),
             ),
         )
 

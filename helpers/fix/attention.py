@@ -25,12 +25,11 @@ WEIGHTS = r"(?:torch\.|F\.|nn\.functional\.)?softmax\({name}, (?:dim=)?-1\)$|{na
 
 def changes_of_attention(program: Program) -> Iterator[Change]:
     """Each attention that is written out, in every function of the sources."""
-    for source in program.sources:
-        for function in source.find(cst.FunctionDef):
-            for block in source.find(cst.IndentedBlock, function):
-                change = _change(source, block)
-                if change is not None:
-                    yield change
+    for source, function in program.find(cst.FunctionDef):
+        for block in source.find(cst.IndentedBlock, function):
+            change = _change(source, block)
+            if change is not None:
+                yield change
 
 
 class _Attention:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, calls_of, keyword
+from helpers.fix.source import Source, called, keyword
 from helpers.fix.stores import PUTS, Store, last_name, stores_of
 
 MOST_CACHED = 4
+UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache\((maxsize=)?None\))")
+"""Decorators of functions whose results are all kept."""
 
 
 def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
@@ -57,10 +59,9 @@ def _reads(program: Program, collection: str) -> set[str]:
     """How the program reads a collection: each index, such as "[-1]", "len", or "all"."""
     name = last_name(collection)
     ways = set()
-    for source in program.sources:
-        for node in source.find(cst.Name):
-            if node.value == name:
-                ways.add(_way(source, node))
+    for source, node in program.find(cst.Name):
+        if node.value == name:
+            ways.add(_way(source, node))
     return ways - {""}
 
 
@@ -137,16 +138,15 @@ def _read_outside(program: Program, source: Source, owner: cst.ClassDef) -> set[
     """Attributes that are read anywhere but in the class itself."""
     inside = {id(node) for node in source.find(cst.Attribute, owner)}
     names = set()
-    for other in program.sources:
-        for node in other.find(cst.Attribute):
-            if id(node) not in inside:
-                names.add(node.attr.value)
+    for _, node in program.find(cst.Attribute):
+        if id(node) not in inside:
+            names.add(node.attr.value)
     return names
 
 
 def _gradients_let_go(program: Program) -> Iterator[Change]:
     """zero_grad(set_to_none=False), which keeps the gradients between the steps."""
-    for source, call in calls_of(program.sources, "zero_grad"):
+    for source, call in program.calls("zero_grad"):
         argument = keyword(call, "set_to_none")
         if argument is not None and source.code(argument.value) == "False":
             yield Change(
@@ -176,33 +176,28 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
             f"while len({store.name}) >= {MOST_CACHED}:",
             f"    del {store.name}[next(iter({store.name}))]",
         )
-        yield Change(
-            title=f"Limit the cache {store.name} to its last {MOST_CACHED} entries ({store.place})",
-            results=Results.SAME,
-            why="a missing entry is computed again",
-            costs="entries that left the cache are computed again when they are needed",
-            edits=(source.lines_before(store.statement, *lines),),
-        )
-    for source in program.sources:
-        for decorator in source.find(cst.Decorator):
-            text = source.code(decorator.decorator)
-            if re.fullmatch(
-                r"(functools\.)?(cache|lru_cache\(maxsize=None\)|lru_cache\(None\))", text
-            ):
-                start = "functools." if text.startswith("functools.") else ""
-                bounded = source.replaced(
-                    decorator.decorator, f"{start}lru_cache(maxsize={MOST_CACHED})"
-                )
-                imports: Iterable[Edit] = ()
-                if text == "cache":
-                    imports = source.with_import("from functools import lru_cache")
-                yield Change(
-                    title=f"Limit the cache of a function ({source.place(decorator)})",
-                    results=Results.SAME,
-                    why="a missing entry is computed again",
-                    costs="entries that left the cache are computed again when they are needed",
-                    edits=(*imports, bounded),
-                )
+        name = f"{store.name} to its last {MOST_CACHED} entries"
+        yield _limited_cache(name, store.place, [source.lines_before(store.statement, *lines)])
+    for source, decorator in program.find(cst.Decorator):
+        match = UNBOUNDED.fullmatch(source.code(decorator.decorator))
+        if match is None:
+            continue
+        edits = [
+            source.replaced(decorator.decorator, f"{match[1]}lru_cache(maxsize={MOST_CACHED})")
+        ]
+        if match[0] == "cache":
+            edits += source.with_import("from functools import lru_cache")
+        yield _limited_cache("of a function", source.place(decorator), edits)
+
+
+def _limited_cache(cache: str, place: str, edits: Sequence[Edit]) -> Change:
+    return Change(
+        title=f"Limit the cache {cache} ({place})",
+        results=Results.SAME,
+        why="a missing entry is computed again",
+        costs="entries that left the cache are computed again when they are needed",
+        edits=tuple(edits),
+    )
 
 
 def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
@@ -229,7 +224,7 @@ def _only_the_present(program: Program, stores: Sequence[Store]) -> Iterator[Cha
 
 def _earlier_groups(program: Program) -> Iterator[Change]:
     """Weights that an optimizer gets in every turn: it forgets those of the turn before."""
-    for source, call in calls_of(program.sources, "add_param_group"):
+    for source, call in program.calls("add_param_group"):
         optimizer = source.code(call.func).removesuffix(".add_param_group")
         lines = (
             f"for earlier in {optimizer}.param_groups[1:]:",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from helpers.fix.change import Change
-from helpers.fix.program import Program, changed_command, changed_files
+from helpers.fix.program import Program, changed_copy
 from helpers.ground.units import show_bytes
 from helpers.look.boxes import open_box
 from helpers.rehearse.counterfactual import UPLOADS_OFF
-from helpers.rehearse.scratch import copied, in_copy, working_in
+from helpers.rehearse.scratch import working_in
 from helpers.settings.presets import Preset
 from helpers.trials import workload
 from helpers.trials.interpreter import torch_interpreter
@@ -30,23 +30,18 @@ def run_for_real(
     """Run the changed program on a GPU, in a copy of the current folder, for so many ``seconds`` at
     most. ``out``: the folder of its record. Raises TrialError.
     """
-    folder = Path.cwd()
     settings = {**UPLOADS_OFF, **change.environment}
     limits = Limits(seconds=seconds, start_s=seconds, silent_s=seconds)
-    with copied(folder) as copy:
-        for name, text in changed_files(program, change).items():
-            (copy / name).write_bytes(text)
-        words = in_copy(changed_command(program, change), folder, copy)
-        with working_in(copy):
-            return trial(
-                workload.command(words),
-                Preset("fix", settings, {}),
-                python=torch_interpreter(),
-                seed=0,
-                limits=limits,
-                out=out,
-                target=target,
-            )
+    with changed_copy(program, change, Path.cwd()) as (copy, words), working_in(copy):
+        return trial(
+            workload.command(words),
+            Preset("fix", settings, {}),
+            python=torch_interpreter(),
+            seed=0,
+            limits=limits,
+            out=out,
+            target=target,
+        )
 
 
 def in_words(record: TrialRecord, target: Target) -> str:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, calls_of, keyword
+from helpers.fix.source import Source, called, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
 CHILDREN = (
@@ -26,21 +26,19 @@ CHILDREN = (
 
 def changes_of_loads(program: Program) -> Iterator[Change]:
     """Checkpoints loaded to the CPU, second copies of the model kept there."""
-    for source in program.sources:
-        for call in source.calls("load"):
-            loads = source.code(call.func) == "torch.load" and call.args
-            if loads and not keyword(call, "map_location"):
-                yield Change(
-                    title=f"Load the checkpoint to the CPU ({source.place(call)})",
-                    results=Results.SAME,
-                    why="whatever loads it copies it to its own device",
-                    costs="RAM for the checkpoint while it is loaded",
-                    edits=(source.after(call.args[-1], ', map_location="cpu"'),),
-                )
-        for call in source.calls("deepcopy"):
-            yield from state_on_the_cpu(source, call)
-            if source.calls("state_dict", below=call):
-                continue
+    for source, call in program.calls("load"):
+        loads = source.code(call.func) == "torch.load" and call.args
+        if loads and not keyword(call, "map_location"):
+            yield Change(
+                title=f"Load the checkpoint to the CPU ({source.place(call)})",
+                results=Results.SAME,
+                why="whatever loads it copies it to its own device",
+                costs="RAM for the checkpoint while it is loaded",
+                edits=(source.with_argument(call, "map_location", '"cpu"'),),
+            )
+    for source, call in program.calls("deepcopy"):
+        yield from state_on_the_cpu(source, call)
+        if not source.calls("state_dict", below=call):
             yield Change(
                 title=f"Keep the copy on the CPU ({source.place(call)})",
                 results=Results.SAME,
@@ -48,7 +46,7 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
                 costs="RAM for the copy, and a transfer whenever it is updated",
                 edits=(source.after(call, ".cpu()"),),
             )
-        yield from _states(source)
+    yield from _states(program)
 
 
 def state_on_the_cpu(source: Source, call: cst.Call) -> Iterator[Change]:
@@ -66,9 +64,9 @@ def state_on_the_cpu(source: Source, call: cst.Call) -> Iterator[Change]:
     )
 
 
-def _states(source: Source) -> Iterator[Change]:
+def _states(program: Program) -> Iterator[Change]:
     """``{name: value.clone() for ... in model.state_dict().items()}``."""
-    for copies in source.find(cst.DictComp):
+    for source, copies in program.find(cst.DictComp):
         text = source.code(copies)
         if "state_dict()" in text and ".cpu()" not in text:
             value = re.sub(r"\.clone\(\)$", "", source.code(copies.value))
@@ -83,7 +81,7 @@ def _states(source: Source) -> Iterator[Change]:
 
 def emptied_before_children(program: Program) -> Iterator[Change]:
     """The cache given back before another process starts."""
-    for source, call in calls_of(program.sources, *CHILDREN):
+    for source, call in program.calls(*CHILDREN):
         if re.match(
             r"(subprocess|mp|os|torch\.multiprocessing|multiprocessing)\b",
             source.code(call.func),
@@ -99,13 +97,9 @@ def emptied_before_children(program: Program) -> Iterator[Change]:
 
 def one_pool_for_graphs(program: Program) -> Iterator[Change]:
     """CUDA graphs that are captured into one pool, where each has one that no other can use."""
-    for source, call in calls_of(program.sources, "graph"):
+    for source, call in program.calls("graph"):
         if source.code(call.func) != "torch.cuda.graph" or not source.imports:
             continue
-        pool = keyword(call, "pool")
-        edit = source.after(call.args[-1], ", pool=GRAPH_POOL")
-        if pool is not None:
-            edit = source.replaced(pool.value, "GRAPH_POOL")
         made = source.lines_after(
             source.imports[-1], "", "GRAPH_POOL = torch.cuda.graph_pool_handle()"
         )
@@ -114,6 +108,6 @@ def one_pool_for_graphs(program: Program) -> Iterator[Change]:
             results=Results.SAME,
             why="unless what one graph returned is read after another was replayed",
             costs="a graph that is replayed may overwrite what another returned",
-            edits=(made, edit),
+            edits=(made, source.with_argument(call, "pool", "GRAPH_POOL")),
             only_if_measured=True,
         )

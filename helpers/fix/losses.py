@@ -12,7 +12,7 @@ from helpers.fix.activations import CHECKPOINT
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import Region, forward_regions
-from helpers.fix.source import Source, called, calls_of, keyword
+from helpers.fix.source import Source, called, keyword
 
 POSITIONS = 256
 NAMES = {"hidden", "wanted", "loss_of", "part"}
@@ -80,28 +80,24 @@ def _loss_of(region: Region) -> _Loss | None:
 
 def _is_used_elsewhere(program: Program, model: str) -> bool:
     """Whether a model is called at another place, too, or handed on to somebody who may."""
-    if len(list(calls_of(program.sources, model))) > 1:
+    if len(list(program.calls(model))) > 1:
         return True
-    for source in program.sources:
-        names = {name.value for name in source.find(cst.Name)}
-        arguments = [source.code(argument.value) for argument in source.find(cst.Arg)]
-        if model in arguments or not NAMES.isdisjoint(names):
-            return True
-    return False
+    if any(name.value in NAMES for _, name in program.find(cst.Name)):
+        return True
+    return any(source.code(argument.value) == model for source, argument in program.find(cst.Arg))
 
 
 def _last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
     """``return self.head(x)`` of a module's forward pass, whose head is a linear layer."""
-    for source in program.sources:
-        for returned in source.find(cst.Return):
-            value = returned.value
-            function = source.around(returned, cst.FunctionDef)
-            if not isinstance(value, cst.Call) or function is None:
-                continue
-            layer = re.escape(source.code(value.func))
-            is_linear = re.search(rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.text.decode())
-            if function.name.value == "forward" and is_linear and len(value.args) == 1:
-                yield source, value
+    for source, returned in program.find(cst.Return):
+        value = returned.value
+        function = source.around(returned, cst.FunctionDef)
+        if not isinstance(value, cst.Call) or function is None:
+            continue
+        layer = re.escape(source.code(value.func))
+        is_linear = re.search(rf"{layer} = (nn\.|torch\.nn\.)?Linear\(", source.text.decode())
+        if function.name.value == "forward" and is_linear and len(value.args) == 1:
+            yield source, value
 
 
 def _in_parts(loss: _Loss, head: str) -> Edit:

@@ -10,7 +10,7 @@ import libcst as cst
 from helpers.fix.change import Change, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import calls_that_failed
-from helpers.fix.source import Source, called, calls_of, keyword
+from helpers.fix.source import Source, called, keyword
 
 WITH_FOREACH = (
     "Adam",
@@ -31,7 +31,7 @@ KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
 
 
 def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
-    for source, call in calls_of(program.sources, *WITH_FOREACH):
+    for source, call in program.calls(*WITH_FOREACH):
         if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
             yield source, call
 
@@ -51,7 +51,7 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
             results=Results.ROUNDED,
             why="the same arithmetic, tensor by tensor",
             costs="the optimizer step takes longer",
-            edits=(source.after(call.args[-1], ", foreach=False"),),
+            edits=(source.with_argument(call, "foreach", "False"),),
         )
 
 

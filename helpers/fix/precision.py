@@ -10,7 +10,7 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions
-from helpers.fix.source import Source, calls_of, keyword
+from helpers.fix.source import Source, keyword
 
 AUTOCAST = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
 OTHER_NUMBERS = "bfloat16 has 8 bits of precision"
@@ -30,7 +30,7 @@ def changes_of_precision(program: Program) -> Iterator[Change]:
 
 def _own_switch(program: Program) -> Iterator[Change]:
     """An option of the command line whose choices include bfloat16."""
-    for source, call in calls_of(program.sources, "add_argument"):
+    for source, call in program.calls("add_argument"):
         choices = keyword(call, "choices")
         default = keyword(call, "default")
         half = HALF.search(source.code(choices.value)) if choices else None
@@ -49,27 +49,21 @@ def _weights(program: Program) -> Iterator[Change]:
     """Weights that are not trained: of a model that is put into evaluation where it is model, and
     all of them in a program that does not train.
     """
-    for source, call in calls_of(program.sources, "eval"):
+    for source, call in program.calls("eval"):
         assign = source.around(call, cst.Assign)
         if assign is not None and assign.value is call:
             yield _in_bfloat16(source, call, source.after(call, ".to(torch.bfloat16)"))
     if program.trains:
         return
-    for source in program.sources:
-        for argument in source.find(cst.Arg):
-            names_type = argument.keyword is not None and argument.keyword.value in (
-                "dtype",
-                "torch_dtype",
-            )
-            if names_type and source.code(argument.value) == "torch.float32":
-                yield _in_bfloat16(
-                    source, argument, source.replaced(argument.value, "torch.bfloat16")
-                )
-        for call in source.calls("cuda", "to"):
-            function = call.func
-            model = function.value if isinstance(function, cst.Attribute) else None
-            if isinstance(model, cst.Call) and source.code(model.func)[:1].isupper():
-                yield _in_bfloat16(source, call, source.after(model, ".to(torch.bfloat16)"))
+    for source, argument in program.find(cst.Arg):
+        if re.fullmatch(r"(torch_)?dtype ?= ?torch\.float32,?", source.code(argument)):
+            edit = source.replaced(argument.value, "torch.bfloat16")
+            yield _in_bfloat16(source, argument, edit)
+    for source, call in program.calls("cuda", "to"):
+        function = call.func
+        model = function.value if isinstance(function, cst.Attribute) else None
+        if isinstance(model, cst.Call) and source.code(model.func)[:1].isupper():
+            yield _in_bfloat16(source, call, source.after(model, ".to(torch.bfloat16)"))
 
 
 def _in_bfloat16(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import libcst as cst
 
 from helpers.fix.change import Change
 from helpers.fix.settings_file import SettingsFile
-from helpers.fix.source import Source
+from helpers.fix.source import Node, Source, called
 from helpers.judge.program_facts import ProgramFacts
 from helpers.judge.program_questions import needed_bytes
+from helpers.rehearse.scratch import copied, in_copy
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,18 @@ class Program:
         """The source or the settings file of that name."""
         files: list[Source | SettingsFile] = [*self.sources, *self.files]
         return next(file for file in files if file.name == name)
+
+    def find(self, kind: type[Node]) -> Iterator[tuple[Source, Node]]:
+        """The nodes of a kind in all sources, each with its source."""
+        for source in self.sources:
+            for node in source.find(kind):
+                yield source, node
+
+    def calls(self, *names: str) -> Iterator[tuple[Source, cst.Call]]:
+        """Calls of functions or methods with these names in all sources, each with its source."""
+        for source, call in self.find(cst.Call):
+            if called(call) in names:
+                yield source, call
 
     def mentions(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether a pattern is found in one of its sources."""
@@ -67,7 +82,7 @@ class Program:
     @property
     def trains(self) -> bool:
         """Whether its sources compute gradients, by themselves or through a trainer."""
-        return any(source.calls("backward", "fit", "train") for source in self.sources)
+        return any(self.calls("backward", "fit", "train"))
 
     def functions_at_work(self) -> Iterator[tuple[Source, cst.FunctionDef]]:
         """The functions around the lines that hold the memory, each once."""
@@ -87,6 +102,17 @@ def changed_files(program: Program, change: Change) -> dict[str, bytes]:
         name: program.file(name).edited(edit for edit in change.edits if edit.name == name)
         for name in names
     }
+
+
+@contextmanager
+def changed_copy(
+    program: Program, change: Change, folder: Path
+) -> Iterator[tuple[Path, list[str]]]:
+    """A copy of the program's folder with a change made, and the command that runs it there."""
+    with copied(folder) as copy:
+        for name, text in changed_files(program, change).items():
+            (copy / name).write_bytes(text)
+        yield copy, in_copy(changed_command(program, change), folder, copy)
 
 
 def changed_command(program: Program, change: Change) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, calls_of
+from helpers.fix.source import Source, called
 
 MOVES = set(
     """
@@ -92,7 +92,7 @@ class Region:
 
 def forward_regions(program: Program) -> Iterator[Region]:
     """The forward pass before each backward pass of the sources."""
-    for source, call in calls_of(program.sources, "backward"):
+    for source, call in program.calls("backward"):
         statement = source.statement(call)
         block = source.around(statement, cst.IndentedBlock) or source.module
         siblings = list(block.body)
@@ -150,10 +150,9 @@ def names_that_train(program: Program) -> set[str]:
         for statement in region.forward:
             waiting |= _called_in(region.source, statement)
     bodies: dict[str, set[str]] = {}
-    for source in program.sources:
-        for function in source.find(cst.FunctionDef):
-            calls = _called_in(source, function)
-            bodies[function.name.value] = bodies.get(function.name.value, set()) | calls
+    for source, function in program.find(cst.FunctionDef):
+        calls = _called_in(source, function)
+        bodies[function.name.value] = bodies.get(function.name.value, set()) | calls
     names: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -11,11 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 
 from helpers.fix.change import Change, Results, together
-from helpers.fix.program import Program, changed_command, changed_files
+from helpers.fix.program import Program, changed_copy
 from helpers.fix.proof import Proof
 from helpers.rehearse.counterfactual import UPLOADS_OFF
 from helpers.rehearse.rehearsal import STOPPED, Rehearsal
-from helpers.rehearse.scratch import copied, in_copy
 
 FURTHER = 1.02
 """A change helps if the program makes at least so many times the allocations before it fails."""
@@ -206,10 +205,9 @@ class Trials:
         conf = next(iter(change.environment.values()), None)
         if conf is not None and change.is_setting and conf in self.rehearsed:
             return self.rehearsed[conf]
-        with copied(self.folder) as copy, tempfile.TemporaryDirectory(prefix="fix-") as scratch:
-            for name, text in changed_files(self.program, change).items():
-                (copy / name).write_bytes(text)
-            words = in_copy(changed_command(self.program, change), self.folder, copy)
+        changed = changed_copy(self.program, change, self.folder)
+        scratch_folder = tempfile.TemporaryDirectory(prefix="fix-")
+        with changed as (copy, words), scratch_folder as scratch:
             out = Path(scratch) / "run.pickle"
             settings = {} if conf is None else {"conf": conf}
             return self.run(

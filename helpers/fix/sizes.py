@@ -112,11 +112,10 @@ def _arguments(program: Program) -> Iterator[tuple[int, str, int]]:
 def _numbers(program: Program) -> Iterator[Number]:
     """Every whole number that has a name, but for those of functions that nobody calls."""
     idle = {function for source in program.sources for function in _idle(source, program)}
-    for source in program.sources:
-        for node in source.find(cst.Integer):
-            name = _name_of(source, node)
-            if name and not idle.intersection(source.above(node)):
-                yield Number(source, node, name.lower())
+    for source, node in program.find(cst.Integer):
+        name = _name_of(source, node)
+        if name and not idle.intersection(source.above(node)):
+            yield Number(source, node, name.lower())
 
 
 def _idle(source: Source, program: Program) -> Iterator[cst.CSTNode]:

@@ -134,26 +134,33 @@ class Source:
 
     def statements_at(self, line: int) -> list[cst.SimpleStatementLine]:
         """The simple statements that a line belongs to."""
+        return self._at(line, cst.SimpleStatementLine)
+
+    def functions_at(self, line: int) -> list[cst.FunctionDef]:
+        """The functions that a line belongs to, the innermost first."""
+        return self._at(line, cst.FunctionDef)[::-1]
+
+    def _at(self, line: int, kind: type[Node]) -> list[Node]:
         nodes = []
-        for node in self.find(cst.SimpleStatementLine):
+        for node in self.find(kind):
             place = self._places[node]
             if place.start.line <= line <= place.end.line:
                 nodes.append(node)
         return nodes
 
-    def functions_at(self, line: int) -> list[cst.FunctionDef]:
-        """The functions that a line belongs to, the innermost first."""
-        nodes = []
-        for node in self.find(cst.FunctionDef):
-            place = self._places[node]
-            if place.start.line <= line <= place.end.line:
-                nodes.append(node)
-        return nodes[::-1]
-
     def replaced(self, node: cst.CSTNode, text: str) -> Edit:
         """``text`` in place of a node."""
         span = self._spans[node]
         return Edit(self.name, span.start, span.start + span.length, text)
+
+    def with_argument(self, call: cst.Call, name: str, value: str) -> Edit:
+        """A keyword argument of a call, set or added."""
+        present = keyword(call, name)
+        if present is not None:
+            return self.replaced(present.value, value)
+        if not call.args:
+            return self.replaced(call, f"{self.code(call.func)}({name}={value})")
+        return self.after(call.args[-1], f", {name}={value}")
 
     def after(self, node: cst.CSTNode, text: str) -> Edit:
         """``text`` right behind a node, on its line."""
@@ -251,13 +258,6 @@ class Source:
             alias.asname is None and alias.evaluated_name.split(".")[0] == "torch"
             for alias in names
         )
-
-
-def calls_of(sources: Iterable[Source], *names: str) -> Iterator[tuple[Source, cst.Call]]:
-    """Calls of functions or methods with these names in all sources, each with its source."""
-    for source in sources:
-        for call in source.calls(*names):
-            yield source, call
 
 
 def called(call: cst.Call) -> str:

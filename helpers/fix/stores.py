@@ -72,11 +72,10 @@ def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterat
     for source, line in places:
         for statement in source.statements_at(line):
             stores += stores_of(source, statement)
-    for source in program.sources:
-        for statement in source.find(cst.SimpleStatementLine):
-            stores += [
-                store for store in stores_of(source, statement) if last_name(store.name) in names
-            ]
+    for source, statement in program.find(cst.SimpleStatementLine):
+        stores += [
+            store for store in stores_of(source, statement) if last_name(store.name) in names
+        ]
     for store in stores:
         key = (store.source.name, store.source.line(store.statement))
         if key not in seen:

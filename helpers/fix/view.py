@@ -10,8 +10,8 @@ from typing import Any
 from helpers.fix.answer import Failure
 from helpers.fix.change import Change, Results
 from helpers.fix.notebook import Notebook
-from helpers.fix.program import Program
-from helpers.fix.search import Trial, changed_command, changed_files
+from helpers.fix.program import Program, changed_command, changed_files
+from helpers.fix.search import Trial
 from helpers.ground import shell
 from helpers.ground.shapes import Evidence, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
