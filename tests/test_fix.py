@@ -775,38 +775,3 @@ loss.backward()
     every = texts(text, "user-leak", kept)
     assert any("self.outputs.append(self.net(batch).cpu())" in after for after in every)
     assert not any("detach()" in after or "no_grad" in after for after in every)
-
-
-METER = """class Meter:
-    def update(self, values):
-        self.history.append(values)
-"""
-
-
-@pytest.mark.parametrize(
-    ("top", "changed"),
-    [
-        ("", "import torch\n\n"),
-        ('"""What is measured."""\n\n', '"""What is measured."""\n\nimport torch\n\n'),
-        ("import os\n\n", "import os\nimport torch\n\n"),
-        ("from torch import nn\n\n", "from torch import nn\nimport torch\n\n"),
-        ("import torch as t\n\n", "import torch as t\nimport torch\n\n"),
-        ("import torch\n\n", "import torch\n\n"),
-        ("import torch.nn\n\n", "import torch.nn\n\n"),
-    ],
-)
-def test_a_file_that_a_change_lets_use_torch_imports_it(top, changed):
-    line = top.count("\n") + 3
-    afters = texts(top + METER, "user-leak", [keeper(f"train.py:{line} update", "meter.history")])
-    decorated = next(after for after in afters if "no_grad" in after)
-    assert decorated.startswith(changed)
-    assert decorated.count("import torch\n") == changed.count("import torch\n")
-
-
-def test_what_torch_prints_of_a_graph_is_no_result():
-    lines = ["tensor(0.25, grad_fn=<DivBackward0>)", "tensor([1.5], requires_grad=True)"]
-    detached = ["tensor(0.25)", "tensor([1.5])"]
-    runs = [
-        Run(seen=[["print", line] for line in printed], ended=True) for printed in (lines, detached)
-    ]
-    assert compared(*runs).results is Results.SAME
