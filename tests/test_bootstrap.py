@@ -465,6 +465,7 @@ def test_lab_stays_on_this_machine(uid, display, extra, tmp_path, monkeypatch, c
     held = tmp_path / "outputs/lab/.jupyter" / port / "jupyter_server_config.json"
     assert json.loads(held.read_text()) == {"IdentityProvider": {"token": token}}
     assert token not in " ".join(became)
+    assert "--ServerApp.log_level=WARN" in became and "Ctrl-C twice ends it" in said
     left = [path for path in (tmp_path / "outputs").rglob("*")]
     assert {path.stat().st_mode & 0o077 for path in left} == {0}
     assert f"ssh -L {port}:127.0.0.1:{port} " in said

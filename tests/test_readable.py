@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "rehearse": 24_650,
     "settings": 11_910,
     "share": 12_290,
-    "tell": 36_960,
+    "tell": 36_963,
     "trials": 34_690,
     "vpoc": 16_830,
     "(top)": 1_845,

@@ -28,6 +28,8 @@ SAY_LAST = "CASEBOOK_SAY_LAST"
 OF_BATCHES = ("diagnose", "overnight")
 LAB_PORTS = range(8888, 8988)
 QUIET_LAB = (
+    "--ServerApp.log_level=WARN",  # its own address is without the token, and would be the last that is read
+    "--LabApp.log_level=WARN",
     "--LabApp.extension_manager=readonly",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
@@ -115,6 +117,7 @@ def lab(call: Call) -> int:
     address = f"http://127.0.0.1:{port}/lab/tree/{notebook}?token={token}"
     print(f"open: {address}\n  from another machine first: {tunnel}")
     print(f"then: {PRESS}; the cases are in {COPIES}/cases, each told from the error to the fix")
+    print("Ctrl-C twice ends it")
     return call.become(*argv, *call.arguments)
 
 

@@ -29,7 +29,7 @@ ASK_AGAIN = NextStep(
     "If you meant something else, change `command`, `folder` or `gpu` in the first cell, and run "
     "the notebook again"
 )
-NO_COMMAND = "No program was given. Set `command`, such as python train.py, to look for a change."
+NO_COMMAND = 'No program was given. To look for a change: command = "python train.py"'
 
 
 class ProgramFix(Result):

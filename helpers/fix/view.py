@@ -64,7 +64,7 @@ def verdict(failure: Failure, winner: Trial | None, trials: Sequence[Trial]) -> 
     change = winner.change
     peak = winner.rehearsal.peak_reserved_bytes or 0
     usable = show_bytes(winner.rehearsal.usable_bytes)
-    says = f"the changed program reserved at most, of {usable}"
+    says = f"the most that the changed program reserved on a card of {usable}"
     return Verdict(
         cause="other",
         state="aside",

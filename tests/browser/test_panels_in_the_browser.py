@@ -149,7 +149,9 @@ def test_a_panel_answers_to_what_a_user_does(page, panel, steps):
     assert "Traceback" not in page.text(cell)
 
 
-@pytest.mark.parametrize("name", ["Allocator what-if", "Chunk planner"])
+@pytest.mark.parametrize(
+    "name", ["Allocator what-if", "Chunk planner", "Message reader", "What fits"]
+)
 def test_on_a_narrow_screen_no_figure_and_no_line_of_a_panel_is_cut(page, panel, name):
     cell = panel(name)
     narrow = {"width": 640, "height": 1500, "deviceScaleFactor": 1, "mobile": False}
@@ -158,9 +160,14 @@ def test_on_a_narrow_screen_no_figure_and_no_line_of_a_panel_is_cut(page, panel,
         time.sleep(1)
         over = (
             f"(() => {{const out = lab.output({cell}), edge = out.getBoundingClientRect().right + 1; return "
-            "[...out.querySelectorAll('.widget-html, svg, pre')].filter(e => e.getBoundingClientRect().right > edge).length;})()"
+            "[...out.querySelectorAll('.widget-html, svg, pre, label, textarea, input, .noUi-base')]"
+            ".filter(e => e.getBoundingClientRect().right > edge).length;})()"
         )
         assert page.js(f"lab.output({cell}).offsetWidth") < 400 and page.js(over) == 0
+        widths = (
+            "[...lab.output({}).querySelectorAll('textarea, .noUi-base')].map(e => e.offsetWidth)"
+        )
+        assert all(width > 100 for width in page.js(widths.format(cell)))
     finally:
         page.call("Emulation.clearDeviceMetricsOverride")
 

@@ -34,7 +34,15 @@ OWN_KEYS = (
     "e.target.setAttribute('data-lm-suppress-shortcuts', 'true')), 50)"
 )
 WRONG = "var(--jp-error-color1, #b3261e)"
-FADED = "<style>.casebook-old { opacity: 0.4 }</style>"
+STYLE = """<style>
+.casebook-old { opacity: 0.4 }
+@media screen and (max-width: 48rem) {
+.casebook-field { flex-wrap: wrap; height: auto !important }
+.casebook-field > label { width: 100% !important; text-align: left !important }
+.casebook-field.widget-checkbox > label:first-child { display: none }
+}
+</style>"""
+"""On a narrow screen the label of a field is above it."""
 OLD = "What follows belongs to the last input that worked, not to this one."
 NO_REASON = "no reason given"
 _OPEN: dict[str, Frame] = {}
@@ -156,6 +164,7 @@ class Frame:
         layout = {"width": "98%" if wide else "32em", "max_width": "98%"}
         label = {"description": words, "style": {"description_width": "8.5em"}}
         control = make(value=value, layout=layout, **label, **more)
+        control.add_class("casebook-field")
         self.errors[control] = self.widgets.HTML()
         return control
 
@@ -195,7 +204,7 @@ def open_panel(name: str, build: Callable[[Frame], Sequence[Any]]) -> Frame:
     if before:
         before.close()
     frame = Frame(name)
-    title = frame.widgets.HTML(f"<h4 style='margin:2px 0'>{escape(name)}</h4>{FADED}")
+    title = frame.widgets.HTML(f"<h4 style='margin:2px 0'>{escape(name)}</h4>{STYLE}")
     frame.box.children = [title, frame.line, *frame.laid_out(build(frame))]
     _OPEN[name] = frame
     return frame
