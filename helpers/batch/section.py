@@ -107,8 +107,12 @@ class Section:
 
     @property
     def open(self) -> bool:
-        """Whether the page shows it at once: somebody has to look at it, or there is little else."""
-        return self.few or bool(self.lost and self.html)
+        """Whether the page shows it at once: somebody has to look at it, or there is little else.
+
+        The answers for other values of a sweep are on top of the page already.
+        """
+        is_another_value = bool(self.apart and self.own_verdict)
+        return bool(self.lost and self.html) or (self.few and not is_another_value)
 
     @property
     def is_rows(self) -> bool:
