@@ -14,12 +14,13 @@ from helpers.allocator.driver import Card
 from helpers.allocator.exhaustion import exhaustion
 from helpers.allocator.growers import growth_words
 from helpers.allocator.growth import LARGER, growth_of
+from helpers.allocator.program_facts import evidence_from_trace
 from helpers.allocator.replay import replay
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
 from helpers.allocator.steps import FEWEST_STEPS
 from helpers.allocator.study import Study
-from helpers.allocator.views.trace_verdict import verdict_of_file
+from helpers.judge.diagnosis import diagnose
 
 SITES = {"batch": 10, "forward": 11, "backward": 12, "keep": 13, "state": 14, "other": 15}
 BACKWARD = "/usr/lib/python3/dist-packages/torch/autograd/__init__.py"
@@ -237,7 +238,8 @@ def test_leaks_says_what_grows_and_whatif_gives_no_all_clear(tmp_path):
     code, out, _ = run("whatif", path, "--only", "--capacity", "1GiB")
     out = " ".join(out.split())
     assert "grows by 3.00 MiB each step" in out and "later steps run out" in out
-    assert "keeps 3.00 MiB more each step" in verdict_of_file(path).headline  # as record says
+    judged = diagnose(evidence_from_trace(path))  # as record says
+    assert "keeps 3.00 MiB more each step" in judged.headline
     code, _, err = run("leaks", "env/traces/cpu-training-step.parquet")
     assert code == 2 and "none of the 39 call sites of the trace is a line of Python" in err
 

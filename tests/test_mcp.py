@@ -152,10 +152,9 @@ if sys.argv[1] == "replay":
 elif sys.argv[1] == "monitor":
     time.sleep(600)
 else:
-    answer, other = (sys.stderr, sys.stdout) if sys.argv[1] == "rehearse" else (sys.stdout, sys.stderr)
-    print(json.dumps({"of": "the program"}, indent=1), file=other)
-    print("step 1", file=answer)
-    print(json.dumps({"of": sys.argv[1], "read": sys.stdin.read()}, indent=1), file=answer)
+    print(json.dumps({"of": "the program"}, indent=1), file=sys.stderr)
+    print("step 1")
+    print(json.dumps({"of": sys.argv[1], "read": sys.stdin.read()}, indent=1))
 """
 
 

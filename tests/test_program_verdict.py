@@ -14,6 +14,7 @@ from helpers.ground.contract import from_json
 from helpers.ground.shapes import Verdict
 from helpers.judge.program_facts import (
     CardFacts,
+    FirstChange,
     GrowerFacts,
     GrowthFacts,
     Holding,
@@ -472,5 +473,16 @@ def test_a_program_that_grows_after_the_failed_request_is_not_confirmed_to_need_
 def test_a_list_of_losses_with_their_graphs_is_told_to_keep_no_graph():
     losses = replace(GREW.growers[0], with_graphs=True)
     growth = replace(GREW, growers=(losses,))
-    step = program_verdict(replace(FAILED, without_limit=OVER, growth=growth)).next_step
-    assert "Keep no graphs of autograd in `outputs`" in step.what and "RAM" not in step.blast_radius
+    verdict = program_verdict(replace(FAILED, without_limit=OVER, growth=growth))
+    step = verdict.next_step
+    assert "in `outputs` without their graphs" in step.what and "RAM" not in step.blast_radius
+    assert "each entry with the graph of its step" in verdict.evidence[0].says
+
+
+def test_the_advice_is_the_change_that_fix_tries_first_with_its_own_cost():
+    change = FirstChange("Keep the entries of `outputs` on the CPU (train.py:3)", "uses RAM")
+    facts = replace(FAILED, without_limit=OVER, growth=GREW)
+    step = program_verdict(replace(facts, first_change=change)).next_step
+    assert (step.what, step.blast_radius) == (change.title, "uses RAM")
+    free = program_verdict(replace(facts, first_change=replace(change, costs=""))).next_step
+    assert free.blast_radius == ""

@@ -81,8 +81,8 @@ def refused(kind, says):
 
 def test_peaks_that_nobody_saw_are_unknown_and_never_zero():
     lost = ran(peak_allocated_bytes=None, peak_reserved_bytes=None)
-    text = "\n".join(view.answer(lost))
-    assert "retries: unknown" in text and "peak" not in text
+    text = "\n".join(view.answer(lost, None))
+    assert "peak" not in text.lower()
     assert "0 B" not in text and "left" not in text
     assert "Cannot tell: no use of the GPU was seen" in text and "fits" not in text
 
@@ -270,33 +270,41 @@ def test_what_is_not_answered_is_to_blame_only_where_the_programs_error_has_it()
 
 def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
     lost = ran(exit_code=139, peak_allocated_bytes=None, at_least=True, whose="x: y")
-    peaks, counts = view.answer(lost)
-    assert "peak reserved at least 20.00 MiB (allocated unknown)" in peaks
-    assert "retries: unknown" in counts
-    assert "cause: x: y" in view.notes(lost)
-    ended = view.answer(ran(stopped="--steps", steps=5))[0]
-    assert "Fits so far (ended by --steps after 5 steps): peak" in ended
+    text = "\n".join(view.answer(lost, None))
+    assert "Peak: at least 20.00 MiB reserved, of which unknown was in use" in text
+    assert "At fault: x. Y" in text
+    ended = view.headline(ran(stopped="--steps", steps=5))
+    assert ended.startswith("Fits in 23.64 GiB. The peak is 20.00 MiB")
+    assert ended.endswith("(so far: --steps ended it after 5 steps)")
 
 
 def test_the_answer_leads_with_the_outcome_the_peak_and_what_is_left():
-    assert view.answer(ran())[0].startswith("Fits: peak reserved 20.00 MiB (allocated ")
-    assert view.answer(ran())[0].endswith("of 23.64 GiB, 23.62 GiB left")
+    fits = "Fits in 23.64 GiB. The peak is 20.00 MiB, which leaves 23.62 GiB"
+    assert view.answer(ran(), None)[0] == fits
     refused = ran(fits=False, peak_reserved_bytes=CARD.total_bytes)
-    assert view.answer(refused)[0].startswith("Does not fit: peak reserved 23.64 GiB")
-    assert "left" not in view.answer(refused)[0]
+    first = view.answer(refused, None)[0]
+    assert first == "Does not fit in 23.64 GiB. The peak was 23.64 GiB"
+
+
+def test_a_program_that_fails_by_itself_is_said_to_lack_no_memory():
+    whose = "the program: it raised an error of its own; run it on the CPU to compare"
+    failed = ran(exit_code=1, error="ValueError: a bad width", whose=whose)
+    first, second, *_ = view.answer(failed, None)
+    assert first == "Failed, but not for lack of GPU memory: ValueError: a bad width"
+    assert second.startswith("At fault: the program. It raised an error of its own")
 
 
 def test_the_next_step_of_a_fit_is_to_decide_what_is_left_open():
     assert view.next_step(ran()) == "nothing to do"
     assert view.next_step(ran(stopped="--steps")) == "run it to its end, without --steps"
     assert "--held 600MiB" in view.next_step(ran(size=100 * MIB))
-    assert view.next_step(ran(exit_code=1)) == "see the cause above; it is not memory"
     assert "--cudnn-workspace" in view.next_step(ran(size=80 * MIB, more_bytes=64 * MIB))
 
 
 def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts():
     def context(**more):
-        return view.answer(ran(**more))[-1]
+        lines = view.answer(ran(**more), None)
+        return " ".join(" ".join(lines).split())
 
     assert "there is room for it" in context()
     tight = context(size=20 * MIB + 600 * MIB)
@@ -306,7 +314,7 @@ def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts()
     assert "may not fit" in both and "each of 2 processes" in both
     held = replace(CARD, held_bytes=600 * MIB)
     assert "--held" in context(device=held) and "may not fit" not in context(device=held)
-    assert not any("context" in line for line in view.answer(ran(fits=False)))
+    assert not any("context" in line for line in view.answer(ran(fits=False), None))
 
 
 def test_two_ends_of_what_hangs_on_values_are_one_line():
@@ -352,7 +360,7 @@ def test_workspaces_of_which_only_a_range_is_known_make_a_tight_fit_neither_yes_
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "64")
     assert trust_module.workspaces(told, 0)[0] == 64 * MIB
     tight = ran(size=80 * MIB, more_bytes=64 * MIB)
-    assert tight.between and "Between fits and runs out" in view.answer(tight)[0]
+    assert tight.between and view.headline(tight).startswith("May not fit in 80.00 MiB")
     assert not ran(size=84 * MIB, more_bytes=64 * MIB).between
     assert not ran(size=80 * MIB, fits=False, more_bytes=64 * MIB).between
 
@@ -377,11 +385,11 @@ def test_the_answer_names_card_torch_failure_and_trust():
     )
     out = Oom(256 * MIB, 10 * MIB, ("train.py:3 step",), words)
     failed = ran(fits=False, oom=out, trust=("trust me", "not counted"))
-    lines = "\n".join([*view.notes(failed), *view.answer(failed)])
+    lines = " ".join(" ".join(view.answer(failed, None)).split())
     assert "Rehearsed on NVIDIA GeForce RTX 4090, 23.64 GiB, torch 2.14.1" in lines
     assert "Does not fit" in lines
     assert "train.py:3 step" in lines and "trust me" in lines
-    assert "as far as the rehearsal can tell" in view.answer(ran(exact=False))[0]
+    assert "as far as the rehearsal can tell" in view.headline(ran(exact=False))
 
 
 # The set-up, and the environment.

@@ -15,7 +15,9 @@ from command_line import verb
 from test_rehearse import RUN
 
 from helpers.commands import rehearse as command
-from helpers.rehearse import scratch
+from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal
+from helpers.judge.program_verdict import program_verdict
+from helpers.rehearse import scratch, view
 from helpers.rehearse.counterfactual import Repeats, why_no_repeats
 from helpers.rehearse.rehearsal import STOPPED, Limits
 from helpers.trials.interpreter import torch_files
@@ -298,27 +300,28 @@ def rehearse(folder, monkeypatch):
 
 def test_the_record_keeps_the_repeats_and_the_exit_code_is_the_first_runs(rehearse):
     code, printed, kept, ends = rehearse(runs=[RAN_OUT, FINISHED, RAN_OUT])
-    assert code == 1 and ends == [] and printed.out == ""
+    assert code == 1 and ends == []
     assert kept["without_limit"]["fits"] and kept["expandable"]["ooms"] == 1
     notes = " ".join(printed.err.split())
     assert notes.count("once more without") == 1 and "--no-counterfactual skips this" in notes
-    assert "repeat without a memory limit: it finished" in notes
-    assert "repeat with expandable segments: it ran out" in notes
-    assert "it did so again" in notes
+    assert "what it writes elsewhere is written again" in notes
+    assert printed.out.startswith("Does not fit in 8.00 GiB.")
+    assert "The program's output: " in printed.out and "output.txt" in printed.out
 
 
 def test_json_stays_one_object_and_has_the_repeats(rehearse):
     code, printed, kept, _ = rehearse("--json", runs=[RAN_OUT, FINISHED, RAN_OUT])
-    shape = json.loads(printed.err)
+    shape = json.loads(printed.out)
+    assert printed.err == "" and shape["says"].startswith("Does not fit in 8.00 GiB.")
     assert code == 1 and shape["counterfactual"] == kept and not shape["fits"]
 
 
 def test_nothing_runs_again_where_that_was_asked_or_memory_sufficed(rehearse):
     code, printed, kept, ends = rehearse("--no-counterfactual", runs=[RAN_OUT, FINISHED])
-    assert code == 1 and ends == [FINISHED] and "again" not in printed.err
+    assert code == 1 and ends == [FINISHED] and "once more" not in printed.err
     assert kept["without_limit"] is None and "--no-counterfactual" in kept["why_not"]
     code, printed, kept, ends = rehearse(runs=[RUN, FINISHED])
-    assert code == 0 and ends == [FINISHED] and "again" not in printed.err
+    assert code == 0 and ends == [FINISHED] and "once more" not in printed.err
 
 
 def test_between_answers_for_the_end_that_takes_more_and_force_replaces_both(rehearse):
@@ -326,8 +329,8 @@ def test_between_answers_for_the_end_that_takes_more_and_force_replaces_both(reh
     large = replace(RUN, exact=False, peak_reserved_bytes=6 << 20)
     for runs, record in (([large, small], "run"), ([small, large], "run-least")):
         code, printed, _, _ = rehearse("--values", "between", runs=runs, record=record)
-        says = " ".join(printed.err.split())
-        assert code == 0 and "peak reserved 6.00 MiB" in says
+        says = " ".join(printed.out.split())
+        assert code == 0 and "The peak is 6.00 MiB" in says
         assert "between 2.00 MiB (fits) and 6.00 MiB (fits)" in says
 
 
@@ -343,8 +346,29 @@ def test_a_rank_that_left_no_trace_is_answered_beside_its_own_record(rehearse, f
     """As a program that never uses the GPU, or ends before it does."""
     lost = replace(RUN, trace=None, why_no_trace="it never used the GPU", exit_code=1, ooms=0)
     code, printed, kept, _ = rehearse("--world", "2", runs=[lost, lost], record="run-rank1")
-    assert code == 1 and "it never used the GPU" in printed.err
+    assert code == 1 and "it never used the GPU" in printed.out
     assert kept["without_limit"] is None
+
+
+def test_the_answer_says_why_and_what_to_do_before_the_evidence_and_how_it_ran():
+    growth = GrowthFacts((GrowerFacts("train.py:9 step", "train.py:9 step", MIB, GIB, "kept"),), 9)
+    refusal = Refusal(MIB, 0, GIB, GIB)
+    facts = ProgramFacts("recording", exit_code=1, ooms=1, refusal=refusal, growth=growth)
+    verdict = program_verdict(facts)
+    text = "\n".join(
+        view.answer(replace(RAN_OUT, device=RUN.device), verdict, "casebook fix -- python train.py")
+    )
+    says = [
+        "Does not fit in 23.64 GiB. Your program keeps 1.00 MiB more each step in kept",
+        "Next step",
+        "Do not keep GPU tensors in kept (train.py:9 step)",
+        "casebook fix -- python train.py",
+        "Why",
+        "1.00 GiB: Kept at train.py:9 step",
+        "Rehearsed on NVIDIA",
+    ]
+    places = [text.index(line) for line in says]
+    assert places == sorted(places)
 
 
 # A program recorded on a real card is never repeated.

@@ -98,7 +98,7 @@ def test_two_processes_that_fit_one_by_one_and_not_together_do_not_fit():
     both = replace(RUN, device=card, devices=used(6 * GIB, 0, processes=2))
     assert not both.fits and not both.failed_otherwise and both.outcome == "runs out"
     shared, beside, *_ = view.notes(both)
-    assert view.answer(both)[0].startswith("Does not fit")
+    assert view.headline(both).startswith("Does not fit")
     need = "2 processes together need 6.00 GiB on card 0 (their peaks: 3.00 GiB and 3.00 GiB)"
     assert shared == f"{need}; it has 5.00 GiB"
     assert beside == "card 0 needs 6.00 GiB, card 1 holds nothing"

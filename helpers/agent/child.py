@@ -21,8 +21,6 @@ from helpers.ground.places import CHECKOUT
 TICK_S = 2.0
 PATIENCE_S = 5.0
 """How long a child that was asked to end may take."""
-ANSWERS_BESIDE = "rehearse"
-"""The verb that prints its answer on standard error: the program has standard output for itself."""
 
 
 async def answer(
@@ -47,11 +45,10 @@ async def answer(
                 await terminate_posix_process_tree(child, PATIENCE_S)
         said.seek(0)
         printed.seek(0)
-        lines = said.read()
         try:
-            return parsed(lines if verb == ANSWERS_BESIDE else printed.read())
+            return parsed(printed.read())
         except ValueError:
-            complaint = lines.decode(errors="replace").strip().rpartition("\n")[2]
+            complaint = said.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise ToolError(complaint or f"{verb} printed no answer") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -51,6 +52,14 @@ def record_of(path: Path | None) -> Mapping[str, Any]:
     if not isinstance(record, dict):
         return {}
     return {name: value for name, value in record.items() if value is not None}
+
+
+def add_to_record(trace: Path, name: str, value: Any) -> None:
+    """Add what was found out later to the record beside a trace."""
+    path = trace.with_suffix(".record") / "record.json"
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    fields[name] = value
+    path.write_text(json.dumps(fields, indent=1, default=str), encoding="utf-8")
 
 
 def with_record(trace: Trace, path: Path) -> Trace:

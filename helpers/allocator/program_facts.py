@@ -29,9 +29,11 @@ from helpers.allocator.trace import Trace, start_bytes
 from helpers.allocator.trace_file import read_trace
 from helpers.ground.replays import WhatIf
 from helpers.ground.shell import line, word
+from helpers.ground.units import cut, plain
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.program_facts import (
     CardFacts,
+    FirstChange,
     GrowerFacts,
     GrowthFacts,
     Holding,
@@ -46,6 +48,8 @@ from helpers.settings.releases import behaviour
 from helpers.settings.table import CONF_NAMES
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
 
+MOST_OF_A_CHANGE = 300
+"""Characters of a change's title, which a record from elsewhere may have any number of."""
 RESERVED = {"malloc": 1, "map": 1, "free": -1, "unmap": -1}
 """By how much of its size a driver's call changes what is reserved."""
 FIRST_TRIED = ("", "expandable_segments:True")
@@ -120,6 +124,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         trace=word(str(path)) if path else "TRACE",
         command=line(_rows_in(record, "command")),
         card_options=_options_again(record, processes, capacity_bytes),
+        first_change=_first_change(record),
     )
     if refusal is None:
         return facts
@@ -368,6 +373,15 @@ def _repeat(fields: Mapping[str, Any] | None) -> Repeat | None:
         peak_reserved_bytes=_size_in(fields, "peak_reserved_bytes"),
         whole_step_bytes=_size_in(fields, "whole_step_bytes"),
     )
+
+
+def _first_change(record: Mapping[str, Any]) -> FirstChange | None:
+    """The change of the program's sources that was found where it was recorded."""
+    change = record.get("first_change")
+    if not isinstance(change, dict):
+        return None
+    words = [cut(plain(change.get(name, "")), MOST_OF_A_CHANGE) for name in ("title", "costs")]
+    return FirstChange(*words) if words[0] else None
 
 
 def _rows_in(fields: Mapping[str, Any], name: str) -> Sequence[Any]:

@@ -21,7 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground import shell
 from helpers.ground.places import OUTPUTS, PROGRAM
-from helpers.ground.units import show_bytes
+from helpers.ground.units import plain, show_bytes
+from helpers.look import files
 from helpers.tell.prose import within
 from helpers.tell.verdict import brief
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 NOTE_COLUMNS = 100
 FIRST_SIGN_S = 20.0
+LAST_LINES = 20
+"""Of the output of a program that failed by itself."""
 MOST_RANKS = 1_000_000
 SHARED = """
 --out TRACE: the trace file (default: in outputs)
@@ -76,30 +79,27 @@ def _print_lines(lines: Iterable[str], file: IO[str]) -> None:
             print(within(f"{PROGRAM}: {line}", NOTE_COLUMNS), file=file)
 
 
-def _print_answer(verdict: Verdict | None, trace: Path | None, result: Sequence[str] = ()) -> None:
-    """The last of what is printed: the result of a rehearsal, the verdict on what was recorded,
-    and where that is.
+def _judged(trace: Path, command: Sequence[str]) -> Verdict | None:
+    """The verdict on a recording that was just made; None where it cannot be read.
+
+    The change that ``fix`` would try first is the advice, and is kept beside the recording, so
+    that every door to it gives the same.
     """
-    from helpers.rehearse.view import where_recorded
+    from helpers.allocator.circumstances import add_to_record
+    from helpers.allocator.program_facts import evidence_from_trace
+    from helpers.allocator.trace import TraceError
+    from helpers.fix.answer import first_change
+    from helpers.judge.diagnosis import diagnose
 
-    if trace is None:
-        _print_lines(result, sys.stderr)
-        return
-    print(f"\n{PROGRAM}:", file=sys.stderr)
-    for line in result:
-        print(within(line, NOTE_COLUMNS), file=sys.stderr)
-    if verdict:
-        if result:
-            print(file=sys.stderr)
-        more = f"All evidence: {PROGRAM} diagnose {shell.word(str(trace))} --wide"
-        print(brief(verdict, more), file=sys.stderr)
-    _print_lines([where_recorded(trace)], sys.stderr)
-
-
-def _is_notable(verdict: Verdict | None) -> bool:
-    """A request was refused, or memory grows."""
-    evidence = verdict.evidence if verdict else []
-    return any(row.id.endswith(("grows", "refused")) for row in evidence)
+    try:
+        evidence = evidence_from_trace(trace)
+    except TraceError:
+        return None
+    change = first_change(command, evidence)
+    if change is not None and evidence.program is not None:
+        add_to_record(trace, "first_change", asdict(change))
+        evidence = replace(evidence, program=replace(evidence.program, first_change=change))
+    return diagnose(evidence)
 
 
 def record(arguments: argparse.Namespace) -> int:
@@ -130,7 +130,7 @@ def record(arguments: argparse.Namespace) -> int:
         return recording.exit_code
     ask = _deciding_rehearsal(recording, command, arguments.torch_python)
     _print_lines([note for note in recording.notes if note != recording.why_no_trace], sys.stderr)
-    _print_end_of_recording(recording, ask)
+    _print_end_of_recording(recording, command, ask)
     return recording.exit_code
 
 
@@ -157,17 +157,22 @@ def _deciding_rehearsal(recording: Recording, command: list[str], python: str) -
     return shell.line(words)
 
 
-def _print_end_of_recording(recording: Recording, ask: str) -> None:
+def _print_end_of_recording(recording: Recording, command: list[str], ask: str) -> None:
     """Why the recorded program failed, or that it did not, where its recording is, and ``ask``,
     the command that would decide, unless that is empty.
     """
-    from helpers.allocator.views.trace_verdict import verdict_of_file
+    from helpers.rehearse.view import where_recorded
 
     trace = recording.trace
     if not trace:
         _print_lines([f"nothing was recorded: {recording.why_no_trace}"], sys.stderr)
         return
-    _print_answer(verdict_of_file(trace), trace)
+    verdict = _judged(trace, command)
+    print(f"\n{PROGRAM}:", file=sys.stderr)
+    if verdict:
+        more = f"All evidence: {PROGRAM} diagnose {shell.word(str(trace))} --wide"
+        print(brief(verdict, more), file=sys.stderr)
+    _print_lines([where_recorded(trace)], sys.stderr)
     if ask:
         _print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
         print(f"    {ask}", file=sys.stderr)
@@ -416,10 +421,9 @@ class Bench:
 
 
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
-    from helpers.allocator.views.trace_verdict import verdict_of_file
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import answer, next_step, notes, several
+    from helpers.rehearse.view import answer, headline, several
 
     if not arguments.json:
         _print_lines(bench.settings.taken, sys.stderr)
@@ -434,27 +438,46 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     out = _beside(out, rehearsal.limits, bench.limits)
     stopped = rehearsal.exit_code == STOPPED
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
-    verdict = verdict_of_file(rehearsal.trace) if rehearsal.trace and not stopped else None
+    verdict = None
+    if rehearsal.trace and not stopped:
+        verdict = _judged(rehearsal.trace, command)
     if arguments.json:
         shapes = [_shape(run) for run in runs]
-        shapes[-1]["counterfactual"] = counterfactual.as_shape()
-        shapes[-1]["verdict"] = as_dict(verdict) if verdict else None
-        shape = shapes if len(shapes) > 1 else shapes[0]
-        print(json.dumps(shape, indent=1, default=str), file=sys.stderr)
+        says = headline(rehearsal, verdict)
+        judged = as_dict(verdict) if verdict else None
+        repeats = counterfactual.as_shape()
+        shapes[-1] = {"says": says, **shapes[-1], "counterfactual": repeats, "verdict": judged}
+        print(json.dumps(shapes if len(shapes) > 1 else shapes[0], indent=1, default=str))
     else:
-        _print_lines(notes(rehearsal), sys.stderr)
-        if rehearsal.ooms and not arguments.no_counterfactual:
-            _print_lines(counterfactual.in_lines(), sys.stderr)
-        result = [*answer(rehearsal), *several(runs)]
-        if (rehearsal.ooms or rehearsal.too_much) and not arguments.world:
-            result.append(f"To look for a change with which it fits: {_fix(arguments, command)}")
-        elif not _is_notable(verdict):
-            result.append(f"Next step: {next_step(rehearsal)}")
-            verdict = None
-        _print_answer(verdict, rehearsal.trace, result)
+        beside = several(runs)
+        missing = counterfactual.what_is_missing
+        if missing and rehearsal.ooms and not arguments.no_counterfactual:
+            beside.append(missing)
+        fix = "" if arguments.world else _fix(arguments, command)
+        print("\n".join([*answer(rehearsal, verdict, fix, beside), *_saved(rehearsal, out)]))
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code
+
+
+def _saved(rehearsal: Rehearsal, out: Path) -> list[str]:
+    """Where the recording and the program's output are; of a program that failed by itself, the
+    last lines of that.
+    """
+    output = _output(out)
+    lines = []
+    if rehearsal.trace:
+        lines.append(f"All evidence: {PROGRAM} diagnose {shell.word(str(rehearsal.trace))} --wide")
+    lines.append(f"The program's output: {output}")
+    if rehearsal.failed_otherwise:
+        text = plain(files.text("", str(output)), keep="\n\t")
+        lines += ["", "The end of it:", *text.splitlines()[-LAST_LINES:]]
+    return lines
+
+
+def _output(out: Path) -> Path:
+    """Where the output of a rehearsed program is kept: in the folder of its recording."""
+    return out.absolute().with_suffix(".record") / "output.txt"
 
 
 def _runs(
@@ -475,7 +498,12 @@ def _runs(
         place = _beside(out, limits, bench.limits)
         if arguments.force:
             remove(place)
-        runs.append(bench.run(command, bench.card, place, limits=limits))
+        if not arguments.json:
+            says = (
+                f"rehearsing on {bench.card.words}; the program's output goes to {_output(place)}"
+            )
+            _print_lines([says], sys.stderr)
+        runs.append(bench.run(command, bench.card, place, limits=limits, log=_output(place)))
     return sorted(runs, key=_severity)
 
 
@@ -536,6 +564,7 @@ def _counterfactual(
     """What became of the program without a limit and with expandable segments, where it ran out
     of memory; kept in the record of the first run.
     """
+    from helpers.allocator.circumstances import add_to_record
     from helpers.rehearse import counterfactual
 
     record_folder = out.absolute().with_suffix(".record")
@@ -556,7 +585,7 @@ def _counterfactual(
         if not arguments.json:
             _print_lines([repeats.announcement()], sys.stderr)
         after = repeats.both()
-    counterfactual.keep(after, record_folder)
+    add_to_record(out, "counterfactual", after.as_shape())
     return after
 
 

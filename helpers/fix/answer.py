@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from helpers.allocator.circumstances import record_of
+from helpers.allocator.circumstances import add_to_record, record_of
 from helpers.allocator.program_facts import evidence_from_trace
 from helpers.fix.candidates import candidates
-from helpers.fix.change import Change
+from helpers.fix.change import NOTHING, Change
 from helpers.fix.imports import sources_of
 from helpers.fix.program import Program
 from helpers.fix.proof import Proof
@@ -20,7 +20,7 @@ from helpers.fix.settings_file import settings_files
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
-from helpers.judge.program_facts import ProgramFacts
+from helpers.judge.program_facts import FirstChange, ProgramFacts
 from helpers.look.cards import GpuCard
 from helpers.rehearse import counterfactual
 from helpers.rehearse.fault import refused_setting
@@ -36,6 +36,10 @@ _DOWNLOAD = re.compile(
     r"|ConnectionError|gaierror|Name or service not known|name resolution|Max retries exceeded"
 )
 """How the errors of a program read that wanted to fetch something (huggingface_hub, urllib, requests)."""
+
+
+ADVISED = ("user-leak", "true-capacity")
+"""The causes whose remedy depends on the sources of the program."""
 
 
 class NoFix(ValueError):
@@ -124,7 +128,7 @@ def failure_of(
             extra={},
             limits=limits,
         ).both()
-        counterfactual.keep(repeats, record)
+        add_to_record(out, "counterfactual", repeats.as_shape())
     failure = _failure(command, first, evidence_from_trace(out))
     if first.fits and failure.verdict.state == "healthy":
         raise NoFix(f"the program fits as it is: {failure.verdict.summary}")
@@ -154,8 +158,30 @@ def _why_nothing_to_fix(first: Rehearsal) -> str:
     return ""
 
 
+def first_change(command: Sequence[str], evidence: CaseEvidence) -> FirstChange | None:
+    """The change that is tried first for a recorded program that needs too much or keeps more and
+    more; None where none is known.
+    """
+    label = diagnose(evidence).label
+    if label not in ADVISED or why_not_copied(Path.cwd()):
+        return None
+    try:
+        program = _program(command, evidence)
+    except NoFix:
+        return None
+    change = next(candidates(program, label), None)
+    if change is None:
+        return None
+    return FirstChange(change.title, "" if change.costs == NOTHING else change.costs)
+
+
 def _failure(command: Sequence[str], first: Rehearsal, evidence: CaseEvidence) -> Failure:
     """What was found about the program of a command. Raises NoFix where it has no sources here."""
+    return Failure(_program(command, evidence), first, diagnose(evidence))
+
+
+def _program(command: Sequence[str], evidence: CaseEvidence) -> Program:
+    """The program of a command. Raises NoFix where it has no sources here."""
     facts = evidence.program
     assert facts is not None
     folder = Path.cwd()
@@ -165,7 +191,7 @@ def _failure(command: Sequence[str], first: Rehearsal, evidence: CaseEvidence) -
             "the program has no Python file below this folder; start fix where its sources are"
         )
     files = settings_files(command, sources, folder)
-    return Failure(Program(sources, list(command), facts, files), first, diagnose(evidence))
+    return Program(sources, list(command), facts, files)
 
 
 def change_for(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from helpers.fix.activations import RECOMPUTED, SAME_AGAIN
-from helpers.fix.change import Change, Results
+from helpers.fix.change import NOTHING, Change, Results
 from helpers.fix.precision import OTHER_NUMBERS
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
@@ -46,7 +46,7 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
     """Arguments of libraries that change the training."""
     other = "another optimizer trains differently"
     for source, call in _training(program):
-        yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, "nothing")
+        yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, NOTHING)
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
             yield _with_argument(source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, FASTER)
     for source, call in program.calls("LoraConfig"):

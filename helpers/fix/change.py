@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+NOTHING = "nothing"
+"""What a change costs that costs nothing."""
+
 
 class Results(Enum):
     """What a change does to the program's results, the least first."""
@@ -46,7 +49,7 @@ class Change:
     title: str
     results: Results
     why: str
-    costs: str = "nothing"
+    costs: str = NOTHING
     edits: tuple[Edit, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     replaces: Mapping[int, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import NOTHING, Change, Edit, Results
 from helpers.fix.collected import changes_of_collections
 from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
@@ -169,7 +169,7 @@ def _shortest(source: Source, store: Store, ending: str, text: str = "") -> str:
 
 def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Change:
     results = Results.SAME
-    costs = "nothing"
+    costs = NOTHING
     if ending == ".item()":
         title = f"Keep numbers in {store.name} instead of tensors with their graphs"
         why = "the number is the tensor's value"

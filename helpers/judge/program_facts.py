@@ -7,7 +7,7 @@ here reads a file. Sizes are in bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional, Tuple
 
 from helpers.settings.trouble import SettingsTrouble
 
@@ -180,6 +180,16 @@ class IdleCheckpointing:
 
 
 @dataclass(frozen=True)
+class FirstChange:
+    """The change of the program's sources that ``casebook fix`` tries first: in the imperative,
+    and what the program pays for it, empty for nothing.
+    """
+
+    title: str
+    costs: str = ""
+
+
+@dataclass(frozen=True)
 class ProgramFacts:
     """What the recording of a program shows.
 
@@ -197,7 +207,8 @@ class ProgramFacts:
     module and is live at the refused request, as weights are; of a program that reached none, what
     the code of a model asked for. ``trained_bytes``: the gradients and the optimizer's state then.
     ``trace``: the file, as it is typed in
-    commands. ``command``: the program's, empty where no record has it.
+    commands. ``command``: the program's, empty where no record has it. ``first_change``: None
+    where nobody looked for one in its sources.
     """
 
     source: str
@@ -229,3 +240,4 @@ class ProgramFacts:
     trace: str = "TRACE"
     command: str = ""
     card_options: str = ""
+    first_change: Optional[FirstChange] = None  # noqa: UP045  (read by Python 3.8)

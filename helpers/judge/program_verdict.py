@@ -145,6 +145,11 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
         title += "the program ran out of memory"
     if growth is not None and grower is not None and facts.recording_is_whole:
         title = f"Nothing failed in this recording; the program {_keeps(grower, growth)}"
+    elif facts.exit_code and facts.recording_is_whole:
+        title = (
+            f"The program ended with exit code {facts.exit_code}, but no request for GPU memory "
+            f"failed; at its peak it used {peak}"
+        )
     if ended_well and facts.usable_bytes:
         title = (
             f"The program finished; its tensors used {peak} at the peak, of the "
@@ -222,11 +227,16 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
         against=against,
         missing=[] if is_measured else [_repeat_decides(facts)],
         next_step=NextStep(
-            what=_how_to_let_go(grower),
-            blast_radius=_side_effects_of_letting_go(grower, growth),
+            what=_first_change(facts) or _how_to_let_go(grower),
+            blast_radius=_side_effects_of_letting_go(facts, grower),
             check=_checked_by(facts),
         ),
     )
+
+
+def _first_change(facts: ProgramFacts) -> str:
+    """The change that ``fix`` tries first; empty where none is known."""
+    return facts.first_change.title if facts.first_change else ""
 
 
 def _how_to_let_go(grower: GrowerFacts) -> str:
@@ -241,27 +251,31 @@ def _how_to_let_go(grower: GrowerFacts) -> str:
             f"Cut the graph of {grower.keeper} when a step ends ({grower.line}): keep "
             f"{grower.keeper}.detach(), or .item() if it is a single number"
         )
+    if grower.with_graphs:
+        return (
+            f"Keep the tensors in {grower.keeper} without their graphs ({grower.line}): append "
+            ".detach(), or .item() to a single number; in an evaluation, torch.no_grad() makes none"
+        )
     where = f"at {grower.line} from one step to the next"
     if grower.keeper:
         where = f"in {grower.keeper} ({grower.line})"
-    if grower.with_graphs:
-        return (
-            f"Keep no graphs of autograd {where}: store .item() of a single number, .detach().cpu() "
-            "of anything larger; in an evaluation, torch.no_grad() makes no graph"
-        )
-    instead = "move what you need of them to the host with .detach().cpu()"
     if grower.bytes_per_step <= NUMBERS_BYTES:
-        instead = "store .item() of a single number, .detach().cpu() of anything larger"
-    return f"Do not keep GPU tensors {where}: {instead}, or delete them when the step ends"
+        return f"Keep numbers {where} instead of GPU tensors: append .item() to a single number"
+    return (
+        f"Do not keep GPU tensors {where}: append .detach().cpu() to what you need of them, or "
+        "delete them when the step ends"
+    )
 
 
-def _side_effects_of_letting_go(grower: GrowerFacts, growth: GrowthFacts) -> str:
-    if grower.through_graph:
+def _side_effects_of_letting_go(facts: ProgramFacts, grower: GrowerFacts) -> str:
+    """Those of the change that the advice names."""
+    if facts.first_change is not None:
+        return facts.first_change.costs
+    if grower.through_graph or grower.in_circle:
         return ""
     if grower.with_graphs or grower.bytes_per_step <= NUMBERS_BYTES:
-        return "the program waits for the GPU where it copies a value to the host"
-    kept = show_bytes(grower.kept_bytes)
-    return f"what you move to the host takes RAM there: {kept} after {growth.steps} steps"
+        return "the program waits for the GPU at .item(), and nowhere else"
+    return f"takes RAM: {show_bytes(grower.bytes_per_step)} a step"
 
 
 def _leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
@@ -566,6 +580,10 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     if needed > refusal.usable_bytes:
         less = f"at least {show_bytes(needed - refusal.usable_bytes)} less"
     what = f"Use {less} memory at once: {_ways_to_use_less(facts, needed)}"
+    side_effects = "slower; a different batch size may change training results"
+    if facts.first_change is not None:
+        what = f"Use {less} memory at once. First try: {facts.first_change.title}"
+        side_effects = facts.first_change.costs
     if repeat is None and not is_certain and facts.command:
         what += (
             ". How much it needs in all is not known; a run without --no-counterfactual may show it"
@@ -581,7 +599,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         next_step=NextStep(
             what=what,
             check=_checked_by(facts),
-            blast_radius="slower; a different batch size may change training results",
+            blast_radius=side_effects,
         ),
     )
 
@@ -679,15 +697,20 @@ def _keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
 
 def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     grower = growth.growers[0]
-    where = grower.line
+    says = f"Kept at {grower.line}"
+    if grower.with_graphs:
+        says += ", each entry with the graph of its step"
+    elif grower.through_graph:
+        says += ", with the graphs of all steps before it"
     if grower.asked_at and grower.asked_at != grower.line:
-        where += f", allocated at {grower.asked_at}"
+        says += f", allocated at {grower.asked_at}"
     others = len(growth.growers) - 1
     if others:
-        where += f", and at {others} more line" + ("s" if others > 1 else "")
-    says = f"Kept at {where} over {growth.steps} step" + ("s" if growth.steps != 1 else "")
+        says += f", and at {others} more line" + ("s" if others > 1 else "")
+    says += f": {show_bytes(growth.bytes_per_step)} a step over {growth.steps} step"
+    says += "s" if growth.steps != 1 else ""
     if facts.refusal is not None:
-        says += ", up to the request that failed"
+        says += ", the failing one included"
     return _size("grows", growth.kept_bytes, facts, says)
 
 

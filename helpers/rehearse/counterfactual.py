@@ -7,7 +7,6 @@ of the working folder, with uploads off.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -19,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from helpers.ground.units import show_bytes
 from helpers.look.cards import GpuCard
 from helpers.rehearse.rehearsal import STOPPED, Limits, Rehearsal
 from helpers.rehearse.scratch import copied, in_copy, why_not_copied
@@ -85,17 +83,12 @@ class Counterfactual:
             "says": self.says,
         }
 
-    def in_lines(self) -> list[str]:
-        """What came of each repeat, and what the repeats may have written."""
-        repeats = {
-            "without a memory limit": self.without_limit,
-            "with expandable segments": self.expandable,
-        }
-        lines = [f"repeat {name}: it {_in_words(run)}" for name, run in repeats.items() if run]
-        began = "" if self.says else "no repeat: "
-        if self.why_not:
-            lines.append(began + self.why_not)
-        return [*lines, self.says]
+    @property
+    def what_is_missing(self) -> str:
+        """Which repeat was left out, and why; empty where none was."""
+        if not self.why_not or self.says:
+            return self.why_not
+        return f"no repeat: {self.why_not}"
 
 
 def why_no_repeats(first: Rehearsal, folder: Path) -> str:
@@ -131,7 +124,9 @@ class Repeats:
         runs = "it now runs once more without a memory limit"
         if not self.first.expandable:
             runs += " and once more with expandable segments"
-        how = "in a copy of this folder, with uploads off"
+        how = (
+            "in a copy of this folder, with uploads off; what it writes elsewhere is written again"
+        )
         most_s = BUDGET_S - self.first.seconds
         return (
             f"the program ran out of memory; to find out why, {runs}, {how} "
@@ -222,28 +217,6 @@ def _why_another_run(first: Rehearsal, again: Rehearsal) -> str:
     if (again.peak_allocated_bytes or 0) < least_bytes or not came_as_far:
         return "it did not get as far as the first run"
     return ""
-
-
-def keep(counterfactual: Counterfactual, record: Path) -> None:
-    """Add it to the record.json of the first run."""
-    path = record / "record.json"
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    fields["counterfactual"] = counterfactual.as_shape()
-    path.write_text(json.dumps(fields, indent=1, default=str), encoding="utf-8")
-
-
-def _in_words(run: Rehearsal) -> str:
-    peak = show_bytes(run.peak_allocated_bytes)
-    if run.ooms:
-        end = f"ran out of memory on {show_bytes(run.device.total_bytes)}"
-    elif run.stopped:
-        return (
-            f"had allocated {peak} at its peak when its {run.seconds:.0f} s ran out; how far it "
-            "gets depends on how busy this machine is"
-        )
-    else:
-        end = "finished"
-    return f"{end} (peak allocated {peak})"
 
 
 def _shape(run: Rehearsal | None, whole_step_bytes: int = 0) -> dict[str, Any] | None:

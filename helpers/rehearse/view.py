@@ -6,48 +6,128 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
+from helpers.ground.shapes import Verdict
 from helpers.ground.units import show_bytes
 from helpers.look.cards import CONTEXT_IN_WORDS, CONTEXT_MOST_BYTES, cards
 from helpers.rehearse.rehearsal import Rehearsal
+from helpers.tell.prose import SCREEN, bold, typed, wrapped
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
+from helpers.tell.verdict import harm, label, why_lines
 
 UNEVEN = 1.25
 """From how many times the emptiest card on the fullest one is worth a line."""
 
 
-def answer(rehearsal: Rehearsal) -> list[str]:
-    """The outcome with the peak and what is left, what was run, and whether the answer depends
-    on what a rehearsal does not count.
+def answer(
+    rehearsal: Rehearsal, verdict: Verdict | None, fix: str = "", beside: Sequence[str] = ()
+) -> list[str]:
+    """The answer in lines of a terminal: first whether it fits and why not, then what to do, then
+    the evidence, and last what the rehearsal rests on.
+
+    ``fix``: the command that looks for a change, where there is one; ``beside``: more of what it
+    rests on.
     """
-    unknown = rehearsal.peak_reserved_bytes is None or rehearsal.at_least
-    retries = "unknown" if unknown else str(rehearsal.retries)
-    counts = f"retries: {retries}, out of memory {_times(rehearsal.ooms)}"
-    outcome = _outcome(rehearsal)
-    if not _saw_no_use(rehearsal):
-        outcome += f": {_peaks(rehearsal)}"
-    lines = [
-        f"{outcome[0].upper()}{outcome[1:]}",
-        f"{rehearsal.label[0].upper()}{rehearsal.label[1:]}, {rehearsal.seconds:.1f} s; {counts}",
+    lines = [bold(line) for line in wrapped(headline(rehearsal, verdict), columns=SCREEN)]
+    if verdict is not None and _is_why(rehearsal, verdict):
+        lines += [f"({label(verdict)})", "", bold("Next step"), *_change(verdict, fix)]
+        lines += ["", *why_lines(verdict)]
+        below = []
+    elif rehearsal.exit_code:
+        below = _how_it_ended(rehearsal)
+    else:
+        below = [*_noticed(rehearsal, verdict), f"Next step: {next_step(rehearsal)}"]
+    below += ["", *_how_it_ran(rehearsal), *beside, *notes(rehearsal)]
+    for text in below:
+        lines += wrapped(text, "", "  ", SCREEN)
+    return lines
+
+
+def _is_why(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
+    """Whether a verdict on the recording says why a program does not fit."""
+    runs_out = bool(rehearsal.ooms) or rehearsal.too_much is not None
+    return verdict is not None and not verdict.state and runs_out and not rehearsal.fits
+
+
+def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
+    """Whether it fits, with the numbers that say so, and if not, why."""
+    usable = show_bytes(rehearsal.usable_bytes)
+    peak = show_bytes(rehearsal.peak_reserved_bytes)
+    least = "at least " if rehearsal.at_least else ""
+    if _saw_no_use(rehearsal):
+        return "Cannot tell: no use of the GPU was seen"
+    if rehearsal.more_bytes:
+        peak += f", and libraries may take up to {show_bytes(rehearsal.more_bytes)} more"
+    if rehearsal.between:
+        says = f"May not fit in {usable}. The peak is {peak}"
+    elif rehearsal.fits:
+        left = show_bytes(rehearsal.left_bytes)
+        says = f"Fits in {usable}. The peak is {peak}, which leaves {left}"
+    elif not rehearsal.ooms and rehearsal.exit_code:
+        seen = rehearsal.error or f"it ended with exit code {rehearsal.exit_code}"
+        says = f"Failed, but not for lack of GPU memory: {seen}"
+    elif verdict is not None and _is_why(rehearsal, verdict):
+        says = f"Does not fit in {usable}. {verdict.headline}"
+    elif rehearsal.peak_reserved_bytes is None:
+        says = f"Does not fit in {usable}"
+    else:
+        says = f"Does not fit in {usable}. The peak was {least}{peak}"
+    if rehearsal.stopped:
+        says += f" (so far: {rehearsal.stopped} ended it after {rehearsal.steps} steps)"
+    if not rehearsal.exact:
+        says += ", as far as the rehearsal can tell (see NOT TO BE TRUSTED below)"
+    return says
+
+
+def _change(verdict: Verdict, fix: str) -> list[str]:
+    """What to change, what that may harm, and one command."""
+    step = verdict.next_step
+    lines = wrapped(step.what, "  ", columns=SCREEN)
+    if harm(step):
+        lines += wrapped(harm(step), "  ", columns=SCREEN)
+    if step.command:
+        return [*lines, *typed(step.command, "     ")]
+    if fix:
+        lines += ["  To have this and other changes tried until one fits:", *typed(fix, "     ")]
+    return lines
+
+
+def _noticed(rehearsal: Rehearsal, verdict: Verdict | None) -> list[str]:
+    """What a program that passes does with memory, where that is worth a line."""
+    if verdict is None:
+        return _how_it_ended(rehearsal)
+    if rehearsal.ooms:
+        return [verdict.title]
+    return [
+        f"Also seen: {row.reading.show()}: {row.says}"
+        for row in verdict.evidence
+        if row.id.endswith("grows")
     ]
-    if rehearsal.fits and rehearsal.peak_reserved_bytes is not None:
+
+
+def _how_it_ran(rehearsal: Rehearsal) -> list[str]:
+    """What was run, the peaks, and what is not counted in them."""
+    ran = f"{rehearsal.label[0].upper()}{rehearsal.label[1:]}, in {rehearsal.seconds:.1f} s"
+    if _saw_no_use(rehearsal):
+        return [ran]
+    lines = [ran, _peaks(rehearsal)]
+    if rehearsal.fits:
         lines.append(outside_in_words(rehearsal))
     return lines
 
 
 def _peaks(rehearsal: Rehearsal) -> str:
-    """The peaks, and what is left of the card beside the higher one."""
+    """What was reserved and in use at the peak, and what the allocator had to do for it."""
     least = "at least " if rehearsal.at_least else ""
     allocated = show_bytes(rehearsal.peak_allocated_bytes)
     if rehearsal.peak_allocated_bytes is not None:
         allocated = least + allocated
     reserved = least + show_bytes(rehearsal.peak_reserved_bytes)
-    words = f"peak reserved {reserved} (allocated {allocated})"
-    if rehearsal.peak_reserved_bytes is None:
-        return words
-    words += f" of {show_bytes(rehearsal.usable_bytes)}"
-    if rehearsal.fits:
-        words += f", {show_bytes(rehearsal.left_bytes)} left"
+    words = f"Peak: {reserved} reserved, of which {allocated} was in use"
+    if rehearsal.retries:
+        words += f"; PyTorch emptied its cache {_times(rehearsal.retries)} to go on"
+    if rehearsal.ooms > 1:
+        words += f"; out of memory {_times(rehearsal.ooms)}"
     return words
 
 
@@ -77,9 +157,7 @@ def _depends_on_outside(rehearsal: Rehearsal) -> bool:
 
 
 def next_step(rehearsal: Rehearsal) -> str:
-    """What to do after a rehearsal that did not run out of memory."""
-    if rehearsal.exit_code:
-        return "see the cause above; it is not memory"
+    """What to do after a rehearsal that ended well."""
     if rehearsal.stopped:
         return f"run it to its end, without {rehearsal.stopped}"
     if rehearsal.between:
@@ -92,9 +170,9 @@ def next_step(rehearsal: Rehearsal) -> str:
 
 
 def notes(rehearsal: Rehearsal) -> list[str]:
-    """What the answer rests on, what a failed program said, and why nothing was recorded."""
+    """What the answer rests on, and why nothing was recorded."""
     why_no_trace = "" if rehearsal.trace else f"nothing was recorded: {rehearsal.why_no_trace}"
-    lines = [*_cards(rehearsal), *rehearsal.trust[:-1], *_how_it_ended(rehearsal), why_no_trace]
+    lines = [*_cards(rehearsal), *rehearsal.trust[:-1], why_no_trace]
     return [*filter(None, lines), *_notes(rehearsal)]
 
 
@@ -105,25 +183,6 @@ def _times(count: int) -> str:
 def _saw_no_use(rehearsal: Rehearsal) -> bool:
     """It ended well, and nothing of it used the GPU."""
     return rehearsal.peak_reserved_bytes is None and rehearsal.exit_code == 0
-
-
-def _outcome(rehearsal: Rehearsal) -> str:
-    if _saw_no_use(rehearsal):
-        words = "cannot tell: no use of the GPU was seen"
-    elif rehearsal.fits:
-        words = rehearsal.outcome
-    elif rehearsal.ooms or not rehearsal.exit_code:
-        words = "does not fit"
-    else:
-        words = f"ended with exit code {rehearsal.exit_code}, but not for lack of memory"
-    if rehearsal.between:
-        more = show_bytes(rehearsal.more_bytes)
-        words += f" ({more} more are needed if workspaces take the most they can)"
-    if rehearsal.stopped:
-        words += f" (ended by {rehearsal.stopped} after {rehearsal.steps} steps)"
-    if not rehearsal.exact:
-        words += ", as far as the rehearsal can tell (see NOT TO BE TRUSTED above)"
-    return words
 
 
 def _cards(rehearsal: Rehearsal) -> list[str]:
@@ -159,21 +218,17 @@ def _beside_each_other(sums: Sequence[int]) -> str:
 
 
 def _how_it_ended(rehearsal: Rehearsal) -> list[str]:
-    """What made it fail; the verdict on a trace says so of memory."""
+    """Who is at fault that it failed, and with which request or error, where no verdict says so."""
     lines = []
+    who, _, says = rehearsal.whose.partition(": ")
+    if says:
+        lines.append(f"At fault: {who}. {says[0].upper()}{says[1:]}")
     oom = rehearsal.oom
-    if oom and rehearsal.trace:
-        return []
-    if rehearsal.whose:
-        lines.append(f"cause: {rehearsal.whose}")
     if oom:
         sizes = f"{show_bytes(oom.requested_bytes)} requested, {show_bytes(oom.free_bytes)} free on the card"
-        lines.append(f"the first request that failed: {sizes}; at {place_in_words(oom.frames)}")
-    elif rehearsal.error:
-        how = "the program ended with"
-        if not rehearsal.exit_code:
-            how = "the program ended well, but one of its processes ended with"
-        lines.append(f"{how} {rehearsal.error}")
+        lines.append(f"The first request that failed: {sizes}; at {place_in_words(oom.frames)}")
+    elif rehearsal.error and not rehearsal.failed_otherwise:
+        lines.append(f"The program ended well, but one of its processes with {rehearsal.error}")
     return lines
 
 

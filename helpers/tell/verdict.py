@@ -168,7 +168,7 @@ def brief(verdict: Verdict, more: str = "") -> str:
     ``more``: how to see the rest, where that is not ``--wide``. Commands and how to undo them are
     never cut. Where they take too much room, how to check, then reasons, are left to ``as_text``.
     """
-    reasons = [row for row in why(verdict) if row.says.rstrip(".") != verdict.title]
+    reasons = [row for row in why(verdict) if not _is_title(verdict, row)]
     listed = steps(verdict)
     lines = _screen(verdict, reasons, listed, more)
     if len(lines) > LINES:
@@ -185,22 +185,34 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
     lines += _error_lines(verdict)[:MOST_OF_AN_ERROR]
-    lines.append("")
-    if reasons:
-        lines.append(bold("Why"))
-    else:
-        lines += wrapped(summary(verdict), columns=SCREEN)
-    quotes = {verdict.error}
-    for row in reasons:
-        lines += _reason(row, after_title(verdict, row.says), quotes)
-    beside = [row.says for row in verdict.evidence if row.id.startswith(BESIDE)]
-    if beside:
-        lines += wrapped(f"Also seen: {beside[0]}", "  ", "    ", SCREEN)
+    lines += ["", *_why_lines(verdict, reasons)]
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
         return [*lines, *more.splitlines()]
     for text in _more(verdict, len(listed) < len(steps(verdict))):
         lines += wrapped(text, columns=SCREEN)
+    return lines
+
+
+def why_lines(verdict: Verdict) -> list[str]:
+    """The evidence to look at first, in lines of a terminal below their heading."""
+    return _why_lines(verdict, [row for row in why(verdict) if not _is_title(verdict, row)])
+
+
+def _is_title(verdict: Verdict, row: Evidence) -> bool:
+    return row.says.rstrip(".") == verdict.title
+
+
+def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
+    lines = [bold("Why")]
+    quotes = {verdict.error}
+    for row in reasons:
+        lines += _reason(row, after_title(verdict, row.says), quotes)
+    if len(lines) == 1:
+        lines = wrapped(summary(verdict), columns=SCREEN)
+    beside = [row.says for row in verdict.evidence if row.id.startswith(BESIDE)]
+    if beside:
+        lines += wrapped(f"Also seen: {beside[0]}", "  ", "    ", SCREEN)
     return lines
 
 

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from helpers.allocator.program_facts import evidence_from_trace, facts_of
+from helpers.allocator.program_facts import facts_of
 from helpers.allocator.study import Study
-from helpers.allocator.trace import TraceError
 from helpers.ground.replays import WhatIf
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import CaseEvidence
-
-
-def verdict_of_file(path: Path) -> Verdict | None:
-    """The verdict on a recording that was just made; None where it cannot be read."""
-    try:
-        return diagnose(evidence_from_trace(path))
-    except TraceError:
-        return None
 
 
 def verdict(study: Study, league: WhatIf | None = None) -> Verdict:
