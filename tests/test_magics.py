@@ -253,6 +253,18 @@ def test_a_circle_of_a_hundred_thousand_objects_is_walked(cells):
     assert size == "3.81 MiB"
 
 
+def longest_look(seconds):
+    return f"import vram_casebook\nvram_casebook._module('holdings').LONGEST_LOOK_S = {seconds}"
+
+
+def test_a_look_that_stops_says_after_how_long_and_at_how_many_tensors(cells):
+    kept = "kept = [torch.ones(600, 1000) for _ in range(3)]"
+    _, _, listed = cells(longest_look(0), kept, "%vram")
+    assert rows(listed["text"]) == {"not looked at in time": "6.87 MiB"}
+    text = " ".join(listed["text"].split())
+    assert re.search(r"stopped after \d\.\d s, when names had led to 0 of 3 tensors", text)
+
+
 def test_many_tensors_in_a_circle_without_a_name_are_counted_and_let_go(cells):
     circle = (
         "import gc; gc.disable()\nclass Node: pass\nbase = torch.ones(600, 1000)\n"
@@ -260,7 +272,7 @@ def test_many_tensors_in_a_circle_without_a_name_are_counted_and_let_go(cells):
         "for index, node in enumerate(nodes):\n    node.next = nodes[index - 1]; node.part = base[:9]\n"
         "del nodes, node, base"
     )
-    _, listed, freed = cells(circle, "%vram", "%vram free")
+    _, _, listed, freed = cells(longest_look(60), circle, "%vram", "%vram free")
     assert rows(listed["text"]) == {"objects without a name": "2.29 MiB"}
     assert "30,001 tensors; no name leads to them" in listed["text"]
     assert "2.29 MiB on cpu came back." in freed["text"]
@@ -419,7 +431,7 @@ def test_memory_that_the_failed_line_let_go_of_is_not_called_pieces():
         "x = [torch.empty(n) for _ in range(9)]",
         gib,
         "cuda:0",
-        Holdings([], True, []),
+        Holdings([], []),
     )
     failed.use = DeviceUse("cuda:0", gib, 6 * gib, 0, 8 * gib)
     failed.allocated, failed.in_pieces = 6 * gib, 1 << 20

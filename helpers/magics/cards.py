@@ -12,7 +12,6 @@ from .view import Card, Table
 MOST_ROWS = 12
 SHARE_WORTH_SAYING = 0.02
 """Of a card, what a sentence is for; less than that is rounding in torch's own text."""
-FOUND_EARLY = "The notebook has more objects than could be looked at in time: sizes are the least."
 MOST_OWNERS = 3
 OFF = "%vram off turns these cards off."
 
@@ -181,9 +180,7 @@ def _let_go_with(holder: Holder, holdings: Holdings) -> str:
 
 
 def _foot(holdings: Holdings, last: str) -> str:
-    sentences = []
-    if not holdings.complete:
-        sentences.append(FOUND_EARLY)
+    sentences = [holdings.stopped] if holdings.stopped else []
     if holdings.other_libraries:
         names = ", ".join(holdings.other_libraries)
         sentences.append(f"Arrays of other libraries are not counted: {names}.")

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 import traceback
-import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -52,9 +51,14 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "xpu", "mps", "cpu")
 LARGE_ON_CPU = 1 << 20
 """Bytes. A smaller tensor in host memory is not listed."""
-LONGEST_WALK_S = 0.9
+LONGEST_LOOK_S = 1.0
+"""From the first tensor to the last name: %vram free looks before that, too, and takes two seconds."""
 LONGEST_SECOND_LOOK_S = 0.4
 MOST_OTHER_NAMES = 4
+STOPPED = (
+    "The look stopped after {seconds:.1f} s, when names had led to {share}: what a name holds is "
+    "at least its size, and the rest may have names."
+)
 
 
 @dataclass(frozen=True)
@@ -115,13 +119,13 @@ class Holder:
 class Holdings:
     """All holders, most bytes first.
 
-    ``complete`` is False where the look had to stop early. ``other_libraries`` names variables
-    whose arrays are not torch's; they are not counted.
+    ``stopped``: where the look had to stop early, after how long and at how many tensors, as a
+    sentence. ``other_libraries`` names variables whose arrays are not torch's; they are not counted.
     """
 
     holders: list[Holder]
-    complete: bool
     other_libraries: list[str]
+    stopped: str = ""
 
     def of_kind(self, *kinds: str) -> list[Holder]:
         """The holders of some kinds."""
@@ -143,15 +147,19 @@ def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
 
 
 def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
+    began = time.monotonic()
     storages = large_storages(torch)
     roots = list(_roots(torch, shell))
-    walk = Walk(storages, LONGEST_WALK_S)
+    walk = Walk(storages, began + LONGEST_LOOK_S - time.monotonic())
     counted: set[int] = set()
     holders = []
+    shared = []
     for root in roots:
         before = len(walk.reached)
-        walk.run([root.beginnings])
+        steps = walk.run_from(root.beginnings)
         reached = dict(itertools.islice(walk.reached.items(), before, None))
+        steps += [step for key, step in reached.items() if storages[key].address in counted]
+        shared.append((root.name, steps))
         if reached:
             holder = _holder(root, reached, storages, counted)
             holder.what = described(root.object, torch)
@@ -163,9 +171,13 @@ def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
             holders.append(holder)
     holders += _without_a_name(storages, counted, walk.complete)
     holders = sorted(filter(lambda holder: holder.total, holders), key=lambda holder: -holder.total)
+    holdings = Holdings(holders, _other_libraries(shell))
     if walk.complete:
-        _add_other_names(holders, roots, storages)
-    return Holdings(holders, walk.complete, _other_libraries(shell))
+        _add_other_names(holders, shared, storages)
+    else:
+        share = f"{len(walk.reached):,} of {len(storages):,} tensors"
+        holdings.stopped = STOPPED.format(seconds=time.monotonic() - began, share=share)
+    return holdings
 
 
 def large_storages(torch: ModuleType) -> dict[int, Storage]:
@@ -183,7 +195,7 @@ def outputs_with_tensors(storages: dict[int, Storage], shell: InteractiveShell) 
     ends_at = time.monotonic() + LONGEST_SECOND_LOOK_S
     for number, value in list(shell.user_ns.get("Out", {}).items()):
         walk = Walk(storages, ends_at - time.monotonic())
-        walk.run([[Step(value, "", "output", "")]])
+        walk.run_from([Step(value, "", "output", "")])
         if walk.reached:
             numbers.append(number)
     return numbers
@@ -315,23 +327,21 @@ def _without_a_name(
 
 
 def _add_other_names(
-    holders: list[Holder], roots: list[Root], storages: dict[int, Storage]
+    holders: list[Holder], shared: list[tuple[str, list[Step]]], storages: dict[int, Storage]
 ) -> None:
-    """Say of each holder which other names reach some of its tensors, as far as time allows."""
+    """Say of each holder which later names reach some of its tensors, as far as time allows.
+
+    ``shared``: of each name the steps to what earlier names had reached, and to views of it.
+    """
     ends_at = time.monotonic() + LONGEST_SECOND_LOOK_S
-    for root in roots:
-        left_s = ends_at - time.monotonic()
-        if left_s <= 0:
-            return
-        if root.kind == "module" or issubclass(type(root.object), (types.ModuleType, type)):
-            continue
-        walk = Walk(storages, left_s)
-        walk.run([root.beginnings])
+    for name, steps in shared:
+        walk = Walk(storages, ends_at - time.monotonic())
+        walk.run_from(steps)
         reached = {storages[key].address for key in walk.reached}
         for holder in holders:
-            is_other = holder.name != root.name and len(holder.also) < MOST_OTHER_NAMES
+            is_other = holder.name != name and len(holder.also) < MOST_OTHER_NAMES
             if is_other and not reached.isdisjoint(holder.addresses):
-                holder.also.append(root.name)
+                holder.also.append(name)
 
 
 def _other_libraries(shell: InteractiveShell) -> list[str]:

@@ -42,15 +42,21 @@ class Ledger:
             self.at_peak = dict(self.now)
 
 
-def line_of(frames: Iterable[tuple[str, int]]) -> str:
-    """The innermost line of the notebook's own code among the frames (file, line) of a call,
-    the innermost frame first.
+def own_frame(frames: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+    """The innermost of the frames (file, line) of a call that is the notebook's own code; the
+    innermost frame comes first.
     """
     for file, line in frames:
         is_python = file.endswith(".py") or file.startswith("<ipython")
         if is_python and is_own(file):
-            return place(file, line)
-    return ELSEWHERE
+            return file, line
+    return None
+
+
+def line_of(frames: Iterable[tuple[str, int]]) -> str:
+    """The innermost line of the notebook's own code among the frames of a call."""
+    frame = own_frame(frames)
+    return place(*frame) if frame else ELSEWHERE
 
 
 def frames_of(entry: dict[str, Any]) -> list[tuple[str, int]]:

@@ -40,8 +40,10 @@ OF_MODULES = ("_parameters", "_buffers", "_modules")
 COLLECTOR_OFF = re.compile(r"\bgc\.(?:disable\(|set_threshold\(\s*0)")
 SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, types.CodeType)
-NOT_WALKED = (*PLAIN, *weakref.ProxyTypes)
-"""A weak proxy keeps nothing, and one whose object is gone answers no question."""
+NOT_WALKED = frozenset(map(id, (*PLAIN, *weakref.ProxyTypes)))
+"""The ids of types: a metaclass is not asked for a hash. A weak proxy keeps nothing, and one whose
+object is gone answers no question.
+"""
 
 
 @dataclass
@@ -133,10 +135,8 @@ def storages_of(torch: Any, *devices: str) -> dict[int, Storage]:
     storages = {}
     for tensor in tensors_of(torch):
         try:
-            if tensor.device.type in devices:
-                storage = tensor.untyped_storage()
-                if storage.device.type == "meta":
-                    continue  # a fake tensor: it has no bytes
+            storage = tensor.untyped_storage()
+            if storage.device.type in devices:  # of a fake tensor it is meta: it has no bytes
                 storages[id(tensor)] = Storage(
                     tensor=tensor,
                     address=storage.data_ptr(),
@@ -161,41 +161,61 @@ class Walk:
     """A walk from names to tensors, the shortest way first.
 
     ``reached``: of each tensor, by its id, the step that reached it. ``longest_s``: seconds after
-    which the walk stops, ``complete`` is False then.
+    which the walk stops.
     """
 
     def __init__(self, storages: dict[int, Storage], longest_s: float):
         self.storages = storages
         self.reached: dict[int, Step] = {}
-        self.complete = True
-        self._seen: set[int] = set()
+        self._groups = 0
+        self._group_of: dict[int, int] = {}
+        self._is_in_time = True
         self._ends_at = time.monotonic() + longest_s
+
+    @property
+    def has_all(self) -> bool:
+        """Whether every tensor is reached."""
+        return len(self.reached) == len(self.storages)
+
+    @property
+    def complete(self) -> bool:
+        """Whether no name can lead to a tensor that is not reached."""
+        return self._is_in_time or self.has_all
 
     def run(self, groups: Iterable[Iterable[Step]]) -> None:
         """Walk from the roots of each group; a later group gets what the earlier ones left."""
         for roots in groups:
-            waiting = collections.deque(roots)
-            while waiting and self.complete:
-                step = waiting.popleft()
-                if not self._is_new(step.object):
-                    continue
-                if id(step.object) in self.storages:
-                    self.reached[id(step.object)] = step
-                    if step.object.is_leaf and step.object.requires_grad:
-                        waiting.append(_further(step, step.object.grad, f"{step.name}.grad"))
-                waiting.extend(_inside(step))
-                if len(self.reached) == len(self.storages):
-                    return
+            if not self.has_all:
+                self.run_from(roots)
 
-    def _is_new(self, candidate: Any) -> bool:
-        """Whether an object is walked now: once each, and within the limits."""
-        if issubclass(type(candidate), NOT_WALKED) or id(candidate) in self._seen:
-            return False
-        self._seen.add(id(candidate))
-        if len(self._seen) > MOST_OBJECTS or time.monotonic() > self._ends_at:
-            self.complete = False
+    def run_from(self, roots: Iterable[Step]) -> list[Step]:
+        """Walk from some roots to all that is new. Returns the steps to what earlier ones had."""
+        self._groups += 1
+        shared = []
+        waiting = collections.deque(roots)
+        while waiting and self._is_in_time:
+            step = waiting.popleft()
+            if self._group_of.get(id(step.object), self._groups) != self._groups:
+                shared.append(step)
+            waiting.extend(self._further_from(step))
+        return shared
 
-        return self.complete
+    def _further_from(self, step: Step) -> Iterable[Step]:
+        """What an object refers to; nothing where that was asked before."""
+        key = id(step.object)
+        if key in self._group_of or _is_plain(step.object):
+            return ()
+        self._group_of[key] = self._groups
+        is_too_many = len(self._group_of) > MOST_OBJECTS
+        self._is_in_time = not is_too_many and time.monotonic() <= self._ends_at
+        if key not in self.storages:
+            return _inside(step)
+        self.reached[key] = step
+        return _inside_tensor(step)
+
+
+def _is_plain(value: Any) -> bool:
+    return id(type(value)) in NOT_WALKED
 
 
 def _roots() -> list[Iterable[Step]]:
@@ -254,6 +274,14 @@ def _frames_kept_by(candidate: Any) -> Iterator[Step]:
         yield from variables_of(candidate.gi_frame, "generator")
 
 
+def _inside_tensor(step: Step) -> Iterable[Step]:
+    """What a tensor of the program refers to, its gradient first."""
+    attributes = _attributes(step, step.object)
+    if step.object.is_leaf and step.object.requires_grad:
+        return [_further(step, step.object.grad, f"{step.name}.grad"), *attributes]
+    return attributes
+
+
 def _inside(step: Step) -> Iterator[Step]:
     """The objects that an object refers to, each with its name."""
     inside = step.object
@@ -263,9 +291,7 @@ def _inside(step: Step) -> Iterator[Step]:
     if issubclass(kind, dict):
         yield from _entries(step, inside)
     elif issubclass(kind, SEQUENCES):
-        for entry in _items(inside):
-            if not issubclass(type(entry), NOT_WALKED):
-                yield _further(step, entry, step.name + ANY, container=inside)
+        yield from _alike(step, _items(inside), inside)
     elif issubclass(kind, types.FunctionType):
         yield from _of_function(step, inside)
     elif issubclass(kind, functools._lru_cache_wrapper):
@@ -298,12 +324,20 @@ def _items(collection: Any) -> list[Any]:
 
 
 def _entries(step: Step, inside: dict[Any, Any]) -> Iterator[Step]:
+    """The entries of a dictionary, by their keys where they are few."""
     entries = list(dict.items(inside))
+    if len(entries) > MOST_NAMED:
+        yield from _alike(step, [entry for _, entry in entries], inside)
+        return
     for key, entry in entries:
-        if issubclass(type(entry), NOT_WALKED):
-            continue
-        written = ANY if len(entries) > MOST_NAMED else f"[{_key(key)}]"
-        yield _further(step, entry, step.name + written, container=inside)
+        if not _is_plain(entry):
+            yield _further(step, entry, f"{step.name}[{_key(key)}]", container=inside)
+
+
+def _alike(step: Step, entries: list[Any], collection: Any) -> Iterator[Step]:
+    """The entries of a collection, all by one name."""
+    _, *way = _further(step, None, step.name + ANY, container=collection)
+    return (Step(entry, *way) for entry in entries if not _is_plain(entry))
 
 
 def _of_function(step: Step, function: types.FunctionType) -> Iterator[Step]:
@@ -336,11 +370,15 @@ def _of_lru_cache(step: Step, cache: Any) -> Iterator[Step]:
         yield Step(kept, name, "cache", where, collection=name, container=by_arguments)
 
 
-def _attributes(step: Step, inside: Any) -> Iterator[Step]:
+def _attributes(step: Step, inside: Any) -> Iterable[Step]:
     """The attributes of an object, read where they stand: no property of it is called."""
-    referents = gc.get_referents(inside)
-    if all(value is type(inside) for value in referents):
-        return
+    kind = type(inside)
+    referents = [value for value in gc.get_referents(inside) if value is not kind]
+    return _named(step, inside, referents) if referents else ()
+
+
+def _named(step: Step, inside: Any, referents: list[Any]) -> Iterator[Step]:
+    """What an object refers to: first by the names of its attributes."""
     if issubclass(type(inside), type):
         attributes = dict(type.__dict__["__dict__"].__get__(inside))
     else:
