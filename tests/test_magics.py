@@ -262,7 +262,7 @@ def test_a_look_that_stops_says_after_how_long_and_at_how_many_tensors(cells):
     _, _, listed = cells(longest_look(0), kept, "%vram")
     assert rows(listed["text"]) == {"not looked at in time": "6.87 MiB"}
     text = " ".join(listed["text"].split())
-    assert re.search(r"stopped after \d\.\d s, when names had led to 0 of 3 tensors", text)
+    assert re.search(r"stopped after \d\.\d s of work, when names had led to 0 of 3 tensors", text)
 
 
 def test_many_tensors_in_a_circle_without_a_name_are_counted_and_let_go(cells):

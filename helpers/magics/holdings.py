@@ -52,11 +52,11 @@ DEVICES = ("cuda", "xpu", "mps", "cpu")
 LARGE_ON_CPU = 1 << 20
 """Bytes. A smaller tensor in host memory is not listed."""
 LONGEST_LOOK_S = 1.0
-"""From the first tensor to the last name: %vram free looks before that, too, and takes two seconds."""
+"""From the first tensor to the last name. Seconds of work: a busy machine gets the same answer, later."""
 LONGEST_SECOND_LOOK_S = 0.4
 MOST_OTHER_NAMES = 4
 STOPPED = (
-    "The look stopped after {seconds:.1f} s, when names had led to {share}: what a name holds is "
+    "The look stopped after {seconds:.1f} s of work, when names had led to {share}: what a name holds is "
     "at least its size, and the rest may have names."
 )
 
@@ -147,10 +147,10 @@ def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
 
 
 def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
-    began = time.monotonic()
+    began = time.thread_time()
     storages = large_storages(torch)
     roots = list(_roots(torch, shell))
-    walk = Walk(storages, began + LONGEST_LOOK_S - time.monotonic())
+    walk = Walk(storages, began + LONGEST_LOOK_S - time.thread_time())
     counted: set[int] = set()
     holders = []
     shared = []
@@ -176,7 +176,7 @@ def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
         _add_other_names(holders, shared, storages)
     else:
         share = f"{len(walk.reached):,} of {len(storages):,} tensors"
-        holdings.stopped = STOPPED.format(seconds=time.monotonic() - began, share=share)
+        holdings.stopped = STOPPED.format(seconds=time.thread_time() - began, share=share)
     return holdings
 
 
@@ -192,9 +192,9 @@ def large_storages(torch: ModuleType) -> dict[int, Storage]:
 def outputs_with_tensors(storages: dict[int, Storage], shell: InteractiveShell) -> list[int]:
     """The numbers of the outputs of cells that reach a tensor, as far as time allows."""
     numbers = []
-    ends_at = time.monotonic() + LONGEST_SECOND_LOOK_S
+    ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     for number, value in list(shell.user_ns.get("Out", {}).items()):
-        walk = Walk(storages, ends_at - time.monotonic())
+        walk = Walk(storages, ends_at - time.thread_time())
         walk.run_from([Step(value, "", "output", "")])
         if walk.reached:
             numbers.append(number)
@@ -333,9 +333,9 @@ def _add_other_names(
 
     ``shared``: of each name the steps to what earlier names had reached, and to views of it.
     """
-    ends_at = time.monotonic() + LONGEST_SECOND_LOOK_S
+    ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
     for name, steps in shared:
-        walk = Walk(storages, ends_at - time.monotonic())
+        walk = Walk(storages, ends_at - time.thread_time())
         walk.run_from(steps)
         reached = {storages[key].address for key in walk.reached}
         for holder in holders:

@@ -160,8 +160,8 @@ def tensors_of(torch: Any) -> Iterator[Any]:
 class Walk:
     """A walk from names to tensors, the shortest way first.
 
-    ``reached``: of each tensor, by its id, the step that reached it. ``longest_s``: seconds after
-    which the walk stops.
+    ``reached``: of each tensor, by its id, the step that reached it. ``longest_s``: seconds of work
+    after which the walk stops.
     """
 
     def __init__(self, storages: dict[int, Storage], longest_s: float):
@@ -170,7 +170,7 @@ class Walk:
         self._groups = 0
         self._group_of: dict[int, int] = {}
         self._is_in_time = True
-        self._ends_at = time.monotonic() + longest_s
+        self._ends_at = time.thread_time() + longest_s
 
     @property
     def has_all(self) -> bool:
@@ -207,7 +207,7 @@ class Walk:
             return ()
         self._group_of[key] = self._groups
         is_too_many = len(self._group_of) > MOST_OBJECTS
-        self._is_in_time = not is_too_many and time.monotonic() <= self._ends_at
+        self._is_in_time = not is_too_many and time.thread_time() <= self._ends_at
         if key not in self.storages:
             return _inside(step)
         self.reached[key] = step
