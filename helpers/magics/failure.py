@@ -272,7 +272,10 @@ def _step_of_names(failure: Failure) -> Iterator[str]:
     named = [_named(holder, failure) for holder in variables[:3] if _bytes(holder, failure) > least]
     smaller = "make the batch or the model smaller"
     if not named:
-        yield f"No variable holds much. If the cell itself needs more than there is, {smaller}."
+        yield (
+            "No variable holds much, compared with what was asked for. If the cell itself needs "
+            f"more than there is, {smaller}."
+        )
         return
     are = "variables are" if len(named) > 1 else "variable is"
     yield (
