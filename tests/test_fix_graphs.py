@@ -85,6 +85,13 @@ def test_a_validation_that_keeps_graphs_first_gets_no_grad_which_is_measured():
     assert first.only_if_measured
 
 
+def test_tensors_that_are_kept_alone_go_to_the_cpu_first():
+    text = "import torch\nkept = []\nfor x in data:\n    y = model(x)\n    y.sum().backward()\n    kept.append(y)\n"
+    own = replace(keeper("train.py:6 <module>", "kept"), tensors_alone=True)
+    _, after = proposed(text, "user-leak", [own])[0]
+    assert "kept.append(y.detach().cpu())" in after
+
+
 METER = """class Meter:
     def update(self, values):
         self.history.append(values)

@@ -77,6 +77,21 @@ def test_what_is_reached_from_no_name_is_kept_by_a_graph(leaking):
     assert grower.keeper.name == "losses" and grower.keeper.with_graph
 
 
+@pytest.mark.parametrize(
+    ("entry_bytes", "graphs", "alone"),
+    [(512, 9, False), (3 * MIB, 9, True), (3 * MIB, 0, True)],
+)
+def test_tensors_whose_graphs_keep_nothing_more_are_said_to_be_kept_alone(
+    leaking, entry_bytes, graphs, alone
+):
+    path, _, addresses = leaking
+    row = keeper(addresses, graphs=graphs) | {"bytes": 9 * entry_bytes}
+    record_of(path, [row])
+    (grower,) = evidence_from_trace(path).program.growth.growers
+    assert grower.tensors_alone == alone
+    assert grower.with_graphs != alone
+
+
 def test_without_a_record_the_line_that_asked_is_named(leaking):
     path, trace, _ = leaking
     recorded = growth_of_recording(trace, path)

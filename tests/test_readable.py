@@ -11,15 +11,15 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 83_160,
+    "allocator": 83_270,
     "agent": 1_480,
     "batch": 34_980,
     "commands": 17_440,
     "face": 8_460,
-    "fix": 31_430,
+    "fix": 31_470,
     "fits": 29_090,
     "ground": 11_740,
-    "judge": 56_470,
+    "judge": 56_480,
     "magics": 12_410,
     "look": 56_430,
     "rehearse": 24_900,

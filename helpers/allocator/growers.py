@@ -39,6 +39,7 @@ class Keeper:
     module that has the name; ``lines``: of the program, that put something into it, such as
     "train.py:36 evaluate"; ``length``: entries of the collection, 0 for a variable;
     ``with_graph``: what it keeps carries a graph of autograd, which keeps the rest;
+    ``own_bytes``: of the tensors themselves, without what their graphs keep;
     ``in_circle``: objects that refer to each other, which no garbage collector takes away.
     """
 
@@ -47,6 +48,7 @@ class Keeper:
     lines: tuple[str, ...]
     length: int
     with_graph: bool
+    own_bytes: int = 0
     in_circle: bool = False
 
     @property
@@ -352,5 +354,6 @@ def _shown(row: dict[str, Any]) -> Keeper:
         lines=tuple(row.get("lines") or ()),
         length=row["length"],
         with_graph=row["graphs"] > 0,
+        own_bytes=row["bytes"],
         in_circle=row.get("kind") == "circle",
     )

@@ -16,7 +16,13 @@ from helpers.allocator.call_sites import Requests, requests_of, site_of
 from helpers.allocator.capacity import Runs, lower_bound
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
 from helpers.allocator.edits.comparison import MOST_EVENTS
-from helpers.allocator.growers import RecordedGrowth, growth_of_recording, kept_at
+from helpers.allocator.growers import (
+    Keeper,
+    KeptGrower,
+    RecordedGrowth,
+    growth_of_recording,
+    kept_at,
+)
 from helpers.allocator.kinds import asked_by_model, bytes_by_kind
 from helpers.allocator.memory import NO_LIMIT
 from helpers.allocator.recorded_processes import card_options, process_of_trace
@@ -43,7 +49,7 @@ from helpers.judge.program_facts import (
     Repeat,
     Replays,
 )
-from helpers.settings.in_force import grid
+from helpers.settings.in_force import MIN_BLOCK_BYTES, grid
 from helpers.settings.releases import behaviour
 from helpers.settings.table import CONF_NAMES
 from helpers.settings.trouble import SettingsTrouble, settings_trouble
@@ -56,6 +62,10 @@ FIRST_TRIED = ("", "expandable_segments:True")
 """Settings that a long trace is replayed under; a shorter one also under all that are usual."""
 MOST_HOLDING = 5
 MOST_CALLERS = 3
+MORE_THAN_ITSELF = 1.25
+"""Times its own bytes that a collection keeps at least where graphs keep the rest; blocks are
+rounded up, and the running step has a few more.
+"""
 
 
 def evidence_from_trace(path: str | Path) -> CaseEvidence:
@@ -293,6 +303,8 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
     for row in recorded.growers:
         kept_bytes, kept_in = kept_at(row.grower, growth, requests, operation)
         keeper = row.keeper
+        in_collection = keeper is not None and keeper.length > 0
+        with_graphs = keeper is not None and keeps_by_graphs(keeper, recorded.growers)
         steps = max(steps, kept_in)
         growers.append(
             GrowerFacts(
@@ -302,7 +314,8 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
                 kept_bytes=kept_bytes,
                 keeper=keeper.name if keeper else "",
                 through_graph=keeper is not None and keeper.is_one_with_graph,
-                with_graphs=keeper is not None and keeper.with_graph and keeper.length > 0,
+                with_graphs=with_graphs,
+                tensors_alone=in_collection and not with_graphs,
                 in_circle=keeper is not None and keeper.in_circle,
             )
         )
@@ -312,6 +325,15 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
         may_be_one_step=recorded.may_be_one_step,
         is_later=recorded.is_later,
     )
+
+
+def keeps_by_graphs(keeper: Keeper, growers: Sequence[KeptGrower]) -> bool:
+    """Whether the graphs of a collection's tensors keep memory, and not the tensors alone."""
+    if not keeper.with_graph or not keeper.length:
+        return False
+    held_bytes = sum(row.held_bytes for row in growers if row.keeper == keeper)
+    own_bytes = max(keeper.own_bytes, MIN_BLOCK_BYTES * keeper.length)
+    return held_bytes > MORE_THAN_ITSELF * own_bytes
 
 
 def _steps_as_full(

@@ -35,11 +35,12 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     if graph:
         yield from _cut_carried_states(program)
         yield from _cut_graphs(program, growers)
-    keeps_graphs = [grower.line for grower in growers if grower.with_graphs]
-    yield from _without_gradients(program, keeps_graphs)
+    keep_graphs = [grower for grower in growers if grower.with_graphs]
+    yield from _without_gradients(program, [grower.line for grower in keep_graphs])
     yield from _states_on_the_cpu(stores)
     yield from changes_of_collections(program, stores)
-    may_have_graphs = graph or program.trains
+    are_tensors_alone = all(grower.tensors_alone for grower in growers)
+    may_have_graphs = (graph or program.trains) and not are_tensors_alone
     for ending in (".item()", ".clone()", ".detach()", ".detach().cpu()"):
         if may_have_graphs or ending != ".detach()":  # without a graph it frees nothing
             yield from _kept_as(stores, ending)

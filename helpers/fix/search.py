@@ -188,7 +188,8 @@ class Trials:
         if any(trial.change == change for trial in self.done):
             return None
         left_s = self._ends_at - time.monotonic()
-        if len(self.done) >= self.tries or left_s < self.first.seconds:
+        is_too_late = left_s < self.first.seconds and bool(self.done)
+        if len(self.done) >= self.tries or is_too_late:
             raise _NoMore
         self.on_start(Start(change, following, self.tries - len(self.done), left_s))
         trial = Trial(change, self._rehearsed(change, left_s))

@@ -128,6 +128,9 @@ def _ended_unchanged(first: Rehearsal) -> str:
 def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:
     """What is said where no change was seen to fit."""
     early = [trial for trial in trials if trial.ended_early]
+    if not trials:
+        yield "No change is known that could help."
+        return
     if not early:
         yield "None of the changes that were tried lets the program finish."
         return

@@ -65,6 +65,7 @@ class GrowerFacts:
     it; ``keeper``: the variable, list or attribute that holds it, empty where it is not known.
     ``through_graph``: it is one tensor whose graph of autograd holds all that came before;
     ``with_graphs``: they are tensors of a collection, and each keeps the graph that made it;
+    ``tensors_alone``: they are tensors of a collection, and no graph of theirs keeps more;
     ``in_circle``: objects that refer to each other, while Python's garbage collector is off.
     """
 
@@ -75,6 +76,7 @@ class GrowerFacts:
     keeper: str = ""
     through_graph: bool = False
     with_graphs: bool = False
+    tensors_alone: bool = False
     in_circle: bool = False
 
 
