@@ -198,7 +198,7 @@ def test_ttm_prints_its_plan_and_verify_tells_what_took(casebook):
     wanted = ("--target", "120GiB")
     answer = json.loads(casebook("ttm", "strix-halo-3-gttsize", *wanted, "--json").out)
     assert (answer["binding"], answer["plan"]["pages_limit"]) == ("ttm", 31457280)
-    assert any("eats the reserve" in line for line in answer["warnings"])
+    assert any("uses up the reserve" in line for line in answer["warnings"])
     assert casebook("ttm", "strix-halo-4-ttm", "--verify", "strix-halo-3-gttsize").code == 0
     assert casebook("ttm", "strix-halo-3-gttsize", "--verify", APU, *wanted).code == 1
 

@@ -81,7 +81,7 @@ def test_free_and_cached_that_hold_the_request_together_are_told_to_be_joined_fi
     assert verdict.cause == "cannot-tell"
     assert verdict.next_step.command.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     says = " ".join(row.says for row in verdict.evidence)
-    assert "it makes 5.28 GiB, enough for the 5.00 GiB requested; neither is enough alone" in says
+    assert "it comes to 5.28 GiB: enough for the 5.00 GiB requested, though neither is" in says
     oldest = (
         "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB (GPU 0; 15.70 GiB total "
         "capacity; 9.80 GiB already allocated; 4.60 GiB free; 10.50 GiB reserved in total by PyTorch)"

@@ -134,7 +134,7 @@ def _warnings(
 
 
 def _of_the_reserve(space: Room, made: TtmPlan, limit: int, name: str) -> Iterator[str]:
-    """A limit that eats the reserve, and a carve-out beside it."""
+    """A limit that uses up the reserve, and a carve-out beside it."""
     left = space.ram_bytes - limit
     reserve = made.reserve_bytes or 0
     if left < reserve and made.action != "remove":
