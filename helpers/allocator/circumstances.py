@@ -54,12 +54,11 @@ def record_of(path: Path | None) -> Mapping[str, Any]:
     return {name: value for name, value in record.items() if value is not None}
 
 
-def add_to_record(trace: Path, name: str, value: Any) -> None:
-    """Add what was found out later to the record beside a trace."""
+def add_to_record(trace: Path, **fields: Any) -> None:
+    """Add what was found out later to the record beside a trace, by the names of its fields."""
     path = trace.with_suffix(".record") / "record.json"
-    fields = json.loads(path.read_text(encoding="utf-8"))
-    fields[name] = value
-    path.write_text(json.dumps(fields, indent=1, default=str), encoding="utf-8")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**record, **fields}, indent=1, default=str), encoding="utf-8")
 
 
 def with_record(trace: Trace, path: Path) -> Trace:

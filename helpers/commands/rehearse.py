@@ -95,11 +95,13 @@ def _judged(trace: Path, command: Sequence[str]) -> Verdict | None:
         evidence = evidence_from_trace(trace)
     except TraceError:
         return None
-    change = first_change(command, evidence)
-    if change is not None and evidence.program is not None:
-        add_to_record(trace, "first_change", asdict(change))
-        evidence = replace(evidence, program=replace(evidence.program, first_change=change))
-    return diagnose(evidence)
+    verdict = diagnose(evidence)
+    change = first_change(command, evidence, verdict.label)
+    if change is None or evidence.program is None:
+        return verdict
+    add_to_record(trace, first_change=asdict(change))
+    program = replace(evidence.program, first_change=change)
+    return diagnose(replace(evidence, program=program))
 
 
 def record(arguments: argparse.Namespace) -> int:
@@ -356,10 +358,9 @@ def _card(arguments: argparse.Namespace) -> GpuCard:
     if arguments.find_capacity and not (arguments.gpu or capacity or arguments.box):
         capacity = str(AMPLE_BYTES)
     bundle = open_box(arguments.box) if arguments.box else None
-    gpu = "" if arguments.gpu == "all" else arguments.gpu
-    if gpu != arguments.gpu:
-        capacity = str(AMPLE_BYTES)  # which cards are meant is decided one by one
-    return find_card(gpu, capacity, arguments.held, bundle)
+    if arguments.gpu == "all":  # which cards are meant is decided one by one
+        return find_card("", str(AMPLE_BYTES), arguments.held, bundle)
+    return find_card(arguments.gpu, capacity, arguments.held, bundle)
 
 
 def _torch(arguments: argparse.Namespace, command: list[str], place: Path) -> Torch:
@@ -436,17 +437,18 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     runs = _runs(arguments, command, bench, out)
     rehearsal = runs[-1]
     out = _beside(out, rehearsal.limits, bench.limits)
-    stopped = rehearsal.exit_code == STOPPED
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
     verdict = None
-    if rehearsal.trace and not stopped:
+    if rehearsal.trace and rehearsal.exit_code != STOPPED:
         verdict = _judged(rehearsal.trace, command)
     if arguments.json:
         shapes = [_shape(run) for run in runs]
-        says = headline(rehearsal, verdict)
-        judged = as_dict(verdict) if verdict else None
-        repeats = counterfactual.as_shape()
-        shapes[-1] = {"says": says, **shapes[-1], "counterfactual": repeats, "verdict": judged}
+        shapes[-1] = {
+            "says": headline(rehearsal, verdict),
+            **shapes[-1],
+            "counterfactual": counterfactual.as_shape(),
+            "verdict": as_dict(verdict) if verdict else None,
+        }
         print(json.dumps(shapes if len(shapes) > 1 else shapes[0], indent=1, default=str))
     else:
         beside = several(runs)
@@ -496,14 +498,13 @@ def _runs(
         if runs and (runs[-1].exit_code == STOPPED or (is_between and runs[0].exact)):
             break
         place = _beside(out, limits, bench.limits)
+        output = _output(place)
         if arguments.force:
             remove(place)
         if not arguments.json:
-            says = (
-                f"rehearsing on {bench.card.words}; the program's output goes to {_output(place)}"
-            )
+            says = f"rehearsing on {bench.card.words}; the program's output goes to {output}"
             _print_lines([says], sys.stderr)
-        runs.append(bench.run(command, bench.card, place, limits=limits, log=_output(place)))
+        runs.append(bench.run(command, bench.card, place, limits=limits, log=output))
     return sorted(runs, key=_severity)
 
 
@@ -585,7 +586,7 @@ def _counterfactual(
         if not arguments.json:
             _print_lines([repeats.announcement()], sys.stderr)
         after = repeats.both()
-    add_to_record(out, "counterfactual", after.as_shape())
+    add_to_record(out, counterfactual=after.as_shape())
     return after
 
 

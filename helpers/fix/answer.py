@@ -128,7 +128,7 @@ def failure_of(
             extra={},
             limits=limits,
         ).both()
-        add_to_record(out, "counterfactual", repeats.as_shape())
+        add_to_record(out, counterfactual=repeats.as_shape())
     failure = _failure(command, first, evidence_from_trace(out))
     if first.fits and failure.verdict.state == "healthy":
         raise NoFix(f"the program fits as it is: {failure.verdict.summary}")
@@ -158,11 +158,12 @@ def _why_nothing_to_fix(first: Rehearsal) -> str:
     return ""
 
 
-def first_change(command: Sequence[str], evidence: CaseEvidence) -> FirstChange | None:
+def first_change(command: Sequence[str], evidence: CaseEvidence, label: str) -> FirstChange | None:
     """The change that is tried first for a recorded program that needs too much or keeps more and
     more; None where none is known.
+
+    ``label``: that of the verdict on the evidence.
     """
-    label = diagnose(evidence).label
     if label not in ADVISED or why_not_copied(Path.cwd()):
         return None
     try:

@@ -248,16 +248,14 @@ class Source:
     @property
     def imports_torch(self) -> bool:
         """Whether the name ``torch`` stands for the library in the whole file."""
-        names = [
-            alias
-            for statement in self.imports
-            for alias in self.find(cst.ImportAlias, statement)
-            if isinstance(statement.body[0], cst.Import)
-        ]
-        return any(
-            alias.asname is None and alias.evaluated_name.split(".")[0] == "torch"
-            for alias in names
-        )
+        for statement in self.imports:
+            if not isinstance(statement.body[0], cst.Import):
+                continue
+            for alias in statement.body[0].names:
+                package = alias.evaluated_name.split(".")[0]
+                if package == "torch" and alias.asname is None:
+                    return True
+        return False
 
 
 def called(call: cst.Call) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.allocator import snapshot
+from helpers.allocator.circumstances import add_to_record
 from helpers.allocator.record import (
     DEFAULT_EVENTS,
     INJECT,
@@ -171,7 +172,16 @@ def rehearse(
     told = _told(folder)
     conf_used = variables.get("PYTORCH_CUDA_ALLOC_CONF", "")
     rehearsal = _rehearsal(recording, told, device, torch, conf_used, limits)
-    _complete_record(folder / "record.json", rehearsal, len(prefix))
+    add_to_record(
+        out,
+        command=recording.command[len(prefix) :],  # the environment is this machine's business
+        rehearsed=rehearsal.label,
+        stopped=rehearsal.stopped,
+        trust=rehearsal.trust,
+        device=asdict(rehearsal.device),
+        devices=[asdict(use) for use in rehearsal.devices],
+        limits=asdict(rehearsal.limits),
+    )
     if forks is not None and rehearsal.ooms:
         forks.learn(argv, variables, told, _same_addresses())
     return rehearsal
@@ -211,22 +221,6 @@ def _told(folder: Path) -> list[dict[str, Any]]:
         row["missing"] = files.text("", f"{folder}/{row['pid']}.missing").split()
         row["forked"] = forked
     return told
-
-
-def _complete_record(path: Path, rehearsal: Rehearsal, prefix_length: int) -> None:
-    """Say in record.json what was rehearsed.
-
-    The command as it was given: the environment before it is this machine's business.
-    """
-    record_fields = json.loads(path.read_text(encoding="utf-8"))
-    record_fields["command"] = record_fields["command"][prefix_length:]
-    record_fields["rehearsed"] = rehearsal.label
-    record_fields["stopped"] = rehearsal.stopped
-    record_fields["trust"] = rehearsal.trust
-    record_fields["device"] = asdict(rehearsal.device)
-    record_fields["devices"] = [asdict(use) for use in rehearsal.devices]
-    record_fields["limits"] = asdict(rehearsal.limits)
-    path.write_text(json.dumps(record_fields, indent=1, default=str), encoding="utf-8")
 
 
 def _rehearsal(

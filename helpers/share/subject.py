@@ -244,9 +244,8 @@ def _of_bundle(path: Path) -> Subject:
 
 def _of_recording(path: Path) -> Subject:
     """What a rehearsal or a recording of a program came to."""
-    from helpers.allocator.program_facts import (
-        evidence_from_trace,
-    )  # here: numpy takes long to load
+    # Here, since numpy takes long to load.
+    from helpers.allocator.program_facts import evidence_from_trace
     from helpers.allocator.trace import TraceError
 
     try:
