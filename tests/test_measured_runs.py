@@ -138,6 +138,21 @@ def test_errors_are_of_runs_that_ended_and_verdicts_of_all():
     assert ours.split() == "transformers casebook 2 20.00% 29.00% 30.00% 4.0 3 of 3".split()
 
 
+def test_transformers_in_small_batches_stand_apart():
+    rows = [row for row in read_rows() if row["family"] == "transformer"]
+    ended = [row for row in rows if row["real_oom"] == "false"]
+    small = next(row for row in ended if row["batch"] == "10")
+    large = next(row for row in ended if row["batch"] == "16")
+    answers = {
+        row["path"]: published.Answer(round(int(row["ground_bytes"]) * times), oom=False, seconds=4)
+        for row, times in ((small, 1.1), (large, 1.2))
+    }
+    ours = [line for line in published.table([small, large], answers) if "casebook" in line]
+    below, above = ours[1:]
+    assert below.startswith("  below 16 lines") and "10.00%" in below
+    assert above.startswith("  from 16 lines") and "20.00%" in above
+
+
 def test_a_tool_is_compared_over_the_same_runs():
     """A tool with no word on a run has none in the table: LLMem knows no convolutional nets."""
     rows = [row for row in read_rows() if row["family"] == "cnn"][:3]
