@@ -1,6 +1,7 @@
 """What an answer of fits says: the headline, the line to start a server, its default context, and what would work."""
 
 import re
+from decimal import Decimal
 
 import pytest
 from command_line import verb
@@ -25,18 +26,33 @@ def test_the_answer_is_read_in_a_terminal(tmp_path):
         "The model fits Longest context: 17,392 tokens, certain to fit (asked: none; the model's own "
         "maximum is 131,072) Server: vLLM, assumed for this file; --server names another"
     )
-    assert "longest context is likely 35,136 tokens, at least 17,392, at most 51,120" in plain(out)
+    assert "At worst 17,392 tokens fit, likely 35,136, at best 51,120: how much vLLM" in plain(out)
     assert "--max-model-len 17392 " in out, "the line to paste asks for what is certain"
     assert "Up to 35,136 tokens likely fit: try that if you need more" in plain(out)
-    assert "Total: 21.75 GiB of 23.64 GiB. vLLM fills its share" in plain(out)
+    assert "vLLM takes 21.75 GiB of 23.64 GiB, whatever the context" in plain(out)
+    assert "Requests of 17,392 tokens that fit at once: 2" in out
     assert re.search(r"^total +23\.64 +23\.64 +23\.64$", out, re.MULTILINE), "one figure, no range"
     assert re.search(r"^weights +14\.96 ", out, re.MULTILINE)
-    assert re.search(r"^part +likely, GiB +at least, GiB +at most, GiB$", out, re.MULTILINE)
+    assert re.search(r"^part +likely, GiB +at best, GiB +at worst, GiB$", out, re.MULTILINE)
     assert out.count("Server: ") == 1
     # The line to start it is as long as the path of the model.
     lines = [line for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80 and "read: vllm/worker" not in out
     assert "records: 0.1 to 2.2 GiB" in plain(verb("fits", config(tmp_path), *CARD, "--wide").out)
+
+
+@pytest.mark.parametrize("context", [(), ("--context", 32768)])
+@pytest.mark.parametrize("server", ["llama.cpp", "ollama", "vllm", "sglang", "transformers"])
+def test_each_column_of_the_table_adds_up(tmp_path, server, context):
+    out = verb("fits", config(tmp_path), *CARD, "--server", server, *context).out
+    rows = re.findall(r"^(\w[\w ]*?)  +([\d.]+|-) +([\d.]+|-) +([\d.]+|-)$", out, re.MULTILINE)
+    parts = [cells for name, *cells in rows if name not in ("total", "available on the card")]
+    (total,) = (cells for name, *cells in rows if name == "total")
+    for sizes, total_size in zip(zip(*parts, strict=True), total, strict=True):
+        if total_size == "-":
+            assert "-" in sizes
+        else:
+            assert sum(map(Decimal, sizes)) == Decimal(total_size)
 
 
 def test_what_was_asked_for_and_does_not_fit_is_said_beside_what_does(tmp_path):
@@ -170,7 +186,7 @@ def test_what_is_certain_to_fit_names_the_most_that_it_takes(tmp_path):
 def test_sizes_of_cards_that_share_each_layer_are_said_to_be_per_card(tmp_path):
     path = config(tmp_path)
     out = plain(verb("fits", path, *CARD, "--server", "vllm", "--tp", 2).out)
-    assert "Server: vllm on 2 cards" in out and "Total per card: 21.75 GiB of 23.64 GiB" in out
+    assert "Server: vllm on 2 cards" in out and "vllm takes 21.75 GiB of 23.64 GiB per card" in out
     assert "part per card likely, GiB" in out and "KiB per card" in out
     small = plain(verb("fits", path, "--capacity", "4GiB", "--tp", 2).out)
     assert "does not fit in 4.00 GiB per card: " in small

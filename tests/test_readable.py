@@ -17,7 +17,7 @@ MOST_TOKENS = {
     "commands": 17_440,
     "face": 8_460,
     "fix": 31_470,
-    "fits": 29_090,
+    "fits": 29_330,
     "ground": 11_740,
     "judge": 56_480,
     "magics": 12_410,

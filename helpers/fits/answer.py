@@ -15,6 +15,7 @@ from helpers.fits.sheet import ENDS, HIGH, LIKELY, LOW, RULES, Given, Sheet, che
 from helpers.fits.solving import UNKNOWNS, solved
 from helpers.fits.start import start_lines
 from helpers.fits.ways import Way, ways_that_work
+from helpers.ground.units import MIB
 
 SHOWN_SOURCES = {
     "weights": ("model_bytes", "weights"),
@@ -54,6 +55,7 @@ CACHE = (
     "available",
     "blocks",
     "request_blocks",
+    "request_tokens",
     "block_size",
 )
 """Figures of the cache that an answer holds."""
@@ -61,8 +63,8 @@ CACHE = (
 
 @dataclass
 class Answer:
-    """What fits: the rows (bytes as they are likely, the least and most they may be, None where
-    nothing says so; source) and their ``total``, their ceiling, yes, no or None, the contexts, what
+    """What fits: the rows (bytes as they are likely, and where all rows together take the least and
+    the most, None where nothing says so; source) and their ``total``, their ceiling, yes, no or None, the contexts, what
     each open unknown may be, what is missing to say more, and which weights are not there
     (``incomplete``), so that the sum is the least. Of a file whose end is not here (``cut_off``
     says how much is) the answer is that of the whole file, and nothing starts it yet.
@@ -113,7 +115,8 @@ def answer(given: Given) -> Answer:
         given.ran is None and sheet.is_pooled and (sheet.value("available") or 0) < 0
     ):
         parts["kv"] = "need_bytes"  # no pool is filled: what the context would take
-    rows = [_row(sheets, part, figure) for part, figure in parts.items()]
+    ends = _ends_by_sum(sheets, list(parts.values()))
+    rows = [_row(ends, part, figure) for part, figure in parts.items()]
     spare = {end: sheets[end].value("spare") for end in ENDS}
     ceiling = sheet.value("ceiling")
     verdict = given.fits
@@ -148,7 +151,7 @@ def answer(given: Given) -> Answer:
         assumed=given.assumed,
         cards_alike=sheet.cards_alike,
         rows=rows,
-        total=_total(sheets, list(parts.values())),
+        total={name: _sum(sheet, list(parts.values())) for name, sheet in ends.items()},
         ceiling_bytes=None if ceiling is None else int(ceiling),
         ceiling_source=source,
         fits=verdict,
@@ -170,23 +173,35 @@ def _sheets(given: Given, inputs: dict[str, Any]) -> dict[str, Sheet]:
     return {end: Sheet(given.program, given.version, inputs, given.tags, end=end) for end in ENDS}
 
 
-def _total(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, int | None]:
-    """The sum of the rows, None where one of them is not known, and the least and the most of its
-    ends; layers that stay with the host are not in it.
+def _ends_by_sum(sheets: Mapping[str, Sheet], figures: Sequence[str]) -> dict[str, Sheet]:
+    """The sheets of the columns: the likely one, and those of the least and the most in all.
+
+    What a server keeps free may fall as its buffers grow: then the likely sum is at an end.
     """
-    totals: dict[str, int | None] = {}
-    for end, sheet in sheets.items():
-        share = sheet.value("share_on_gpu") or 1
-        sizes = [sheet.value(figure) for figure in figures]
-        totals[end] = None
-        if None not in sizes:
-            parts = zip(figures, sizes, strict=True)
-            totals[end] = sum(
-                int(max(0, size) * (share if figure in LAYERED else 1)) for figure, size in parts
-            )
-    sums = [total for total in totals.values() if total is not None]
-    high = None if totals[HIGH] is None else max(sums)
-    return {"bytes": totals[LIKELY], "low_bytes": min(sums, default=None), "high_bytes": high}
+    low, likely, high = (_sum(sheets[end], figures) for end in ENDS)
+    is_least = low is None or likely is None or low < likely + MIB
+    is_most = high is None or likely is None or high > likely - MIB
+    return {
+        "bytes": sheets[LIKELY],
+        "low_bytes": sheets[LOW if is_least else LIKELY],
+        "high_bytes": sheets[HIGH if is_most else LIKELY],
+    }
+
+
+def _sum(sheet: Sheet, figures: Sequence[str]) -> int | None:
+    """The sum of the rows; None where one of them is not known."""
+    sizes = [_size(sheet, figure) for figure in figures]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _size(sheet: Sheet, figure: str) -> int | None:
+    """The bytes of a row on the cards: of layers that stay with the host, nothing."""
+    size = sheet.value(figure)
+    if size is None:
+        return None
+    share = (sheet.value("share_on_gpu") or 1) if figure in LAYERED else 1
+    return int(max(0, size) * share)
 
 
 def _verdict(spare: Mapping[str, Any], ceiling: Any, least: Sheet) -> bool | None:
@@ -199,26 +214,18 @@ def _verdict(spare: Mapping[str, Any], ceiling: Any, least: Sheet) -> bool | Non
     return False if ceiling is not None and sum(parts) > ceiling else None
 
 
-def _row(sheets: Mapping[str, Sheet], part: str, figure: str) -> dict[str, Any]:
-    """A part with its bytes at each end of its range, and its source or what it lacks."""
-    values = [sheet.value(figure) for sheet in sheets.values()]
-    sizes = [None if value is None else max(0, int(value)) for value in values]
-    numbers = [size for size in sizes if size is not None]
-    sheet = sheets[LOW]
+def _row(ends: Mapping[str, Sheet], part: str, figure: str) -> dict[str, Any]:
+    """A part with its bytes in each column, and its source or what it lacks."""
+    sizes = {name: _size(sheet, figure) for name, sheet in ends.items()}
+    sheet = ends["low_bytes"]
     source = "as given"
     for name in SHOWN_SOURCES.get(figure, ()):
         if name in sheet.sources:
             source = sheet.sources[name]
             break
-    if not numbers:
+    if all(size is None for size in sizes.values()):
         source = f"missing: {', '.join(_missing(sheet, figure))}"
-    return {
-        "part": part,
-        "bytes": sizes[1],
-        "low_bytes": min(numbers, default=None),
-        "high_bytes": None if None in sizes else max(numbers),
-        "source": source,
-    }
+    return {"part": part, **sizes, "source": source}
 
 
 def _missing(sheet: Sheet, *figures: str) -> list[str]:

@@ -34,8 +34,7 @@ def slots(sheet: Sheet) -> int | None:
     slots_held = _whole(sheet, "slots_held")
     if slots_held is not None or not knows_a_token(sheet):
         return slots_held
-    context_of_all = sheet.value("n_ctx") or 0
-    share = context_of_all / (sheet.value("n_parallel") or 1)
+    share = sheet.value("request_tokens")
     if not share:
         return None
     return most_that_fits(

@@ -4,9 +4,10 @@ for, how to start it, and what would work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import cycle
+from itertools import accumulate, cycle, pairwise
 from typing import Any
 
 from helpers.fits.answer import Answer
@@ -21,6 +22,7 @@ from helpers.tell.resources import words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
+ENDS = ("bytes", "low_bytes", "high_bytes")
 ASK = "casebook fits MODEL --gpu NAME --context N"
 
 
@@ -192,27 +194,29 @@ def _of_a_log(answer: Answer) -> str:
 
 
 def rows_table(answer: Answer) -> Shown:
-    """Each part with its likely size and its range, and its source; their sum, and the card."""
+    """Each part with its likely size, and where all parts together take the least and the most; its
+    source; their sum, and the card.
+    """
     names = words("fits")["parts"]
     rows = [row for row in answer.rows if row["bytes"] != 0 or row["high_bytes"] != 0]
     is_open = any(row["high_bytes"] is None for row in rows)
-    cells = [[names[row["part"]], *_sizes(row), row["source"]] for row in rows]
+    columns = [_adding_up([row[end] for row in rows]) for end in ENDS]
+    sources = [row["source"] for row in rows]
+    parts = [names[row["part"]] for row in rows]
     if answer.ceiling_bytes is not None:
-        total = _sizes(answer.total)
         source = "the sum of the rows"
         if fills_its_share(answer):
-            most = None if is_open else answer.total["bytes"]
-            total = [_gib(answer.total["bytes"])] * 2 + [_gib(most)]
             source = f"all that {answer.program} may take: the cache has what the others leave"
-        cells.append(["total", *total, source])
-        ceiling = [_gib(answer.ceiling_bytes)] * 3
-        cells.append([names["ceiling"], *ceiling, answer.ceiling_source])
-    heads = ("likely, GiB", "at least, GiB", "at most, GiB")
-    sizes = [Column(head, "0.01") for head in heads]
+        for column, end in zip(columns, ENDS, strict=True):
+            column += [_gib(answer.total[end]), _gib(answer.ceiling_bytes)]
+        parts += ["total", names["ceiling"]]
+        sources += [source, answer.ceiling_source]
+    cells = list(zip(parts, *columns, sources, strict=True))
+    sizes = [Column(f"{head}, GiB", "0.01") for head in ("likely", "at best", "at worst")]
     return Shown(
         f"What {answer.program} needs",
         [f"part{_per_card(answer)}", *sizes, "source"],
-        cells,
+        [list(row) for row in cells],
         notes=["-: no bound is known"] if is_open else [],
         result=headline(answer),
     )
@@ -222,6 +226,13 @@ def _gib(size: int | None) -> float | None:
     if size is None:
         return None
     return size / GIB
+
+
+def _adding_up(sizes: Sequence[int | None]) -> list[float | None]:
+    """Sizes in GiB, rounded so that they add up to their rounded sum."""
+    sums = [round(total / GIB, 2) for total in accumulate(size or 0 for size in sizes)]
+    rounded = [end - begin for begin, end in pairwise([0.0, *sums])]
+    return [None if size is None else part for size, part in zip(sizes, rounded, strict=True)]
 
 
 def fills_its_share(answer: Answer) -> bool:
@@ -235,10 +246,6 @@ def fills_its_share(answer: Answer) -> bool:
     return is_range and max(total, high or 0) - low < MIB
 
 
-def _sizes(row: dict[str, Any]) -> list[float | None]:
-    return [_gib(row[name]) for name in ("bytes", "low_bytes", "high_bytes")]
-
-
 def total_line(answer: Answer) -> str:
     """What all rows come to, with which context, beside what the card has; empty where a row is not
     known.
@@ -249,10 +256,14 @@ def total_line(answer: Answer) -> str:
     card = show_bytes(answer.ceiling_bytes)
     each = _per_card(answer)
     if fills_its_share(answer):
-        kept = next(row["bytes"] for row in answer.rows if row["part"] == "reserve")
-        taken = show_bytes(total - (kept or 0))
-        server = answer.program
-        return f"Total{each}: {taken} of {card}. {server} fills its share: the cache has what the rest leaves"
+        not_taken = [
+            row["bytes"] or 0 for row in answer.rows if row["part"] in ("reserve", "others")
+        ]
+        taken = show_bytes(total - sum(not_taken))
+        return (
+            f"{answer.program} takes {taken} of {card}{each}, whatever the context: its cache gets "
+            "what the other parts leave"
+        )
     context = answer.cache["n_ctx"]
     with_context = f" with a context of {int(context):,}" if context else ""
     contexts = answer.contexts
@@ -313,6 +324,7 @@ def solved_lines(answer: Answer) -> list[str]:
         size = show_bytes(contexts.token_bytes)
         lines.append(f"Each token of context takes {size}{_per_card(answer)}")
     shown = {name: value for name, value in answer.solved.items() if name != "context"}
+    requests = shown.pop("slots", None)
     if contexts.has_no_end:
         shown = {}
     if answer.start:
@@ -320,25 +332,38 @@ def solved_lines(answer: Answer) -> list[str]:
     if answer.ran is not None:
         shown = {"context": answer.solved.get("context"), **shown}
     lines += [says[name].format(value) for name, value in shown.items() if value]
+    if requests and not contexts.has_no_end:
+        lines.append(_requests_at_once(answer, int(requests)))
     return lines
 
 
+def _requests_at_once(answer: Answer, requests: int) -> str:
+    tokens = answer.cache["request_tokens"]
+    each = f" of {int(tokens):,} tokens" if tokens else ""
+    return f"Requests{each} that fit at once: {requests:,}"
+
+
 def _range_of_the_context(answer: Answer) -> str:
-    """How long the context may be, from what is certain to the most, and why that is a range."""
+    """How long the context may be at both ends, and why that is a range."""
     contexts = answer.contexts
     low = contexts.longest_low
     high = contexts.longest_high
-    head = f"The longest context is likely {contexts.longest:,} tokens"
-    head += f", at least {low:,}" if low else ", but none is certain"
-    if high is not None and high != contexts.longest:
-        head += f", at most {high:,}"
     names = words("fits")["parts"]
     open_rows = [
         names[row["part"]]
         for row in answer.rows
         if row["part"] != "kv" and row["low_bytes"] != row["high_bytes"]
     ]
-    return f"{head}; it depends on how much {answer.program} takes for {', '.join(open_rows)}"
+    ends = [f"at worst {low:,} tokens fit" if low else "at worst no context fits"]
+    ends.append(f"likely {contexts.longest:,}")
+    if high not in (None, contexts.longest):
+        ends.append(f"at best {high:,}")
+    why = f"how much {answer.program} takes for {_and(open_rows)} is not known exactly"
+    return f"{', '.join(ends).capitalize()}: {why}"
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def _how_sure_of_the_line(contexts: Contexts) -> str:

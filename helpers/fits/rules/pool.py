@@ -155,6 +155,14 @@ def slots_held(s: Sheet) -> float:
 
 
 @rule
+def request_tokens(s: Sheet) -> float:
+    if s.is_pooled:
+        return s.n_ctx
+    # the context is the sum over all slots
+    return s.n_ctx / (s.n_parallel or 1)
+
+
+@rule
 def gpu_memory_utilization(s: Sheet) -> float:
     if s.family == "vLLM":
         # read: vllm/config/cache.py, gpu_memory_utilization

@@ -36,7 +36,7 @@ def reserve(s: Sheet) -> float:
         s.cite("what --mem-fraction-static leaves, less activations and graphs")
         free = s.ceiling - s.others_bytes - s.context_bytes
         left = free * (1 - s.mem_fraction_static)
-        return left - s.either(0, s.compute, s.compute) - s.cuda_graph_bytes
+        return left - s.compute - s.cuda_graph_bytes
     if s.family == "ollama":
         s.cite(
             "read: ollama discover/gpu.go: 457 MiB a card are kept free; llm/memory.go before "
