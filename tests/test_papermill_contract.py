@@ -102,6 +102,11 @@ def test_a_wrong_name_or_type_that_papermill_puts_in_is_refused_in_one_line(tmp_
         carried_out(sources)
 
 
+def test_a_line_that_a_person_adds_below_the_parameters_is_checked_as_well():
+    with pytest.raises(NotebookError, match=r"^parameter 'steps': seen 'lots' \(str\)"):
+        carried_out([f"{OWN}\nsteps = 'lots'", CHECK])
+
+
 def test_outside_a_kernel_there_is_nothing_to_check():
     assert refuse_wrong_parameters() is None
 

@@ -150,8 +150,9 @@ def _assigned(source: str) -> dict[str, ast.expr | None]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             kinds[node.target.id] = node.annotation
         elif isinstance(node, ast.Assign):
-            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            kinds.update(dict.fromkeys(names))
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    kinds.setdefault(target.id, None)
     return kinds
 
 
@@ -230,7 +231,7 @@ def refuse_wrong_parameters(**allowed: Allowed) -> None:
     for source, behind in zip(cells, [*cells[1:], ""], strict=False):
         with suppress(SyntaxError):  # a magic: no cell of parameters
             body = ast.parse(source).body
-            if body and all(isinstance(node, ast.AnnAssign) for node in body):
+            if body and isinstance(body[0], ast.AnnAssign):
                 known = _assigned(source)
                 names = [*known, *(_assigned(behind) if behind.startswith(INJECTED_FIRST) else ())]
                 given = {name: shell.user_ns.get(name) for name in names}
