@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from helpers.judge.diagnosis import diagnose
 from helpers.judge.evidence import case_evidence, evidence_from_bundle, evidence_from_message
 from helpers.look.boxes import recorded_names
+from helpers.share.public_copy import HIDDEN, STEP_NOT_SHOWN, SUMMARY_NOT_SHOWN, PublicCopy
 
 UP_S = 90_000
 TORCH = (
@@ -133,6 +134,19 @@ def test_a_log_alone_is_what_is_asked_about_and_its_age_is_shown():
     assert verdict.cause == "host-oom"
     assert "60 min before this capture" in verdict.evidence[0].says
     assert answer(captured("", line.replace("86400", "100"), up_s=400_000))[0] != "host-oom"
+
+
+@pytest.mark.parametrize("stamps", [("",), ("[86400.0] ",), ("[80000.0] ", "[86400.0] ")])
+@pytest.mark.parametrize("form", STRANGERS[:-1])
+def test_what_the_judge_says_of_a_kernel_log_is_on_a_shared_page(form, stamps):
+    lines = [stamp + form.format(pid=5150, name="python3") for stamp in stamps]
+    evidence = captured("", *lines)
+    verdict = diagnose(evidence)
+    copy = PublicCopy(evidence).verdict(verdict)
+    assert verdict.summary and copy.summary != SUMMARY_NOT_SHOWN
+    assert HIDDEN not in [row.says for row in copy.evidence]
+    assert copy.next_step.what != STEP_NOT_SHOWN
+    assert bool(copy.next_step.command) == bool(verdict.next_step.command)
 
 
 def test_of_several_xids_the_first_is_the_cause_in_a_log_and_in_a_text():

@@ -424,7 +424,7 @@ def test_a_dry_run_says_what_will_run_and_that_its_time_is_not_known_yet(plan, b
     text = dry_run_text(checked)
     for words in (
         *("1 only look at the box, 1 provoke an out-of-memory", "One run at a time."),
-        *("0000:03:00.0 n=4", "1.00 GiB is free", "Time: not known yet"),
+        *("0000:03:00.0 n=4", "1.00 GiB of the disk is free", "Time: not known yet"),
         checked.sha256[:12],
     ):
         assert words in text

@@ -31,6 +31,7 @@ from helpers.judge.observation import WRITTEN_UP
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 from helpers.share import public, verdict_facts
 from helpers.share.verdict_facts import TABLE
+from helpers.tell.verdict import label
 
 FOLDER = Path(__file__).parent / "notebooks"
 NOTEBOOKS = sorted((FOLDER.parents[1] / "notebooks").glob("*.ipynb"))
@@ -314,10 +315,25 @@ def test_the_cover_names_how_many_readings_of_a_recorded_box_were_filled_in(tmp_
     assert "2 x AMD Radeon RX 7900 XT" in text
 
 
-def test_the_cover_of_a_cause_outside_the_list_points_to_the_sentences_that_stand_above_it():
+def test_the_page_of_a_cause_outside_the_list_says_why_once():
     text = check(shared(RECORDED / "cpu-only").html).text
-    assert in_order(text, "No GPU on this machine", "Next step", "The lines at the top say")
+    assert in_order(text, "No GPU on this machine", "Why", "Next step", "take the next step above")
+    assert text.count("Why\n") == 1
+    assert "In plain words" not in text
     assert "its words are not on the page" not in text
+
+
+@pytest.mark.parametrize("box", recorded_names())
+def test_no_view_of_a_shared_page_is_empty(box):
+    assert ": none." not in outside(shared(RECORDED / box).html)
+
+
+@pytest.mark.parametrize("box", recorded_names())
+def test_a_shared_page_says_how_sure_it_is_as_the_terminal_does(box):
+    verdict = diagnose(evidence_from_bundle(open_box(box)))
+    words = label(verdict)
+    text = outside(shared(RECORDED / box).html)
+    assert in_order(text, words, "How sure this is", f"{words[:1].upper()}{words[1:]}.")
 
 
 def test_the_cover_of_no_known_box_and_no_verdict_asks_its_reader(tmp_path):

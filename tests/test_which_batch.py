@@ -35,6 +35,20 @@ def test_a_verb_with_a_name_does_not_say_it_again(outputs):
     assert verb("status", outputs / "first").err == ""
 
 
+@pytest.mark.parametrize("words", [["status"], ["report"], ["share", "--out", "shared.html"]])
+def test_a_batch_is_known_by_the_name_that_pages_print_in_any_folder(
+    outputs, tmp_path_factory, monkeypatch, words
+):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    done = verb(*words[:1], "first", *words[1:])
+    assert done.code == 0, done.err
+
+
+def test_a_run_is_shared_by_its_name_below_its_batch(outputs, tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert verb("share", "first/000-a", "--out", "shared.html").out == "Open: shared.html\n"
+
+
 def test_the_last_line_of_a_run_is_its_page_also_at_the_first_use(outputs, monkeypatch):
     result = SimpleNamespace(folder=outputs / "second", runs=(), unrecorded=(), exit_code=0)
     monkeypatch.setattr(supervisor, "run_plan", lambda *_, **__: result)

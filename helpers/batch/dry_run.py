@@ -6,6 +6,7 @@ from typing import Any
 
 from helpers.ground.units import show_bytes
 
+from .look_shapes import Gates
 from .plan import CheckedPlan
 from .time_left import short_time
 
@@ -70,21 +71,34 @@ def _about_all(checked: CheckedPlan) -> list[str]:
     counts = [f"{dangers.count(kind)} {does}" for kind, does in DOES.items() if kind in dangers]
     cell_s = max(step.cell_s for step in checked.steps)
     run_s = max(step.run_s for step in checked.steps)
-    heat = f", the GPU is below {gates.temperature_c} C" if gates.temperature_c else ""
     jobs = checked.plan.jobs
     at_once = "One run at a time."
     if jobs > 1 and dangers.count("looks") > 1:
-        at_once = f"Up to {jobs} runs that only look go on at once; the others run one at a time."
+        at_once = (
+            f"Up to {jobs} runs that only look run at the same time; the others run one at a time."
+        )
     return [
         f"Runs: {len(dangers)} ({', '.join(counts)}). {at_once}",
         _how_long(checked),
         f"Limits: {cell_s:g} s for a cell, {run_s:g} s for a run, {checked.total_s:g} s for all.",
-        "Runs that only look always start. The others wait until the box is ready, and are skipped "
-        f"after {gates.settle_s:g} s: {show_bytes(gates.disk_free_bytes)} is free on the disk, GPU memory is back "
-        f"to within {gates.memory_back_fraction:.0%}{heat}, no new process holds GPU memory, and "
-        f"{show_bytes(gates.host_free_bytes)} of RAM is available. A run about a recorded box waits for the disk alone.",
-        f"A batch can be resumed while this file stays as it is (now {checked.sha256[:12]}).",
+        _waiting(gates, dangers),
+        "To resume this batch later, leave the plan file as it is "
+        f"(its SHA-256 now begins with {checked.sha256[:12]}).",
     ]
+
+
+def _waiting(gates: Gates, dangers: list[str]) -> str:
+    """What holds back the runs that load the box, where there are some."""
+    if set(dangers) == {"looks"}:
+        return "No run waits for the box to be ready, because all of them only look."
+    heat = f", each GPU is below {gates.temperature_c} C" if gates.temperature_c else ""
+    return (
+        f"Runs that only look never wait. Each other run waits up to {gates.settle_s:g} s until "
+        f"{show_bytes(gates.disk_free_bytes)} of the disk is free, {show_bytes(gates.host_free_bytes)} of RAM is "
+        f"available, no new process has GPU memory, at most {gates.memory_back_fraction:.0%} more of it is in use "
+        f"than at the start{heat}; otherwise the run is skipped. "
+        "A run about a recorded box waits only for the disk."
+    )
 
 
 def _how_long(checked: CheckedPlan) -> str:
@@ -92,7 +106,7 @@ def _how_long(checked: CheckedPlan) -> str:
     total_s = total_estimate_s(checked)
     if total_s is None:
         new = {step.notebook for step in checked.steps if step.estimate_s is None}
-        return f"Time: not known yet; these have not run on this machine: {', '.join(sorted(new))}."
+        return f"Time: not known yet; these notebooks have not run on this machine: {', '.join(sorted(new))}."
     words = f"Time: about {short_time(total_s)}, by what these notebooks took on this machine."
     if total_s > checked.total_s:
         words += " That is more than the limit: the last runs would be skipped, but not the closing report."

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.batch import named_batch, own_file
+from helpers.commands.batch import kept, named_batch, own_file
 from helpers.commands.use import WrongUse, print_json
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shell import word
@@ -26,15 +26,15 @@ def share(arguments: argparse.Namespace) -> int:
     """Write a page for others of a batch, a run, a notebook, a bundle or a recording: only typed
     results, and the texts you tick.
 
-    [target]: a batch, a run's folder, an .ipynb, a bundle, the .pickle of record or rehearse, or a
-        recorded box (default: the newest batch)
+    [target]: a batch or a run's folder, by its path or by its name below outputs; an .ipynb, a
+        bundle, the .pickle of record or rehearse, or a recorded box (default: the newest batch)
     --out FILE: the page (default: outputs/shared/NAME.html)
     --review: write a page for you alone, on which you tick the texts that may be shared
     --include FILE: the choices saved on the --review page; with --review, tick them again
     --pdf: also write a PDF, with this machine's Chromium
     --issue TRACKER: also write a report for rocm, rocm-systems, pytorch or linux-amdgpu
     --force: replace files that are there
-    Example: share outputs/20260301T210000Z-quick --issue rocm
+    Example: share 20260301T210000Z-quick --issue rocm
     """
     from helpers.look.files import write_atomic
     from helpers.share import (
@@ -57,7 +57,10 @@ def share(arguments: argparse.Namespace) -> int:
     if arguments.out and not (out.parent.is_dir() and out.suffix == ".html"):
         expected = "expected a file that ends in .html, in an existing folder"
         raise WrongUse(f"--out {out}: {expected}")
-    target = own_file(arguments.target) if arguments.target else named_batch("")
+    if arguments.target:
+        target = kept(str(own_file(arguments.target)))
+    else:
+        target = named_batch("")
     about = subject_of(target, whole=bool(arguments.review or arguments.include))
     choices: frozenset[str] = frozenset()
     if arguments.include:
@@ -85,6 +88,7 @@ def share(arguments: argparse.Namespace) -> int:
         "left_out": shared.left_out,
     }
     if arguments.pdf:
+        print("Chromium prints the PDF; this can take a minute.", file=sys.stderr)
         why_not = write_pdf(out, pdf)
         answer["pdf"] = f"not available because {why_not}" if why_not else str(pdf)
     if tracker:

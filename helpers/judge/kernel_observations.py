@@ -54,13 +54,21 @@ def _of_kind(name: str, events: list[Event], bundle: Bundle, proof: bool) -> Obs
     """The last line of a kind, with how many there are and how old it is."""
     last = events[-1]
     times = sum(event.count for event in events)
-    often = f"{times} such lines" if times > 1 else "one such line"
-    age_s = _age_s(last, bundle)
-    which = "the last " if times > 1 else ""
-    age = "" if age_s is None else f", {which}{int(age_s) // 60} min before this capture"
     reading = seen(last.text[:400] or last.kind, "text", last.source)
-    says = f"{meaning(last.row).rstrip('.')}. The kernel log has {often}{age}"
+    says = f"{meaning(last.row).rstrip('.')}. {_how_often(times, _age_s(last, bundle))}"
     return make_observation(name, reading, "", "bundle", says, proof=proof)
+
+
+def _how_often(times: int, age_s: float | None) -> str:
+    """How many lines of a kind there are, and how old the last one is."""
+    minutes = None if age_s is None else int(age_s) // 60
+    if times == 1 and minutes is None:
+        return "The kernel log has one such line"
+    if times == 1:
+        return f"The kernel log has one such line, {minutes} min before this capture"
+    if minutes is None:
+        return f"The kernel log has {times} such lines"
+    return f"The kernel log has {times} such lines, the last {minutes} min before this capture"
 
 
 def _without_later_xids(events: Iterable[Event]) -> Iterator[Event]:

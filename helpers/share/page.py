@@ -73,7 +73,7 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         story=story,
         verdict=about.verdict,
         judged=judged,
-        views=views(about, copies, is_told=bool(story)),
+        views=[view for view in views(about, copies, is_told=bool(story)) if view.cells],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),

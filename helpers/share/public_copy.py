@@ -39,6 +39,7 @@ NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
 STEP_NOT_SHOWN = "Ask whoever sent you this page: its words are not shown here."
 ASK = "ask whoever sent you this page"
+SUMMARY_NOT_SHOWN = "The explanation is not shown on this page."
 HIDDEN = "A reading whose words are not shown on this page"
 """In place of what is left out: the page never says that there was none."""
 
@@ -63,7 +64,7 @@ class PublicCopy:
         spoken = PLACE.sub(self.names.line, str(text))
         spoken = PROCESS.sub(self._process, spoken)
         for name, number in self._replaced.items():
-            spoken = spoken.replace(name, number)
+            spoken = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", number, spoken)
         if not public.chip(spoken) and not is_ours(spoken):
             return ""
         self.said.add(str(text))
@@ -141,8 +142,12 @@ class PublicCopy:
         step = copy.next_step
         if verdict.next_step.what and not step.what:
             step = replace(step, what=STEP_NOT_SHOWN)
+        summary = copy.summary
+        if verdict.summary and not summary:
+            summary = SUMMARY_NOT_SHOWN
         return replace(
             copy,
+            summary=summary,
             next_step=step,
             evidence=[row if row.says else replace(row, says=HIDDEN) for row in copy.evidence],
             against=[row if row.says else replace(row, says=HIDDEN) for row in copy.against],

@@ -15,7 +15,7 @@ import yaml
 from helpers.ground.shapes import Evidence, Verdict
 from helpers.judge.observation import WRITTEN_UP
 from helpers.look.bundle import Bundle
-from helpers.tell.verdict import CAUSE_WORDS
+from helpers.tell.verdict import CAUSE_WORDS, label
 
 from . import public
 
@@ -53,10 +53,11 @@ def headline(verdict: Verdict | None) -> str:
 
 
 def how_sure(verdict: Verdict | None) -> str:
-    """How sure the answer is, for somebody who does not know the words."""
+    """How sure the answer is, in a sentence."""
     if verdict is None:
-        return TABLE["sure"]["none"]
-    return TABLE["sure"].get(verdict.label) or TABLE["sure"][verdict.confidence]
+        return "No answer was given."
+    words = label(verdict)
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def still_open(verdict: Verdict) -> list[str]:

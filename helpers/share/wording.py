@@ -26,7 +26,7 @@ helpers/ground/*.json helpers/tell/*.json helpers/trials/*.json
 """Where the workbook's sentences stand."""
 LABELS = LIBRARIES.union(
     """
-allocated allocator AMD amd-smi amdgpu anon apu argument audit available B bitwise boot bytes
+ADDRESS allocated allocator AMD amd-smi amdgpu anon apu argument audit available B bitwise boot bytes
 cache cached capacity card chunks compute confirmed container contradiction contradictory cpu CUDA
 dangerous debug decides deprecated device devices discrete docker driver effective error event
 failed failures fits fragmentation framebuffer free GiB gpu graphics grubby gtt harmless harms held
@@ -36,7 +36,7 @@ OOM operation other pages pasid passes PCI peak pending podman pool predicted pr
 PyTorch raised ram ran refused region rehearsal render replay requested reserved ring rocm rocm-smi
 rocminfo root rss s says seconds seqno setting settings size slower smaller stated swap sysfs takes
 tensors text tokens torch total ttm ulimit unallocated unattributed undecided unified unknown
-unsupported untested usage used value vendor video vmid vram VRAM% weak weights Windows within wsl yes
+unsupported untested usage used value vendor video vm vmid vram VRAM% weak weights Windows within wsl yes
 """.split()
 )
 """Words that stand alone in a cell, or in the gap of a sentence, and names of the kernel's facts."""

@@ -233,11 +233,11 @@ def provenance(bundle: Bundle) -> Shown:
         ["captured at", bundle.captured_at],
         ["captured by", f"VRAM Casebook {bundle.tool_version}"],
         ["sources", ", ".join(f"{count} {state}" for state, count in sorted(states.items()))],
-        ["reconstructed", _filled(bundle) or "none: every reading is this machine's"],
+        ["reconstructed", _filled(bundle) or "none: every reading comes from the machine itself"],
     ]
     noun = "check" if len(checked) == 1 else "checks"
-    checks = f"{len(checked)} {noun} found nothing wrong"
-    says = f"{checks}; {bundle.kind}, {_filled(bundle) or 'all read'}"
+    checks = f"{len(checked)} {noun} found no fault"
+    says = f"{checks}; {_filled(bundle) or 'every reading comes from the machine itself'}"
     head = ["about", "what it is"]
     title = "Where the facts come from"
     return Shown(title, head, rows, widest=None, result=says, label="Sources")
@@ -265,7 +265,7 @@ def fine(bundle: Bundle) -> list[str]:
         says.append("the kernel log of this boot has no fault, reset or refused allocation")
     kills = machine(bundle).cgroup_oom_kills
     if kills.ok and not kills.value:
-        says.append("the control group killed nothing for want of memory")
+        says.append("the control group of this process killed nothing for want of memory")
     audited = audit_box(bundle) + audit_kernel(bundle)
     if audited and all(row.verdict not in ("dangerous", "contradictory") for row in audited):
         says.append(f"none of {len(audited)} memory settings is dangerous or contradicts another")
