@@ -94,9 +94,10 @@ def _waiting(gates: Gates, dangers: list[str]) -> str:
     heat = f", each GPU is below {gates.temperature_c} C" if gates.temperature_c else ""
     return (
         f"Runs that only look never wait. Each other run waits up to {gates.settle_s:g} s until "
-        f"{show_bytes(gates.disk_free_bytes)} of the disk is free, {show_bytes(gates.host_free_bytes)} of RAM is "
-        f"available, no new process has GPU memory, at most {gates.memory_back_fraction:.0%} more of it is in use "
-        f"than at the start{heat}; otherwise the run is skipped. "
+        f"{show_bytes(gates.disk_free_bytes)} of the disk is free, "
+        f"{show_bytes(gates.host_free_bytes)} of RAM is available, "
+        f"no new process has GPU memory, at most {gates.memory_back_fraction:.0%} more of it is "
+        f"in use than at the start{heat}; otherwise the run is skipped. "
         "A run about a recorded box waits only for the disk."
     )
 
