@@ -60,6 +60,15 @@ def test_a_machine_without_a_gpu_is_a_problem_only_where_a_program_failed_for_wa
     assert in_order(text, headline, "oak recorded box a memory leak", of_live, "Every run finished")
 
 
+def test_a_machine_without_a_gpu_that_has_a_separate_problem_is_no_box_without_a_problem(tmp_path):
+    killed = Evidence("beside-killed", seen("x", "text", "dmesg"), "The kernel killed a process")
+    rows = [NO_GPU, killed]
+    bare = verdict("other", "confirmed", title="No GPU in here", evidence=rows)
+    text = check(report.page(batch_of(tmp_path, [("live", bare), ("oak", bare)]))).text
+    headline = "2 of 2 boxes have a problem. oak: no GPU, and a separate problem; live: no GPU"
+    assert in_order(text, headline, "No GPU in here", "Also seen: The kernel killed a process")
+
+
 def test_a_page_where_all_machines_only_lack_a_gpu_says_that_there_is_no_problem(tmp_path):
     bare = verdict("other", "confirmed", title="No GPU in here", evidence=[NO_GPU])
     text = check(report.page(batch_of(tmp_path, [("live", bare), ("oak", bare)]))).text

@@ -16,6 +16,7 @@ from helpers.ground.shapes import Verdict
 from helpers.ground.units import cut
 from helpers.tell.resources import words
 from helpers.tell.values import duration
+from helpers.tell.verdict import beside
 
 from .leading_verdict import leading
 from .shapes import Run
@@ -207,7 +208,7 @@ class BoxAnswer:
             return "healthy"
         if self.verdict.state == "aside":
             return "about something else"
-        if _only_lacks_a_gpu(self.verdict):
+        if _only_lacks_a_gpu(self.verdict) and not self.also_seen:
             return "without a GPU"
         return "undecided" if self.verdict.cause == "cannot-tell" else "problem"
 
@@ -221,7 +222,16 @@ class BoxAnswer:
         """Its problem in a few words, else its finding."""
         if self.finding == "without a GPU":
             return "not a problem here"
-        return self.verdict.name if self.verdict and self.finding == "problem" else self.finding
+        if self.verdict is None or self.finding != "problem":
+            return self.finding
+        if _only_lacks_a_gpu(self.verdict):
+            return "no GPU, and a separate problem"
+        return self.verdict.name
+
+    @property
+    def also_seen(self) -> str:
+        """What was seen on it that is another problem than its verdict's; mostly nothing."""
+        return "; ".join(beside(self.verdict)) if self.verdict else ""
 
     @property
     def sure(self) -> str:

@@ -87,6 +87,11 @@ def why(verdict: Verdict) -> list[Evidence]:
     return [*first, *(row for row in reasons if row.reading.unit != "bytes")][:MOST_WHY]
 
 
+def beside(verdict: Verdict) -> list[str]:
+    """What was seen that has another cause than the verdict's, each a sentence or two."""
+    return [row.says for row in verdict.evidence if row.id.startswith(BESIDE)]
+
+
 def quoted(row: Evidence, error: str = "") -> str:
     """What was read, as it stands beside what it says: a size, or the words of a log; a lone
     word is a code, and left out, as is what stands in the ``error`` above it.
@@ -210,9 +215,8 @@ def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
         lines += _reason(row, after_title(verdict, row.says), quotes)
     if len(lines) == 1:
         lines = wrapped(summary(verdict), columns=SCREEN)
-    beside = [row.says for row in verdict.evidence if row.id.startswith(BESIDE)]
-    if beside:
-        lines += wrapped(f"Also seen: {beside[0]}", "  ", "    ", SCREEN)
+    if beside(verdict):
+        lines += wrapped(f"Also seen: {beside(verdict)[0]}", "  ", "    ", SCREEN)
     return lines
 
 
