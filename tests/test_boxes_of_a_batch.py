@@ -124,6 +124,15 @@ def swept(folder):
     return recorded(folder, rows)
 
 
+def test_a_run_that_came_to_the_answer_of_its_box_does_not_say_it_again(tmp_path):
+    rows = [("03_ttm", "oak", {}, verdict("user-leak", title="Tensors are kept"))]
+    rows.append(("00_start", "oak", {}, verdict("user-leak", title="Something is kept")))
+    rows.append(("09_case_report", "elm", {}, verdict("user-leak", title="Half of the RAM")))
+    page = check(report.page(recorded(tmp_path, rows))).text
+    assert "00_start on oak: Something is kept" in page
+    assert "03_ttm on oak:" not in page and "09_case_report on elm:" not in page
+
+
 def test_a_swept_value_is_named_wherever_its_run_is(tmp_path):
     page = check(report.page(swept(tmp_path))).text
     assert "Half of the RAM (reserve 8GiB)" in page, "the run whose verdict leads"

@@ -13,7 +13,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 MOST_TOKENS = {
     "allocator": 83_270,
     "agent": 1_480,
-    "batch": 35_020,
+    "batch": 35_130,
     "commands": 17_500,
     "face": 8_460,
     "fix": 31_470,
@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "rehearse": 24_900,
     "settings": 11_910,
     "share": 12_300,
-    "tell": 37_060,
+    "tell": 37_070,
     "trials": 34_690,
     "vpoc": 16_830,
     "(top)": 1_845,

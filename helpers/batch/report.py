@@ -200,6 +200,7 @@ def _page(report: Report, up: str = "") -> str:
         folded=folded,
         runs=len(sections),
         many=len(answers) > 1,
+        is_large=report.is_large,
         answers=answers,
         boxes=boxes,
         headline=headline_of(urgent_first),
@@ -287,23 +288,30 @@ def _listed(values: list[str]) -> str:
 
 
 def _embedded(sections: list[Section], answers: list[BoxAnswer]) -> list[Section]:
-    """Each run with its notebook; what one of them shows, and the verdict that leads the only
-    box, no other shows again.
+    """Each run with its notebook; what one of them shows, and the answer of its box, no other says
+    again, and none shows the verdict that leads the only box.
     """
     room = Room(PAGE_BYTES)
     shown_before: set[str] = set()
     opened = []
-    leading = answers[0].verdict if len(answers) == 1 else None
-    few = len(sections) <= MOST_OPEN and len(answers) == 1
-    healthy = bool(leading and leading.state == "healthy")
+    leading = {answer.box: answer.verdict for answer in looked_at(answers, sections)}
+    is_one_box = len(answers) == 1
+    few = len(sections) <= MOST_OPEN and is_one_box
     for section in sections:
         verdict = section.run.verdict
-        agrees = bool(leading and verdict and verdict.headline == leading.headline)
-        agrees |= bool(healthy and verdict and verdict.state == "healthy")
-        own_verdict = None if agrees else verdict
+        agrees = _agree(verdict, leading.get(section.run.box))
+        own_verdict = None if agrees and is_one_box else verdict
         section = replace(section, few=few, agrees=agrees, own_verdict=own_verdict)
         opened.append(_opened(section, room, shown_before))
     return opened
+
+
+def _agree(verdict: Verdict | None, of_box: Verdict | None) -> bool:
+    """Whether a run came to the answer of its box."""
+    if verdict is None or of_box is None:
+        return False
+    are_healthy = verdict.state == "healthy" and of_box.state == "healthy"
+    return are_healthy or verdict.headline == of_box.headline
 
 
 def _with_last_words(sections: list[Section], kinds: list[Sections]) -> list[Section]:

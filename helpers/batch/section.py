@@ -231,7 +231,9 @@ class BoxAnswer:
     @property
     def also_seen(self) -> str:
         """What was seen on it that is another problem than its verdict's; mostly nothing."""
-        return "; ".join(beside(self.verdict)) if self.verdict else ""
+        if self.verdict is None:
+            return ""
+        return "; ".join(says.rstrip(".") for says in beside(self.verdict))
 
     @property
     def sure(self) -> str:

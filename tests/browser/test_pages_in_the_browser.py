@@ -147,6 +147,17 @@ def test_the_page_of_a_box_is_short_as_it_opens_also_on_a_phone(browser, tmp_pat
     assert browser.js(height) <= 8000
 
 
+def test_the_page_of_a_night_over_three_boxes_is_short_as_it_opens_also_on_a_phone(
+    browser, tmp_path
+):
+    words = ["run", "notebooks/plans/three-boxes.yaml", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "helpers", *words], cwd=driver.ROOT, check=True)
+    (page,) = tmp_path.glob("*/index.html")
+    for width in (390, 1280):
+        opened(browser, page, width)
+        assert browser.js("document.documentElement.scrollHeight") <= 3000
+
+
 def test_the_tables_of_a_shared_page_are_no_wider_than_the_page_and_its_cover_reads_in_short_lines(
     browser, pages
 ):

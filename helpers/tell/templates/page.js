@@ -17,7 +17,7 @@
     pre.before(copy);
   }
   const runs = all('#runs .run');
-  if (runs.length > 3) {
+  if (runs.length > 12) {
     const unfolded = (words) => { for (const rest of all('.rest')) rest.open = words !== ''; };
     search(runs, runs[0].closest('.rest') || runs[0], 'search the runs: state, box, notebook, answer', unfolded);
   }
