@@ -60,10 +60,17 @@ def within(text: str, columns: int = 0) -> str:
     return "\n".join(output)
 
 
-def wrapped(text: str, indent: str = "", then: str | None = None, columns: int = WIDE) -> list[str]:
+def wrapped(
+    text: str,
+    indent: str = "",
+    then: str | None = None,
+    columns: int = WIDE,
+    most: int | None = None,
+) -> list[str]:
     """Prose in lines of so many columns, made plain.
 
-    ``then`` is the indent of the lines after the first, where it differs from ``indent``.
+    ``then`` is the indent of the lines after the first, where it differs from ``indent``. Beyond
+    ``most`` lines the text is cut, and ends with "...".
     """
     lines = textwrap.wrap(
         plain(text),
@@ -72,6 +79,8 @@ def wrapped(text: str, indent: str = "", then: str | None = None, columns: int =
         subsequent_indent=indent if then is None else then,
         break_long_words=False,
         break_on_hyphens=False,
+        max_lines=most,
+        placeholder=" ...",
     )
     return lines or [indent]
 

@@ -189,7 +189,7 @@ def _screen(verdict: Verdict, reasons: list[Evidence], listed: list[Step], more:
     """The lines of ``brief`` with these reasons and these steps."""
     lines = [bold(line) for line in wrapped(verdict.headline, columns=SCREEN)]
     lines += wrapped(f"({label(verdict)})", columns=SCREEN)
-    lines += _error_lines(verdict)[:MOST_OF_AN_ERROR]
+    lines += _error_lines(verdict, MOST_OF_AN_ERROR)
     lines += ["", *_why_lines(verdict, reasons)]
     lines += ["", bold("Next step"), *_typed(verdict, listed), ""]
     if more:
@@ -205,7 +205,7 @@ def why_lines(verdict: Verdict) -> list[str]:
 
 
 def _is_title(verdict: Verdict, row: Evidence) -> bool:
-    return row.says.rstrip(".") == verdict.title
+    return bool(row.says) and verdict.title.startswith(row.says.rstrip("."))
 
 
 def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
@@ -214,17 +214,17 @@ def _why_lines(verdict: Verdict, reasons: Iterable[Evidence]) -> list[str]:
     for row in reasons:
         lines += _reason(row, after_title(verdict, row.says), quotes)
     if len(lines) == 1:
-        lines = wrapped(summary(verdict), columns=SCREEN)
+        lines += wrapped(summary(verdict), "  ", "    ", SCREEN)
     if beside(verdict):
         lines += wrapped(f"Also seen: {beside(verdict)[0]}", "  ", "    ", SCREEN)
     return lines
 
 
-def _error_lines(verdict: Verdict) -> list[str]:
-    """What the program printed when it failed, in lines of a terminal."""
+def _error_lines(verdict: Verdict, most: int | None = None) -> list[str]:
+    """What the program printed when it failed, in ``most`` lines of a terminal."""
     if not verdict.error:
         return []
-    return wrapped(verdict.error, "  | ", "  | ", SCREEN)
+    return wrapped(verdict.error, "  | ", "  | ", SCREEN, most)
 
 
 def _more(verdict: Verdict, some_steps_are_left_out: bool) -> list[str]:
@@ -253,7 +253,7 @@ def _reason(row: Evidence, says: str, quotes: set[str]) -> list[str]:
         return wrapped(f"{value}: {says}", "  ", "    ", SCREEN)
     lines = wrapped(says, "  ", "    ", SCREEN)
     if value:
-        lines += wrapped(value, "    ", columns=SCREEN)[:MOST_WHY]
+        lines += wrapped(value, "    ", columns=SCREEN, most=MOST_WHY)
     quotes.add(value)
     return lines
 
