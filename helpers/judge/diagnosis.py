@@ -328,8 +328,7 @@ def _summary_of_open(
     """What stays open, or why nothing could be made of what was handed over."""
     if near:
         causes = "; ".join(row.failure.title.rstrip(".") for row in near)
-        several = "Possible causes" if len(near) > 1 else "Possible cause"
-        summary = f"{several}: {causes}."
+        summary = f"Still possible: {causes}."
     elif _is_prose_alone(evidence, observations):
         summary = (
             "No line of the text is a known error message, and descriptions in words are not read. "
