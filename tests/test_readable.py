@@ -25,7 +25,7 @@ MOST_TOKENS = {
     "rehearse": 24_900,
     "settings": 11_910,
     "share": 12_300,
-    "tell": 37_070,
+    "tell": 37_110,
     "trials": 34_690,
     "vpoc": 16_830,
     "(top)": 1_845,
