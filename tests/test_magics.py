@@ -86,7 +86,10 @@ def test_the_card_under_an_out_of_memory_names_line_size_and_holders(cells):
     assert "Out of memory: cell 4, line 3, in step() asked for 3637.98 TiB of host memory." in text
     assert "return torch.empty(count)" in text
     assert rows(text)["weights"] == "3.81 MiB"
-    assert rows(text)["history"] == "7.63 MiB"
+    assert rows(text)["history"] == "15.26 MiB"
+    assert (
+        "list of 4; 4 tensors in history[...]; graphs of autograd keep 7.63 MiB of that" in text
+    ), "the inputs of the model"
     assert "put there by cell 5, line 1" in text
     assert text.index("DefaultCPUAllocator") < text.index("Out of memory: cell"), (
         "the card comes below"
@@ -97,7 +100,10 @@ def test_the_card_names_the_list_that_grows_with_each_run(cells):
     keep = "kept.append(torch.ones(500, 1000, requires_grad=True) * 2)"
     fail = "\nif len(kept) > 4:\n    raise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')"
     *_, failed = cells("kept = []", *[keep + fail] * 5)
-    assert "keeps 5 tensors with their graphs, 9.54 MiB (cell 8, line 1" in failed["text"]
+    assert (
+        "keeps 5 tensors with their graphs, 19.07 MiB (added to at cell 8, line 1)"
+        in failed["text"]
+    )
     assert ".detach().cpu()" in failed["text"]
 
 
@@ -418,6 +424,91 @@ def test_what_a_module_of_the_person_keeps_is_emptied_in_the_module(cells, tmp_p
     assert "store.CACHE" not in left["text"]
 
 
+def test_a_module_of_a_package_is_named_as_it_is_imported(cells, tmp_path):
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/__init__.py").write_text("")
+    (tmp_path / "shop/store.py").write_text("import torch\nCACHE = [torch.ones(1000, 1000)]\n")
+    *_, freed, emptied, left = cells(
+        "sys.path.insert(0, '.')\nimport shop.store",
+        "%vram free",
+        "import shop.store; shop.store.CACHE.clear()",
+        "%vram",
+    )
+    assert "let go with: import shop.store; shop.store.CACHE.clear()" in freed["text"]
+    assert "CACHE" not in left["text"]
+
+
+def test_a_list_of_losses_is_the_first_step_though_only_their_graphs_are_large(cells):
+    *_, failed = cells(
+        "net = torch.nn.Linear(500, 500)\nlosses = []",
+        "for _ in range(4):\n    out = net(torch.ones(1000, 500)).relu()\n    losses.append((out * 2).relu().sum())",
+        "raise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')",
+    )
+    first = re.search(r"^  1\. .*(?:\n     .*)*", failed["text"], re.M)[0]
+    assert "losses keeps 4 tensors with their graphs" in first
+    assert "(added to at cell 4, line 3)" in first
+
+
+SMALL_CARD = "raise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')"
+
+
+@pytest.mark.parametrize(
+    ("loop", "name", "cut"),
+    [
+        (
+            "total = total + net(torch.ones(900, 500)).relu().sum()",
+            "total",
+            "add the number alone, with .item()",
+        ),
+        ("state = net(state).tanh()", "state", "use state.detach()"),
+    ],
+)
+def test_a_tensor_made_of_what_it_was_is_cut_from_its_graph_at_that_line(cells, loop, name, cut):
+    *_, failed = cells(
+        "net = torch.nn.Linear(500, 500)\ntotal = 0\nstate = torch.ones(900, 500)",
+        f"for _ in range(20):\n    {loop}\n    seen = {name} * 1",
+        SMALL_CARD,
+    )
+    text = " ".join(failed["text"].split())
+    said = f"1. {name} is made of what it was (cell 4, line 2) and keeps the graph of every time,"
+    assert said in text
+    assert f"at that line {cut}" in text
+    assert "also reached from seen" in text
+
+
+def test_layers_that_run_once_are_not_called_repeated(cells):
+    *_, failed = cells(
+        "layers = [torch.nn.Linear(500, 500) for _ in range(9)]\nx = torch.ones(3000, 500)",
+        "for layer in layers:\n    x = layer(x).relu()",
+        SMALL_CARD,
+    )
+    assert "made of what it was" not in failed["text"]
+    assert re.search(r"^  1\. [\d.]+ MiB is kept for a backward pass", failed["text"], re.M)
+
+
+def test_states_of_optimizers_are_not_called_results(cells):
+    *_, failed = cells(
+        "net = torch.nn.Linear(900, 900)\nkept = {}",
+        "for rate in (1e-2, 1e-3):\n    kept[rate] = torch.optim.Adam(net.parameters(), lr=rate)\n"
+        "    net(torch.ones(1, 900)).sum().backward()\n    kept[rate].step()",
+        SMALL_CARD,
+    )
+    assert (
+        "1. kept keeps states of optimizers, 12.36 MiB (added to at cell 4, line 2)"
+        in failed["text"]
+    )
+
+
+def test_what_the_failed_call_holds_is_the_last_step(cells):
+    *_, failed = cells(
+        "big = torch.ones(1000, 1000)\ndef step():\n    inner = torch.ones(600, 1000)\n    "
+        + SMALL_CARD,
+        "step()",
+    )
+    steps = re.findall(r"^  \d\. (\w+ \w+)", failed["text"], re.M)
+    assert steps == ["The largest", "Before the"]
+
+
 def test_memory_that_the_failed_line_let_go_of_is_not_called_pieces():
     import dataclasses
 
@@ -517,4 +608,6 @@ def test_tensors_that_a_hook_of_a_model_keeps_are_named_with_the_line(cells):
         "for _ in range(5):\n    layer(torch.ones(1000, 10))",
         "raise RuntimeError('CUDA out of memory. Tried to allocate 4.00 MiB')",
     )
-    assert "seen keeps 5 tensors, 19.07 MiB (cell 3, line 4 keep adds to it)" in failed["text"]
+    assert (
+        "seen keeps 5 tensors, 19.07 MiB (added to at cell 3, line 4, in keep())" in failed["text"]
+    )

@@ -7,6 +7,7 @@ from .devices import DeviceUse, OtherProcess
 from .failure import Failure, how_to_empty
 from .holdings import Holder, Holdings
 from .letting_go import LetGo
+from .names import said
 from .view import Card, Table
 
 MOST_ROWS = 12
@@ -133,8 +134,8 @@ def _table(holdings: Holdings, device: str = "", lets_go: bool = False) -> Table
 
 def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     if holder.kind == "error":
-        parts = [f"{part.name} in {part.where}" for part in holder.parts[:2]]
-        return "; ".join(parts)
+        parts = [f"{part.name} in {said(part.where)}" for part in holder.parts[:2]]
+        return "; ".join([*parts, *_graph(holder)])
     if holder.kind == "circle":
         still = ", yet a library keeps them" if after_free else ""
         return f"{_tensors(holder.tensors)}; no name leads to them{still}"
@@ -155,11 +156,17 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
     leads_on = part.tensors > 1 if part.collection else holder.grows
     if leads_on and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
-    if part.graphs:
-        words += ", with graph"
-    if part.lines:
-        words += f"; put there by {part.lines[0]}"
-    return words
+    with_lines = [part for part in holder.parts_worth_a_line if part.lines]
+    lines = [f"put there by {said(part.lines[0])}" for part in with_lines[:1]]
+    return "; ".join([words, *_graph(holder), *lines])
+
+
+def _graph(holder: Holder) -> list[str]:
+    """What the graph of a holder keeps, where it has one."""
+    size = sum(holder.graph_bytes.values())
+    if size:
+        return [f"graphs of autograd keep {show_bytes(size)} of that"]
+    return ["with graph"] if holder.has_graph else []
 
 
 def _tensors(count: int) -> str:
@@ -168,7 +175,7 @@ def _tensors(count: int) -> str:
 
 def _let_go_with(holder: Holder, holdings: Holdings) -> str:
     if holder.kind == "variable":
-        return f"%vram free {holder.name}"
+        return f"%vram free {' '.join([holder.name, *holder.other_variables])}"
     if holder.kind == "module":
         return how_to_empty(holder)
     if holder.kind == "widgets":

@@ -5,17 +5,18 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ..allocator.under_torch.cells import place
+from ..allocator.under_torch.keepers import Keeper
 from ..allocator.under_torch.own_files import is_own
 from ..ground.units import parse_size, show_bytes
 from .devices import DeviceUse, OtherProcess, devices_in_use, other_processes, question_of_others
 from .holdings import Holder, Holdings, add_lines, find_holdings
-from .names import last_cell_naming
+from .names import last_cell_naming, said
 from .runs import Growth, Runs
 from .unnamed import add_unnamed
 
@@ -34,6 +35,10 @@ ALLOCATED = re.compile(r"allocated memory (\d+(?:\.\d+)? ?\w+) is allocated by P
 UNALLOCATED = re.compile(r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated")
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
 LONGEST_CHAIN = 20
+FEWEST_USES = 5
+"""Of the same parameter in one graph: a network may use its weights a few times in one pass."""
+LARGEST_NUMBER = 16
+"""Bytes of a complex number."""
 LARGE = 0.25
 """A share of what all tensors take."""
 WORTH = 0.05
@@ -154,52 +159,116 @@ def _line_of(error: BaseException) -> tuple[str, str]:
 def _steps(failure: Failure) -> Iterator[str]:
     """What to do, the surest first."""
     yield from _step_of_leftovers(failure)
-    collections = list(_steps_of_collections(failure))
-    yield from collections
+    kept = {}
+    for holder in failure.holdings.of_kind("variable", "module"):
+        step = _step_of_holder(holder, failure)
+        most = _bytes(holder, failure) + _most_in_graphs(holder, failure)
+        if step and most > WORTH * (failure.requested or 0):
+            kept[holder.name] = step
+    yield from kept.values()
     yield from _steps_of_kept(failure)
-    if not collections:
-        yield from _step_of_graphs(failure)
+    yield from _step_of_graphs(failure, besides=kept)
     yield from _steps_of_others(failure)
     yield from _step_of_pieces(failure)
-    yield from _step_of_names(failure)
+    yield from _step_of_names(failure, besides=kept)
+    yield from _step_of_failed_call(failure)
 
 
 def _step_of_leftovers(failure: Failure) -> Iterator[str]:
-    """Nobody needs outputs and circles; what the failed call has, the next one needs again."""
-    leftovers = failure.holdings.of_kind("output", "circle", "error")
+    """Nobody needs outputs and circles."""
+    leftovers = failure.holdings.of_kind("output", "circle")
     size = sum(_bytes(holder, failure) for holder in leftovers)
     if size <= WORTH * (failure.requested or 0):
         return
     names = ", ".join(holder.name for holder in leftovers if _bytes(holder, failure))
     least = "at least " if failure.holdings.of_kind("graph") else ""
-    again = "Then run the cell again."
-    if any(holder.kind == "error" and _bytes(holder, failure) for holder in leftovers):
-        again = "The next try starts with that memory back."
     yield (
-        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). {again}"
+        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). Then "
+        "run the cell again."
     )
 
 
-def _steps_of_collections(failure: Failure) -> Iterator[str]:
-    entries = failure.growth.entries_each if failure.growth else {}
-    for holder in failure.holdings.of_kind("variable", "module"):
-        part = holder.parts[0]
-        share = _bytes(holder, failure) / max(1, failure.allocated or 0)
-        is_growing = holder.grows or part.kind == "function"
-        is_large = is_growing and part.lines and share > LARGE
-        is_kept = part.collection and part.tensors > 1 and (part.graphs > 1 or is_large)
-        if holder.is_exception or (holder.name not in entries and not is_kept):
-            continue
-        if _bytes(holder, failure) <= WORTH * (failure.requested or 0):
-            continue
-        by = f" ({', '.join(part.lines)} adds to it)" if part.lines else ""
-        graph = " with their graphs" if part.graphs else ""
-        now = f" {how_to_empty(holder)} empties it." if holder.kind == "module" else ""
+def _step_of_failed_call(failure: Failure) -> Iterator[str]:
+    """What the failed call has, the next one needs again: it comes last."""
+    errors = failure.holdings.of_kind("error")
+    size = sum(_bytes(holder, failure) for holder in errors)
+    if size > WORTH * (failure.requested or 0):
         yield (
-            f"{part.collection or part.name} keeps {part.tensors:,} tensors{graph}, "
-            f"{show_bytes(part.bytes)}{by}: keep numbers (.item()) or copies on the CPU "
-            f"(.detach().cpu()), or only the last ones.{now}"
+            f"Before the next try, %vram free lets go of {show_bytes(size)} that variables of the "
+            "failed call hold."
         )
+
+
+def _step_of_holder(holder: Holder, failure: Failure) -> str:
+    """What to change where a name keeps results; empty where it does not."""
+    if holder.is_exception:
+        return ""
+    for part in holder.parts_worth_a_line:
+        if part.name in holder.with_parameters:
+            continue
+        if part.name in holder.of_optimizers and part.lines:
+            return _about_optimizers(holder, part, failure)
+        if part.collection and part.tensors > 1 and part.graphs > 1:
+            return _about_collection(holder, part, failure)
+        if holder.uses >= FEWEST_USES and part.graphs == 1 and part.lines and not part.collection:
+            return _about_sum(holder, part, failure)
+    return _about_growth(holder, failure)
+
+
+def _about_growth(holder: Holder, failure: Failure) -> str:
+    """What to keep in a collection that grows: with each run, or by a line that adds to it."""
+    entries = failure.growth.entries_each if failure.growth else {}
+    part = holder.parts[0]
+    if holder.name in entries:
+        return _about_collection(holder, part, failure)
+    is_collection = part.collection and part.tensors > 1 or part.kind == "function"
+    is_added_to = is_collection and part.lines and part.name not in holder.with_parameters
+    size = _bytes(holder, failure) if holder.is_mutable else part.bytes
+    if is_added_to and size > LARGE * (failure.allocated or 0):
+        return _about_collection(holder, part, failure)
+    return ""
+
+
+def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
+    name, tensors, size = part.collection or part.name, part.tensors, part.bytes
+    if holder.is_mutable and len(holder.parts) > 1 and not holder.has_graph:
+        name, tensors, size = holder.name, holder.tensors, _bytes(holder, failure)
+    graph = " with their graphs" if part.graphs else ""
+    size += _graph_bytes(holder, failure)
+    most = _most_in_graphs(holder, failure) if part.graphs else 0
+    more = f" and up to {show_bytes(most)} in those graphs" if most else ""
+    now = f" {how_to_empty(holder)} empties it." if holder.kind == "module" else ""
+    return (
+        f"{name} keeps {tensors:,} tensors{graph}, {show_bytes(size)}{more}{_added_at(part)}: keep "
+        "numbers (.item()) or copies on the CPU (.detach().cpu()), or only the last ones."
+        f"{now}"
+    )
+
+
+def _about_optimizers(holder: Holder, part: Keeper, failure: Failure) -> str:
+    return (
+        f"{holder.name} keeps states of optimizers, {show_bytes(_bytes(holder, failure))}"
+        f"{_added_at(part)}: keep only the optimizer that still trains."
+    )
+
+
+def _about_sum(holder: Holder, part: Keeper, failure: Failure) -> str:
+    """A tensor that is made of what it was, again and again, and keeps every graph."""
+    size = show_bytes(_graph_bytes(holder, failure))
+    most = _most_in_graphs(holder, failure)
+    if most:
+        size = f"up to {show_bytes(most)}"
+    cut = f"use {part.name}.detach()"
+    if part.bytes <= LARGEST_NUMBER:
+        cut = "add the number alone, with .item()"
+    return (
+        f"{part.name} is made of what it was ({said(part.lines[0])}) and keeps the graph of every "
+        f"time, {size}: at that line {cut}, unless a backward pass goes through all of them."
+    )
+
+
+def _added_at(part: Keeper) -> str:
+    return f" (added to at {', '.join(map(said, part.lines))})" if part.lines else ""
 
 
 def _steps_of_kept(failure: Failure) -> Iterator[str]:
@@ -233,10 +302,13 @@ def how_to_empty(holder: Holder) -> str:
     return f"import {module}; {holder.name}{end}"
 
 
-def _step_of_graphs(failure: Failure) -> Iterator[str]:
-    """A forward pass that is too large for the card."""
-    size = sum(_bytes(holder, failure) for holder in failure.holdings.of_kind("graph"))
-    if size <= LARGE * (failure.allocated or 0) or not size:
+def _step_of_graphs(failure: Failure, besides: Collection[str]) -> Iterator[str]:
+    """A forward pass that is too large for the card, ``besides`` names that have a step."""
+    size = 0 if besides else _of_no_name(failure)
+    for holder in failure.holdings.holders:
+        if holder.name not in besides:
+            size += _graph_bytes(holder, failure)
+    if size <= max(LARGE * (failure.allocated or 0), WORTH * (failure.requested or 0)):
         return
     yield (
         f"{show_bytes(size)} is kept for a backward pass, and grows with the batch: make the batch "
@@ -265,21 +337,25 @@ def _step_of_pieces(failure: Failure) -> Iterator[str]:
         )
 
 
-def _step_of_names(failure: Failure) -> Iterator[str]:
+def _step_of_names(failure: Failure, besides: Collection[str]) -> Iterator[str]:
+    """The largest variables, ``besides`` those that have a step."""
     variables = failure.holdings.of_kind("variable")
     largest = max((_bytes(holder, failure) for holder in variables), default=0)
     least = WORTH * max(largest, failure.requested or 0)
-    named = [_named(holder, failure) for holder in variables[:3] if _bytes(holder, failure) > least]
+    others = [holder for holder in variables if holder.name not in besides]
+    named = [_named(holder, failure) for holder in others[:3] if _bytes(holder, failure) > least]
     smaller = "make the batch or the model smaller"
-    if not named:
+    if not named and not besides:
         yield (
             "No variable holds much, compared with what was asked for. If the cell itself needs "
             f"more than there is, {smaller}."
         )
+    if not named:
         return
     are = "variables are" if len(named) > 1 else "variable is"
+    which = "next largest" if besides else "largest"
     yield (
-        f"The largest {are} {', '.join(named)}. %vram free NAME deletes one that you no longer "
+        f"The {which} {are} {', '.join(named)}. %vram free NAME deletes one that you no longer "
         f"need; if you need them all, {smaller}."
     )
 
@@ -287,9 +363,8 @@ def _step_of_names(failure: Failure) -> Iterator[str]:
 def _named(holder: Holder, failure: Failure) -> str:
     """A variable with its size, who else reaches it, and since when no cell has named it."""
     words = [show_bytes(_bytes(holder, failure))]
-    others = [name for name in holder.also if name.isidentifier() and not name.startswith("_")]
-    if others:
-        words.append(f"also reached from {' and '.join(others)}")
+    if holder.other_variables:
+        words.append(f"also reached from {' and '.join(holder.other_variables)}")
     last = failure.last_named.get(holder.name, 0)
     if last:
         words.append(f"no cell after cell {last} names it")
@@ -298,6 +373,21 @@ def _named(holder: Holder, failure: Failure) -> str:
 
 def _bytes(holder: Holder, failure: Failure) -> int:
     """What a holder has on the device that ran out; on any where that is not known."""
-    if failure.device:
-        return holder.bytes.get(failure.device, 0)
-    return holder.total
+    return _on_device(holder.bytes, failure)
+
+
+def _graph_bytes(holder: Holder, failure: Failure) -> int:
+    return _on_device(holder.graph_bytes, failure)
+
+
+def _most_in_graphs(holder: Holder, failure: Failure) -> int:
+    """What its graphs may keep where this torch does not show whose graph keeps what."""
+    return _of_no_name(failure) if holder.has_graph and not holder.graph_bytes else 0
+
+
+def _of_no_name(failure: Failure) -> int:
+    return sum(_bytes(holder, failure) for holder in failure.holdings.of_kind("graph"))
+
+
+def _on_device(sizes: dict[str, int], failure: Failure) -> int:
+    return sizes.get(failure.device, 0) if failure.device else sum(sizes.values())

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,14 +26,15 @@ from ..allocator.under_torch.keepers import (
     Storage,
     Walk,
     find_lines,
+    globals_by_module,
     keepers_in,
     length_of,
-    modules_own,
     referred_to,
     storages_of,
     variables_of,
 )
 from ..allocator.under_torch.own_files import is_own
+from .graphs import graph_of
 from .kinds import (
     COLLECTION,
     MODULE,
@@ -41,6 +43,7 @@ from .kinds import (
     is_of_another_library,
     lacks_model,
     rank,
+    states_of_optimizers,
 )
 from .names import names_of_the_person
 
@@ -49,12 +52,15 @@ if TYPE_CHECKING:
 
 
 DEVICES = ("cuda", "xpu", "mps", "cpu")
+LEFT_OVER = ("output", "error", "circle")
 LARGE_ON_CPU = 1 << 20
 """Bytes. A smaller tensor in host memory is not listed."""
-LONGEST_LOOK_S = 1.0
+LONGEST_LOOK_S = 1.3
 """From the first tensor to the last name. Seconds of work: a busy machine gets the same answer, later."""
 LONGEST_SECOND_LOOK_S = 0.4
 MOST_OTHER_NAMES = 4
+MOST_WITH_GRAPHS = 4
+NEARLY = 0.9
 STOPPED = (
     "The look stopped after {seconds:.1f} s of work, when names had led to {share}: what a name holds is "
     "at least its size, and the rest may have names."
@@ -88,7 +94,10 @@ class Holder:
     first. ``also``: other names that reach some of them. ``grows``: whether it may grow while cells
     run, which a module or an optimizer does not. ``is_mutable``: whether it has a method clear.
     ``is_exception``: whether it is an exception that a variable keeps. ``lacks_model``: whether it
-    is an optimizer whose parameters no module has.
+    is an optimizer whose parameters no module has. ``graph_bytes``: by device, of ``bytes`` what
+    only graphs of its tensors keep. ``uses``: how often they use the same parameter.
+    ``with_parameters``, ``of_optimizers``: the names of the parts that are parameters, and states
+    of optimizers.
     """
 
     name: str
@@ -103,11 +112,42 @@ class Holder:
     is_mutable: bool = False
     is_exception: bool = False
     lacks_model: bool = False
+    graph_bytes: dict[str, int] = field(default_factory=dict)
+    uses: int = 0
+    with_parameters: frozenset[str] = frozenset()
+    of_optimizers: frozenset[str] = frozenset()
 
     @property
     def has_graph(self) -> bool:
         """Whether some of its tensors carry a graph of autograd."""
         return any(part.graphs for part in self.parts)
+
+    @property
+    def parts_worth_a_line(self) -> list[Keeper]:
+        """The largest part, and those with graphs, whose own bytes may be few."""
+        with_graphs = [part for part in self.parts[1:] if part.graphs]
+        return self.parts[:1] + with_graphs[:MOST_WITH_GRAPHS]
+
+    def note_other_name(self, name: str) -> None:
+        """Keep a name that reaches some of its tensors as well, where these are few so far."""
+        if name != self.name and name not in self.also and len(self.also) < MOST_OTHER_NAMES:
+            self.also.append(name)
+
+    @property
+    def other_variables(self) -> list[str]:
+        """Of the other names that reach its tensors those of variables."""
+        return [name for name in self.also if name.isidentifier() and name.strip("_")]
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether the notebook keeps it by itself, and no name of the person."""
+        return self.kind in LEFT_OVER
+
+    @property
+    def is_worth_a_row(self) -> bool:
+        """Whether it holds something on a GPU, or much in host memory."""
+        on_host = self.bytes.get("cpu", 0)
+        return on_host >= LARGE_ON_CPU or self.total > on_host
 
     @property
     def total(self) -> int:
@@ -132,7 +172,7 @@ class Holdings:
         return [holder for holder in self.holders if holder.kind in kinds]
 
     def owners_of_graphs(self) -> list[str]:
-        """The names that reach a tensor with a graph."""
+        """The names that reach a tensor with a graph; what that keeps, this torch does not show."""
         return [holder.name for holder in self.holders if holder.has_graph]
 
     def total(self, device: str) -> int:
@@ -142,17 +182,29 @@ class Holdings:
 
 def find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     """Who holds the tensors of this kernel now. Takes two seconds at the most."""
-    with torch._C.DisableTorchFunctionSubclass(), without_collection():
-        return _find_holdings(torch, shell)  # a tensor class of the person's is not asked
-
-
-def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
     began = time.thread_time()
-    storages = large_storages(torch)
+    with looking(torch):
+        return holdings_of(large_storages(torch), torch, shell, began)
+
+
+@contextmanager
+def looking(torch: ModuleType) -> Iterator[None]:
+    """No tensor class of the person's is asked, and no garbage is collected meanwhile."""
+    with torch._C.DisableTorchFunctionSubclass(), without_collection():
+        yield
+
+
+def holdings_of(
+    storages: dict[int, Storage], torch: ModuleType, shell: InteractiveShell, began: float
+) -> Holdings:
+    """Who holds these storages; the look ``began`` at that thread time. Those that only graphs keep
+    are added to them.
+    """
     roots = list(_roots(torch, shell))
     walk = Walk(storages, began + LONGEST_LOOK_S - time.thread_time())
     counted: set[int] = set()
     holders = []
+    with_graphs = []
     shared = []
     for root in roots:
         before = len(walk.reached)
@@ -161,7 +213,7 @@ def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
         steps += [step for key, step in reached.items() if storages[key].address in counted]
         shared.append((root.name, steps))
         if reached:
-            holder = _holder(root, reached, storages, counted)
+            holder = _holder(root, reached, storages, counted, torch)
             holder.what = described(root.object, torch)
             holder.is_mutable = issubclass(type(root.object), (dict, list, set, collections.deque))
             holder.is_exception = issubclass(type(root.object), BaseException)
@@ -169,24 +221,33 @@ def _find_holdings(torch: ModuleType, shell: InteractiveShell) -> Holdings:
             holder.grows = order not in (MODULE, OPTIMIZER)
             holder.lacks_model = order == OPTIMIZER and lacks_model(root.object, torch)
             holders.append(holder)
-    holders += _without_a_name(storages, counted, walk.complete)
-    holders = sorted(filter(lambda holder: holder.total, holders), key=lambda holder: -holder.total)
+            tensors = [storages[key].tensor for key in reached if storages[key].has_graph]
+            with_graphs.append(tensors)
+    is_complete = walk.complete
+    share = f"{len(walk.reached):,} of {len(storages):,} tensors"
+    storages |= _add_graphs(list(zip(holders, with_graphs)), counted, torch)
+    holders += _without_a_name(storages, counted, is_complete)
+    holders = [holder for holder in holders if holder.is_worth_a_row]
+    holders.sort(key=lambda holder: -holder.total)
     holdings = Holdings(holders, _other_libraries(shell))
-    if walk.complete:
+    if is_complete:
         _add_other_names(holders, shared, storages)
     else:
-        share = f"{len(walk.reached):,} of {len(storages):,} tensors"
         holdings.stopped = STOPPED.format(seconds=time.thread_time() - began, share=share)
     return holdings
 
 
 def large_storages(torch: ModuleType) -> dict[int, Storage]:
-    """Of the GPU all storages, of host memory the large ones, by the id of the tensor."""
-    return {
-        key: storage
-        for key, storage in storages_of(torch, *DEVICES).items()
-        if storage.bytes >= LARGE_ON_CPU or storage.tensor.device.type != "cpu"
-    }
+    """Of the GPU all storages, of host memory those worth listing, by the id of the tensor."""
+    storages = storages_of(torch, *DEVICES)
+    return {key: storage for key, storage in storages.items() if _is_listed(storage)}
+
+
+def _is_listed(storage: Storage) -> bool:
+    """Whether it is on a GPU or large. A small one may carry a large graph."""
+    if storage.tensor.device.type == "cpu":
+        return storage.bytes >= LARGE_ON_CPU or storage.has_graph
+    return storage.bytes > 0
 
 
 def outputs_with_tensors(storages: dict[int, Storage], shell: InteractiveShell) -> list[int]:
@@ -206,10 +267,12 @@ def _roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
     variables = names_of_the_person(shell)
     for name in sorted(variables, key=lambda name: _turn(variables[name], torch)):
         yield Root(variables[name], name, "variable")
-    for step in modules_own():
-        if step.where != "__main__" and not step.name.startswith("__"):
-            module = step.where.rpartition(".")[0] or step.where
-            yield Root(step.object, f"{module}.{step.name}", "module")
+    by_module = globals_by_module()
+    by_module.pop("__main__", None)
+    for module, of_module in by_module.items():
+        for step in of_module:
+            if not step.name.startswith("__"):
+                yield Root(step.object, f"{module}.{step.name}", "module")
     yield from _threads()
     yield from _open_widgets()
     for number, value in list(shell.user_ns.get("Out", {}).items()):
@@ -276,15 +339,69 @@ def _variables_of_failed_calls(error: BaseException) -> Iterator[Step]:
 
 
 def _holder(
-    root: Root, reached: dict[int, Step], storages: dict[int, Storage], counted: set[int]
+    root: Root,
+    reached: dict[int, Step],
+    storages: dict[int, Storage],
+    counted: set[int],
+    torch: ModuleType,
 ) -> Holder:
     """The holder of the tensors that were reached; storages counted before are not its own."""
     new = {key: step for key, step in reached.items() if storages[key].address not in counted}
     parts = sorted(keepers_in(new, storages), key=lambda part: -part.bytes)
     holder = Holder(root.name, root.kind, tensors=len(new), parts=parts)
+    holder.with_parameters = frozenset(
+        step.name
+        for key, step in new.items()
+        if issubclass(type(storages[key].tensor), torch.nn.Parameter)
+    )
+    may_be_states = [key for key, step in new.items() if ".state[" in step.name]
+    if may_be_states:
+        states = states_of_optimizers(torch)
+        of_optimizers = [new[key].name for key in may_be_states if key in states]
+        holder.of_optimizers = frozenset(of_optimizers)
     _count(holder, [storages[key] for key in new])
     counted |= holder.addresses
     return holder
+
+
+def _add_graphs(
+    holders: list[tuple[Holder, list[Any]]], counted: set[int], torch: ModuleType
+) -> dict[int, Storage]:
+    """Count what only graphs keep for the holder of a tensor that carries them, as far as time
+    allows: for a name of the person before an output or an error, and for the largest graph first.
+    Returns what was counted.
+    """
+    ends_at = time.thread_time() + LONGEST_SECOND_LOOK_S
+    graphs = []
+    for holder, tensors in holders:
+        if not tensors:
+            continue
+        graph = graph_of(tensors, torch, DEVICES, ends_at)
+        storages = [storage for storage in graph.storages.values() if _is_listed(storage)]
+        holder.uses = graph.uses
+        graphs.append((holder, storages, sum(storage.bytes for storage in storages)))
+    nearly_all = NEARLY * max((size for _, _, size in graphs), default=0)
+
+    def turn(graph: tuple[Holder, list[Storage], int]) -> tuple[bool, bool, int]:
+        """Of graphs that are nearly the same the inner one comes first: the other goes through it."""
+        holder, _, size = graph
+        is_largest = size >= nearly_all
+        return holder.is_left_over, not is_largest, size if is_largest else -size
+
+    graphs.sort(key=turn)
+    added: dict[int, Storage] = {}
+    for holder, storages, _ in graphs:
+        new = [storage for storage in storages if storage.address not in counted]
+        holder.graph_bytes = sizes_by_device(new)
+        for device, size in holder.graph_bytes.items():
+            holder.bytes[device] = holder.bytes.get(device, 0) + size
+        holder.addresses |= {storage.address for storage in new}
+        counted |= holder.addresses
+        added.update({id(storage.tensor): storage for storage in new})
+    for first, second in itertools.permutations(graphs, 2):
+        if not first[0].addresses.isdisjoint(storage.address for storage in second[1]):
+            first[0].note_other_name(second[0].name)
+    return added
 
 
 def _count(holder: Holder, storages: list[Storage]) -> None:
@@ -339,9 +456,8 @@ def _add_other_names(
         walk.run_from(steps)
         reached = {storages[key].address for key in walk.reached}
         for holder in holders:
-            is_other = holder.name != name and len(holder.also) < MOST_OTHER_NAMES
-            if is_other and not reached.isdisjoint(holder.addresses):
-                holder.also.append(name)
+            if not reached.isdisjoint(holder.addresses):
+                holder.note_other_name(name)
 
 
 def _other_libraries(shell: InteractiveShell) -> list[str]:
@@ -350,5 +466,5 @@ def _other_libraries(shell: InteractiveShell) -> list[str]:
 
 
 def add_lines(holders: list[Holder]) -> None:
-    """Find the lines of the notebook that put tensors where the largest part of each lies."""
-    find_lines([part for holder in holders for part in holder.parts[:1]])
+    """Find the lines of the notebook that put tensors where the parts of each lie."""
+    find_lines([part for holder in holders for part in holder.parts_worth_a_line])

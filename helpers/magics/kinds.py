@@ -97,6 +97,17 @@ def lacks_model(optimizer: Any, torch: ModuleType) -> bool:
     return bool(changed)
 
 
+def states_of_optimizers(torch: ModuleType) -> frozenset[int]:
+    """The ids of the tensors that optimizers of this kernel keep for their parameters."""
+    tensors: set[int] = set()
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.optim.Optimizer):
+            states = object.__getattribute__(candidate, "__dict__").get("state", {})
+            for state in dict.values(states):
+                tensors.update(map(id, dict.values(state)))
+    return frozenset(tensors)
+
+
 def _count(module: Any, torch: ModuleType) -> str:
     parameters = torch.nn.Module.parameters(module)
     counted = sum(part.numel() for part in itertools.islice(parameters, MOST_PARAMETERS))

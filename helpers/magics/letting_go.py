@@ -7,21 +7,27 @@ torch keeps for later. A variable that the person named is deleted only if the c
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import gc
+import re
 import sys
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..allocator.garbage import without_collection
+from ..allocator.under_torch.keepers import Storage
 from .devices import allocated_bytes, initialised
 from .holdings import (
     Holdings,
     find_holdings,
+    holdings_of,
     kept_errors,
     large_storages,
+    looking,
     outputs_with_tensors,
-    sizes_by_device,
 )
 from .names import names_of_the_person
 from .unnamed import add_unnamed
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
 OF_AN_ERROR = ("last_exc", "last_value", "last_traceback", "last_type")
 UNDERSCORES = ("_", "__", "___")
+OF_THE_NOTEBOOK = re.compile(r"Out\[|_+$|the last error")
+"""Names by which nothing with tensors is reached any more."""
 
 
 class NoSuchVariable(Exception):
@@ -62,11 +70,14 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         if name not in variables:
             raise NoSuchVariable(name)
     del variables
-    with torch._C.DisableTorchFunctionSubclass(), without_collection():
+    began = time.thread_time()
+    with looking(torch):
         storages = large_storages(torch)
-        before = sizes_by_device(storages.values())
+        holdings = holdings_of(storages, torch, shell, began)
         outputs = outputs_with_tensors(storages, shell)
+        followed = _followed(storages, torch)
     del storages
+    before = _bytes_by_device(followed.values())
     before.update(allocated_bytes(torch))
     reserved = _reserved_bytes(torch)
     dropped = _drop_error(shell)
@@ -81,13 +92,57 @@ def let_go(torch: ModuleType, shell: InteractiveShell, names: list[str]) -> LetG
         if clear_workspaces is not None:
             clear_workspaces()  # "cuBLAS workspaces" in torch's notes on CUDA
         torch.cuda.empty_cache()
-    left = find_holdings(torch, shell)
+    alive = {address: one for address, one in followed.items() if not one.reference.expired()}
+    left = _left(holdings, dropped, frozenset(alive))
+    if left is None:
+        left = find_holdings(torch, shell)
     add_unnamed(torch, left)
-    after = {device: left.total(device) for device in before}
+    after = _bytes_by_device(alive.values())
     after.update(allocated_bytes(torch))
-    tensors = {device: size - after[device] for device, size in before.items()}
+    tensors = {device: size - after.get(device, 0) for device, size in before.items()}
     returned = max(0, reserved - _reserved_bytes(torch))
     return LetGo(tensors, returned, dropped, left)
+
+
+class Followed(NamedTuple):
+    """A storage that may go: a weak reference, its device and its size."""
+
+    reference: Any
+    device: str
+    bytes: int
+
+
+def _followed(storages: dict[int, Storage], torch: ModuleType) -> dict[int, Followed]:
+    """The storages by their addresses. Keeps none of them."""
+    reference_to = torch.multiprocessing.reductions.StorageWeakRef
+    by_address = {storage.address: storage.tensor for storage in storages.values()}
+    followed = {}
+    for address, tensor in by_address.items():
+        storage = tensor.untyped_storage()
+        followed[address] = Followed(reference_to(storage), str(tensor.device), storage.nbytes())
+    return followed
+
+
+def _bytes_by_device(followed: Iterable[Followed]) -> dict[str, int]:
+    sizes: collections.Counter[str] = collections.Counter()
+    for storage in followed:
+        sizes[storage.device] += storage.bytes
+    return dict(sizes)
+
+
+def _left(holdings: Holdings, dropped: list[str], alive: frozenset[int]) -> Holdings | None:
+    """Who holds the rest, by the look from before; None where that cannot tell: something that was
+    let go of is kept by another name.
+    """
+    left = []
+    for holder in holdings.holders:
+        was_dropped = holder.kind in ("output", "error") or holder.name in dropped
+        if holder.addresses <= alive and not was_dropped:
+            holder.also = [name for name in holder.also if not OF_THE_NOTEBOOK.match(name)]
+            left.append(holder)
+        elif not holder.addresses.isdisjoint(alive):
+            return None
+    return dataclasses.replace(holdings, holders=left)
 
 
 def _reserved_bytes(torch: ModuleType) -> int:

@@ -32,3 +32,9 @@ def last_cell_naming(name: str, shell: InteractiveShell) -> int:
         if word.search(sources[number]):
             return number
     return 0
+
+
+def said(line: str) -> str:
+    """A line with its function, such as "cell 2, line 7 step", as a sentence has it."""
+    place, _, function = line.rpartition(" ")
+    return place if function == "<module>" else f"{place}, in {function}()"

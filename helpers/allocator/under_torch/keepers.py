@@ -20,7 +20,7 @@ import sys
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ from .own_files import files_of_the_program, is_own, is_own_class, only_line, ru
 
 LONGEST_S = 1.5
 MOST_OBJECTS = 400_000
+MOST_BETWEEN_CLOCKS = 64
+"""Objects between two looks at the clock, which is a call of the system."""
 MOST_KEEPERS = 40
 MOST_LINES = 4
 LONGEST_KEY = 40
@@ -132,20 +134,24 @@ def keepers_of(torch: Any, device: str = "cuda") -> dict[str, Any]:
 
 def storages_of(torch: Any, *devices: str) -> dict[int, Storage]:
     """The storages of all tensors on some kinds of device, by the id of the tensor."""
-    storages = {}
-    for tensor in tensors_of(torch):
-        try:
-            storage = tensor.untyped_storage()
-            if storage.device.type in devices:  # of a fake tensor it is meta: it has no bytes
-                storages[id(tensor)] = Storage(
-                    tensor=tensor,
-                    address=storage.data_ptr(),
-                    bytes=storage.nbytes(),
-                    has_graph=tensor.grad_fn is not None,
-                )
-        except (RuntimeError, NotImplementedError, AttributeError):
-            continue  # a wrapper without a storage of its own; what it wraps is a tensor too
-    return storages
+    storages = {id(tensor): storage_of(tensor, devices) for tensor in tensors_of(torch)}
+    return {key: storage for key, storage in storages.items() if storage is not None}
+
+
+def storage_of(tensor: Any, devices: Sequence[str]) -> Storage | None:
+    """The storage of a tensor; None where it lies on no device of these kinds."""
+    try:
+        storage = tensor.untyped_storage()
+        if storage.device.type not in devices:  # of a fake tensor it is meta: it has no bytes
+            return None
+        return Storage(
+            tensor=tensor,
+            address=storage.data_ptr(),
+            bytes=storage.nbytes(),
+            has_graph=tensor.grad_fn is not None,
+        )
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return None  # a wrapper without a storage of its own; what it wraps is a tensor too
 
 
 def tensors_of(torch: Any) -> Iterator[Any]:
@@ -191,6 +197,7 @@ class Walk:
     def run_from(self, roots: Iterable[Step]) -> list[Step]:
         """Walk from some roots to all that is new. Returns the steps to what earlier ones had."""
         self._groups += 1
+        self._look_at_the_clock()
         shared = []
         waiting = collections.deque(roots)
         while waiting and self._is_in_time:
@@ -200,14 +207,19 @@ class Walk:
             waiting.extend(self._further_from(step))
         return shared
 
+    def _look_at_the_clock(self) -> None:
+        has_time = len(self._group_of) <= MOST_OBJECTS and time.thread_time() <= self._ends_at
+        self._is_in_time = self._is_in_time and has_time
+
     def _further_from(self, step: Step) -> Iterable[Step]:
         """What an object refers to; nothing where that was asked before."""
         key = id(step.object)
         if key in self._group_of or _is_plain(step.object):
             return ()
         self._group_of[key] = self._groups
-        is_too_many = len(self._group_of) > MOST_OBJECTS
-        self._is_in_time = not is_too_many and time.thread_time() <= self._ends_at
+        count = len(self._group_of)
+        if count > MOST_OBJECTS or count % MOST_BETWEEN_CLOCKS == 0:
+            self._look_at_the_clock()
         if key not in self.storages:
             return _inside(step)
         self.reached[key] = step
@@ -248,12 +260,20 @@ def variables_of(frame: types.FrameType, kind: str) -> Iterator[Step]:
 
 def modules_own() -> Iterator[Step]:
     """The global names of the program's own modules."""
+    for steps in globals_by_module().values():
+        yield from steps
+
+
+def globals_by_module() -> dict[str, list[Step]]:
+    """The global names of each module of the program, by the name with which it is imported."""
+    steps = {}
     for name, module in list(sys.modules.items()):
         file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
         if name == "__main__" or (isinstance(file, str) and is_own(file)):
             where = os.path.basename(file) if isinstance(file, str) else name
-            for variable, value in list(vars(module).items()):
-                yield Step(value, variable, "global", where)
+            variables = list(vars(module).items())
+            steps[name] = [Step(value, variable, "global", where) for variable, value in variables]
+    return steps
 
 
 def _left_behind() -> Iterator[Step]:
@@ -440,7 +460,8 @@ def referred_to(storages: list[Storage]) -> dict[int, int]:
     """
     # gc.get_referrers compares each object with each tensor: minutes for 100,000 of them.
     referrers = [referrer for referrer in gc.get_objects() if type(referrer) is not Storage]
-    named = set(map(id, gc.get_referents(*referrers)))
+    tensors = {id(storage.tensor) for storage in storages}
+    named = tensors.intersection(map(id, gc.get_referents(*referrers)))
     return {storage.address: storage.bytes for storage in storages if id(storage.tensor) in named}
 
 
