@@ -6,27 +6,33 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from command_line import verb
 from test_rehearse import CARD, GIB, MIB, RUN
 
 from helpers.allocator.program_facts import _options_again
+from helpers.rehearse.buckets import between_buckets
 from helpers.rehearse.rehearsal import Limits
 from helpers.rehearse.run import environment
+from helpers.rehearse.under_torch import ranks
 from helpers.rehearse.view import several
 
 ROOT = Path(__file__).parents[1]
 ALONE = """
 import json, os, torch, torch.distributed as dist
+from types import SimpleNamespace
 from helpers.rehearse.under_torch import ranks
-ranks.start(torch)
+witness = SimpleNamespace(has_buckets=False)
+ranks.start(torch, witness)
 dist.init_process_group("nccl")
 half = dist.new_group(range(256, 512), backend="gloo")
 seen = {"rank": [dist.get_rank(), dist.get_world_size(), dist.get_rank(half)]}
 
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 model(torch.ones(2, 4)).sum().backward()
+seen["has_buckets"] = witness.has_buckets
 seen["gradient"] = model.module.weight.grad.tolist()[0]
 try:
     model.register_comm_hook(None, lambda state, bucket: None)
@@ -64,6 +70,7 @@ def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
     assert variables["LOCAL_RANK"] == "7" and variables["GROUP_RANK"] == "63"
     seen = json.loads(printed(ALONE, variables)[-1])
     assert seen["rank"] == [511, 512, 255]
+    assert seen["has_buckets"]
     assert seen["gradient"] == [2.0] * 4
     assert seen["objects"] == ["mine", "mine"]
     assert seen["part"] == [2, 8]
@@ -83,7 +90,7 @@ from types import SimpleNamespace as Row
 import ctypes
 os.environ["CASEBOOK_WORLD"] = os.environ["WORLD_SIZE"]
 from helpers.rehearse.under_torch import ranks, result_sizes
-ranks.start(torch)
+ranks.start(torch, Row())
 dist.init_process_group("nccl")
 device = Row(fake_zero=lambda at, n: ctypes.memset(at, 0, n))
 witness = Row(coming=[], later=[], beside="", device=device, compiled=set(), exchanges=0)
@@ -135,6 +142,30 @@ def test_a_rank_that_cannot_be_is_refused_in_one_line(
     words = ["rehearse", "--gpu", "4090", *options.split(), "--", *command.split()]
     done = verb(*words)
     assert done.code == 2 and says in done.err and len(done.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("holds", "held"), [("1", [1, 2, 2, 0]), ("0", [0, 0, 0, 0])])
+def test_the_buckets_of_the_first_step_are_held_for_another_one_where_that_is_rehearsed(
+    holds, held, monkeypatch
+):
+    monkeypatch.setenv("CASEBOOK_HOLDS_BUCKETS", holds)
+    first = ranks.FirstBuckets()
+    counts = []
+    for is_last in (False, True, False, True):
+        first.see(SimpleNamespace(buffer=object, is_last=lambda last=is_last: last))
+        counts.append(len(first.buffers))
+    assert counts == held
+
+
+def test_a_peak_that_chance_decides_is_said_with_both_values():
+    alone = replace(RUN, limits=Limits(world=8), peak_reserved_bytes=20 * GIB, more_bytes=0)
+    held = replace(alone, peak_reserved_bytes=25 * GIB)
+    both = between_buckets(alone, held)
+    assert both.between and both.more_bytes == 5 * GIB
+    assert "20.00 GiB or up to 25.00 GiB, by chance, both rehearsed" in both.trust[0]
+    assert between_buckets(alone, alone) == alone
+    ran_out = replace(held, exit_code=1, ooms=1)
+    assert between_buckets(alone, ran_out) == alone
 
 
 def test_the_answer_is_that_of_the_rank_that_takes_the_most():

@@ -23,7 +23,8 @@ class Limits:
     the least, half of all (typical), the most. ``gpus``: how many such cards the box has;
     collectives between them move nothing. ``cudnn_bytes``: of workspace for each call of cuDNN.
     ``world``: of how many processes the program is the one of ``rank``, without the others (0: it
-    has none, or starts them itself).
+    has none, or starts them itself). ``holds_buckets``: those of DistributedDataParallel's first
+    step stay for another one.
     """
 
     steps: int = 0
@@ -33,6 +34,7 @@ class Limits:
     cudnn_bytes: int = 0
     rank: int = 0
     world: int = 0
+    holds_buckets: bool = False
 
 
 UNLIMITED = Limits()
@@ -67,6 +69,7 @@ class Rehearsal:
     in all, as far as was counted. ``expandable``: its segments were. ``devices``: what its
     processes held of each card. ``step_peaks``: the most that one process had allocated until
     which step of an optimizer began, where it rose. ``limits``: what it was told.
+    ``has_buckets``: alone, it exchanged gradients as DistributedDataParallel does.
     """
 
     device: GpuCard
@@ -95,6 +98,7 @@ class Rehearsal:
     devices: tuple[CardUse, ...] = ()
     step_peaks: tuple[tuple[int, int], ...] = ()
     limits: Limits = UNLIMITED
+    has_buckets: bool = False
 
     @property
     def rank_in_words(self) -> str:

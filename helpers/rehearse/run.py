@@ -114,6 +114,7 @@ def _of_rank(limits: Limits) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": 0,
         "OMP_NUM_THREADS": 1,
         "CASEBOOK_WORLD": limits.world,
+        "CASEBOOK_HOLDS_BUCKETS": int(limits.holds_buckets),
     }
     names = {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"}
     return {**names, **{name: str(count) for name, count in counts.items()}}
@@ -260,6 +261,7 @@ def _rehearsal(
         expandable=trace.expandable,
         devices=uses_of_cards(recording.folder, limits.gpus),
         limits=limits,
+        has_buckets=any(row.get("has_buckets") for row in told),
     )
 
 

@@ -14,13 +14,15 @@ from typing import Any
 
 Torch = Any
 Value = Any
+Witness = Any
 FAKE = "torch.testing._internal.distributed.fake_pg"
 
 
-def start(torch: Torch) -> None:
+def start(torch: Torch, witness: Witness) -> None:
     """Let the program's process groups be fake ones of the job that RANK and WORLD_SIZE name.
 
-    Raises SystemExit where this release of torch has none.
+    The witness notes whether gradients were exchanged in buckets. Raises SystemExit where this
+    release of torch has none.
     """
     try:
         importlib.import_module(FAKE)
@@ -48,15 +50,42 @@ def start(torch: Torch) -> None:
         setattr(torch.distributed, exchange.__name__, exchange)
         setattr(groups, exchange.__name__, exchange)
     parallel = importlib.import_module("torch.nn.parallel.distributed").DistributedDataParallel
-    parallel.__init__ = reducing_by_hook(torch, parallel.__init__)
+    parallel.__init__ = reducing_by_hook(torch, witness, parallel.__init__)
 
 
-def reducing_by_hook(torch: Torch, init: Callable[..., None]) -> Callable[..., None]:
+class FirstBuckets:
+    """The buckets of DistributedDataParallel's first step; for the second one it makes new ones.
+
+    NCCL's watchdog looks every 0.1 s (kWatchdogThreadSleepMillis in ProcessGroupNCCL.cpp) for what
+    was exchanged, and holds the old ones until then: where steps are short, for another step. Here
+    they are held where CASEBOOK_HOLDS_BUCKETS says so.
+    """
+
+    def __init__(self) -> None:
+        self.are_held = os.environ.get("CASEBOOK_HOLDS_BUCKETS") == "1"
+        self.steps = 0
+        self.buffers: list[Value] = []
+
+    def see(self, bucket: Value) -> None:
+        """A bucket is about to be exchanged."""
+        if self.are_held and not self.steps:
+            self.buffers.append(bucket.buffer())
+        if bucket.is_last():
+            self.steps += 1
+        if self.steps > 1:
+            self.buffers.clear()
+
+
+def reducing_by_hook(
+    torch: Torch, witness: Witness, init: Callable[..., None]
+) -> Callable[..., None]:
     """DistributedDataParallel's constructor, with a hook that hands each bucket back: what the fake
     group's work answers is nothing that its reducer takes (comm.cpp).
     """
 
-    def hand_back(state: None, bucket: Value) -> Value:
+    def hand_back(first: FirstBuckets, bucket: Value) -> Value:
+        witness.has_buckets = True
+        first.see(bucket)
         reduced = torch.futures.Future()
         reduced.set_result(bucket.buffer())
         return reduced
@@ -64,7 +93,7 @@ def reducing_by_hook(torch: Torch, init: Callable[..., None]) -> Callable[..., N
     @functools.wraps(init)
     def init_with_hook(model: Value, *args: Value, **kwargs: Value) -> None:
         init(model, *args, **kwargs)
-        torch.distributed._register_comm_hook(model.reducer, None, hand_back)
+        torch.distributed._register_comm_hook(model.reducer, FirstBuckets(), hand_back)
         model.register_comm_hook = refuse_hook
 
     return init_with_hook

@@ -61,6 +61,7 @@ class Witness:
         self.imports_torch_as_started = False
         self.compiled = set[int]()
         self.exchanges = 0
+        self.has_buckets = False
         self.most_steps = int(os.environ.get("CASEBOOK_STEPS") or 0)
         seconds = float(os.environ.get("CASEBOOK_SECONDS") or 0)
         if seconds:
@@ -184,7 +185,7 @@ class Witness:
         torch.cuda._is_in_bad_fork = self.counting_forked(torch.cuda._is_in_bad_fork)
         torch.compile = self.running_eagerly(torch)
         if "CASEBOOK_WORLD" in os.environ:
-            ranks.start(torch)
+            ranks.start(torch, self)
 
     def counting_forked(self, poisoned: Callable[[], bool]) -> Callable[[], bool]:
         """torch's question whether a forked process must not use the GPU, counted.
@@ -249,6 +250,7 @@ class Witness:
             "steps": steps - 1 if self.stopped == "--steps" else steps,
             "step_peaks": self.step_peaks,
             "compiled": len(self.compiled),
+            "has_buckets": self.has_buckets,
             "beside": self.beside,
             "reads": [
                 {"op": name, "sizes": sizes, "inside": inside, "where": where, "times": times}
