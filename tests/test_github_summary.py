@@ -34,12 +34,31 @@ def test_the_summary_is_a_table_with_the_peak_the_lines_and_the_card():
     text = github.summary(MOVED, "origin/main", 24 << 30, above=True)
     page = mistune.html(text)
     assert "<table>" in page
-    assert "The peak moved by +33.3%, more than is allowed." in text
-    assert "reserves at most 1.46 GiB of the card's 24.00 GiB" in text
+    assert text.startswith("### GPU memory: 300.00 MiB more at the peak\n")
+    assert "The peak rose by more than this check allows (+33.3%)." in text
+    assert "PyTorch reserves 1.46 GiB of the card's 24.00 GiB at most." in text
     assert "| `train.py:29 forward` | 100.00 MiB | 400.00 MiB | +300.00 MiB |" in text
     assert "| at the peak | `origin/main` | this branch | change |" in text
     assert "| `data.py:7 batch` | 50.00 MiB | 40.00 MiB | -10.00 MiB |" in text
     assert "| `twice.py:3 f` | none | 10.00 MiB | +10.00 MiB |" in text
+
+
+def test_the_summary_names_the_changed_lines_and_every_line_that_moved():
+    lines = tuple(Change(f"train.py:{number} f", MIB, 2 * MIB) for number in range(60))
+    moved = Peaks((60 * MIB, 120 * MIB), (MIB, MIB), lines, (), changed=("train.py:3", "data.py:9"))
+    text = github.summary(moved, "main", 24 << 30, above=False)
+    assert "The peak rose by no more than this check allows (+100.0%)." in text
+    assert all(f"| `train.py:{number} f` |" in text for number in range(60))
+    assert "Changed lines in this branch: `train.py:3`, `data.py:9`." in text
+
+
+@pytest.mark.parametrize(
+    ("after", "headline"), [(900, "as much as before"), (800, "100.00 MiB less at the peak")]
+)
+def test_a_peak_that_did_not_rise_is_said_so(after, headline):
+    moved = Peaks((900 * MIB, after * MIB), (MIB, MIB), (), ())
+    text = github.summary(moved, "main", 24 << 30, above=False)
+    assert text.startswith(f"### GPU memory: {headline}\n\nThe peak did not rise.")
 
 
 def test_each_line_that_needs_more_has_a_note_at_its_file_and_the_first_is_an_error(project):

@@ -313,6 +313,27 @@ def test_arrays_of_another_library_are_named_and_not_counted(cells):
     assert "Arrays of other libraries are not counted: frames." in listed["text"]
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_card_fits_the_width_of_the_terminal(width):
+    from helpers.magics.view import Card, Table
+
+    rows = [
+        (
+            "history",
+            "3.75 GiB",
+            "cuda:0",
+            "list of 30; 30 tensors in it\nalso reached from the last error",
+        ),
+        ("the_last_batch", "64.00 MiB", "cuda:0", "tensor float32, 4,096 x 4,096, with graph"),
+    ]
+    table = Table(("name", "size", "on", "what"), rows, numbers=frozenset([1]))
+    step = "history keeps 30 tensors with their graphs: keep numbers (.item()), or only the last."
+    card = Card("Out of memory: " + step, sentences=[step], table=table, steps=[step], foot=step)
+    lines = card.words(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert [word for line in lines for word in line.split()] == card.words().split()
+
+
 class Tags(HTMLParser):
     def __init__(self):
         super().__init__()

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 83_410,
+    "allocator": 83_750,
     "agent": 1_480,
     "batch": 35_130,
     "commands": 17_620,
@@ -20,9 +20,9 @@ MOST_TOKENS = {
     "fits": 29_330,
     "ground": 11_740,
     "judge": 56_500,
-    "magics": 14_790,
+    "magics": 14_970,
     "look": 56_430,
-    "rehearse": 25_150,
+    "rehearse": 25_230,
     "settings": 11_910,
     "share": 12_300,
     "tell": 37_110,

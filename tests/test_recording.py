@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from helpers.allocator.circumstances import record_of
+
 ROOT = Path(__file__).resolve().parents[1]
 STANDIN = Path(__file__).parent / "programs" / "history_torch"
 
@@ -56,3 +58,52 @@ print(r.trace, r.notes)
     why = "GPU memory history: not available because this torch is a CPU build"
     assert done.stdout == f"None [{why!r}]\n", done.stderr
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
+
+
+FAILING = """
+import sys
+sys.path[:0] = [{root!r}, {standin!r}]
+from helpers.allocator import recording
+import torch
+with recording({out!r}):
+    torch.cuda.allocate(256)
+    try:
+        torch.cuda.allocate(1 << 21)
+    except torch.cuda.OutOfMemoryError:
+        pass
+"""
+
+
+def failing_program(folder):
+    """A file whose run leaves a snapshot of its out-of-memory, and that snapshot."""
+    program = folder / "study.py"
+    program.write_text(
+        FAILING.format(root=str(ROOT), standin=str(STANDIN), out=str(folder / "part"))
+    )
+    return program, folder / "part-oom.pickle"
+
+
+def test_the_snapshot_of_a_program_that_recorded_itself_has_its_command(tmp_path):
+    program, snapshot = failing_program(tmp_path)
+    subprocess.run([sys.executable, program, "--token", "s3cret", "--steps", "3"], check=True)
+    command = record_of(snapshot)["command"]
+    assert command[1:] == [str(program), "--token", "***", "--steps", "3"]
+
+
+def test_a_program_that_a_launcher_started_has_the_launchers_command(tmp_path):
+    program, snapshot = failing_program(tmp_path)
+    launcher = tmp_path / "torchrun"
+    launcher.write_text(
+        f"#!{sys.executable}\nimport subprocess, sys\n"
+        "subprocess.run([sys.executable, *sys.argv[1:]], env={'LOCAL_RANK': '0'}, check=True)\n"
+    )
+    launcher.chmod(0o755)
+    subprocess.run([launcher, program, "--steps", "3"], check=True)
+    assert record_of(snapshot)["command"] == ["torchrun", str(program), "--steps", "3"]
+
+
+def test_a_file_beside_a_snapshot_that_does_not_name_it_is_not_its_record(tmp_path):
+    program, snapshot = failing_program(tmp_path)
+    subprocess.run([sys.executable, program], check=True)
+    other = snapshot.rename(tmp_path / "part-other.pickle")
+    assert record_of(other) == {}

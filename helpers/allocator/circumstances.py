@@ -12,7 +12,7 @@ from typing import Any
 from helpers.allocator.agreement import Agreement, agreement
 from helpers.allocator.driver import Card
 from helpers.allocator.outcome import ReplayError
-from helpers.allocator.recorded_processes import process_of_trace
+from helpers.allocator.recorded_processes import process_of_trace, redacted
 from helpers.allocator.replay import replay
 from helpers.allocator.trace import Trace
 from helpers.look.files import json_of
@@ -42,16 +42,37 @@ class Circumstances:
 
 
 def record_of(path: Path | None) -> Mapping[str, Any]:
-    """What `record` or `rehearse` wrote beside a trace; empty where there is no such record."""
+    """What `record` or `rehearse` wrote beside a trace, or a program that recorded itself; empty
+    where there is no such record.
+    """
     if path is None:
         return {}
+    record = _object_in(path.with_suffix(".record") / "record.json") or _record_of_itself(path)
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _record_of_itself(trace: Path) -> dict[str, Any]:
+    """What a program wrote beside its own snapshot, such as run.json beside run-oom.pickle
+    (helpers.allocator.recording).
+    """
+    facts = _object_in(trace.with_name(f"{trace.stem.rpartition('-')[0]}.json"))
+    snapshots = facts.get("snapshots")
+    argv = facts.get("argv")
+    if not isinstance(snapshots, list) or not isinstance(argv, list):
+        return {}
+    files = [snapshot.get("file") for snapshot in snapshots if isinstance(snapshot, dict)]
+    if trace.name not in files:
+        return {}
+    return {"command": redacted(list(map(str, argv))), "processes": [facts]}
+
+
+def _object_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none."""
     try:
-        record = json_of(path.with_suffix(".record") / "record.json")
+        content = json_of(path)
     except (OSError, ValueError):
         return {}
-    if not isinstance(record, dict):
-        return {}
-    return {name: value for name, value in record.items() if value is not None}
+    return content if isinstance(content, dict) else {}
 
 
 def add_to_record(trace: Path, **fields: Any) -> None:

@@ -72,8 +72,8 @@ class Peaks:
     @property
     def share_words(self) -> str:
         """The share as a percentage, and what it is of."""
-        beside = " beside cuBLAS's workspaces" if self._workspaces else ""
-        return f"{self.share:+.1%}{beside}"
+        without = ", cuBLAS's workspaces not counted" if self._workspaces else ""
+        return f"{self.share:+.1%}{without}"
 
     @property
     def _workspaces(self) -> int:

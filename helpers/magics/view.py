@@ -7,9 +7,17 @@ their contrast; there is no script in it.
 from __future__ import annotations
 
 import html
+import shutil
+import sys
+import textwrap
 from dataclasses import dataclass, field
 
 Row = tuple[str, ...]
+
+UNLIMITED = 1_000_000
+NARROWEST = 24
+NARROWEST_COLUMN = 40
+"""Characters for words; in fewer, nearly each would stand on a line of its own."""
 
 STYLE = (
     "border-left:4px solid {colour};padding:.3em .8em;margin:.4em 0;"
@@ -40,19 +48,21 @@ class Card:
     foot: str = ""
     is_failure: bool = False
 
-    def words(self) -> str:
-        """The card as plain text."""
-        parts = [self.title]
+    def words(self, width: int = UNLIMITED) -> str:
+        """The card as plain text, in lines of at most ``width`` where words allow it."""
+        parts = _wrapped(self.title, width)
         if self.code:
-            parts.append(f"    {self.code}")
-        parts += self.sentences
+            parts.append(f"    {self.code}"[:width])
+        for sentence in self.sentences:
+            parts += _wrapped(sentence, width)
         if self.table is not None and self.table.rows:
-            parts += ["", *_aligned(self.table)]
+            parts += ["", *_aligned(self.table, width)]
         if self.steps:
             parts += ["", "Next"]
-            parts += [f"  {number}. {step}" for number, step in enumerate(self.steps, start=1)]
+        for number, step in enumerate(self.steps, start=1):
+            parts += _wrapped(step, width, first=f"  {number}. ")
         if self.foot:
-            parts += ["", self.foot]
+            parts += ["", *_wrapped(self.foot, width)]
         return "\n".join(parts)
 
     def html(self) -> str:
@@ -76,23 +86,44 @@ def show(card: Card) -> None:
     """Show a card as the output of the running cell."""
     from IPython.display import display  # here: the package is imported without IPython, too
 
-    display({"text/html": card.html(), "text/plain": card.words()}, raw=True)
+    width = UNLIMITED  # a notebook wraps by itself
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+    display({"text/html": card.html(), "text/plain": card.words(width)}, raw=True)
 
 
-def _aligned(table: Table) -> list[str]:
-    """The rows for a terminal: the lines of the last column stay below it."""
+def _wrapped(text: str, width: int, first: str = "") -> list[str]:
+    """Lines of a text; those after the first one stand below the text, not below ``first``."""
+    return textwrap.wrap(
+        text,
+        max(width, NARROWEST),
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _aligned(table: Table, width: int) -> list[str]:
+    """The rows for a terminal: the lines of the last column stay below it, or stand below the row
+    where the others leave it too little.
+    """
     *columns, _ = zip(table.heads, *table.rows)
     widths = [max(map(len, column)) for column in columns]
     before = sum(widths) + 2 * len(widths)
+    is_below = width - before < NARROWEST_COLUMN
+    indent = " " * (4 if is_below else before)
     lines = []
     for *row, last in (table.heads, *table.rows):
         cells = [
-            cell.rjust(width) if number in table.numbers else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths))
+            cell.rjust(size) if number in table.numbers else cell.ljust(size)
+            for number, (cell, size) in enumerate(zip(row, widths))
         ]
-        first, *rest = last.split("\n")
-        lines.append("  ".join([*cells, first]).rstrip())
-        lines += [" " * before + line for line in rest]
+        texts = [line for text in last.split("\n") for line in _wrapped(text, width, indent)]
+        start = "  ".join([*cells, ""])
+        if texts and not is_below:
+            start += texts.pop(0)[before:]
+        lines += [start.rstrip(), *texts]
     return lines
 
 

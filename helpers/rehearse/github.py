@@ -13,7 +13,9 @@ from pathlib import Path
 from helpers.allocator.peaks import Change, Peaks
 from helpers.ground.units import show_bytes
 
-MOST_LINES = 20
+MOST_LINES = 200
+MOST_NOTES = 10
+"""GitHub shows no more of one kind for a step of a job."""
 SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable that names the file of the summary."""
 PLACE = re.compile(r"([^\s:]+\.py):(\d+)")
@@ -37,13 +39,11 @@ def report(moved: Peaks, above: bool, ref: str, card_bytes: int) -> None:
 
 def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
     """The summary as Markdown; ``card_bytes``: of the card that the program must fit."""
-    reserved = moved.reserved[1]
-    verdict = "more than is allowed" if above else "within what is allowed"
     lines = [
-        "### GPU memory",
+        f"### GPU memory: {_headline(moved)}",
         "",
-        f"The peak moved by {moved.share_words}, {verdict}. This branch reserves at most "
-        f"{show_bytes(reserved)} of the card's {show_bytes(card_bytes)}.",
+        _verdict(moved, above),
+        f"PyTorch reserves {show_bytes(moved.reserved[1])} of the card's {show_bytes(card_bytes)} at most.",
         "",
         f"| at the peak | `{_cell(ref)}` | this branch | change |",
         "|---|---:|---:|---:|",
@@ -55,20 +55,39 @@ def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
     left_out = len(moved.lines) - MOST_LINES
     if left_out > 0:
         lines += ["", f"{left_out} more lines moved by less."]
+    if moved.changed:
+        changed = ", ".join(f"`{_cell(line)}`" for line in moved.changed)
+        lines += ["", f"Changed lines in this branch: {changed}."]
     return "\n".join(lines) + "\n"
+
+
+def _headline(moved: Peaks) -> str:
+    """How much more or less the program needs."""
+    before, after = moved.live
+    if before == after:
+        return "as much as before"
+    return f"{show_bytes(abs(after - before))} {'more' if after > before else 'less'} at the peak"
+
+
+def _verdict(moved: Peaks, above: bool) -> str:
+    if above:
+        return f"The peak rose by more than this check allows ({moved.share_words})."
+    if moved.live[1] > moved.live[0]:
+        return f"The peak rose by no more than this check allows ({moved.share_words})."
+    return "The peak did not rise."
 
 
 def notes(moved: Peaks, folder: Path, above: bool) -> list[str]:
     """A note for each line below ``folder`` that needs more than before, the largest first."""
     written: list[str] = []
-    for change in moved.lines[:MOST_LINES]:
+    for change in moved.lines:
         place = PLACE.match(change.what)
         path = _only_file(folder, place[1]) if place else ""
         if place and path and change.by > 0:
             kind = "error" if above and not written else "notice"
             words = f"{show_bytes(change.by)} more at the peak: {_sizes(change)}"
             written.append(f"::{kind} file={_escaped(path)},line={place[2]}::{words}")
-    return written
+    return written[:MOST_NOTES]
 
 
 def _only_file(folder: Path, name: str) -> str:

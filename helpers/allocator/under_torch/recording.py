@@ -4,9 +4,38 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import Any
 
 from .recorder import DEFAULT_EVENTS, Recorder
+
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+"""Programs that start others, each in an environment that says its rank."""
+OF_A_RANK = ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")
+
+
+def command_of_this_run() -> list[str]:
+    """The command that started this program, or the launcher that started it; empty in a notebook."""
+    words = list(getattr(sys, "orig_argv", [sys.executable, *sys.argv]))
+    if any("ipykernel" in word for word in words):
+        return []
+    if any(name in os.environ for name in OF_A_RANK):
+        return _launcher() or words
+    return words
+
+
+def _launcher() -> list[str]:
+    """The command of the parent process where that is a launcher."""
+    try:
+        with open(f"/proc/{os.getppid()}/cmdline", encoding="utf-8", errors="replace") as file:
+            words = file.read().rstrip("\0").split("\0")
+    except OSError:
+        return []
+    for number, word in enumerate(words):
+        name = os.path.basename(word)
+        if name in LAUNCHERS:
+            return [name, *words[number + 1 :]]
+    return []
 
 
 class BlockRecording:
@@ -28,6 +57,7 @@ class BlockRecording:
         self._torch = importlib.import_module("torch")
         self._recorder = Recorder(base, max_events, hang_after_s, whole_program=False)
         self.facts: dict[str, Any] = self._recorder.facts
+        self.facts["argv"] = command_of_this_run()
         self.trace: str | None = None
 
     @property
