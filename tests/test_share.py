@@ -26,10 +26,18 @@ from helpers.commands import share as command
 from helpers.ground.contract import as_dict
 from helpers.ground.shapes import Alternative, Evidence, NextStep, seen
 from helpers.judge.diagnosis import diagnose
-from helpers.judge.evidence import evidence_from_bundle
+from helpers.judge.evidence import CaseEvidence, evidence_from_bundle
 from helpers.judge.observation import WRITTEN_UP
+from helpers.judge.program_facts import (
+    FirstChange,
+    GrowerFacts,
+    GrowthFacts,
+    ProgramFacts,
+    Refusal,
+)
 from helpers.look.boxes import RECORDED, open_box, recorded_names
 from helpers.share import public, verdict_facts
+from helpers.share.public_copy import HIDDEN, STEP_NOT_SHOWN, SUMMARY_NOT_SHOWN
 from helpers.share.verdict_facts import TABLE
 from helpers.tell.verdict import label
 
@@ -144,6 +152,34 @@ def test_no_text_of_a_notebook_leaves_in_a_report(tmp_path, tracker):
     assert "7.00 GiB" in text
 
 
+NOT_ON_THE_PAGE = (HIDDEN, STEP_NOT_SHOWN, SUMMARY_NOT_SHOWN)
+
+
+def test_what_a_program_keeps_and_how_to_change_it_is_shared_without_its_names():
+    line = "payroll.py:13 <module>"
+    grower = GrowerFacts(line, "payroll.py:9 <module>", 16 * MIB, 160 * MIB, keeper="salaries")
+    change = "Keep the entries of salaries on the CPU (payroll.py:13)"
+    facts = ProgramFacts(
+        source="recording of payroll.pickle",
+        capacity_bytes=512 * MIB,
+        usable_bytes=512 * MIB,
+        exit_code=1,
+        ooms=1,
+        refusal=Refusal(64 * MIB, MIB, 500 * MIB, 511 * MIB, where=line, callers=(line,)),
+        growth=GrowthFacts((grower,), steps=10),
+        trace="/home/someone/payroll.pickle",
+        command="python payroll.py --team emea",
+        first_change=FirstChange(change, "copies each entry to the CPU"),
+    )
+    evidence = CaseEvidence(program=facts)
+    page = share.page_of(share.Subject(evidence=evidence, verdict=diagnose(evidence)))
+    assert [word for word in ("salaries", "payroll", "someone", "emea") if word in page.html] == []
+    text = outside(page.html)
+    assert "more each step in variable-1 (your file 1, line 13)" in text
+    assert "Keep the entries of variable-1 on the CPU (your file 1, line 13)" in text
+    assert not [words for words in NOT_ON_THE_PAGE if words in text]
+
+
 def test_a_recording_is_shared_with_its_sizes_and_without_the_names_of_its_program(tmp_path):
     toy = Toy()
     secret = {"name": "salaries", "filename": "/home/someone/payroll.py", "line": 9}
@@ -158,6 +194,8 @@ def test_a_recording_is_shared_with_its_sizes_and_without_the_names_of_its_progr
         share.subject_of(tmp_path / "torn.pickle")
     assert [word for word in ("salaries", "payroll", "someone") if word in page.html] == []
     assert "64.00 MiB" in outside(page.html)
+    assert "your file 1, line 9" in outside(page.html)
+    assert not [words for words in NOT_ON_THE_PAGE if words in page.html]
     assert "looked at the recording of one program" in outside(page.html)
     assert "Which computer" not in outside(page.html)
 

@@ -159,7 +159,10 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
         title = f"The program finished; at its peak it used {peak}"
     summary = f"{title}."
     if growth is not None and grower is not None:
-        summary += f" It {_keeps(grower, growth)}. This is a leak only if you do not need it later."
+        summary += (
+            f" The program {_keeps(grower, growth)}. This is a leak only if you do not need it "
+            "later."
+        )
         evidence.append(_of_growth(facts, growth))
         if ended_well:
             evidence += _also_grows(facts)
@@ -576,13 +579,14 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     summary = f"{title}."
     if not facts.reached_first_step:
         summary += " It failed before its first step ended."
-    less = "less"
+    use_less = "Use less memory at once"
     if needed > refusal.usable_bytes:
-        less = f"at least {show_bytes(needed - refusal.usable_bytes)} less"
-    what = f"Use {less} memory at once: {_ways_to_use_less(facts, needed)}"
+        missing = show_bytes(needed - refusal.usable_bytes)
+        use_less = f"Use at least {missing} less memory at once"
+    what = f"{use_less}: {_ways_to_use_less(facts, needed)}"
     side_effects = "slower; a different batch size may change training results"
     if facts.first_change is not None:
-        what = f"Use {less} memory at once. First try: {facts.first_change.title}"
+        what = f"{use_less}. First try: {facts.first_change.title}"
         side_effects = facts.first_change.costs
     if repeat is None and not is_certain and facts.command:
         what += (
@@ -705,8 +709,10 @@ def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
     if grower.asked_at and grower.asked_at != grower.line:
         says += f", allocated at {grower.asked_at}"
     others = len(growth.growers) - 1
-    if others:
-        says += f", and at {others} more line" + ("s" if others > 1 else "")
+    if others == 1:
+        says += ", and at 1 more line"
+    elif others:
+        says += f", and at {others} more lines"
     says += f": {show_bytes(growth.bytes_per_step)} a step over {growth.steps} step"
     says += "s" if growth.steps != 1 else ""
     if facts.refusal is not None:

@@ -37,6 +37,12 @@ class Names:
         self._given.add(given)
         return given
 
+    def replaced(self, kind: str, text: str) -> str:
+        """A text with the number of each name of a kind that has one."""
+        for name in self._numbers.get(kind, {}):
+            text = re.sub(rf"(?<!\w){re.escape(str(name))}(?!\w)", self.of(kind, name), text)
+        return text
+
     def box(self, name: str) -> str:
         """A box by its public name, else by its place among the others."""
         return public.box(name) or self.of("box", name)

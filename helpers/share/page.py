@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from helpers.ground.shapes import Verdict
+from helpers.judge.diagnosis import diagnose
 from helpers.look.boxes import recorded_names
 from helpers.tell.page_cells import ProseCell, cells
 from helpers.tell.page_output import figure_of
@@ -43,7 +44,7 @@ class SharedPage:
 def review_of(about: Subject) -> Review:
     """The review of a subject: each text that its page leaves out."""
     copies = PublicCopy(about.evidence)
-    copies.verdict(about.verdict)
+    copies.verdict(_judged(about, copies))
     _answers(about, copies)
     return review_beside(about, copies.said)
 
@@ -51,7 +52,7 @@ def review_of(about: Subject) -> Review:
 def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     """The page of a subject with the texts that somebody ticked."""
     copies = PublicCopy(about.evidence)
-    judged = copies.verdict(about.verdict)
+    judged = copies.verdict(_judged(about, copies))
     if about.is_verdict_ours:
         judged = about.verdict
     answers = _answers(about, copies)
@@ -82,6 +83,14 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         figure_of=figure_of,
     )
     return SharedPage(name=about.name, left_out=left_out, html=str(html))
+
+
+def _judged(about: Subject, copies: PublicCopy) -> Verdict | None:
+    """The verdict; on a recorded program as it is judged without the names of that program."""
+    if about.evidence.program is None:
+        return about.verdict
+    public_program = copies.program(about.evidence.program)
+    return diagnose(replace(about.evidence, program=public_program))
 
 
 def _answers(about: Subject, copies: PublicCopy) -> dict[str, Verdict | None]:

@@ -15,6 +15,7 @@ from helpers.ground.shapes import NOT_AVAILABLE, Missing, Reading, Verdict
 from helpers.ground.units import show_bytes
 from helpers.judge.evidence import CaseEvidence
 from helpers.judge.ledger import LedgerRow
+from helpers.judge.program_facts import FirstChange
 from helpers.look import kernel_log
 from helpers.look.gpus import gpus
 from helpers.look.holders import Holder
@@ -35,6 +36,9 @@ CODES = frozenset(
 TYPED = frozenset("pci driver native".split())
 """Fields of which public.GRAMMARS has one."""
 PROCESS = re.compile(r"(?:(?<=names, )|\b(?:[Pp]rocess|PID|pid) )(\d{1,10})\b(?!\.\d| ?[KMGT]i?B)")
+LINES = frozenset("line where asked_at".split())
+EXAMPLE = {"trace": "run.pickle", "command": "python your_program.py"}
+"""Of a recorded program: fields that name lines, and what stands for its files."""
 NOT_READ = "no value was read"
 NOT_SHOWN = "it is not shown on this page"
 STEP_NOT_SHOWN = "Ask whoever sent you this page: its words are not shown here."
@@ -133,6 +137,36 @@ class PublicCopy:
             elif re.fullmatch("0x[0-9a-fA-F]{1,13}", value):
                 says.append(f"{name.replace('_', ' ')} {value}")
         return "; ".join(filter(None, says))
+
+    def program(self, facts: Any) -> Any:
+        """The facts of a recording, with numbers in place of the lines and variables that they
+        name, and with a command of no program.
+        """
+        if isinstance(facts, tuple):
+            return tuple(map(self.program, facts))
+        if not is_dataclass(facts):
+            return facts
+        changes = {}
+        for field in fields(facts):
+            value = getattr(facts, field.name)
+            if field.name in LINES:
+                changes[field.name] = self.names.lines(value)
+            elif field.name == "callers":
+                changes[field.name] = tuple(map(self.names.lines, value))
+            elif field.name == "keeper":
+                changes[field.name] = self.names.of("variable", value)
+            elif field.name == "first_change":
+                changes[field.name] = self._change(value)
+            else:
+                changes[field.name] = EXAMPLE.get(field.name, self.program(value))
+        return replace(facts, **changes)
+
+    def _change(self, change: FirstChange | None) -> FirstChange | None:
+        """A change of a program, with numbers in place of the lines and variables in its title."""
+        if change is None:
+            return None
+        title = PLACE.sub(self.names.line, change.title)
+        return replace(change, title=self.names.replaced("variable", title))
 
     def verdict(self, verdict: Verdict | None) -> Verdict | None:
         """A verdict with the sentences that pass."""

@@ -54,7 +54,7 @@ _SETTING = "|".join(
 )
 FORMS = (
     public.PCI_ADDRESS.pattern,
-    r"(?:process|box|group)-\d+|your file \d+, line \d+|cell \d+, line \d+",
+    r"(?:process|box|group|variable)-\d+|your file \d+, line \d+|cell \d+, line \d+",
     r"/dev/(?:kfd|dxg|nvidia\d{0,2}|nvidiactl|nvidia-uvm(?:-tools)?|dri/(?:card|renderD)\d{1,3})",
     r"/etc/modprobe\.d/(?:amdgpu|ttm|amdttm)\.conf(?:\.pre-ttm)?|/sys/class/kfd/kfd/proc",
     r"expected: \d{1,9}",
@@ -65,6 +65,7 @@ FORMS = (
     rf"(?:{'|'.join(public.OPTIONS)}):(?:{public.SWITCH})",
     rf"-?{_NUMBER}(?:\.\d{{1,4}})?(?: ?(?:%|[KMGT]i?B))?|\d{{1,3}}(?:,\d{{3}}){{1,4}}"
     r"|(?:0|[1-9]\d{0,12}) (?:bytes|B|pages)",
+    r"run\.pickle",
     public.RELEASE.pattern,
 )
 """Addresses of cards, names that stand for others, settings, numbers, sizes and releases."""
