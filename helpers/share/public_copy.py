@@ -144,9 +144,9 @@ class PublicCopy:
         """
         if isinstance(facts, tuple):
             return tuple(map(self.program, facts))
-        if not is_dataclass(facts):
+        if not is_dataclass(facts) or isinstance(facts, type):
             return facts
-        changes = {}
+        changes: dict[str, Any] = {}
         for field in fields(facts):
             value = getattr(facts, field.name)
             if field.name in LINES:
