@@ -385,6 +385,22 @@ def test_the_short_answer_has_a_line_for_what_grows_beside_the_reason(tmp_path, 
     assert is_said or "Also seen" not in out
 
 
+def test_a_run_that_was_ended_while_it_grew_says_in_which_step_the_card_is_full(tmp_path):
+    path = tmp_path / "run.pickle"
+    recording(loop(9, lambda step, alloc, toy: alloc("keep", 3 * MIB)), path)
+    file = path.with_suffix(".record") / "record.json"
+    record_of(path, [])
+    file.write_text(json.dumps({"exit_code": 0, "stopped": "--steps", "processes": []}))
+    step = json.loads(run("leaks", path, "--capacity", "300MiB", "--json")[1])["runs_out"]["step"]
+    _, out, _ = run("leaks", path, "--capacity", "300MiB")
+    assert out.startswith(
+        "Your program keeps 3.00 MiB more each step (train.py:13 train); at this "
+    )
+    assert f"it fills the 300.00 MiB in step {step}" in " ".join(out.split()[:40])
+    _, whole, _ = run("diagnose", path)
+    assert "in step" not in whole.split("\n")[0]
+
+
 def epochs(*validations):
     """Epochs of 20 training steps, each followed by a validation whose steps keep 3 MiB."""
     toy = Toy()

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from helpers import cli
 from helpers.allocator.record import INJECT
-from helpers.commands.rehearse import says_it_runs
+from helpers.commands.signs import says_it_runs
+from helpers.ground.shapes import NextStep, Verdict
 from helpers.look import cards
 from helpers.rehearse import (
     build,
@@ -274,8 +275,8 @@ def test_what_died_or_was_stopped_says_what_it_had_reached_and_never_less():
     assert "Peak: at least 20.00 MiB reserved, of which unknown was in use" in text
     assert "At fault: x. Y" in text
     ended = view.headline(ran(stopped="--steps", steps=5))
-    assert ended.startswith("Fits in 23.64 GiB. The peak is 20.00 MiB")
-    assert ended.endswith("(so far: --steps ended it after 5 steps)")
+    assert ended.startswith("Fits so far in 23.64 GiB. The peak is 20.00 MiB")
+    assert ended.endswith("(--steps ended it after 5 steps)")
 
 
 def test_the_answer_leads_with_the_outcome_the_peak_and_what_is_left():
@@ -308,6 +309,7 @@ def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts()
 
     assert "there is room for it" in context()
     tight = context(size=20 * MIB + 600 * MIB)
+    assert tight.startswith("May not fit in 620.00 MiB. The peak is 20.00 MiB, which leaves 600.00")
     assert "with which the program may not fit; --held 600MiB counts it" in tight
     ranks = (CardUse(0, {1: 10 * MIB, 2: 10 * MIB}, 20 * MIB),)
     both = context(size=20 * MIB + 1000 * MIB, devices=ranks)
@@ -315,6 +317,15 @@ def test_a_fit_says_whether_it_depends_on_the_context_that_no_rehearsal_counts()
     held = replace(CARD, held_bytes=600 * MIB)
     assert "--held" in context(device=held) and "may not fit" not in context(device=held)
     assert not any("context" in line for line in view.answer(ran(fits=False), None))
+
+
+def test_a_program_that_grew_until_its_steps_ended_does_not_fit():
+    title = "Your program keeps 1.00 GiB more each step; at this rate it fills the card in step 24"
+    grows = Verdict("user-leak", "weak", NextStep("Keep less"), title=title, summary=title)
+    lines = " ".join(view.answer(ran(stopped="--steps", steps=5), grows, ("Run", "casebook fix")))
+    assert lines.startswith("Will not fit in 23.64 GiB for long. Your program keeps 1.00 GiB more")
+    assert "in step 24 (--steps ended it after 5 steps)" in lines
+    assert "Keep less" in lines and "casebook fix" in lines
 
 
 def test_two_ends_of_what_hangs_on_values_are_one_line():
@@ -339,9 +350,15 @@ def test_two_ends_of_what_hangs_on_values_are_one_line():
             {"missing": ["cusolverDnCreate"]},
             "cuSOLVER's workspaces are not known and are counted as 0",
         ),
-        ({"counts": {"transform_bytes": 4 * MIB}}, "1 to 8 times that, 28.00 MiB more at the most"),
-        ({"counts": {"launches": 1, "cudnn": 7}}, "each of 7 cuDNN calls has 0 B of workspace"),
-        ({"counts": {"cudnn": 1}}, "512.00 MiB more at the most"),
+        (
+            {"counts": {"transform_bytes": 4 * MIB}},
+            "4,194,304 bytes, and may be up to 28.00 MiB more",
+        ),
+        (
+            {"counts": {"launches": 1, "cudnn": 7}},
+            "cuDNN's workspace is counted as 0 B in each of its calls, and may be up to 512",
+        ),
+        ({"counts": {"cudnn": 1}}, "may be up to 512.00 MiB more"),
         ({"counts": {"collectives": 1}}, "4 MiB, unless NCCL_BUFFSIZE says otherwise"),
         ({"counts": {"managed": 5 * MIB}}, "5 MiB of managed memory were asked for"),
         ({"forks": 3}, "3 processes were forked"),
@@ -772,7 +789,9 @@ def test_a_program_that_runs_long_is_said_to_run_and_how_much_ram_it_uses(tmp_pa
         with says_it_runs(record, quiet=False, first_s=0.2):
             while not re.search(r"[1-9][.0-9]* [KMG]iB of RAM used", said):
                 said += capsys.readouterr().err
-        program.communicate(b"\n")
+            program.communicate(b"\n")
+            while "the program has ended; its recording is being read" not in said:
+                said += capsys.readouterr().err
     assert "still running: " in said
     assert " 0 B" not in said
     capsys.readouterr()

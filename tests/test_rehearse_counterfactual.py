@@ -356,7 +356,11 @@ def test_the_answer_says_why_and_what_to_do_before_the_evidence_and_how_it_ran()
     facts = ProgramFacts("recording", exit_code=1, ooms=1, refusal=refusal, growth=growth)
     verdict = program_verdict(facts)
     text = "\n".join(
-        view.answer(replace(RAN_OUT, device=RUN.device), verdict, "casebook fix -- python train.py")
+        view.answer(
+            replace(RAN_OUT, device=RUN.device),
+            verdict,
+            ("To have changes tried:", "casebook fix -- python train.py"),
+        )
     )
     says = [
         "Does not fit in 23.64 GiB. Your program keeps 1.00 MiB more each step in kept",

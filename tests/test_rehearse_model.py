@@ -11,6 +11,7 @@ import pytest
 from command_line import verb
 from test_rehearse import GIB, RUN
 
+from helpers.commands.rehearse import _what_to_run_next
 from helpers.look.cards import cards
 from helpers.rehearse.every_card import cards_that_fit, fitting_table
 from helpers.rehearse.model import PROGRAM, ModelError, Training
@@ -110,6 +111,26 @@ def test_a_config_that_no_model_can_be_built_from_is_refused_in_one_line(
     with pytest.raises(ModelError) as refused:
         Training(str(config), "full", 2048, 1).check(sys.executable)
     assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (dict(batch=8), "rehearse --gpu 4090 --model c.json --train full --sequence 64 --batch 8 "),
+        (dict(batch=1), "rehearse --gpu all --model c.json --train full --sequence 64 --batch 1"),
+        (dict(model=""), "fix --gpu 4090 -- python train.py"),
+        (dict(world=8), ""),
+    ],
+)
+def test_a_model_that_does_not_fit_is_tried_with_less_and_a_program_is_changed(options, command):
+    names = "capacity box held precision checkpointing world".split()
+    given = dict(gpu="4090", gpus=1, model="c.json", train="full", sequence=64)
+    arguments = SimpleNamespace(**{**dict.fromkeys(names), **given, "batch": 0, **options})
+    _, run_next = _what_to_run_next(arguments, ["python", "train.py"])
+    assert run_next.startswith(f"casebook {command}" if command else "") and bool(run_next) == bool(
+        command
+    )
+    assert run_next.endswith("--find-batch batch") == (options == {"batch": 8})
 
 
 def test_a_python_without_the_packages_is_named():

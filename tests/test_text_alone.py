@@ -228,3 +228,18 @@ def test_workers_that_have_the_device_open_and_are_in_no_list_come_before_a_leak
     assert "4001 pt_main_thread, 4002 python3" in verdict.next_step.what
     daemon = nvidia_box(POSTED, XORG, OURS, used=23_900, unlisted=[(5, "nvidia-persiste")])
     assert daemon.cause == "driver-leak"
+
+
+def test_an_answer_of_a_rehearsal_is_no_error_and_one_beside_an_error_changes_nothing():
+    own_answer = "Fits in 24.00 GiB.\nRehearsed on CUDA card, 24.00 GiB, torch 2.14.1, in 9.6 s\n"
+    alone = judged(own_answer)
+    assert alone.headline == "This is an answer of casebook rehearse, not a program's error"
+    assert "All evidence:" in alone.next_step.what
+    assert judged(FILLED + "\n" + own_answer).headline == judged(FILLED).headline
+
+
+def test_what_lies_within_the_rounding_of_the_numbers_is_not_said_to_be_anothers():
+    rounded = oom("512.00 MiB", "6.00 GiB", "118.00 MiB", "5.86 GiB", "23.33 MiB")
+    assert "others use" not in json.dumps([row.says for row in judged(rounded).evidence])
+    desktop = oom("512.00 MiB", "6.00 GiB", "118.00 MiB", "5.66 GiB", "23.33 MiB")
+    assert "others use" in json.dumps([row.says for row in judged(desktop).evidence])

@@ -16,7 +16,9 @@ from helpers.allocator.call_sites import Requests, requests_of, site_of
 from helpers.allocator.capacity import Runs, lower_bound
 from helpers.allocator.circumstances import AMPLE_BYTES, circumstances, record_of, with_record
 from helpers.allocator.edits.comparison import MOST_EVENTS
+from helpers.allocator.exhaustion import exhaustion
 from helpers.allocator.growers import (
+    MOST_STEPS,
     Keeper,
     KeptGrower,
     RecordedGrowth,
@@ -123,6 +125,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         asked_before_forward_bytes=weights_bytes,
         trained_bytes=_trained(requests, weights_bytes) if refusal else 0,
         growth=_growth(recorded, requests, operation if refusal else requests.fullest),
+        runs_out_in_step=0 if refusal else _runs_out_in_step(study, recorded),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
@@ -325,6 +328,22 @@ def _growth(recorded: RecordedGrowth, requests: Requests, operation: int) -> Gro
         may_be_one_step=recorded.may_be_one_step,
         is_later=recorded.is_later,
     )
+
+
+def _runs_out_in_step(study: Study, recorded: RecordedGrowth) -> int:
+    """The step in which a program that was ended while it grew would fill the study's card; 0 where
+    it does not grow, has no card, or would not fill it in as many steps as programs run.
+    """
+    growth = recorded.growth
+    if growth is None or not recorded.is_leak or study.card.capacity_bytes >= AMPLE_BYTES:
+        return 0
+    try:
+        runs_out = exhaustion(recorded.requests, growth, study)
+    except ValueError:
+        return 0  # it cannot be replayed on that card
+    if runs_out is None or runs_out.step > MOST_STEPS:
+        return 0
+    return runs_out.step
 
 
 def keeps_by_graphs(keeper: Keeper, growers: Sequence[KeptGrower]) -> bool:

@@ -7,10 +7,12 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from helpers.commands.signs import says_it_runs
 from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground.places import OUTPUTS, PROGRAM
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from helpers.fix.proof import Proof, Prover
     from helpers.fix.search import Start, Trial
     from helpers.look.cards import GpuCard
+    from helpers.rehearse.rehearsal import Rehearsal
     from helpers.trials.targets import Target
 
 
@@ -69,7 +72,8 @@ def fix(arguments: argparse.Namespace) -> int:
         _say(line)
     limits = Limits(steps=arguments.steps, gpus=arguments.gpus)
     with tempfile.TemporaryDirectory(prefix="fix-") as scratch, Forks() as forks:
-        run, prover = rehearsals(command, torches, settings, forks)
+        run_in_silence, prover = rehearsals(command, torches, settings, forks)
+        run = partial(_run, run_in_silence)
         _say("running your program unchanged on a simulated GPU")
         try:
             failure = failure_of(command, card, run, Path(scratch), limits)
@@ -155,9 +159,16 @@ def _say_start(start: Start) -> None:
         _say(f"    next, if that is not enough: {start.following}")
 
 
+def _run(run_in_silence: Callable[..., Rehearsal], *words: Any, **options: Any) -> Rehearsal:
+    """Rehearse a command, and say so where that takes long."""
+    with says_it_runs():
+        return run_in_silence(*words, **options)
+
+
 def _prove(prover: Prover, program: Program, change: Change) -> Proof:
     _say("    fits; comparing what it computes with your program, on the CPU")
-    return prover.prove(program, change)
+    with says_it_runs():
+        return prover.prove(program, change)
 
 
 def _say_outcome(trial: Trial, failure: Failure) -> None:

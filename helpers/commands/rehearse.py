@@ -9,21 +9,19 @@ import json
 import os
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
+from helpers.commands.signs import print_lines, says_if_slow, says_it_runs
 from helpers.commands.use import WrongUse, say_other_sizes
 from helpers.ground import shell
 from helpers.ground.places import OUTPUTS, PROGRAM
 from helpers.ground.units import plain, show_bytes
 from helpers.look import files
-from helpers.tell.prose import within
 from helpers.tell.verdict import brief
 
 if TYPE_CHECKING:
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from helpers.rehearse.rehearsal import Limits, Rehearsal
     from helpers.rehearse.torches import Torch
 
-NOTE_COLUMNS = 100
-FIRST_SIGN_S = 20.0
+ANALYSED = "its recording is being analysed"
 LAST_LINES = 20
 """Of the output of a program that failed by itself."""
 MOST_RANKS = 1_000_000
@@ -70,13 +67,6 @@ def _out(arguments: argparse.Namespace, kind: str) -> Path:
     if arguments.force:
         remove(out)
     return out
-
-
-def _print_lines(lines: Iterable[str], file: IO[str]) -> None:
-    """Notes beside a program's own output, each marked and wrapped."""
-    for line in lines:
-        if line:
-            print(within(f"{PROGRAM}: {line}", NOTE_COLUMNS), file=file)
 
 
 def _judged(trace: Path, command: Sequence[str]) -> Verdict | None:
@@ -131,7 +121,7 @@ def record(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(recording), default=str), file=sys.stderr)
         return recording.exit_code
     ask = _deciding_rehearsal(recording, command, arguments.torch_python)
-    _print_lines([note for note in recording.notes if note != recording.why_no_trace], sys.stderr)
+    print_lines([note for note in recording.notes if note != recording.why_no_trace], sys.stderr)
     _print_end_of_recording(recording, command, ask)
     return recording.exit_code
 
@@ -167,58 +157,18 @@ def _print_end_of_recording(recording: Recording, command: list[str], ask: str) 
 
     trace = recording.trace
     if not trace:
-        _print_lines([f"nothing was recorded: {recording.why_no_trace}"], sys.stderr)
+        print_lines([f"nothing was recorded: {recording.why_no_trace}"], sys.stderr)
         return
-    verdict = _judged(trace, command)
+    with says_if_slow(ANALYSED):
+        verdict = _judged(trace, command)
     print(f"\n{PROGRAM}:", file=sys.stderr)
     if verdict:
         more = f"All evidence: {PROGRAM} diagnose {shell.word(str(trace))} --wide"
         print(brief(verdict, more), file=sys.stderr)
-    _print_lines([where_recorded(trace)], sys.stderr)
+    print_lines([where_recorded(trace)], sys.stderr)
     if ask:
-        _print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
+        print_lines(["to be sure of the cause, rehearse the program:"], sys.stderr)
         print(f"    {ask}", file=sys.stderr)
-
-
-@contextmanager
-def says_it_runs(record: Path, quiet: bool, first_s: float = FIRST_SIGN_S) -> Iterator[None]:
-    """A line on standard error after ``first_s`` seconds, and after each doubling of that time:
-    how long the program has run, and the RAM of its processes, those that carry ``record``.
-    """
-    from helpers.ground.child.proc import carrying
-
-    began = time.monotonic()
-    ended = threading.Event()
-
-    def tell() -> None:
-        wait_s = first_s
-        while not ended.wait(began + wait_s - time.monotonic()):
-            pids = carrying(f"CASEBOOK_REHEARSE={record.absolute()}")
-            ram_bytes = sum(map(_resident_bytes, pids))
-            passed_s = time.monotonic() - began
-            if ram_bytes:  # else it has ended, and its recording is being read
-                ram = show_bytes(ram_bytes)
-                _print_lines([f"still running: {passed_s:.0f} s, {ram} of RAM used"], sys.stderr)
-            wait_s *= 2
-
-    teller = threading.Thread(target=tell, daemon=True)
-    if not quiet:
-        teller.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        if teller.is_alive():  # no line of it comes below the answer
-            teller.join()
-
-
-def _resident_bytes(pid: int) -> int:
-    """The RAM of a process; 0 where it has ended."""
-    try:
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def rehearse(arguments: argparse.Namespace) -> int:
@@ -442,10 +392,10 @@ class Bench:
 def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> int:
     from helpers.ground.contract import as_dict
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import answer, headline, several
+    from helpers.rehearse.view import answer, headline, several, will_run_out
 
     if not arguments.json:
-        _print_lines(bench.settings.taken, sys.stderr)
+        print_lines(bench.settings.taken, sys.stderr)
     if arguments.against_commit:
         return _against_commit(arguments, command, bench)
     if arguments.find_capacity or arguments.find_batch:
@@ -458,12 +408,14 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
     counterfactual = _counterfactual(arguments, command, bench, rehearsal, out)
     verdict = None
     if rehearsal.trace and rehearsal.exit_code != STOPPED:
-        verdict = _judged(rehearsal.trace, command)
+        with says_if_slow(ANALYSED, quiet=arguments.json):
+            verdict = _judged(rehearsal.trace, command)
     if arguments.json:
         shapes = [_shape(run) for run in runs]
         shapes[-1] = {
             "says": headline(rehearsal, verdict),
             **shapes[-1],
+            "fits": rehearsal.fits and not will_run_out(rehearsal, verdict),
             "counterfactual": counterfactual.as_shape(),
             "verdict": as_dict(verdict) if verdict else None,
         }
@@ -473,8 +425,8 @@ def _answer(arguments: argparse.Namespace, command: list[str], bench: Bench) -> 
         missing = counterfactual.what_is_missing
         if missing and rehearsal.ooms and not arguments.no_counterfactual:
             beside.append(missing)
-        fix = "" if arguments.world else _fix(arguments, command)
-        print("\n".join([*answer(rehearsal, verdict, fix, beside), *_saved(rehearsal, out)]))
+        run_next = _what_to_run_next(arguments, command)
+        print("\n".join([*answer(rehearsal, verdict, run_next, beside), *_saved(rehearsal, out)]))
     if rehearsal.too_much:
         return rehearsal.exit_code or 1
     return rehearsal.exit_code
@@ -521,7 +473,7 @@ def _runs(
             remove(place)
         if not arguments.json:
             says = f"rehearsing on {bench.card.words}; the program's output goes to {output}"
-            _print_lines([says], sys.stderr)
+            print_lines([says], sys.stderr)
         runs.append(bench.run(command, bench.card, place, limits=limits, log=output))
     return sorted(runs, key=_severity)
 
@@ -563,14 +515,35 @@ def _beside(out: Path, limits: Limits, of_bench: Limits) -> Path:
     return out.with_name(f"{out.stem}-{name}{out.suffix}")
 
 
-def _fix(arguments: argparse.Namespace, command: list[str]) -> str:
-    """The command that looks for a change, on the same card."""
-    options = []
-    for name in ("gpu", "capacity", "box", "held", "gpus"):
+def _what_to_run_next(arguments: argparse.Namespace, command: list[str]) -> tuple[str, str]:
+    """What a command does about a program that does not fit, and that command; of a model that was
+    built here, there is no source to change.
+    """
+    if arguments.world:
+        return "", ""
+    card = _options(arguments, "gpu", "capacity", "box", "held")
+    if not arguments.model:
+        gpus = _options(arguments, "gpus") if arguments.gpus > 1 else []
+        fix = shell.line([PROGRAM, "fix", *card, *gpus, "--", *command])
+        return "To have this and other changes tried until one fits:", fix
+    model = _options(arguments, "model", "train", "sequence", "batch", "precision")
+    if arguments.checkpointing:
+        model.append("--checkpointing")
+    if arguments.batch == 1:
+        all_cards = shell.line([PROGRAM, "rehearse", "--gpu", "all", *model])
+        return "To see the cards on which it fits:", all_cards
+    largest = shell.line([PROGRAM, "rehearse", *card, *model, "--find-batch", "batch"])
+    return "To find the largest batch that fits:", largest
+
+
+def _options(arguments: argparse.Namespace, *names: str) -> list[str]:
+    """Options as they were given; those that were not are left out."""
+    words = []
+    for name in names:
         value = getattr(arguments, name)
-        if value and value != 1:  # one card is the default
-            options += [f"--{name}", str(value)]
-    return shell.line([PROGRAM, "fix", *options, "--", *command])
+        if value:
+            words += [f"--{name}", str(value)]
+    return words
 
 
 def _counterfactual(
@@ -602,7 +575,7 @@ def _counterfactual(
             limits=first.limits,
         )
         if not arguments.json:
-            _print_lines([repeats.announcement()], sys.stderr)
+            print_lines([repeats.announcement()], sys.stderr)
         after = repeats.both()
     add_to_record(out, counterfactual=after.as_shape())
     return after
@@ -643,7 +616,7 @@ def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, fol
     """Find a batch or a card: the program's output is put aside, and stdout has the table."""
     from helpers.rehearse import search
     from helpers.rehearse.rehearsal import STOPPED
-    from helpers.rehearse.view import tried_table
+    from helpers.rehearse.view import outside_in_words, tried_table
 
     argument = arguments.find_batch
     tries: dict[str, Rehearsal] = {}
@@ -689,9 +662,10 @@ def _search(arguments: argparse.Namespace, command: list[str], bench: Bench, fol
         return exit_code
     rehearsals = list(tries.values())
     print(tried_table(list(tries), rehearsals).text(0))
-    last = rehearsals[-1]
-    measured = f"measured by the real allocator, {last.label}"
-    _print_lines([says, measured, *last.trust], sys.stdout)
+    shown = next((run for run in reversed(rehearsals) if run.fits), rehearsals[-1])
+    measured = f"measured by the real allocator, {shown.label}"
+    outside = outside_in_words(shown) if shown.fits else ""
+    print_lines([says, outside, measured, *shown.trust[:-1]], sys.stdout)
     return exit_code
 
 

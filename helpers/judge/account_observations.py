@@ -142,8 +142,8 @@ def _of_shares(
     would_fit_alone = free.bytes < requested.bytes and account.fits_alone
     if would_fit_alone and not others_are_small:
         if account.fragmentation != LIKELY and not account.beyond_limit:
-            together = f"free and outside together are enough for {requested.text}"
-            yield "outside-decides", outside, f"{says}; {together}"
+            alone = f"if nothing else used the card, {requested.text} would fit"
+            yield "outside-decides", outside, f"{says}; {alone}"
     if outside > CONTEXT_BYTES // 2:
         yield "outside-some", outside, says
     alike = [size for _, size in account.others if abs(size.bytes - process) <= process // 10]
@@ -170,7 +170,7 @@ def _of_own_memory(
         return
     if account.own is None and account.held:
         rest_bytes = total.bytes - free.bytes - account.held.bytes
-        if rest_bytes > 0:
+        if rest_bytes > account.tolerance_bytes:
             rest = show_bytes(rest_bytes)
             end = f"{end}; its context, a desktop or others use {rest} more"
         process = account.held.bytes

@@ -270,6 +270,9 @@ def _open(
     if any(observation.name == "own-error" for observation in observations):
         deciding.insert(0, _deciding("own-error"))
     named = [message for message in evidence.messages if message.event not in SILENT]
+    is_own = any(message.row == "casebook-rehearsal" for message in evidence.messages)
+    if is_own and not named:
+        return _own_answer()
     text = evidence.error_text
     has_no_number = nothing_decides and not any(message.numbers for message in named)
     is_garbled = any(_lacks_its_capacity(message) for message in named)
@@ -299,6 +302,21 @@ def _open(
         against=_unique(_evidence(against), "against-"),
         missing=missing,
         next_step=step_of_a_refusal(names, evidence, observations, nothing_decides) or step,
+    )
+
+
+def _own_answer() -> Verdict:
+    """Of a text that a rehearsal printed: the evidence is in its recording."""
+    title = "This is an answer of casebook rehearse, not a program's error"
+    return Verdict(
+        cause="cannot-tell",
+        confidence="weak",
+        title=title,
+        summary=f"{title}. Its evidence is in the recording.",
+        next_step=NextStep(
+            "Run the command after “All evidence:” in the text, or give the program's own output, "
+            "whose file the text names last"
+        ),
     )
 
 

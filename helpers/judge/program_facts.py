@@ -208,7 +208,8 @@ class ProgramFacts:
     refused. ``asked_before_forward_bytes``: what was asked for before the first forward pass of a
     module and is live at the refused request, as weights are; of a program that reached none, what
     the code of a model asked for. ``trained_bytes``: the gradients and the optimizer's state then.
-    ``trace``: the file, as it is typed in
+    ``runs_out_in_step``: the step in which what grows fills the card, of a program that was ended
+    before that; 0 where nothing does, or not soon. ``trace``: the file, as it is typed in
     commands. ``command``: the program's, empty where no record has it. ``first_change``: None
     where nobody looked for one in its sources.
     """
@@ -228,6 +229,7 @@ class ProgramFacts:
     most_live_before_bytes: int = 0
     steps_as_full: int = 0
     growth: GrowthFacts | None = None
+    runs_out_in_step: int = 0
     reached_first_step: bool = True
     replays: Replays | None = None
     without_limit: Repeat | None = None

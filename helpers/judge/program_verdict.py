@@ -13,17 +13,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from helpers.ground.shapes import (
-    BESIDE,
     LONGEST_TITLE,
     Alternative,
     Evidence,
     Missing,
     NextStep,
     Verdict,
-    seen,
 )
 from helpers.ground.shell import word
 from helpers.ground.units import show_bytes, told_apart
+from helpers.judge.program_evidence import (
+    EXPANDABLE,
+    also_grows,
+    keeps,
+    of_growth,
+    of_holding,
+    of_refusal,
+    of_repeat,
+    size_evidence,
+    text_evidence,
+)
 from helpers.judge.program_facts import (
     CardFacts,
     GrowerFacts,
@@ -31,7 +40,6 @@ from helpers.judge.program_facts import (
     IdleCheckpointing,
     ProgramFacts,
     Refusal,
-    Repeat,
 )
 from helpers.judge.program_questions import (
     all_but_fills_the_card,
@@ -51,11 +59,8 @@ from helpers.judge.program_questions import (
     setting_explains,
 )
 
-EXPANDABLE = "expandable_segments:True"
 NUMBERS_BYTES = 16 * 512
 """What a few numbers take, each in a block of its own, which has 512 bytes at least."""
-SOON_STEPS = 1_000
-"""What grows is worth a line where so many steps of it would fill the card."""
 
 
 def program_verdict(facts: ProgramFacts) -> Verdict:
@@ -77,6 +82,8 @@ def _verdict(facts: ProgramFacts) -> Verdict:
         if even_shares_fit(facts):
             return _uneven(facts)
         return _too_much_together(facts, shared)
+    if refusal is None and facts.growth is not None and facts.runs_out_in_step:
+        return _leak_to_come(facts, facts.growth)
     if refusal is None:
         return _nothing_refused(facts)
     if facts.exit_code == 0 and not refusal.fails_in_replay:
@@ -105,11 +112,11 @@ def _verdict(facts: ProgramFacts) -> Verdict:
 def _setting(facts: ProgramFacts) -> Verdict:
     trouble = facts.settings
     assert trouble is not None, "asked only where there is one"
-    evidence = [_said("setting", f"{trouble.variable}={trouble.value}", facts, trouble.why)]
+    evidence = [text_evidence("setting", f"{trouble.variable}={trouble.value}", facts, trouble.why)]
     if facts.refusal is not None:
-        evidence.append(_of_refusal(facts, facts.refusal))
+        evidence.append(of_refusal(facts, facts.refusal))
     if facts.expandable is not None:
-        evidence.append(_of_repeat(facts.expandable, facts))
+        evidence.append(of_repeat(facts.expandable, facts))
     is_measured = trouble.fatal or facts.expandable is not None
     is_exported = bool(trouble.instead and not trouble.overwritten_in)
     return Verdict(
@@ -128,14 +135,14 @@ def _setting(facts: ProgramFacts) -> Verdict:
 def _nothing_refused(facts: ProgramFacts) -> Verdict:
     """A program that ended well, or a recording in which nothing failed."""
     peak = show_bytes(facts.peak_allocated_bytes)
-    evidence = [_size("peak", facts.peak_allocated_bytes, facts, "Allocated at the peak")]
+    evidence = [size_evidence("peak", facts.peak_allocated_bytes, facts, "Allocated at the peak")]
     if facts.peak_reserved_bytes:
         reserved = facts.peak_reserved_bytes
         says = "Reserved on the card at the peak; cached memory counts too, which is normal"
-        evidence.append(_size("reserved", reserved, facts, says))
+        evidence.append(size_evidence("reserved", reserved, facts, says))
     at_end = facts.allocated_at_end_bytes
-    evidence.append(_size("at-end", at_end, facts, "Allocated at the end of the recording"))
-    evidence += _of_holding(facts)
+    evidence.append(size_evidence("at-end", at_end, facts, "Allocated at the end of the recording"))
+    evidence += of_holding(facts)
     ended_well = facts.exit_code == 0
     growth = facts.growth
     grower = growth.growers[0] if growth is not None and growth.growers else None
@@ -144,7 +151,7 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
         title = f"The recorded part fits on this card (peak {peak}), but the recording ends where "
         title += "the program ran out of memory"
     if growth is not None and grower is not None and facts.recording_is_whole:
-        title = f"Nothing failed in this recording; the program {_keeps(grower, growth)}"
+        title = f"Nothing failed in this recording; the program {keeps(grower, growth)}"
     elif facts.exit_code and facts.recording_is_whole:
         title = (
             f"The program ended with exit code {facts.exit_code}, but no request for GPU memory "
@@ -160,12 +167,12 @@ def _nothing_refused(facts: ProgramFacts) -> Verdict:
     summary = f"{title}."
     if growth is not None and grower is not None:
         summary += (
-            f" The program {_keeps(grower, growth)}. This is a leak only if you do not need it "
+            f" The program {keeps(grower, growth)}. This is a leak only if you do not need it "
             "later."
         )
-        evidence.append(_of_growth(facts, growth))
+        evidence.append(of_growth(facts, growth))
         if ended_well:
-            evidence += _also_grows(facts)
+            evidence += also_grows(facts)
     elif growth is not None:
         summary += f" Memory does not grow over its {growth.steps} steps."
     return Verdict(
@@ -202,19 +209,19 @@ def _went_on(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         state="healthy",
         title=title,
         summary=f"{title}. It searches for what fits, or it can work without that memory.",
-        evidence=[_of_refusal(facts, refusal)],
+        evidence=[of_refusal(facts, refusal)],
         next_step=NextStep(what="Nothing to do, unless the program needs the memory it asked for"),
     )
 
 
 def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
     grower = growth.growers[0]
-    evidence = [_of_growth(facts, growth), _of_refusal(facts, refusal)]
+    evidence = [of_growth(facts, growth), of_refusal(facts, refusal)]
     against: list[Evidence] = []
     if facts.without_limit is not None:
-        evidence.append(_of_repeat(facts.without_limit, facts))
+        evidence.append(of_repeat(facts.without_limit, facts))
     if facts.expandable is not None:
-        repeat = _of_repeat(facts.expandable, facts)
+        repeat = of_repeat(facts.expandable, facts)
         (against if facts.expandable.finishes else evidence).append(repeat)
     is_measured = facts.without_limit is not None
     alternatives = [] if is_measured else [Alternative("true-capacity", "weak")]
@@ -223,12 +230,33 @@ def _leak(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict
     return Verdict(
         cause="user-leak",
         confidence="confirmed" if is_measured and not against else "likely",
-        title=f"Your program {_keeps(grower, growth)}",
-        summary=f"Your program {_keeps(grower, growth)}, until {_end_of_room(facts, refusal)}.",
+        title=f"Your program {keeps(grower, growth)}",
+        summary=f"Your program {keeps(grower, growth)}, until {_end_of_room(facts, refusal)}.",
         alternatives=alternatives,
         evidence=evidence,
         against=against,
         missing=[] if is_measured else [_repeat_decides(facts)],
+        next_step=NextStep(
+            what=_first_change(facts) or _how_to_let_go(grower),
+            blast_radius=_side_effects_of_letting_go(facts, grower),
+            check=_checked_by(facts),
+        ),
+    )
+
+
+def _leak_to_come(facts: ProgramFacts, growth: GrowthFacts) -> Verdict:
+    """A program that was ended in its steps, and would have filled the card in a later one."""
+    grower = growth.growers[0]
+    title = f"Your program {keeps(grower, growth)}"
+    room = show_bytes(facts.usable_bytes)
+    fills = f"at this rate it fills the {room} in step {facts.runs_out_in_step:,}"
+    return Verdict(
+        cause="user-leak",
+        confidence="weak",
+        title=f"{title}; {fills}",
+        summary=f"{title}; {fills}. Nothing failed until it was ended.",
+        evidence=[of_growth(facts, growth), *of_holding(facts)],
+        missing=[Missing("a run to the end, which shows whether it goes on so", _rehearse(facts))],
         next_step=NextStep(
             what=_first_change(facts) or _how_to_let_go(grower),
             blast_radius=_side_effects_of_letting_go(facts, grower),
@@ -283,14 +311,14 @@ def _side_effects_of_letting_go(facts: ProgramFacts, grower: GrowerFacts) -> str
 
 def _leak_or_one_long_step(facts: ProgramFacts, growth: GrowthFacts, refusal: Refusal) -> Verdict:
     """Passes of a loop keep more and more, and nothing shows whether a backward pass frees it."""
-    title = f"Your program {_keeps(growth.growers[0], growth)}"
+    title = f"Your program {keeps(growth.growers[0], growth)}"
     return Verdict(
         cause="cannot-tell",
         confidence="weak",
         title=title,
         summary=f"{title}; no backward pass was recorded that could free it.",
         alternatives=[Alternative("true-capacity", "weak"), Alternative("user-leak", "weak")],
-        evidence=[_of_growth(facts, growth), _of_refusal(facts, refusal)],
+        evidence=[of_growth(facts, growth), of_refusal(facts, refusal)],
         missing=[_repeat_decides(facts)],
         next_step=NextStep(
             what="Shorten the loop if one backward pass follows all of it; else detach what each "
@@ -312,12 +340,12 @@ def _uneven(facts: ProgramFacts) -> Verdict:
         the_others = f"{len(others)} more {'is' if len(others) == 1 else 'are'} empty"
     title = f"Card {fullest.index} is full ({show_bytes(fullest.bytes)}), while {the_others}"
     evidence = [
-        _size(f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}")
+        size_evidence(f"card-{card.index}", card.bytes, facts, f"Needed on card {card.index}")
         for card in facts.cards
     ]
     if facts.refusal is not None:
-        evidence.insert(0, _of_refusal(facts, facts.refusal))
-    evidence += _of_holding(facts)
+        evidence.insert(0, of_refusal(facts, facts.refusal))
+    evidence += of_holding(facts)
     return Verdict(
         cause="multi-gpu-imbalance",
         confidence="likely",
@@ -338,7 +366,7 @@ def _too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
     needed = show_bytes(card.bytes)
     title = f"{card.processes} processes together need {needed} on card {card.index}, which has {usable}"
     says = f"Needed on card {card.index} by all processes together"
-    evidence = [_size("together", card.bytes, facts, says)]
+    evidence = [size_evidence("together", card.bytes, facts, says)]
     cause = "true-capacity"
     what = "Give each process a card of its own, or less to do"
     if card.bytes - card.unused_bytes <= facts.usable_bytes:
@@ -346,7 +374,7 @@ def _too_much_together(facts: ProgramFacts, card: CardFacts) -> Verdict:
         unused = show_bytes(card.unused_bytes)
         title += f"; {unused} of that is cache that no tensor uses"
         evidence.append(
-            _size(
+            size_evidence(
                 "cached", card.unused_bytes, facts, "Cached by PyTorch and not used by any tensor"
             )
         )
@@ -372,8 +400,10 @@ def _others(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         summary=f"{title}. Without that, the request would have succeeded.",
         alternatives=[Alternative("external-holder", "weak")],
         evidence=[
-            _of_refusal(facts, refusal),
-            _size("others", others_bytes, facts, "In use on the card, but not by this process"),
+            of_refusal(facts, refusal),
+            size_evidence(
+                "others", others_bytes, facts, "In use on the card, but not by this process"
+            ),
         ],
         missing=[Missing("who uses the card", "casebook diagnose live --wide")],
         next_step=NextStep(
@@ -398,8 +428,8 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     else:
         title += f"the same program goes on with {named_setting}"
     evidence = [
-        _of_refusal(facts, refusal),
-        _size(
+        of_refusal(facts, refusal),
+        size_evidence(
             "unused",
             refusal.unused_bytes,
             facts,
@@ -407,10 +437,10 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         ),
     ]
     if facts.expandable is not None:
-        evidence.insert(0, _of_repeat(facts.expandable, facts))
+        evidence.insert(0, of_repeat(facts.expandable, facts))
     elif facts.most_live_before_bytes:
         says = "Allocated at once earlier in the same run, on the same card"
-        evidence.append(_size("live-before", facts.most_live_before_bytes, facts, says))
+        evidence.append(size_evidence("live-before", facts.most_live_before_bytes, facts, says))
     command = f"export {word(f'{facts.conf_variable}={setting}')}"
     if not setting:
         command = f"unset {facts.conf_variable}"
@@ -421,9 +451,9 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     alternatives = []
     if growth is not None and is_large(growth, refusal):
         summary += (
-            f" It also {_keeps(growth.growers[0], growth)}; a longer run will fail because of that."
+            f" It also {keeps(growth.growers[0], growth)}; a longer run will fail because of that."
         )
-        evidence += _also_grows(facts)
+        evidence += also_grows(facts)
         alternatives.append(Alternative("user-leak", "weak"))
     repeat = facts.expandable
     if repeat is not None and all_but_fills_the_card(repeat, refusal):
@@ -435,7 +465,7 @@ def _fragmentation(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     replays = facts.replays
     if facts.expandable is None and replays is not None and replays.peak_bytes:
         says = f"Peak reserved when the recording is replayed with {named_setting}"
-        evidence.append(_size("replayed", replays.peak_bytes, facts, says))
+        evidence.append(size_evidence("replayed", replays.peak_bytes, facts, says))
     is_certain = not alternatives and whole_program_passed
     return Verdict(
         cause="allocator-fragmentation",
@@ -461,14 +491,14 @@ def _limited(facts: ProgramFacts, refusal: Refusal) -> Verdict:
     title = f"The program needs {least}{needed} but limits itself to {_allowed(facts, refusal)}; "
     title += f"the card has {room}"
     evidence = [
-        _of_refusal(facts, refusal),
-        _size(
+        of_refusal(facts, refusal),
+        size_evidence(
             "allowed", refusal.allowed_bytes, facts, "The limit that this process sets for itself"
         ),
     ]
     if facts.without_limit is not None:
-        evidence.append(_of_repeat(facts.without_limit, facts))
-    evidence += _of_holding(facts)
+        evidence.append(of_repeat(facts.without_limit, facts))
+    evidence += of_holding(facts)
     return Verdict(
         cause="config-ineffective",
         confidence="likely",
@@ -500,11 +530,11 @@ def _without_checkpointing(
         "checkpointing only in training mode"
     )
     evidence = [
-        _said("checkpointing-in-eval", "training=False", facts, mode),
-        _of_refusal(facts, refusal),
+        text_evidence("checkpointing-in-eval", "training=False", facts, mode),
+        of_refusal(facts, refusal),
     ]
     if facts.without_limit is not None:
-        evidence.append(_of_repeat(facts.without_limit, facts))
+        evidence.append(of_repeat(facts.without_limit, facts))
     return Verdict(
         cause="config-ineffective",
         confidence="likely",
@@ -565,15 +595,15 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             live = show_bytes(refusal.allocated_bytes)
             title = f"{live} of the {usable} that the program can use is in use, and {request} "
             title += "more did not fit"
-    evidence = [_of_refusal(facts, refusal)]
+    evidence = [of_refusal(facts, refusal)]
     if repeat is not None:
-        evidence.insert(0, _of_repeat(repeat, facts))
+        evidence.insert(0, of_repeat(repeat, facts))
     if facts.expandable is not None:
-        evidence.append(_of_repeat(facts.expandable, facts))
+        evidence.append(of_repeat(facts.expandable, facts))
     elif facts.replays is not None and facts.replays.needs_bytes:
         more = facts.replays.needs_bytes
-        evidence.append(_size("needs", more, facts, "Still missing with the best setting"))
-    evidence += _of_holding(facts) + _also_grows(facts)
+        evidence.append(size_evidence("needs", more, facts, "Still missing with the best setting"))
+    evidence += of_holding(facts) + also_grows(facts)
     grows_later = facts.growth is not None and bool(facts.growth.growers) and facts.growth.is_later
     is_certain = is_over and not grows_later
     summary = f"{title}."
@@ -589,9 +619,7 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         what = f"{use_less}. First try: {facts.first_change.title}"
         side_effects = facts.first_change.costs
     if repeat is None and not is_certain and facts.command:
-        what += (
-            ". How much it needs in all is not known; a run without --no-counterfactual may show it"
-        )
+        what += ". How much it needs in all is not known"
     return Verdict(
         cause="true-capacity",
         confidence="confirmed" if is_certain else "likely",
@@ -634,11 +662,11 @@ def _undecided(facts: ProgramFacts, refusal: Refusal) -> Verdict:
         Alternative("true-capacity", "weak"),
         Alternative("allocator-fragmentation", "weak"),
     ]
-    evidence = [_of_refusal(facts, refusal)]
+    evidence = [of_refusal(facts, refusal)]
     if facts.growth is not None and facts.growth.growers:
         alternatives.append(Alternative("user-leak", "weak"))
-        evidence.append(_of_growth(facts, facts.growth))
-    evidence += _of_holding(facts)
+        evidence.append(of_growth(facts, facts.growth))
+    evidence += of_holding(facts)
     summary = (
         "All free memory together is large enough for the request, but no single piece is. The "
         "recording ends there, so it does not show whether the program needs even more."
@@ -691,93 +719,6 @@ def _start_anew(what: str, command: str, check: str = "") -> NextStep:
         blast_radius="every program that you start from this shell uses the setting, in place of "
         "the variable's earlier value",
     )
-
-
-def _keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
-    size = show_bytes(growth.bytes_per_step)
-    keeper = f" in {grower.keeper}" if grower.keeper else ""
-    return f"keeps {size} more each step{keeper} ({grower.line})"
-
-
-def _of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
-    grower = growth.growers[0]
-    says = f"Kept at {grower.line}"
-    if grower.with_graphs:
-        says += ", each entry with the graph of its step"
-    elif grower.through_graph:
-        says += ", with the graphs of all steps before it"
-    if grower.asked_at and grower.asked_at != grower.line:
-        says += f", allocated at {grower.asked_at}"
-    others = len(growth.growers) - 1
-    if others == 1:
-        says += ", and at 1 more line"
-    elif others:
-        says += f", and at {others} more lines"
-    says += f": {show_bytes(growth.bytes_per_step)} a step over {growth.steps} step"
-    says += "s" if growth.steps != 1 else ""
-    if facts.refusal is not None:
-        says += ", the failing one included"
-    return _size("grows", growth.kept_bytes, facts, says)
-
-
-def _also_grows(facts: ProgramFacts) -> list[Evidence]:
-    """What grows and is not why the program failed, where that is worth a line."""
-    growth = facts.growth
-    if growth is None or not growth.growers:
-        return []
-    room = max(facts.usable_bytes, facts.peak_allocated_bytes)
-    fills_soon = SOON_STEPS * growth.bytes_per_step >= room
-    if not fills_soon and (facts.refusal is None or not is_large(growth, facts.refusal)):
-        return []
-    says = f"The program {_keeps(growth.growers[0], growth)}"
-    return [_size(f"{BESIDE}grows", growth.kept_bytes, facts, says)]
-
-
-def _of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
-    where = f", at {refusal.where}" if refusal.where else ""
-    if refusal.callers:
-        where += f", called from {', '.join(refusal.callers)}"
-    request = "Failed request"
-    if refusal.fails_in_replay:
-        request = "Request that fails in the replay"
-    says = (
-        f"{request}{where}; of {show_bytes(refusal.room_bytes)}, "
-        f"{show_bytes(refusal.allocated_bytes)} was allocated, "
-        f"{show_bytes(refusal.unused_bytes)} cached and "
-        f"{show_bytes(refusal.device_free_bytes)} free"
-    )
-    return _size("refused", refusal.request_bytes, facts, says)
-
-
-def _of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
-    card = show_bytes(repeat.capacity_bytes)
-    settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
-    source = "repeat with expandable segments" if settings else "repeat without a limit"
-    how = settings or " without a memory limit"
-    says = f"Peak allocated in a second run{how}"
-    if repeat.stopped:
-        says += ", until it was stopped; another run may get further"
-    elif repeat.fits:
-        says += "; that run finished"
-    else:
-        says += f"; that run used up {card} and failed"
-    name = "expandable" if settings else "without-limit"
-    return _size(name, repeat.peak_allocated_bytes, facts, says, source)
-
-
-def _of_holding(facts: ProgramFacts) -> list[Evidence]:
-    return [
-        _size(f"holds-{number}", holding.bytes, facts, f"Allocated at the peak by {holding.line}")
-        for number, holding in enumerate(facts.holding, 1)
-    ]
-
-
-def _size(name: str, size: int, facts: ProgramFacts, says: str, source: str = "") -> Evidence:
-    return Evidence(name, seen(size, "bytes", source or facts.source), says)
-
-
-def _said(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
-    return Evidence(name, seen(words, "text", facts.source), says)
 
 
 def _rehearse(facts: ProgramFacts) -> str:

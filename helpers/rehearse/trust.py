@@ -101,7 +101,7 @@ def _counts(told: Told, streams: int) -> dict[str, int]:
 def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
     """How much higher the peak may be by what libraries take of which only a range is known.
 
-    Returns bytes, and a line each with its source. ``cudnn_bytes``: what each call of cuDNN was
+    Returns bytes, and a line each. ``cudnn_bytes``: what each call of cuDNN was
     given; above 0 the user said so, and it is no range.
     """
     more_bytes = 0
@@ -113,11 +113,11 @@ def workspaces(told: Told, cudnn_bytes: int) -> tuple[int, list[str]]:
             continue
         most_bytes = _most_bytes(row, count, cudnn_bytes)
         more_bytes += most_bytes
-        extent = f"{show_bytes(most_bytes)} more at the most"
+        extent = f"and may be up to {show_bytes(most_bytes)} more"
         if not most_bytes:
             extent = "as --cudnn-workspace says"
         says = row["says"].format(many=count, least=show_bytes(cudnn_bytes), range=extent)
-        lines.append(f"assumed: {says} ({row['source']})")
+        lines.append(f"assumed: {says}")
     return more_bytes, lines
 
 

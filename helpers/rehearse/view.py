@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from helpers.allocator.stack_frames import place_in_words
-from helpers.ground.shapes import Verdict
+from helpers.ground.shapes import BESIDE, Verdict
 from helpers.ground.units import show_bytes
 from helpers.look.cards import CONTEXT_IN_WORDS, CONTEXT_MOST_BYTES, cards
 from helpers.rehearse.rehearsal import Rehearsal
@@ -20,17 +20,20 @@ UNEVEN = 1.25
 
 
 def answer(
-    rehearsal: Rehearsal, verdict: Verdict | None, fix: str = "", beside: Sequence[str] = ()
+    rehearsal: Rehearsal,
+    verdict: Verdict | None,
+    run_next: tuple[str, str] = ("", ""),
+    beside: Sequence[str] = (),
 ) -> list[str]:
     """The answer in lines of a terminal: first whether it fits and why not, then what to do, then
     the evidence, and last what the rehearsal rests on.
 
-    ``fix``: the command that looks for a change, where there is one; ``beside``: more of what it
-    rests on.
+    ``run_next``: what a command does about a program that does not fit, and that command, where
+    there is one; ``beside``: more of what it rests on.
     """
     lines = [bold(line) for line in wrapped(headline(rehearsal, verdict), columns=SCREEN)]
     if verdict is not None and _is_why(rehearsal, verdict):
-        lines += [f"({label(verdict)})", "", bold("Next step"), *_change(verdict, fix)]
+        lines += [f"({label(verdict)})", "", bold("Next step"), *_change(verdict, run_next)]
         lines += ["", *why_lines(verdict)]
         below = []
     elif rehearsal.exit_code:
@@ -43,10 +46,17 @@ def answer(
     return lines
 
 
+def will_run_out(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
+    """Whether it fits so far, and memory grows that would fill the card."""
+    return rehearsal.fits and verdict is not None and verdict.cause == "user-leak"
+
+
 def _is_why(rehearsal: Rehearsal, verdict: Verdict | None) -> bool:
     """Whether a verdict on the recording says why a program does not fit."""
-    runs_out = bool(rehearsal.ooms) or rehearsal.too_much is not None
-    return verdict is not None and not verdict.state and runs_out and not rehearsal.fits
+    if verdict is None or verdict.state:
+        return False
+    ran_out = bool(rehearsal.ooms) or rehearsal.too_much is not None
+    return (ran_out and not rehearsal.fits) or will_run_out(rehearsal, verdict)
 
 
 def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
@@ -58,11 +68,18 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
         return "Cannot tell: no use of the GPU was seen"
     if rehearsal.more_bytes:
         peak += f", and libraries may take up to {show_bytes(rehearsal.more_bytes)} more"
-    if rehearsal.between:
+    if verdict is not None and will_run_out(rehearsal, verdict):
+        says = f"Will not fit in {usable} for long. {verdict.headline}"
+    elif rehearsal.between:
         says = f"May not fit in {usable}. The peak is {peak}"
+    elif _depends_on_outside(rehearsal):
+        left = show_bytes(rehearsal.left_bytes)
+        says = f"May not fit in {usable}. The peak is {peak}, which leaves {left} for a GPU context that "
+        says += f"is not counted ({CONTEXT_IN_WORDS})"
     elif rehearsal.fits:
         left = show_bytes(rehearsal.left_bytes)
-        says = f"Fits in {usable}. The peak is {peak}, which leaves {left}"
+        so_far = " so far" if rehearsal.stopped else ""
+        says = f"Fits{so_far} in {usable}. The peak is {peak}, which leaves {left}"
     elif not rehearsal.ooms and rehearsal.exit_code:
         seen = rehearsal.error or f"it ended with exit code {rehearsal.exit_code}"
         says = f"Failed, but not for lack of GPU memory: {seen}"
@@ -73,13 +90,13 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
     else:
         says = f"Does not fit in {usable}. The peak was {least}{peak}"
     if rehearsal.stopped:
-        says += f" (so far: {rehearsal.stopped} ended it after {rehearsal.steps} steps)"
+        says += f" ({rehearsal.stopped} ended it after {rehearsal.steps} steps)"
     if not rehearsal.exact:
         says += ", as far as the rehearsal can tell (see NOT TO BE TRUSTED below)"
     return says
 
 
-def _change(verdict: Verdict, fix: str) -> list[str]:
+def _change(verdict: Verdict, run_next: tuple[str, str]) -> list[str]:
     """What to change, what that may harm, and one command."""
     step = verdict.next_step
     lines = wrapped(step.what, "  ", columns=SCREEN)
@@ -87,8 +104,9 @@ def _change(verdict: Verdict, fix: str) -> list[str]:
         lines += wrapped(harm(step), "  ", columns=SCREEN)
     if step.command:
         return [*lines, *typed(step.command, "     ")]
-    if fix:
-        lines += ["  To have this and other changes tried until one fits:", *typed(fix, "     ")]
+    says, command = run_next
+    if command:
+        lines += [f"  {says}", *typed(command, "     ")]
     return lines
 
 
@@ -99,9 +117,9 @@ def _noticed(rehearsal: Rehearsal, verdict: Verdict | None) -> list[str]:
     if rehearsal.ooms:
         return [verdict.title]
     return [
-        f"Also seen: {row.reading.show()}: {row.says}"
+        f"{row.says}: more steps need more memory"
         for row in verdict.evidence
-        if row.id.endswith("grows")
+        if row.id == f"{BESIDE}grows"
     ]
 
 
@@ -153,7 +171,8 @@ def _processes(rehearsal: Rehearsal) -> int:
 def _depends_on_outside(rehearsal: Rehearsal) -> bool:
     """It fits, and the context and the libraries of its processes may be too much."""
     may_take_bytes = _processes(rehearsal) * CONTEXT_MOST_BYTES
-    return not rehearsal.device.held_bytes and rehearsal.left_bytes < may_take_bytes
+    too_little = rehearsal.left_bytes < may_take_bytes
+    return rehearsal.fits and not rehearsal.device.held_bytes and too_little
 
 
 def next_step(rehearsal: Rehearsal) -> str:

@@ -150,19 +150,24 @@ class Recorder:
     def _out_of_memory(self, device: int, size: int, device_total: int, device_free: int) -> None:
         self.facts["ooms"] += 1
         if self.facts["ooms"] == 1 and self.open:
-            self._look_at_objects()
+            self._look_for_keepers()
+            self._look_at_checkpointing()
             self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
 
-    def _look_at_objects(self) -> None:
-        """Which names of the program keep the tensors of the card, while they still do, and
-        whether its gradient checkpointing has an effect.
-        """
+    def _look_for_keepers(self) -> None:
+        """Which names of the program keep the tensors of the card, while they still do."""
         try:
             self.facts["keepers"] = keepers_of(self.torch)
             self.facts["cells"] = cells()
-            self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
         except Exception as error:  # noqa: BLE001 - objects of any kind are walked; the program must go on
             self.note(f"who keeps the tensors could not be found out: {words(error)}")
+
+    def _look_at_checkpointing(self) -> None:
+        """Whether the program's gradient checkpointing has an effect."""
+        try:
+            self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.note(f"its gradient checkpointing could not be looked at: {words(error)}")
 
     def keep(self, reason: str, **more: Any) -> None:
         """Keep a snapshot now; what went wrong stands in its entry.
@@ -224,6 +229,8 @@ class Recorder:
         self._hang.end()
         self.facts["ended"] = reason
         about = self.facts["torch"]
+        if self.history and self._rehearsed and not self.facts["ooms"]:
+            self._look_for_keepers()
         if self.history:
             self.keep(reason)
         elif about.get("cuda") or about.get("hip"):

@@ -1,0 +1,106 @@
+"""What the facts of a recorded program give as evidence, a line each."""
+
+from __future__ import annotations
+
+from helpers.ground.shapes import BESIDE, Evidence, seen
+from helpers.ground.units import show_bytes
+from helpers.judge.program_facts import GrowerFacts, GrowthFacts, ProgramFacts, Refusal, Repeat
+from helpers.judge.program_questions import LEAST_KEPT, is_large
+
+EXPANDABLE = "expandable_segments:True"
+SOON_STEPS = 1_000
+"""What grows is worth a line where so many steps of it would fill the card."""
+
+
+def keeps(grower: GrowerFacts, growth: GrowthFacts) -> str:
+    size = show_bytes(growth.bytes_per_step)
+    keeper = f" in {grower.keeper}" if grower.keeper else ""
+    return f"keeps {size} more each step{keeper} ({grower.line})"
+
+
+def of_growth(facts: ProgramFacts, growth: GrowthFacts) -> Evidence:
+    grower = growth.growers[0]
+    says = f"Kept at {grower.line}"
+    if grower.with_graphs:
+        says += ", each entry with the graph of its step"
+    elif grower.through_graph:
+        says += ", with the graphs of all steps before it"
+    if grower.asked_at and grower.asked_at != grower.line:
+        says += f", allocated at {grower.asked_at}"
+    others = len(growth.growers) - 1
+    if others == 1:
+        says += ", and at 1 more line"
+    elif others:
+        says += f", and at {others} more lines"
+    says += f": {show_bytes(growth.bytes_per_step)} a step over {growth.steps} step"
+    says += "s" if growth.steps != 1 else ""
+    if facts.refusal is not None:
+        says += ", the failing one included"
+    return size_evidence("grows", growth.kept_bytes, facts, says)
+
+
+def also_grows(facts: ProgramFacts) -> list[Evidence]:
+    """What grows and is not why the program failed, where that is worth a line."""
+    growth = facts.growth
+    if growth is None or not growth.growers:
+        return []
+    room = max(facts.usable_bytes, facts.peak_allocated_bytes)
+    fills_soon = SOON_STEPS * growth.bytes_per_step >= room
+    is_much = LEAST_KEPT * growth.kept_bytes >= facts.peak_allocated_bytes
+    if facts.refusal is not None:
+        is_much = is_large(growth, facts.refusal)
+    if not fills_soon and not is_much:
+        return []
+    says = f"The program {keeps(growth.growers[0], growth)}"
+    return [size_evidence(f"{BESIDE}grows", growth.kept_bytes, facts, says)]
+
+
+def of_refusal(facts: ProgramFacts, refusal: Refusal) -> Evidence:
+    where = f", at {refusal.where}" if refusal.where else ""
+    if refusal.callers:
+        where += f", called from {', '.join(refusal.callers)}"
+    request = "Failed request"
+    if refusal.fails_in_replay:
+        request = "Request that fails in the replay"
+    says = (
+        f"{request}{where}; of {show_bytes(refusal.room_bytes)}, "
+        f"{show_bytes(refusal.allocated_bytes)} was allocated, "
+        f"{show_bytes(refusal.unused_bytes)} cached and "
+        f"{show_bytes(refusal.device_free_bytes)} free"
+    )
+    return size_evidence("refused", refusal.request_bytes, facts, says)
+
+
+def of_repeat(repeat: Repeat, facts: ProgramFacts) -> Evidence:
+    card = show_bytes(repeat.capacity_bytes)
+    settings = f" with {repeat.conf}" if EXPANDABLE in repeat.conf else ""
+    source = "repeat with expandable segments" if settings else "repeat without a limit"
+    how = settings or " without a memory limit"
+    says = f"Peak allocated in a second run{how}"
+    if repeat.stopped:
+        says += ", until it was stopped; another run may get further"
+    elif repeat.fits:
+        says += "; that run finished"
+    else:
+        says += f"; that run used up {card} and failed"
+    name = "expandable" if settings else "without-limit"
+    return size_evidence(name, repeat.peak_allocated_bytes, facts, says, source)
+
+
+def of_holding(facts: ProgramFacts) -> list[Evidence]:
+    return [
+        size_evidence(
+            f"holds-{number}", holding.bytes, facts, f"Allocated at the peak by {holding.line}"
+        )
+        for number, holding in enumerate(facts.holding, 1)
+    ]
+
+
+def size_evidence(
+    name: str, size: int, facts: ProgramFacts, says: str, source: str = ""
+) -> Evidence:
+    return Evidence(name, seen(size, "bytes", source or facts.source), says)
+
+
+def text_evidence(name: str, words: str, facts: ProgramFacts, says: str) -> Evidence:
+    return Evidence(name, seen(words, "text", facts.source), says)
