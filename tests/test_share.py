@@ -21,6 +21,7 @@ from tell_boxes import VERDICT, code, data, markdown, printed
 from toy_allocator import MIB, Toy
 
 from helpers import share
+from helpers.batch import report
 from helpers.batch.notebook_file import VERDICT as VERDICT_MIME
 from helpers.commands import share as command
 from helpers.ground.contract import as_dict
@@ -578,11 +579,33 @@ def test_a_batch_over_several_boxes_has_the_whole_answer_of_each_in_its_sentence
     text = check(page.html).text
     assert "looked at 2 computers, or at records of them" in text
     assert "Recorded examples: strix-halo-1-found, cuda-24gb-tuning." in text
-    assert "<title>What was found on 2 boxes" in page.html
+    private = report.page(batch_folder)
+    headline = re.search(r"<h2>(2 of 2 boxes have a problem.*)</h2>", private)[1]
+    assert f"<title>{headline} - a report" in page.html
+    assert f"<h1>{headline}</h1>" in page.html
     assert "Whoever sent you this page owns" not in text
     for verdict in verdicts:
         assert text.count(verdict.title) >= 2
         assert verdict.next_step.command.splitlines()[-1] in text
+
+
+@pytest.mark.parametrize("others", [(), ("cuda-healthy",)])
+def test_each_value_of_a_sweep_has_its_answer_on_a_shared_page(tmp_path, others):
+    batch_folder = tmp_path / "20260301T210000Z-sweep"
+    night(batch_folder, 2 + len(others))
+    verdict = diagnose(evidence_from_bundle(open_box("strix-halo-1-found")))
+    paths = sorted(batch_folder.glob("*/run.json"))
+    runs = [("strix-halo-1-found", {"reserve": size}) for size in ("8GiB", "16GiB")]
+    runs += [(box, {}) for box in others]
+    for path, (box, parameters) in zip(paths, runs, strict=True):
+        size = parameters.get("reserve", "24GiB")
+        step = replace(verdict.next_step, command=f"casebook rehearse --capacity {size}")
+        record = json.loads(path.read_text())
+        record |= {"box": box, "parameters": parameters, "notebook": "03_ttm_gtt_analysis.ipynb"}
+        record["verdict"] = as_dict(replace(verdict, next_step=step))
+        path.write_text(json.dumps(record))
+    text = outside(shared(batch_folder).html)
+    assert in_order(text, "reserve 8GiB", "With other values: 1 more answer", "reserve 16GiB")
 
 
 def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_path):
@@ -593,7 +616,6 @@ def test_a_batch_over_several_boxes_begins_with_a_table_of_their_verdicts(tmp_pa
         record["box"] = ["quokka-1", "cuda-healthy"][number % 2]
         path.write_text(json.dumps(record))
     text = check(shared(batch_folder).html).text
-    assert "What was found on 2 boxes" in text
     assert in_order(
         text,
         "The boxes and what was found on each",

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers.ground.shapes import Verdict
 from helpers.judge.diagnosis import diagnose
@@ -23,11 +23,15 @@ from helpers.tell.render import render
 from helpers.tell.values import cell
 
 from . import box_facts, public, verdict_facts
+from .answers import box_answers, public_sections
 from .public_copy import PublicCopy
 from .review import NOTHING_TICKED, Choices, Review, review_beside
 from .subject import Subject
 from .texts import own_part
 from .views import boxes_view, views
+
+if TYPE_CHECKING:
+    from helpers.batch.section import BoxAnswer
 
 STORY_BYTES = 2_500_000
 
@@ -45,7 +49,7 @@ def review_of(about: Subject) -> Review:
     """The review of a subject: each text that its page leaves out."""
     copies = PublicCopy(about.evidence)
     copies.verdict(_judged(about, copies))
-    _answers(about, copies)
+    public_sections(about, copies)
     return review_beside(about, copies.said)
 
 
@@ -55,7 +59,8 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
     judged = copies.verdict(_judged(about, copies))
     if about.is_verdict_ours:
         judged = about.verdict
-    answers = _answers(about, copies)
+    sections = public_sections(about, copies)
+    answers = box_answers(sections)
     review = review_beside(about, copies.said)
     story = _story(about)
     ticked = review.ticked(choices)
@@ -68,13 +73,14 @@ def page_of(about: Subject, choices: Choices = NOTHING_TICKED) -> SharedPage:
         facts=verdict_facts,
         box_facts=box_facts,
         names=copies.names,
-        boxes=boxes_view(about, answers, copies.names),
+        boxes=boxes_view(answers, sections),
         answers=answers,
-        recorded=[box for box in answers if box in recorded_names()],
+        heading=_heading(answers),
+        recorded=[answer.box for answer in answers if answer.box in recorded_names()],
         story=story,
         verdict=about.verdict,
         judged=judged,
-        views=[view for view in views(about, copies, is_told=bool(story)) if view.cells],
+        views=[view for view in views(about, copies, sections, bool(story)) if view.cells],
         ticked=ticked,
         left_out=left_out,
         started=_day(about.when),
@@ -93,9 +99,13 @@ def _judged(about: Subject, copies: PublicCopy) -> Verdict | None:
     return diagnose(replace(about.evidence, program=public_program))
 
 
-def _answers(about: Subject, copies: PublicCopy) -> dict[str, Verdict | None]:
-    """Copies of the verdicts on each box, by the box as the page calls it."""
-    return {copies.names.box(box): copies.verdict(about.verdict_on(box)) for box in about.boxes}
+def _heading(answers: list[BoxAnswer]) -> tuple[str, str]:
+    """What is wrong on several boxes, and what was found on those without a problem."""
+    if len(answers) < 2:
+        return "", ""
+    from helpers.batch.section import headline_of, others_of  # here: pydantic takes long to load
+
+    return headline_of(answers), others_of(answers)
 
 
 def _story(about: Subject) -> list[Any]:

@@ -84,17 +84,6 @@ class Subject:
         """The evidence bundle of the box, where there is one."""
         return self.evidence.bundle
 
-    @property
-    def boxes(self) -> list[str]:
-        """The boxes that its runs are about, each once."""
-        from helpers.batch.which_runs import boxes_of  # here: pydantic takes long to load
-
-        return list(filter(None, boxes_of(self.runs)))
-
-    def verdict_on(self, box: str) -> Verdict | None:
-        """The verdict that leads the runs about a box."""
-        return leading(run.verdict for run in self.runs if run.box == box)
-
 
 def subject_of(target: Path, whole: bool = False) -> Subject:
     """What to share of a batch's folder, a run's folder, a notebook, an evidence bundle, a
@@ -213,12 +202,17 @@ def step(run: Run) -> str:
 
 
 def parameters(run: Run) -> list[str]:
-    """The parameters of a run of the workbook's own notebooks that are typed, as ``name=value``."""
+    """The parameters of a run that are typed, as ``name=value``."""
+    return [f"{name}={value}" for name, value in typed_parameters(run).items()]
+
+
+def typed_parameters(run: Run) -> dict[str, str]:
+    """The parameters of a run of the workbook's own notebooks that are typed, by name."""
     if not public.notebook(run.notebook):
-        return []
+        return {}
     names = _parameter_names(public.notebooks()[Path(run.notebook).stem])
     values = {name: public.parameter(value) for name, value in run.parameters.items()}
-    return [f"{name}={value}" for name, value in values.items() if value and name in names]
+    return {name: value for name, value in values.items() if value and name in names}
 
 
 @cache

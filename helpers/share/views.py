@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from helpers.ground.shapes import Verdict
 from helpers.tell.message import anew_table
 from helpers.tell.shown import ABOUT, Shown
 from helpers.tell.values import Column
 from helpers.tell.verdict import label
 
-from . import public, verdict_facts
+from . import verdict_facts
 from .box_facts import box_views
-from .names import Names
 from .public_copy import PublicCopy
-from .subject import OWNERS_NOTEBOOK, Subject, parameters
+from .subject import Subject, parameters
 
 if TYPE_CHECKING:
-    from helpers.batch.shapes import Run
+    from helpers.batch.section import BoxAnswer, Section
 
 MOST_RUNS = 100
+NO_BOX = "no box"
 
 
-def views(about: Subject, copies: PublicCopy, is_told: bool) -> Iterator[Shown]:
+def views(
+    about: Subject, copies: PublicCopy, sections: Sequence[Section], is_told: bool
+) -> Iterator[Shown]:
     """The views of the page of a subject, in their order, as their rules let them through.
 
-    ``is_told``: those of its notebook stand in the story above them.
+    ``sections``: copies of its runs. ``is_told``: the views of its notebook stand in the story
+    above them.
     """
     if about.evidence.messages:
         yield anew_table(about.evidence)
@@ -42,7 +44,7 @@ def views(about: Subject, copies: PublicCopy, is_told: bool) -> Iterator[Shown]:
     if about.notebook is not None and not is_told:
         yield from typed_views(about.notebook, copies)
     if about.runs:
-        yield runs_view(about.runs, copies.names)
+        yield runs_view(sections)
 
 
 def typed_views(notebook: Any, copies: PublicCopy) -> Iterator[Shown]:
@@ -68,34 +70,34 @@ def _drawn(view: Shown) -> Shown:
     return with_bars(view)
 
 
-def boxes_view(about: Subject, answers: Mapping[str, Verdict | None], names: Names) -> Shown:
-    """Each box of a batch with the verdict that leads its runs, of ``answers`` by box."""
-    runs = Counter(names.box(run.box) for run in about.runs)
+def boxes_view(answers: Sequence[BoxAnswer], runs: Iterable[Section]) -> Shown:
+    """Each box of a batch with the answer that leads its runs."""
+    counts = Counter(section.run.box for section in runs)
     rows = []
-    for box, verdict in answers.items():
-        headline = verdict_facts.headline(verdict)
+    for answer in answers:
+        says = answer.obstacle
         sure = ""
-        if verdict:
-            headline = verdict.title or headline
-            sure = label(verdict)
-        rows.append([box, headline, sure, runs[box]])
+        if answer.verdict is not None:
+            says = answer.verdict.headline
+            sure = label(answer.verdict)
+        rows.append([answer.box or NO_BOX, says, sure, counts[answer.box]])
     heads = ["box", "answer", "how sure", "runs"]
     return Shown("The boxes and what was found on each", heads, rows)
 
 
-def runs_view(runs: tuple[Run, ...], names: Names) -> Shown:
+def runs_view(sections: Sequence[Section]) -> Shown:
     """Each run with its state and its answer, in the order in which the batch lists them."""
     columns = ["run", "notebook", "box", "state", "answer", "given", Column("time", "s")]
     rows = []
-    for number, run in enumerate(runs[:MOST_RUNS], 1):
-        state = f"{run.state.replace('_', ' ')} {public.signal_name(run.signal)}".strip()
+    for number, section in enumerate(sections[:MOST_RUNS], 1):
+        run = section.run
+        state = f"{run.state.replace('_', ' ')} {run.signal}".strip()
         answer = ""
         if run.verdict is not None:
-            answer = f"{verdict_facts.headline(run.verdict)} ({label(run.verdict)})"
-        notebook = public.notebook(run.notebook) or OWNERS_NOTEBOOK
+            answer = f"{run.verdict.headline} ({label(run.verdict)})"
         given = ", ".join(parameters(run))
-        rows.append([number, notebook, names.box(run.box), state, answer, given, run.seconds])
+        rows.append([number, run.notebook, run.box, state, answer, given, run.seconds])
     title = "Runs"
-    if len(runs) > MOST_RUNS:
-        title = f"Runs, the first {MOST_RUNS} of {len(runs)}"
+    if len(sections) > MOST_RUNS:
+        title = f"Runs, the first {MOST_RUNS} of {len(sections)}"
     return Shown(title, columns, rows)
