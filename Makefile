@@ -6,7 +6,7 @@ verb = @$(PYTHON) env/bootstrap.py $@ $(if $(TORCH),--torch "$(TORCH)") $(if $(T
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help diagnose test test-all lab capture overnight test-browser doors faults check check-gpu cases oracle oracle-rocm gpu-proof rehearse-proof published bench check-pins lock wheelhouse capture.pyz setup
+.PHONY: help diagnose test test-all lab capture overnight test-browser doors faults check check-gpu cases oracle oracle-rocm gpu-proof rehearse-proof rank-proof published bench check-pins lock wheelhouse capture.pyz setup
 
 help:        ; $(verb)
 diagnose:    ; $(verb) $(if $(BOX),--box "$(BOX)") $(ARGS)
@@ -25,6 +25,7 @@ oracle:      ; $(verb) $(if $(RELEASE),--release "$(RELEASE)") $(ARGS)
 oracle-rocm: ; $(verb) $(if $(RELEASE),--release "$(RELEASE)") $(if $(SOURCE),--source "$(SOURCE)") $(if $(HEADERS),--headers "$(HEADERS)") $(ARGS)
 gpu-proof:   ; $(verb) $(ARGS)
 rehearse-proof: ; $(verb) $(ARGS)
+rank-proof:  ; $(verb) $(ARGS)
 published:   ; $(verb) $(ARGS)
 bench:       ; $(verb) $(ARGS)
 check-pins:  ; $(verb) $(ARGS)

@@ -22,7 +22,7 @@ MOST_TOKENS = {
     "judge": 56_810,
     "magics": 14_970,
     "look": 56_430,
-    "rehearse": 25_340,
+    "rehearse": 25_500,
     "settings": 11_910,
     "share": 13_060,
     "tell": 37_110,

@@ -39,6 +39,11 @@ try:
 except NotImplementedError as error:
     seen["hook"] = str(error)
 
+sent = torch.ones(2)
+work = dist.batch_isend_irecv([dist.P2POp(dist.isend, sent, 0)])[0]
+work.wait()
+seen["is_kept"] = work.tensor is sent
+
 objects = [None] * 512
 dist.all_gather_object(objects, "mine")
 seen["objects"] = [objects[0], objects[511]]
@@ -72,6 +77,7 @@ def test_a_rank_of_512_runs_alone_as_torchrun_would_start_it(tmp_path):
     assert seen["rank"] == [511, 512, 255]
     assert seen["has_buckets"]
     assert seen["gradient"] == [2.0] * 4
+    assert seen["is_kept"], "a pipeline keeps what it sent as long as the work"
     assert seen["objects"] == ["mine", "mine"]
     assert seen["part"] == [2, 8]
     assert "communication hook" in seen["hook"] and "torchrun" in seen["hook"]

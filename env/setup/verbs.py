@@ -209,6 +209,7 @@ oracle | holds the allocator model against torch's own, of a CUDA wheel and a RO
 oracle-rocm | the same on a ROCm build, shipped or made here (RELEASE=, SOURCE=, HEADERS=) | -m tests.oracle --build rocm | base test
 gpu-proof | on a machine with a GPU: the model against the card, under 8 minutes, as one JSON record | tests/gpu_proof.py | base
 rehearse-proof | every kind of training on a card that is not there (fetches two CUDA wheels) | tests/rehearse_proof.py | base test
+rank-proof | ranks rehearsed alone beside true ranks on cards that are not there (fetches a CUDA wheel) | tests/rank_proof.py | base
 published | rehearses published runs of real GPUs and compares the peaks (fetches a CUDA wheel) | tests/published.py | base
 lock | pins the newest packages that fit (ARGS=--upgrade) | env/check_pins.py lock | maintain
 check-pins | proves that the pins install on every Python and processor | env/check_pins.py check | maintain

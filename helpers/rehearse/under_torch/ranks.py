@@ -49,8 +49,36 @@ def start(torch: Torch, witness: Witness) -> None:
     for exchange in (all_gather_object, gather_object, broadcast_object_list, scatter_object_list):
         setattr(torch.distributed, exchange.__name__, exchange)
         setattr(groups, exchange.__name__, exchange)
+    for name in ("isend", "irecv"):
+        exchange_one = keeping_tensor(getattr(groups, name))
+        setattr(torch.distributed, name, exchange_one)
+        setattr(groups, name, exchange_one)
     parallel = importlib.import_module("torch.nn.parallel.distributed").DistributedDataParallel
     parallel.__init__ = reducing_by_hook(torch, witness, parallel.__init__)
+
+
+class KeptWork:
+    """The work of a send or a receive. It keeps the tensor, as NCCL's does (outputs_ in
+    ProcessGroupNCCL.cpp), and a pipeline keeps the work until the next step.
+    """
+
+    def __init__(self, work: Value, tensor: Value):
+        self.work = work
+        self.tensor = tensor
+
+    def __getattr__(self, name: str) -> Value:
+        return getattr(self.work, name)
+
+
+def keeping_tensor(exchange: Callable[..., Value]) -> Callable[..., Value]:
+    """torch.distributed.isend or irecv, whose work keeps the tensor."""
+
+    @functools.wraps(exchange)
+    def exchange_and_keep(tensor: Value, *args: Value, **kwargs: Value) -> Value:
+        work = exchange(tensor, *args, **kwargs)
+        return None if work is None else KeptWork(work, tensor)
+
+    return exchange_and_keep
 
 
 class FirstBuckets:
