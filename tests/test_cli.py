@@ -128,6 +128,7 @@ def test_diagnose_prints_a_verdict_as_text_and_as_json(casebook):
     assert from_json(Verdict, data.out).cause == "external-holder"
     for words in ("(likely, ", "19.98 GiB", "no visible process"):
         assert words in text.out
+    assert "for the recorded one, rx7900xt-container" in " ".join(text.out.split())
 
 
 def test_diagnose_reads_an_unknown_newer_bundle_in_one_line(casebook, tmp_path):

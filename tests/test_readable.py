@@ -14,7 +14,7 @@ MOST_TOKENS = {
     "allocator": 83_890,
     "agent": 1_480,
     "batch": 35_130,
-    "commands": 18_130,
+    "commands": 18_180,
     "face": 8_460,
     "fix": 31_470,
     "fits": 29_330,

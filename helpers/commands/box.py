@@ -55,6 +55,13 @@ def diagnose(arguments: argparse.Namespace) -> int:
         print(to_json(answer, indent=1))
         return 0
     print(verdict.as_text(answer) if arguments.wide else verdict.brief(answer))
+    is_recorded = evidence.bundle is not None and arguments.box not in ("", "live")
+    if is_recorded and answer.next_step.command and answer.state != "healthy":
+        name = arguments.box
+        show(
+            "\nCommands that look at or change a machine are for the recorded one, "
+            f"{name}, not for this."
+        )
     if unused := not_used(evidence, answer):
         show("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):

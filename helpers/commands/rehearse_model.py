@@ -1,4 +1,4 @@
-"""`rehearse --model`: a model's config in place of a program, on one card or on all of the table."""
+"""`rehearse --model`: a model's config in place of a program, on one card or on all."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 It is run unchanged under torch's real allocator, on a device that computes nothing.
 
 The allocator sees the requests that it sees on a GPU with those properties, and raises its own
-OutOfMemoryError at the card's size. The program's output, arguments, exit code and environment
-stay its own; the recorder of `record` writes the trace.
+OutOfMemoryError at the card's size. The program's arguments, exit code and environment stay its
+own; its output goes to `<recording>.record/output.txt`, and the recorder of `record` writes the
+trace.
 """
 
 from __future__ import annotations

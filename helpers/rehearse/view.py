@@ -74,8 +74,8 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
         says = f"May not fit in {usable}. The peak is {peak}"
     elif _depends_on_outside(rehearsal):
         left = show_bytes(rehearsal.left_bytes)
-        says = f"May not fit in {usable}. The peak is {peak}, which leaves {left} for a GPU context that "
-        says += f"is not counted ({CONTEXT_IN_WORDS})"
+        says = f"May not fit in {usable}. The peak is {peak}, which leaves {left} for a GPU "
+        says += f"context that is not counted ({CONTEXT_IN_WORDS})"
     elif rehearsal.fits:
         left = show_bytes(rehearsal.left_bytes)
         so_far = " so far" if rehearsal.stopped else ""
