@@ -497,6 +497,53 @@ def test_a_tensor_made_of_what_it_was_is_cut_from_its_graph_at_that_line(cells, 
     assert "also reached from seen" in text
 
 
+@pytest.mark.parametrize(
+    ("make", "loop", "first"),
+    [
+        (
+            "sums = {'loss': 0, 'seen': 0}",
+            "sums['seen'] += 1\n    sums['loss'] += net(torch.ones(900, 600)).relu().sum()",
+            "sums['loss'] is made of what it was (cell 4, line 3) and keeps the graph of every time",
+        ),
+        (
+            "rows = torch.ones(900, 600)",
+            "net(rows).pow(2).mean().backward(create_graph=True)",
+            "Gradients of net carry graphs",
+        ),
+        (
+            "def rows():\n    pool = torch.ones(900, 600)\n    yield from pool\nstreams = []",
+            "streams.append(rows()); next(streams[-1])",
+            "streams keeps generators that have not ended, and they keep variables of their functions",
+        ),
+        (
+            "def load():\n    pool = torch.ones(900, 600)\n    raise ValueError\nproblems = []",
+            "try:\n        load()\n    except ValueError as error:\n        problems.append(error)",
+            "problems keeps exceptions, and they keep variables of their functions (pool in cell 3",
+        ),
+    ],
+)
+def test_the_first_step_names_what_keeps_the_memory(cells, make, loop, first):
+    *_, failed = cells(
+        f"net = torch.nn.Linear(600, 600)\n{make}", f"for _ in range(20):\n    {loop}", SMALL_CARD
+    )
+    assert f"1. {first}" in failed["text"]
+
+
+def test_the_error_of_a_cell_is_let_go_of_though_a_kept_exception_has_its_frames(cells):
+    *_, freed, kept = cells(
+        "def load(rows):\n    pool = torch.ones(rows, 1000)\n    if rows > 600:\n        "
+        + SMALL_CARD
+        + "\n    raise ValueError\nproblems = []",
+        "for rows in (500, 900):\n    try:\n        load(rows)\n    except ValueError as error:\n"
+        "        problems.append(error)",
+        "1 + 1",
+        "%vram free",
+        "print(len(problems), problems[0].__traceback__ is None)",
+    )
+    assert "3.43 MiB on cpu came back." in freed["text"]
+    assert kept["text"].startswith("1 False")
+
+
 def test_layers_that_run_once_are_not_called_repeated(cells):
     *_, failed = cells(
         "layers = [torch.nn.Linear(500, 500) for _ in range(9)]\nx = torch.ones(3000, 500)",

@@ -11,7 +11,7 @@ HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 # Tokens of Python without comments and docstrings. A ceiling is raised only by what a feature adds,
 # and lowered by whoever makes a room smaller.
 MOST_TOKENS = {
-    "allocator": 83_890,
+    "allocator": 84_230,
     "agent": 1_480,
     "batch": 35_130,
     "commands": 18_180,
@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 29_330,
     "ground": 11_740,
     "judge": 56_810,
-    "magics": 14_970,
+    "magics": 15_280,
     "look": 56_430,
     "rehearse": 25_500,
     "settings": 11_910,

@@ -152,12 +152,11 @@ def _what(holder: Holder, holdings: Holdings, after_free: bool) -> str:
         return f"{words}; no model has its parameters"
     if not holder.parts:
         return words
-    part = holder.parts[0]
+    part = holder.main_part
     leads_on = part.tensors > 1 if part.collection else holder.grows
     if leads_on and part.name != holder.name:
         words += f"; {_tensors(part.tensors)} in {part.name}"
-    with_lines = [part for part in holder.parts_worth_a_line if part.lines]
-    lines = [f"put there by {said(part.lines[0])}" for part in with_lines[:1]]
+    lines = [f"put there by {said(line)}" for line in part.lines[:1]]
     return "; ".join([words, *_graph(holder), *lines])
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..allocator.under_torch.cells import place
 from ..allocator.under_torch.keepers import Keeper
-from ..allocator.under_torch.own_files import is_own
+from ..allocator.under_torch.own_files import is_own, only_line
 from ..ground.units import parse_size, show_bytes
 from .devices import DeviceUse, OtherProcess, devices_in_use, other_processes, question_of_others
 from .holdings import Holder, Holdings, add_lines, find_holdings
@@ -35,6 +35,12 @@ ALLOCATED = re.compile(r"allocated memory (\d+(?:\.\d+)? ?\w+) is allocated by P
 UNALLOCATED = re.compile(r"and (\d+(?:\.\d+)? ?\w+) is reserved by PyTorch but unallocated")
 DEVICE = re.compile(r"\bGPU (\d+) has a total capacity")
 LONGEST_CHAIN = 20
+KEEPING_FRAMES = {"exception": "exceptions", "generator": "generators that have not ended"}
+INSTEAD_OF_FRAMES = {
+    "exception": "keep str(error) instead",
+    "generator": "call close() on each that you no longer need",
+}
+CREATES_GRAPHS = re.compile(r"\bcreate_graph\s*=\s*True")
 FEWEST_USES = 5
 """Of the same parameter in one graph: a network may use its weights a few times in one pass."""
 LARGEST_NUMBER = 16
@@ -206,6 +212,10 @@ def _step_of_holder(holder: Holder, failure: Failure) -> str:
     for part in holder.parts_worth_a_line:
         if part.name in holder.with_parameters:
             continue
+        if part.kind in KEEPING_FRAMES:
+            return _about_frames(holder, part, failure)
+        if part.graphs and part.name.endswith(".grad"):
+            return _about_gradients(holder, failure)
         if part.name in holder.of_optimizers and part.lines:
             return _about_optimizers(holder, part, failure)
         if part.collection and part.tensors > 1 and part.graphs > 1:
@@ -242,6 +252,26 @@ def _about_collection(holder: Holder, part: Keeper, failure: Failure) -> str:
         f"{name} keeps {tensors:,} tensors{graph}, {show_bytes(size)}{more}{_added_at(part)}: keep "
         "numbers (.item()) or copies on the CPU (.detach().cpu()), or only the last ones."
         f"{now}"
+    )
+
+
+def _about_frames(holder: Holder, part: Keeper, failure: Failure) -> str:
+    """Exceptions and generators in a collection or an object: they keep variables of functions."""
+    size = show_bytes(_bytes(holder, failure))
+    return (
+        f"{holder.name} keeps {KEEPING_FRAMES[part.kind]}, and they keep variables of their "
+        f"functions ({part.name} in {said(part.where)}), {size}{_added_at(part)}: "
+        f"{INSTEAD_OF_FRAMES[part.kind]}."
+    )
+
+
+def _about_gradients(holder: Holder, failure: Failure) -> str:
+    line = only_line(CREATES_GRAPHS)
+    where = f" ({said(line)})" if line else ""
+    return (
+        f"Gradients of {holder.name} carry graphs, {show_bytes(_graph_bytes(holder, failure))}, which "
+        f"backward(create_graph=True) makes{where}: leave create_graph out, or call zero_grad() after "
+        "each step."
     )
 
 

@@ -128,6 +128,14 @@ class Holder:
         with_graphs = [part for part in self.parts[1:] if part.graphs]
         return self.parts[:1] + with_graphs[:MOST_WITH_GRAPHS]
 
+    @property
+    def main_part(self) -> Keeper:
+        """The part that is most of it: the largest, or the one whose graphs are."""
+        with_lines = [part for part in self.parts_worth_a_line if part.graphs and part.lines]
+        if with_lines and 2 * sum(self.graph_bytes.values()) > self.total:
+            return with_lines[0]
+        return self.parts[0]
+
     def note_other_name(self, name: str) -> None:
         """Keep a name that reaches some of its tensors as well, where these are few so far."""
         if name != self.name and name not in self.also and len(self.also) < MOST_OTHER_NAMES:

@@ -153,7 +153,7 @@ def _reserved_bytes(torch: ModuleType) -> int:
 
 def _drop_error(shell: InteractiveShell) -> list[str]:
     """Drop the last exception wherever Python and IPython keep it."""
-    had_one = bool(kept_errors(shell))
+    errors = kept_errors(shell)
     for name in OF_AN_ERROR:
         if hasattr(sys, name):
             delattr(sys, name)
@@ -165,7 +165,23 @@ def _drop_error(shell: InteractiveShell) -> list[str]:
     debugger = getattr(traceback_printer, "pdb", None)
     if debugger is not None:
         debugger.reset()  # %debug keeps the frames that it looked at
-    return ["the last error"] if had_one else []
+    for result in _results_with(errors, shell):
+        result.error_in_exec = None
+    return ["the last error"] if errors else []
+
+
+def _results_with(errors: list[BaseException], shell: InteractiveShell) -> list[Any]:
+    """The results of IPython's cells that keep one of these errors, and are no variable's: frames
+    of IPython have them, and an exception that a variable keeps may have these frames.
+    """
+    if not errors:
+        return []
+    kind = type(shell.last_execution_result)
+    results: list[Any] = [candidate for candidate in gc.get_objects() if type(candidate) is kind]
+    kept, named = set(map(id, errors)), set(map(id, names_of_the_person(shell).values()))
+    return [
+        result for result in results if id(result.error_in_exec) in kept and id(result) not in named
+    ]
 
 
 def _drop_output(shell: InteractiveShell, number: int) -> list[str]:

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from .cells import cells, place
-from .keeping_lines import carrying_lines, functions_by_line, keeping_lines
+from .keeping_lines import carrying_lines, functions_by_line, keeping_lines, remaking_lines
 from .own_files import files_of_the_program, is_own, is_own_class, only_line, running_frames
 
 LONGEST_S = 1.5
@@ -78,6 +78,11 @@ class Keeper:
     def is_attribute_with_graph(self) -> bool:
         """Whether an object, and no collection, keeps a tensor with its graph."""
         return bool(self.graphs and "." in self.name and not self.collection)
+
+    @property
+    def is_entry_with_graph(self) -> bool:
+        """Whether one key of a dictionary keeps a tensor with its graph."""
+        return bool(self.graphs == 1 and self.name.endswith("]") and not self.name.endswith(ANY))
 
 
 class Step(NamedTuple):
@@ -489,6 +494,11 @@ def find_lines(keepers: list[Keeper]) -> None:
     for keeper in keepers:
         if keeper.kind in ("cache", "circle"):
             keeper.lines = [keeper.where] if keeper.where else []
+            continue
+        if keeper.is_entry_with_graph:
+            keeper.lines = _lines_of(remaking_lines, keeper.name, keeper, sources)
+        if keeper.lines:
+            keeper.collection = ""
             continue
         for collection in _collections(keeper):
             keeper.lines = _lines_of(keeping_lines, collection, keeper, sources)

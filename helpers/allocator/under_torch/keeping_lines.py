@@ -74,6 +74,40 @@ def carrying_lines(source: str, attribute: str) -> tuple[int, ...]:
     return tuple(line for line in sorted(bound) if functions.get(line) != "__init__")
 
 
+def remaking_lines(source: str, entry: str) -> tuple[int, ...]:
+    """The lines of a source that make an entry, such as "stats['loss']", of what it was. In order;
+    empty where none does, and where the source is no Python.
+    """
+    written = _without_owner(entry)
+    if last_name(entry) not in source:
+        return ()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    return tuple(sorted(node.lineno for node in ast.walk(tree) if _remakes(node, written)))
+
+
+def _remakes(node: ast.AST, entry: str) -> TypeGuard[ast.stmt]:
+    if isinstance(node, ast.AugAssign):
+        return _is_written(node.target, entry)
+    if not isinstance(node, ast.Assign) or _is_moved(node.value):
+        return False
+    is_bound = any(_is_written(target, entry) for target in node.targets)
+    return is_bound and any(_is_written(part, entry) for part in ast.walk(node.value))
+
+
+def _is_written(expression: ast.AST, entry: str) -> bool:
+    is_entry = isinstance(expression, ast.Subscript)
+    return is_entry and _without_owner(ast.unparse(expression)) == entry
+
+
+def _without_owner(expression: str) -> str:
+    """The last name with its keys: "stats['loss']" of "self.stats['loss']"."""
+    name, bracket, keys = expression.partition("[")
+    return name.rpartition(".")[2] + bracket + keys
+
+
 def functions_by_line(source: str) -> dict[int, str]:
     """The innermost function of each line of a source that lies in one, by its number."""
     functions: dict[int, str] = {}
