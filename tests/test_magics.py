@@ -544,6 +544,16 @@ def test_the_error_of_a_cell_is_let_go_of_though_a_kept_exception_has_its_frames
     assert kept["text"].startswith("1 False")
 
 
+def test_where_the_garbage_collector_is_off_the_first_step_turns_it_on(cells):
+    *_, failed = cells(
+        "import gc; gc.disable()\nclass Sample: pass",
+        "for _ in range(3):\n    sample = Sample()\n    sample.owner = sample\n    sample.image = torch.ones(600, 1000)",
+        SMALL_CARD,
+    )
+    assert "1. %vram free lets go of 4.58 MiB" in failed["text"]
+    assert "gc.enable()" in failed["text"]
+
+
 def test_layers_that_run_once_are_not_called_repeated(cells):
     *_, failed = cells(
         "layers = [torch.nn.Linear(500, 500) for _ in range(9)]\nx = torch.ones(3000, 500)",

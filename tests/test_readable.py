@@ -20,7 +20,7 @@ MOST_TOKENS = {
     "fits": 29_330,
     "ground": 11_740,
     "judge": 56_810,
-    "magics": 15_280,
+    "magics": 15_300,
     "look": 56_430,
     "rehearse": 25_500,
     "settings": 11_910,

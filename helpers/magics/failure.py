@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import re
 import traceback
@@ -188,9 +189,11 @@ def _step_of_leftovers(failure: Failure) -> Iterator[str]:
         return
     names = ", ".join(holder.name for holder in leftovers if _bytes(holder, failure))
     least = "at least " if failure.holdings.of_kind("graph") else ""
+    again = "Then run the cell again."
+    if failure.holdings.of_kind("circle") and not gc.isenabled():
+        again = "Python's garbage collector is off: gc.enable() has it let go of such objects."
     yield (
-        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). Then "
-        "run the cell again."
+        f"%vram free lets go of {least}{show_bytes(size)} that no variable holds ({names}). {again}"
     )
 
 
