@@ -269,12 +269,12 @@ def _about_frames(holder: Holder, part: Keeper, failure: Failure) -> str:
 
 
 def _about_gradients(holder: Holder, failure: Failure) -> str:
+    size = show_bytes(_graph_bytes(holder, failure))
     line = only_line(CREATES_GRAPHS)
     where = f" ({said(line)})" if line else ""
     return (
-        f"Gradients of {holder.name} carry graphs, {show_bytes(_graph_bytes(holder, failure))}, which "
-        f"backward(create_graph=True) makes{where}: leave create_graph out, or call zero_grad() after "
-        "each step."
+        f"Gradients of {holder.name} carry graphs, {size}, which backward(create_graph=True) "
+        f"makes{where}: leave create_graph out, or call zero_grad() after each step."
     )
 
 
@@ -318,8 +318,8 @@ def _steps_of_kept(failure: Failure) -> Iterator[str]:
             )
         elif holder.lacks_model:
             yield (
-                f"{holder.name} keeps {show_bytes(size)} for parameters that no model has. If their "
-                f"model was deleted or made anew, %vram free {holder.name} lets go of them."
+                f"{holder.name} keeps {show_bytes(size)} for parameters that no model has. If "
+                f"their model was deleted or made anew, %vram free {holder.name} lets go of them."
             )
         elif holder.kind == "widgets":
             yield (

@@ -56,14 +56,14 @@ LEFT_OVER = ("output", "error", "circle")
 LARGE_ON_CPU = 1 << 20
 """Bytes. A smaller tensor in host memory is not listed."""
 LONGEST_LOOK_S = 1.3
-"""From the first tensor to the last name. Seconds of work: a busy machine gets the same answer, later."""
+"""From the first tensor to the last name. Seconds of work: a busy machine answers later."""
 LONGEST_SECOND_LOOK_S = 0.4
 MOST_OTHER_NAMES = 4
 MOST_WITH_GRAPHS = 4
 NEARLY = 0.9
 STOPPED = (
-    "The look stopped after {seconds:.1f} s of work, when names had led to {share}: what a name holds is "
-    "at least its size, and the rest may have names."
+    "The look stopped after {seconds:.1f} s of work, when names had led to {share}: what a name "
+    "holds is at least its size, and the rest may have names."
 )
 
 
@@ -391,7 +391,7 @@ def _add_graphs(
     nearly_all = NEARLY * max((size for _, _, size in graphs), default=0)
 
     def turn(graph: tuple[Holder, list[Storage], int]) -> tuple[bool, bool, int]:
-        """Of graphs that are nearly the same the inner one comes first: the other goes through it."""
+        """Of graphs that are nearly the same the inner one, which others go through, is first."""
         holder, _, size = graph
         is_largest = size >= nearly_all
         return holder.is_left_over, not is_largest, size if is_largest else -size

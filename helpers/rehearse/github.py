@@ -39,11 +39,12 @@ def report(moved: Peaks, above: bool, ref: str, card_bytes: int) -> None:
 
 def summary(moved: Peaks, ref: str, card_bytes: int, above: bool) -> str:
     """The summary as Markdown; ``card_bytes``: of the card that the program must fit."""
+    reserved = show_bytes(moved.reserved[1])
     lines = [
         f"### GPU memory: {_headline(moved)}",
         "",
         _verdict(moved, above),
-        f"PyTorch reserves {show_bytes(moved.reserved[1])} of the card's {show_bytes(card_bytes)} at most.",
+        f"PyTorch reserves {reserved} of the card's {show_bytes(card_bytes)} at most.",
         "",
         f"| at the peak | `{_cell(ref)}` | this branch | change |",
         "|---|---:|---:|---:|",

@@ -15,7 +15,7 @@ OF_A_RANK = ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")
 
 
 def command_of_this_run() -> list[str]:
-    """The command that started this program, or the launcher that started it; empty in a notebook."""
+    """The command that started this program, or its launcher's; empty in a notebook."""
     words = list(getattr(sys, "orig_argv", [sys.executable, *sys.argv]))
     if any("ipykernel" in word for word in words):
         return []
