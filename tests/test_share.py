@@ -176,8 +176,8 @@ def test_what_a_program_keeps_and_how_to_change_it_is_shared_without_its_names()
     page = share.page_of(share.Subject(evidence=evidence, verdict=diagnose(evidence)))
     assert [word for word in ("salaries", "payroll", "someone", "emea") if word in page.html] == []
     text = outside(page.html)
-    assert "more each step in variable-1 (your file 1, line 13)" in text
-    assert "Keep the entries of variable-1 on the CPU (your file 1, line 13)" in text
+    assert "more each step in variable 1 (your file 1, line 13)" in text
+    assert "Keep the entries of variable 1 on the CPU (your file 1, line 13)" in text
     assert not [words for words in NOT_ON_THE_PAGE if words in text]
 
 

@@ -8,6 +8,8 @@ from command_line import verb
 from helpers.batch import record, report, status, supervisor
 from helpers.batch.shapes import Run
 from helpers.commands import batch as batch_command
+from helpers.face.review import Shared
+from helpers.ground import places
 
 
 @pytest.fixture
@@ -19,7 +21,8 @@ def outputs(tmp_path, monkeypatch):
         (tmp_path / name / "plan.yaml").write_text("name: a\n")
         ids = {"run_id": "000-a", "batch_id": name, "box": "live", "notebook": "a.ipynb"}
         record.write_run(folder, Run(**ids, state="answered", seconds=number + 1.0))
-    monkeypatch.setattr(batch_command, "OUTPUTS", tmp_path)
+    for module in (batch_command, places):
+        monkeypatch.setattr(module, "OUTPUTS", tmp_path)
     return tmp_path
 
 
@@ -47,6 +50,10 @@ def test_a_batch_is_known_by_the_name_that_pages_print_in_any_folder(
 def test_a_run_is_shared_by_its_name_below_its_batch(outputs, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     assert verb("share", "first/000-a", "--out", "shared.html").out == "Open: shared.html\n"
+
+
+def test_the_panel_of_a_review_knows_a_batch_by_its_name(outputs):
+    assert Shared("first").review.name == "batch"
 
 
 def test_the_last_line_of_a_run_is_its_page_also_at_the_first_use(outputs, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any
 
 from helpers.commands.use import WrongUse, print_json, say, show
 from helpers.ground.child import CHECKOUT, OUTPUTS
+from helpers.ground.places import kept
 
 SAY_LAST = "CASEBOOK_SAY_LAST"
 """The variable in which the first `make diagnose` hands over how `casebook` is called."""
@@ -101,17 +102,6 @@ def own_file(name: str) -> Path:
     return path
 
 
-def kept(name: str) -> Path:
-    """A folder as it is named from here, else the one below outputs under that name, which is how
-    pages and the terminal name a batch.
-    """
-    path = Path(name)
-    ours = OUTPUTS / name
-    if ours.is_dir() and not path.exists():
-        return ours
-    return path
-
-
 def _resumed(arguments: argparse.Namespace, outputs: Path) -> Path | None:
     """The batch to go on with, or None for a new one."""
     if arguments.resume is None:
@@ -149,7 +139,7 @@ def _batches(outputs: Path) -> list[Path]:
 def named_batch(name: str) -> Path:
     """The folder of a batch; without a name that of the newest, which it says. Raises WrongUse."""
     if name:
-        folder = kept(name)
+        folder = kept(Path(name))
         if not (folder / "plan.yaml").is_file() and not any(folder.glob("*/run.json")):
             seen = "contains no plan and no run" if folder.is_dir() else "no such folder"
             raise WrongUse(f"{name}: {seen}; expected a batch below outputs")
@@ -184,7 +174,7 @@ def report(arguments: argparse.Namespace) -> int:
     """
     from helpers.batch.report import write_index
 
-    folders = list(map(kept, arguments.folders)) or [named_batch("")]
+    folders = [kept(Path(name)) for name in arguments.folders] or [named_batch("")]
     for folder in folders:
         if not any(folder.glob("*/*/run.json")):
             named_batch(str(folder))

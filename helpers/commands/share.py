@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers.commands.batch import kept, named_batch, own_file
+from helpers.commands.batch import named_batch, own_file
 from helpers.commands.use import WrongUse, print_json
 from helpers.ground.places import OUTPUTS
 from helpers.ground.shell import word
@@ -57,10 +57,7 @@ def share(arguments: argparse.Namespace) -> int:
     if arguments.out and not (out.parent.is_dir() and out.suffix == ".html"):
         expected = "expected a file that ends in .html, in an existing folder"
         raise WrongUse(f"--out {out}: {expected}")
-    if arguments.target:
-        target = kept(str(own_file(arguments.target)))
-    else:
-        target = named_batch("")
+    target = own_file(arguments.target) if arguments.target else named_batch("")
     about = subject_of(target, whole=bool(arguments.review or arguments.include))
     choices: frozenset[str] = frozenset()
     if arguments.include:

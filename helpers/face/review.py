@@ -168,7 +168,8 @@ panel = Panel("Review before sharing", Shared, build, ASK)
 def review(path: str) -> None:
     """Show the texts that a shared page leaves out, each with a tick box, and save what was ticked.
 
-    ``path`` is a batch's or a run's folder, a notebook or an evidence bundle. Raises ShareError (a
+    ``path`` is a batch's or a run's folder, by its path or its name below outputs; a notebook or an
+    evidence bundle. Raises ShareError (a
     ValueError) in one line where there is nothing to share.
     """
     panel.show(path)

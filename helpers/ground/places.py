@@ -23,6 +23,16 @@ for an installed package, and where the checkout is another user's.
 """
 
 
+def kept(path: Path) -> Path:
+    """A folder as it is named from here, else the one below outputs of that name, which is how
+    pages and the terminal name a batch.
+    """
+    ours = OUTPUTS / path
+    if ours.is_dir() and not path.exists():
+        return ours
+    return path
+
+
 ONE_FILE = "python3 capture.pyz"
 
 

@@ -37,10 +37,10 @@ class Names:
         self._given.add(given)
         return given
 
-    def replaced(self, kind: str, text: str) -> str:
-        """A text with the number of each name of a kind that has one."""
-        for name in self._numbers.get(kind, {}):
-            text = re.sub(rf"(?<!\w){re.escape(str(name))}(?!\w)", self.of(kind, name), text)
+    def variables(self, text: str) -> str:
+        """A text with the number of each variable that has one."""
+        for name, number in self._numbers.get("variable", {}).items():
+            text = re.sub(rf"(?<!\w){re.escape(str(name))}(?!\w)", f"variable {number}", text)
         return text
 
     def box(self, name: str) -> str:

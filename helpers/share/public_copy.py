@@ -154,7 +154,7 @@ class PublicCopy:
             elif field.name == "callers":
                 changes[field.name] = tuple(map(self.names.lines, value))
             elif field.name == "keeper":
-                changes[field.name] = self.names.of("variable", value)
+                changes[field.name] = self.names.of("variable", value, " ")
             elif field.name == "first_change":
                 changes[field.name] = self._change(value)
             else:
@@ -166,7 +166,7 @@ class PublicCopy:
         if change is None:
             return None
         title = PLACE.sub(self.names.line, change.title)
-        return replace(change, title=self.names.replaced("variable", title))
+        return replace(change, title=self.names.variables(title))
 
     def verdict(self, verdict: Verdict | None) -> Verdict | None:
         """A verdict with the sentences that pass."""

@@ -21,6 +21,7 @@ from helpers.batch.notebook_file import (
     verdict_of,
 )
 from helpers.batch.notebook_file import parameters as parameters_of
+from helpers.ground.places import kept
 from helpers.ground.shapes import Verdict
 from helpers.ground.units import plain
 from helpers.judge.diagnosis import diagnose
@@ -86,15 +87,15 @@ class Subject:
 
 
 def subject_of(target: Path, whole: bool = False) -> Subject:
-    """What to share of a batch's folder, a run's folder, a notebook, an evidence bundle, a
-    recording of a program, or a recorded box by its name.
+    """What to share of a batch's folder or a run's, by its path or its name below outputs; of a
+    notebook, an evidence bundle, a recording of a program, or a recorded box by its name.
 
     ``whole``: with the texts of each notebook of a batch. Raises ShareError where it is none of
     them.
     """
     if not target.exists() and public.box(str(target)):
         target = RECORDED / target
-    target = target.resolve()
+    target = kept(target).resolve()
     if target.name == "notebook.ipynb" and target.with_name("run.json").is_file():
         target = target.parent
     if (target / "manifest.json").is_file() or target.name.endswith(ARCHIVES):

@@ -54,7 +54,7 @@ _SETTING = "|".join(
 )
 FORMS = (
     public.PCI_ADDRESS.pattern,
-    r"(?:process|box|group|variable)-\d+|your file \d+, line \d+|cell \d+, line \d+",
+    r"(?:process|box|group)-\d+|variable \d+|your file \d+, line \d+|cell \d+, line \d+",
     r"/dev/(?:kfd|dxg|nvidia\d{0,2}|nvidiactl|nvidia-uvm(?:-tools)?|dri/(?:card|renderD)\d{1,3})",
     r"/etc/modprobe\.d/(?:amdgpu|ttm|amdttm)\.conf(?:\.pre-ttm)?|/sys/class/kfd/kfd/proc",
     r"expected: \d{1,9}",

@@ -187,7 +187,7 @@ class Frame:
 
 
 def _said(words: str, tone: str, role: str) -> str:
-    about = f"role='{role}' aria-live='polite' style='color:{tone}'"
+    about = f"role='{role}' aria-live='polite' style='color:{tone};overflow-wrap:anywhere'"
     return f"<div {about}>{escape(plain(words))}</div>"
 
 
