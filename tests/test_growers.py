@@ -13,6 +13,7 @@ from helpers.allocator.growers import growth_of_recording
 from helpers.allocator.program_facts import evidence_from_trace
 from helpers.allocator.rewind import rewind
 from helpers.allocator.snapshot import parse
+from helpers.allocator.under_torch import recorder
 
 HOME = "/home/someone/.venv/lib/python3.12/site-packages"
 
@@ -205,6 +206,31 @@ def test_a_program_that_its_record_says_ended_well_has_no_leak(leaking):
     file = path.with_suffix(".record") / "record.json"
     file.write_text(json.dumps({"exit_code": 0, "processes": []}))
     assert not growth_of_recording(trace, path).is_leak
+
+
+def test_a_program_that_ended_well_says_in_which_step_a_smaller_card_is_full(leaking):
+    path, _, _ = leaking
+    record_of(path, [])
+    file = path.with_suffix(".record") / "record.json"
+    file.write_text(json.dumps({"exit_code": 0, "processes": []}))
+    _, out, _ = run("leaks", path, "--capacity", "20MiB")
+    assert "on a card of 20.00 MiB it runs out in step " in " ".join(out.split())
+
+
+@pytest.mark.parametrize(("rehearsed", "ooms"), [(True, 0), (True, 1), (False, 0)])
+def test_a_rehearsal_that_never_ran_out_looks_at_its_end_for_who_keeps_the_tensors(
+    rehearsed, ooms, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(recorder, "keepers_of", lambda torch: {"keepers": ["of the end"]})
+    monkeypatch.setattr(recorder, "cells", list)
+    if rehearsed:
+        monkeypatch.setenv("CASEBOOK_REHEARSE", str(tmp_path))
+    process = recorder.Recorder(str(tmp_path / "1"), whole_program=False)
+    process.history = True
+    process.facts["ooms"] = ooms
+    process.finish("exit")
+    kept = json.loads((tmp_path / "1.json").read_text())
+    assert ("keepers" in kept) is (rehearsed and not ooms)
 
 
 def pieces(count, parts, last_ends=True):

@@ -78,8 +78,9 @@ def growth_table(
             "each step allocates more than the one before, because its input grows; nothing of "
             "that is kept, but the peak rises with it"
         )
+    runs_out_here = runs_out is not None and runs_out.recorded
     may_run_out = recorded.is_leak or recorded.ran_out or not growth.growers
-    if capacity_bytes and may_run_out:
+    if capacity_bytes and (may_run_out or runs_out_here):
         lines.append(_end(runs_out, show_bytes(capacity_bytes), bool(growth.growers)))
     elif recorded.is_leak:
         lines.append("to see in which step it runs out, name the card with --capacity or --gpu")
