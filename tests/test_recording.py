@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from helpers.allocator.circumstances import record_of
+from helpers.allocator.under_torch.peaks_before_reset import PeaksBeforeReset
 
 ROOT = Path(__file__).resolve().parents[1]
 STANDIN = Path(__file__).parent / "programs" / "history_torch"
@@ -107,3 +109,21 @@ def test_a_file_beside_a_snapshot_that_does_not_name_it_is_not_its_record(tmp_pa
     subprocess.run([sys.executable, program], check=True)
     other = snapshot.rename(tmp_path / "part-other.pickle")
     assert record_of(other) == {}
+
+
+def test_a_peak_that_the_program_resets_is_still_its_peak():
+    """reset_peak_memory_stats sets torch's counters back to what is held at that moment."""
+    counters = {"reserved_bytes.all.peak": 40, "reserved_bytes.all.current": 10}
+    bindings = SimpleNamespace(
+        _cuda_resetPeakMemoryStats=lambda device: counters.update({"reserved_bytes.all.peak": 10})
+    )
+    torch = SimpleNamespace(_C=bindings, cuda=SimpleNamespace(memory_stats=lambda _: counters))
+    peaks = PeaksBeforeReset()
+    peaks.watch(torch)
+    assert peaks.highest(0, counters) == {"reserved_bytes.all.peak": 40}
+    bindings._cuda_resetPeakMemoryStats(0)
+    assert counters["reserved_bytes.all.peak"] == 10
+    assert peaks.highest(0, counters) == {"reserved_bytes.all.peak": 40}
+    counters["reserved_bytes.all.peak"] = 50
+    assert peaks.highest(0, counters) == {"reserved_bytes.all.peak": 50}
+    assert peaks.highest(1, {"reserved_bytes.all.peak": 5}) == {"reserved_bytes.all.peak": 5}

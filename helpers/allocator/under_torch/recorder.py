@@ -25,6 +25,7 @@ from .history import start_history, write_snapshot
 from .idle_checkpointing import idle_checkpointing
 from .keepers import keepers_of
 from .listener import Listener
+from .peaks_before_reset import PeaksBeforeReset
 from .private_files import replacing
 from .quiet_watch import QuietWatch
 
@@ -57,6 +58,7 @@ class Recorder:
         self.open = True
         self.history = False
         self._is_fork = False
+        self._peaks = PeaksBeforeReset()
         self.facts: dict[str, Any] = {
             "python": sys.executable,
             "ended": "",
@@ -138,6 +140,8 @@ class Recorder:
                 self.note(NOT_AVAILABLE + why)
                 return
             self.history = True
+            if self.whole_program:
+                self._peaks.watch(self.torch)
             self.torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:  # noqa: BLE001 - by release and backend (cudaMallocAsync) anything; the program must go on
             missing = "out-of-memory cannot be observed: " if self.history else NOT_AVAILABLE
@@ -205,6 +209,7 @@ class Recorder:
         for index in range(cuda.device_count()):
             card = cuda.get_device_properties(index)
             stats = cuda.memory_stats(index)
+            stats.update(self._peaks.highest(index, stats))
             kept = {
                 name: value
                 for name, value in stats.items()
