@@ -24,7 +24,7 @@ MOST_TOKENS = {
     "look": 56_430,
     "rehearse": 25_510,
     "settings": 11_910,
-    "share": 13_060,
+    "share": 13_140,
     "tell": 37_110,
     "trials": 34_690,
     "vpoc": 16_830,

@@ -32,6 +32,16 @@ def test_what_every_box_has_passes(rule, cell):
     assert passes(rule, cell) == cell
 
 
+@pytest.mark.parametrize("name", ["cgroup used", "memlock soft", "commit limit", "ram total"])
+def test_a_reading_keeps_its_name(name):
+    assert passes("reading", name) == name
+
+
+@pytest.mark.parametrize("name", ["kestrel used", "memlock", "stack"])
+def test_a_name_that_no_reading_has_stays(name):
+    assert not passes("reading", name)
+
+
 @pytest.mark.parametrize("group", ["harbour.team.example", "sigma-pool-4", "render-31009", 30517])
 def test_a_group_that_its_owner_made_is_numbered(group):
     assert passes("group", group) == "group-1"

@@ -115,6 +115,24 @@ GRAMMARS = {
     "mode": r"0?[0-7]{3,4}|[-bcdlps](?:[r-][w-][xsStT-]){3}",
 }
 """What the texts of a class of columns, or of a field, are from start to end."""
+READINGS = frozenset(
+    (
+        "committed",
+        "huge pages",
+        "zram used",
+        "cgroup used",
+        "cgroup limit",
+        "cgroup oom kills",
+        "zfs cache",
+        "overcommit",
+        "core soft",
+        "memlock soft",
+        "nofile soft",
+        "nproc soft",
+        "stack soft",
+    )
+)
+"""Names of readings in words that are not ours elsewhere."""
 GROUPS = frozenset(
     "root video render audio input kvm docker vboxsf users sudo wheel adm disk tty nogroup".split()
 )

@@ -208,9 +208,16 @@ class PublicCopy:
         return {
             **{name: partial(_of_text, rule) for name, rule in of_texts.items()},
             "number": self._measured,
+            "reading": self._reading_name,
             "word": self._said,
             "holder": self._said,
         }
+
+    def _reading_name(self, cell: object) -> object:
+        """What a reading is called."""
+        if str(cell) in public.READINGS:
+            return str(cell)
+        return self._said(cell)
 
     def _measured(self, cell: object) -> object:
         """A cell that is a number or was read."""

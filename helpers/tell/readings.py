@@ -34,7 +34,7 @@ def readings_table(bundle: Bundle) -> Shown:
     for layer, facts in read.items():
         for fact in facts:
             rows += [[layer, *row] for row in _numbers_of(fact)]
-    head = columns("layer:word, GPU:pci, reading:word, value:number, source:source")
+    head = columns("layer:word, GPU:pci, reading:reading, value:number, source:source")
     return Shown("Readings, as they were read", head, rows, none="No number was read.")
 
 
