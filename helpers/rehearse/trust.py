@@ -59,17 +59,17 @@ def _values_read(told: Told) -> list[str]:
     """Values that were read back and are not computed: those of known effect, then the others."""
     known = WORDS["known"]
     effects = {}
-    places = []
+    places = {}
     for row in reads(told, sizes=False):
         if row["inside"] in known:
             effects[f"assumed: {known[row['inside']]}"] = True
         else:
-            places.append(f"{place_of(row)} ({operator_of(row)}, {row['times']} times)")
+            places[place_of(row)] = True
     lines = list(effects)
     if places:
-        shown = "; ".join(places[:SHOWN])
+        shown = ", ".join(list(places)[:SHOWN])
         if len(places) > SHOWN:
-            shown += "; and others"
+            shown += " and elsewhere"
         lines.append(WORDS["says"]["values"].format(places=shown))
     return lines
 
