@@ -44,7 +44,7 @@ def _assumed_sizes(told: Told, limits: Limits) -> list[str]:
     """Lines of the program where the size of a result was assumed, the most frequent first."""
     times: dict[tuple[str, str], int] = {}
     for row in reads(told, sizes=True):
-        key = (place_of(row), operator_of(row))
+        key = (place_of(row), row["op"].lstrip("_"))
         times[key] = times.get(key, 0) + row["times"]
     bound = WORDS["bounds"][limits.values]
     sentence = WORDS["says"]["sizes"]
@@ -148,11 +148,6 @@ def reads(told: Told, sizes: bool) -> list[Row]:
 def place_of(row: Row) -> str:
     """The line of the program that a read stands in."""
     return str(row["where"] or "the backward pass")
-
-
-def operator_of(row: Row) -> str:
-    """The operation that read, without the underscores of its private name."""
-    return str(row["op"]).lstrip("_")
 
 
 def unanswered(told: Told) -> list[str]:
