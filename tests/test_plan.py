@@ -410,6 +410,16 @@ def test_side_by_side_counts_for_what_only_looks_and_for_nothing_else(plan, book
     assert list(map(total_estimate_s, plans)) == [60, 35, 22.5]
 
 
+def test_a_dry_run_adds_up_the_times_that_are_known_and_names_what_has_not_run(plan, books):
+    books("slow.ipynb", safety="looks")
+    books("heavy.ipynb", safety="loads")
+    text = "- {notebook: slow.ipynb}\n- {notebook: heavy.ipynb, parameters: {where: '{batch}'}}"
+    said = dry_run_text(plan(text, "name: try", measured={"slow.ipynb": 40.0}))
+    assert "Time: about 40 s without these notebooks, " in said
+    assert "which have not run on this machine: heavy.ipynb." in said
+    assert "{batch}" not in said
+
+
 RUNS = f"- {{notebook: provokes.ipynb}}\n{LOOKS}, gpu: 03:00.0, parameters: {{n: 4}}}}"
 LIMITS = "name: try\nlimits: {run_s: 50, total_s: 60}\njobs: 3"
 

@@ -1,5 +1,6 @@
 """A verb about a batch that nobody named says which one it takes, and a run ends with its page."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,12 @@ def test_a_batch_is_known_by_the_name_that_pages_print_in_any_folder(
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
     done = verb(*words[:1], "first", *words[1:])
     assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(("name", "run"), [("000-a", "second/000-a"), ("0*", ""), ("../000-a", "")])
+def test_a_run_is_known_by_the_name_that_pages_print_and_the_newest_batch_wins(outputs, name, run):
+    expected = outputs / run if run else Path(name)
+    assert places.kept(Path(name)) == expected
 
 
 def test_a_run_is_shared_by_its_name_below_its_batch(outputs, tmp_path_factory, monkeypatch):

@@ -15,6 +15,8 @@ FIELDS = (
     *("estimate_s", "cell_s", "run_s"),
 )
 COLUMNS = ("run_id", "danger", "box", "took")
+THIS_BATCH = "{batch}"
+"""What a plan writes for the folder of the batch that it becomes."""
 DOES = {
     "looks": "only look at the box",
     "loads": "load it",
@@ -27,13 +29,18 @@ def total_estimate_s(checked: CheckedPlan) -> float | None:
 
     None where a notebook of it has not run here.
     """
-    total_s = 0.0
+    if any(step.estimate_s is None for step in checked.steps):
+        return None
+    return _known_s(checked)
+
+
+def _known_s(checked: CheckedPlan) -> float:
+    """Seconds that the runs will take whose notebooks have run here before."""
+    known_s = 0.0
     for step in checked.steps:
-        if step.estimate_s is None:
-            return None
         side_by_side = checked.plan.jobs if step.danger == "looks" else 1
-        total_s += step.estimate_s / side_by_side
-    return total_s
+        known_s += (step.estimate_s or 0.0) / side_by_side
+    return known_s
 
 
 def dry_run(checked: CheckedPlan) -> list[dict[str, Any]]:
@@ -52,7 +59,11 @@ def dry_run_text(checked: CheckedPlan) -> str:
     widths = {name: max(len(row[name]) for row in rows) for name in COLUMNS}
     lines = []
     for row in rows:
-        settings = [f"{name}={value}" for name, value in row["parameters"].items() if name != "gpu"]
+        settings = [
+            f"{name}={value}"
+            for name, value in row["parameters"].items()
+            if name != "gpu" and value != THIS_BATCH
+        ]
         words = " ".join(" ".join([row["gpu"], row["preset"], *settings]).split())[:60]
         cells = "  ".join(f"{row[name]:<{width}}" for name, width in widths.items())
         lines.append(f"{cells}  {words}".rstrip())
@@ -107,7 +118,14 @@ def _how_long(checked: CheckedPlan) -> str:
     total_s = total_estimate_s(checked)
     if total_s is None:
         new = {step.notebook for step in checked.steps if step.estimate_s is None}
-        return f"Time: not known yet; these notebooks have not run on this machine: {', '.join(sorted(new))}."
+        names = ", ".join(sorted(new))
+        known_s = _known_s(checked)
+        if not known_s:
+            return f"Time: not known yet; these notebooks have not run on this machine: {names}."
+        return (
+            f"Time: about {short_time(known_s)} without these notebooks, "
+            f"which have not run on this machine: {names}."
+        )
     words = f"Time: about {short_time(total_s)}, by what these notebooks took on this machine."
     if total_s > checked.total_s:
         words += " That is more than the limit: the last runs would be skipped, but not the closing report."

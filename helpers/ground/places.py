@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import sys
@@ -24,12 +25,17 @@ for an installed package, and where the checkout is another user's.
 
 
 def kept(path: Path) -> Path:
-    """A folder as it is named from here, else the one below outputs of that name, which is how
-    pages and the terminal name a batch.
+    """A folder as it is named from here, else the batch of that name below outputs, else the run
+    of that name in the newest batch that has one: pages and the terminal name both without a path.
     """
+    if path.exists():
+        return path
     ours = OUTPUTS / path
-    if ours.is_dir() and not path.exists():
+    if ours.is_dir():
         return ours
+    runs = sorted(OUTPUTS.glob(f"*/{glob.escape(path.name)}/run.json"))
+    if runs and len(path.parts) == 1:
+        return runs[-1].parent
     return path
 
 
