@@ -18,7 +18,7 @@ MOST_TOKENS = {
     "face": 8_460,
     "fix": 31_470,
     "fits": 29_330,
-    "ground": 11_770,
+    "ground": 11_810,
     "judge": 56_810,
     "magics": 15_310,
     "look": 56_430,
