@@ -33,7 +33,7 @@ from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.search import Trial, Trials
 from helpers.fix.settings_file import SettingsFile, settings_files
 from helpers.fix.source import Source
-from helpers.fix.view import diff, in_lines, none_in_lines
+from helpers.fix.view import diff, in_lines, none_in_lines, outcome
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.ground.units import MIB
 from helpers.look.cards import find_card
@@ -444,6 +444,19 @@ def test_the_league_names_the_program_as_it_is_and_each_change(tmp_path):
     shown = league(good, [good], first)
     assert [row["change"] for row in shown.rows] == ["as it is", "Set it"]
     assert shown.title == "It fits with: Set it"
+
+
+@pytest.mark.parametrize(
+    ("peak", "says"),
+    [(MIB, "fits"), (24 * 1024 * MIB - 400 * MIB, "fits if the GPU context takes less than ")],
+)
+def test_a_change_that_leaves_little_says_what_the_context_may_take(tmp_path, peak, says):
+    first = ended(1)("python", find_card("4090"), working_folder=tmp_path)
+    peak = min(peak, first.usable_bytes - 100 * MIB)
+    after = replace(first, exit_code=0, peak_reserved_bytes=peak)
+    trial = Trial(Change("Set it", Results.SAME, "", ""), after)
+    left = "" if says == "fits" else "100.00 MiB"
+    assert outcome(trial, first) == says + left
 
 
 def answered(found, tmp_path):

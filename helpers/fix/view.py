@@ -16,7 +16,7 @@ from helpers.ground import shell
 from helpers.ground.shapes import Evidence, NextStep, Verdict, seen
 from helpers.ground.units import show_bytes
 from helpers.rehearse.rehearsal import Rehearsal
-from helpers.rehearse.view import outside_in_words
+from helpers.rehearse.view import depends_on_outside, outside_in_words
 from helpers.tell.shown import Shown
 from helpers.tell.values import Column
 
@@ -157,7 +157,7 @@ def results_in_words(trial: Trial) -> str:
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
-        return f"{trial.results.value} ({trial.change.why})"
+        return f"{trial.results.value} ({trial.change.why}); compared: {proof.says}"
     return proof.says
 
 
@@ -175,7 +175,7 @@ def tried_table(trials: Sequence[Trial], first: Rehearsal) -> Shown:
                 round(rehearsal.seconds, 1),
             )
         )
-    columns = ("change", "outcome", Column("peak reserved", "bytes"), "expected results", "seconds")
+    columns = ("change", "outcome", Column("peak reserved", "bytes"), "results", "seconds")
     return Shown("Changes that were tried", columns, rows)
 
 
@@ -187,7 +187,7 @@ def outcome(trial: Trial, first: Rehearsal) -> str:
     if trial.is_refuted:
         return "fits, but computes something else"
     if trial.passes:
-        return "fits if its libraries take little workspace" if rehearsal.between else "fits"
+        return _passed(rehearsal)
     if rehearsal.fits and rehearsal.ooms:
         return "runs out of memory, and goes on"
     if trial.ended_early:
@@ -197,6 +197,15 @@ def outcome(trial: Trial, first: Rehearsal) -> str:
     if trial.helps(first):
         return "gets further, then runs out of memory"
     return "runs out of memory"
+
+
+def _passed(rehearsal: Rehearsal) -> str:
+    """How well a changed program fits that came to its end."""
+    if rehearsal.between:
+        return "fits if its libraries take little workspace"
+    if depends_on_outside(rehearsal):
+        return f"fits if the GPU context takes less than {show_bytes(rehearsal.left_bytes)}"
+    return "fits"
 
 
 def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
         says = f"Will not fit in {usable} for long. {verdict.headline}"
     elif rehearsal.between:
         says = f"May not fit in {usable}. The peak is {peak}"
-    elif _depends_on_outside(rehearsal):
+    elif depends_on_outside(rehearsal):
         left = show_bytes(rehearsal.left_bytes)
         says = f"May not fit in {usable}. The peak is {peak}, which leaves {left} for a GPU "
         says += f"context that is not counted ({CONTEXT_IN_WORDS})"
@@ -158,7 +158,7 @@ def outside_in_words(rehearsal: Rehearsal) -> str:
     if processes > 1:
         most += f" for each of {processes} processes"
     says = f"Not counted: the GPU context ({most})"
-    if _depends_on_outside(rehearsal):
+    if depends_on_outside(rehearsal):
         return f"{says}, with which the program may not fit; --held 600MiB counts it"
     return f"{says}; there is room for it"
 
@@ -168,7 +168,7 @@ def _processes(rehearsal: Rehearsal) -> int:
     return max((len(use.peak_bytes) for use in rehearsal.devices), default=1)
 
 
-def _depends_on_outside(rehearsal: Rehearsal) -> bool:
+def depends_on_outside(rehearsal: Rehearsal) -> bool:
     """It fits, and the context and the libraries of its processes may be too much."""
     may_take_bytes = _processes(rehearsal) * CONTEXT_MOST_BYTES
     too_little = rehearsal.left_bytes < may_take_bytes
@@ -183,7 +183,7 @@ def next_step(rehearsal: Rehearsal) -> str:
         return "rehearse again with --cudnn-workspace, the size that its libraries take"
     if rehearsal.peak_reserved_bytes is None:
         return "rehearse a program that uses the GPU"
-    if _depends_on_outside(rehearsal):
+    if depends_on_outside(rehearsal):
         return "rehearse again with --held 600MiB"
     return "nothing to do"
 
