@@ -10,10 +10,11 @@ pytest.importorskip("libcst")
 from test_fix import PROGRAMS, ended, keeper, program, proposed, texts
 
 from helpers.fix.candidates import candidates
-from helpers.fix.change import Results
+from helpers.fix.change import Change, Results
 from helpers.fix.program import changed_files
-from helpers.fix.proof import Prover, Run, compared
+from helpers.fix.proof import Proof, Prover, Run, compared
 from helpers.fix.search import Trial
+from helpers.fix.view import results_in_words
 from helpers.judge.program_facts import Replays
 from helpers.rehearse.torches import Torch
 
@@ -125,3 +126,47 @@ def test_what_torch_prints_of_a_graph_is_no_result():
         Run(seen=[["print", line] for line in printed], ended=True) for printed in (lines, detached)
     ]
     assert compared(*runs).results is Results.SAME
+
+
+TRIALS = """import torch
+
+
+class Trial:
+    def __init__(self, number):
+        self.number = number
+
+    def fit(self):
+        self.model = torch.nn.Linear(8, 8)
+        self.score = 1.0
+
+
+trials = []
+best = None
+for number in range(20):
+    trial = Trial(number)
+    trial.fit()
+    trials.append(trial)
+    {also}
+print([trial.score for trial in trials])
+"""
+
+
+@pytest.mark.parametrize(
+    ("also", "results"), [("print(number)", Results.SAME), ("best = trial", Results.OTHER)]
+)
+def test_a_collected_object_that_another_name_keeps_is_not_emptied_as_if_nobody_used_it(
+    also, results
+):
+    own = [keeper("train.py:18 <module>", "trials")]
+    changes = proposed(TRIALS.format(also=also), "user-leak", own)
+    (change,) = [change for change, after in changes if "trial.model = None" in after]
+    assert change.results is results
+    assert change.costs == "no model of an earlier entry can be used or saved later"
+
+
+def test_what_a_cpu_cannot_show_is_not_called_measured():
+    says = "a sum may round differently"
+    change = Change("Keep it on the CPU", Results.ROUNDED, says, only_on_a_gpu=True)
+    proof = Proof(Results.SAME, "the same to the bit, measured on the CPU over 6 steps")
+    trial = Trial(change, ended(), proof)
+    assert results_in_words(trial) == f"the same up to rounding ({says}; a CPU cannot show it)"

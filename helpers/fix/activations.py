@@ -125,9 +125,10 @@ def activations_in_ram(program: Program) -> Iterator[Change]:
         header = "with torch.autograd.graph.save_on_cpu():"
         yield Change(
             title=f"Keep activations in RAM until the backward pass ({region.place})",
-            results=Results.SAME,
-            why="the same values come back from the CPU",
+            results=Results.ROUNDED,
+            why="the same values come back from the CPU, but perhaps laid out for another kernel",
             costs="RAM for all activations, and a transfer in each direction in every step",
             edits=(region.source.within(region.first, region.last, header),),
+            only_on_a_gpu=True,
         )
         return

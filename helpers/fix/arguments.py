@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from helpers.fix.activations import RECOMPUTED, SAME_AGAIN
-from helpers.fix.change import NOTHING, Change, Results
+from helpers.fix.change import ANOTHER_RATE, Change, Results
 from helpers.fix.precision import OTHER_NUMBERS
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
@@ -46,7 +46,9 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
     """Arguments of libraries that change the training."""
     other = "another optimizer trains differently"
     for source, call in _training(program):
-        yield _with_argument(source, call, "optim", '"adafactor"', Results.OTHER, other, NOTHING)
+        yield _with_argument(
+            source, call, "optim", '"adafactor"', Results.OTHER, other, ANOTHER_RATE
+        )
         if not keyword(call, "bf16") and not keyword(call, "fp16"):
             yield _with_argument(source, call, "bf16", "True", Results.OTHER, OTHER_NUMBERS, FASTER)
     for source, call in program.calls("LoraConfig"):
@@ -56,6 +58,7 @@ def results_changed_by_arguments(program: Program) -> Iterator[Change]:
                 title=f"Train no whole module beside the adapters ({source.place(saved)})",
                 results=Results.OTHER,
                 why="the modules in modules_to_save are no longer trained",
+                costs="new tokens stay untrained, and these modules are not saved with the adapters",
                 edits=(source.replaced(saved.value, "None"),),
             )
     for source, call in program.calls("Trainer"):

@@ -146,7 +146,7 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
             title=f"Compute each batch in {parts} parts ({source.place(assign)})",
             results=Results.ROUNDED,
             why="each sample is computed by itself",
-            costs="smaller GPU kernels, so the evaluation takes longer",
+            costs="smaller GPU kernels, so it takes longer",
             edits=(_concatenated(source, assign, batch, parts, ""),),
             only_if_measured=True,
         )
@@ -155,7 +155,7 @@ def evaluation_in_chunks(program: Program) -> Iterator[Change]:
                 title=f"Evaluate each image in {parts} strips ({source.place(assign)})",
                 results=Results.OTHER,
                 why="at the edge of a strip the convolutions see zeros, not the next rows",
-                costs="smaller GPU kernels, so the evaluation takes longer",
+                costs="smaller GPU kernels, so it takes longer",
                 edits=(_concatenated(source, assign, batch, parts, ", dim=2"),),
             )
 

@@ -8,6 +8,8 @@ from enum import Enum
 
 NOTHING = "nothing"
 """What a change costs that costs nothing."""
+ANOTHER_RATE = "the learning rate has to be chosen again"
+"""What another optimizer costs."""
 
 
 class Results(Enum):
@@ -43,7 +45,8 @@ class Change:
     ``environment``: variables to set; ``replaces``: what stands in the place of words of the
     command line, by their position. ``only_if_measured``: results are as said where both programs
     were run and compared; else they count as different. ``cuts_graphs``: gradients end where they
-    went on before, so it is measured whether every weight still has one.
+    went on before, so it is measured whether every weight still has one. ``only_on_a_gpu``: on the CPU
+    both programs do the same, so comparing them there shows nothing of its results.
     """
 
     title: str
@@ -55,6 +58,7 @@ class Change:
     replaces: Mapping[int, str] = field(default_factory=dict)
     only_if_measured: bool = False
     cuts_graphs: bool = False
+    only_on_a_gpu: bool = False
 
     @property
     def is_setting(self) -> bool:
@@ -99,6 +103,7 @@ def together(changes: Sequence[Change]) -> Change | None:
         replaces=replaces,
         only_if_measured=any(change.only_if_measured for change in changes),
         cuts_graphs=any(change.cuts_graphs for change in changes),
+        only_on_a_gpu=any(change.only_on_a_gpu for change in changes),
     )
 
 

@@ -113,12 +113,29 @@ def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]
             if store.value.value not in names or not unread or used_later:
                 continue
             lines = [f"{store.value.value}.{name} = None" for name in unread]
+            parts = " and ".join(unread)
+            also_kept = _other_names(source, store.value.value)
+            results = Results.SAME
+            why = "the program never reads them again"
+            if also_kept:
+                results = Results.OTHER
+                why = f"{', '.join(also_kept)} loses its {parts}, too"
             yield Change(
-                title=f"Drop {' and '.join(unread)} from what {store.name} collects ({store.place})",
-                results=Results.SAME,
-                why="the program never reads them again",
+                title=f"Drop {parts} from what {store.name} collects ({store.place})",
+                results=results,
+                why=why,
+                costs=f"no {parts} of an earlier entry can be used or saved later",
                 edits=(source.lines_after(store.statement, *lines),),
             )
+
+
+def _other_names(source: Source, name: str) -> list[str]:
+    """Names that are given the object that ``name`` stands for."""
+    return [
+        source.code(assign.targets[0].target)
+        for assign in source.find(cst.Assign)
+        if source.code(assign.value) == name
+    ]
 
 
 def _attributes(source: Source, owner: cst.ClassDef) -> set[str]:

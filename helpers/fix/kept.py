@@ -14,6 +14,7 @@ from helpers.fix.program import Program
 from helpers.fix.regions import forward_regions, is_without_gradients, names_that_train
 from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, last_name, stores_that_keep
+from helpers.ground.units import show_bytes
 from helpers.judge.program_facts import GrowerFacts
 
 SCALAR = re.compile(
@@ -43,7 +44,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     may_have_graphs = (graph or program.trains) and not are_tensors_alone
     for ending in (".item()", ".clone()", ".detach()", ".detach().cpu()"):
         if may_have_graphs or ending != ".detach()":  # without a graph it frees nothing
-            yield from _kept_as(stores, ending)
+            yield from _kept_as(stores, ending, growers[0].bytes_per_step)
     yield from _cleared_at_the_end(stores)
     if not program.trains:
         yield from _without_gradients(program, [grower.asked_at for grower in growers])
@@ -106,13 +107,16 @@ def _counters(source: Source) -> set[str]:
     return names
 
 
-def _kept_as(stores: Sequence[Store], ending: str) -> Iterator[Change]:
-    """Each store, and then all together, with that ending behind every tensor."""
+def _kept_as(stores: Sequence[Store], ending: str, step_bytes: int) -> Iterator[Change]:
+    """Each store, and then all together, with that ending behind every tensor.
+
+    ``step_bytes``: how much more the program keeps with each step.
+    """
     changes = []
     for store in stores:
         edits = tuple(_with_ending(store, ending))
         if edits:
-            changes.append(_change_of_ending(store, ending, edits))
+            changes.append(_change_of_ending(store, ending, edits, step_bytes))
     yield from changes
     if len(changes) > 1:
         every = tuple(dict.fromkeys(edit for change in changes for edit in change.edits))
@@ -122,6 +126,7 @@ def _kept_as(stores: Sequence[Store], ending: str) -> Iterator[Change]:
             why=changes[0].why,
             costs=changes[0].costs,
             edits=every,
+            only_on_a_gpu=changes[0].only_on_a_gpu,
         )
 
 
@@ -168,7 +173,9 @@ def _shortest(source: Source, store: Store, ending: str, text: str = "") -> str:
     return ending
 
 
-def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Change:
+def _change_of_ending(
+    store: Store, ending: str, edits: tuple[Edit, ...], step_bytes: int
+) -> Change:
     results = Results.SAME
     costs = NOTHING
     if ending == ".item()":
@@ -190,11 +197,19 @@ def _change_of_ending(store: Store, ending: str, edits: tuple[Edit, ...]) -> Cha
         why = (
             "the copies have the same values, but a sum over them may round differently on the CPU"
         )
-        costs = "uses RAM instead of GPU memory, and copies each entry to it"
+        most = show_bytes(step_bytes)
+        costs = f"RAM instead of GPU memory, up to {most} more each step, and a copy of each entry"
         if store.is_sum:
             title = f"Add {store.name} up on the CPU"
             costs = "this line waits for the GPU"
-    return Change(f"{title} ({store.place})", results, why, costs, edits)
+    return Change(
+        title=f"{title} ({store.place})",
+        results=results,
+        why=why,
+        costs=costs,
+        edits=edits,
+        only_on_a_gpu=ending.endswith(".cpu()"),
+    )
 
 
 def _cut_carried_states(program: Program) -> Iterator[Change]:

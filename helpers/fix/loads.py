@@ -12,6 +12,7 @@ from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
 
 SAME_VALUES = "a copy on the CPU has the same values"
+UPDATED_THERE = "the copy has the same values, but its updates may round differently on the CPU"
 CHILDREN = (
     "run",
     "Popen",
@@ -33,18 +34,20 @@ def changes_of_loads(program: Program) -> Iterator[Change]:
                 title=f"Load the checkpoint to the CPU ({source.place(call)})",
                 results=Results.SAME,
                 why="whatever loads it copies it to its own device",
-                costs="RAM for the checkpoint while it is loaded",
+                costs="RAM for the checkpoint for as long as the program keeps it",
                 edits=(source.with_argument(call, "map_location", '"cpu"'),),
+                only_on_a_gpu=True,
             )
     for source, call in program.calls("deepcopy"):
         yield from state_on_the_cpu(source, call)
         if not source.calls("state_dict", below=call):
             yield Change(
                 title=f"Keep the copy on the CPU ({source.place(call)})",
-                results=Results.SAME,
-                why=SAME_VALUES,
+                results=Results.ROUNDED,
+                why=UPDATED_THERE,
                 costs="RAM for the copy, and a transfer whenever it is updated",
                 edits=(source.after(call, ".cpu()"),),
+                only_on_a_gpu=True,
             )
     yield from _states(program)
 
@@ -61,6 +64,7 @@ def state_on_the_cpu(source: Source, call: cst.Call) -> Iterator[Change]:
         why=SAME_VALUES,
         costs="RAM for the copy, and a transfer whenever it is made or loaded",
         edits=(source.replaced(call, f"{{{copies}}}"),),
+        only_on_a_gpu=True,
     )
 
 
@@ -76,6 +80,7 @@ def _states(program: Program) -> Iterator[Change]:
                 why=SAME_VALUES,
                 costs="RAM for the copy, and a transfer whenever it is saved",
                 edits=(source.replaced(copies.value, f"{value}.cpu().clone()"),),
+                only_on_a_gpu=True,
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import ANOTHER_RATE, Change, Results
 from helpers.fix.program import Program
 from helpers.fix.regions import calls_that_failed
 from helpers.fix.source import Source, called, keyword
@@ -67,7 +67,7 @@ def smaller_states(program: Program) -> Iterator[Change]:
                 kept.append(source.code(argument).rstrip(" ,"))
             else:
                 dropped.append(argument.keyword.value)
-        costs = "the learning rate may have to be chosen again"
+        costs = ANOTHER_RATE
         if dropped:
             costs = f"Adafactor has no {' and no '.join(dropped)}; {costs}"
         yield Change(

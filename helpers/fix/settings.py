@@ -66,6 +66,7 @@ def _corrected(program: Program) -> Iterator[Change]:
                     results=Results.SAME,
                     why=ALIKE,
                     edits=tuple(edits),
+                    only_on_a_gpu=True,
                 )
 
 

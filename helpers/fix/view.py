@@ -150,6 +150,8 @@ def results_in_words(trial: Trial) -> str:
     proof = trial.proof
     if proof is None or trial.change.results is Results.OTHER:
         return f"{trial.results.value} ({trial.change.why})"
+    if trial.change.only_on_a_gpu and proof.results is not Results.OTHER:
+        return f"{trial.results.value} ({trial.change.why}; a CPU cannot show it)"
     if proof.results is None:
         why = f"{trial.change.why}; not measured: {proof.says}"
         should_be = "" if trial.expected is Results.OTHER else "should be "
@@ -157,7 +159,7 @@ def results_in_words(trial: Trial) -> str:
     if proof.results is Results.OTHER:
         return f"{trial.results.value}: {proof.says}"
     if proof.results is not trial.results:  # its rule knows of what a CPU does not show
-        return f"{trial.results.value} ({trial.change.why}); compared: {proof.says}"
+        return f"{trial.results.value} ({trial.change.why})"
     return proof.says
 
 
@@ -214,7 +216,7 @@ def as_shape(failure: Failure, trial: Trial) -> dict[str, Any]:
     return {
         "change": change.title,
         "results": trial.results.name.lower(),
-        "measured": trial.measured is not None,
+        "measured": trial.measured is not None and not change.only_on_a_gpu,
         "why": results_in_words(trial),
         "costs": change.costs,
         "fits": trial.passes,
