@@ -149,7 +149,9 @@ def test_a_commit_that_costs_memory_ends_with_1_and_both_traces_stand_beside_the
         toy.alloc(int(place.read_text().split()[-1]) * MIB, frames(1))
         assert not out.exists() and not how["log"].exists()
         how["log"].write_text(str(out.write_bytes(pickle.dumps(toy.snapshot()))))
-        return SimpleNamespace(trace=out, failed_otherwise=False, exit_code=0)
+        return SimpleNamespace(
+            trace=out, failed_otherwise=False, exit_code=0, fits=True, has_buckets=False
+        )
 
     given = torches.Torch(Path("/t"), "2", True)
     monkeypatch.setattr(torches, "find_torch", lambda *_: (given, Path("/t")))

@@ -518,7 +518,8 @@ def test_the_plan_that_the_page_of_notebooks_shows_is_one(tmp_path):
     path.write_text(page.partition("```yaml\n")[2].partition("```")[0])
     steps = load_plan(path).steps
     assert len(steps) == 5 and steps[-1].waits
-    assert {step.box_name for step in steps} == {"live", "cuda-24gb-tuning", "strix-halo-1-found"}
+    boxes = {"rx7900xt-container", "cuda-24gb-tuning", "strix-halo-1-found"}
+    assert {step.box_name for step in steps} == boxes
 
 
 def test_all_that_is_wrong_with_a_plan_is_said_and_of_many_errors_the_first_three(plan):

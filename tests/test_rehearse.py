@@ -342,7 +342,7 @@ def test_two_ends_of_what_hangs_on_values_are_one_line():
         (SIZE, "NOT TO BE TRUSTED from train.py:3 step on: the size of the result of nonzero"),
         (
             read("_local", where="", times=4),
-            "what it allocates: the backward pass (local, 4 times)",
+            "Not computed: what the program reads at the backward pass; it gets a placeholder",
         ),
         (read("_local", inside="grad_scaler.py"), "assumed: the loss scaler read no overflow"),
         ({"missing": ["ncclCommShrink"]}, "not rehearsed: NCCL"),
