@@ -170,3 +170,13 @@ def test_what_a_cpu_cannot_show_is_not_called_measured():
     proof = Proof(Results.SAME, "the same to the bit, measured on the CPU over 6 steps")
     trial = Trial(change, ended(), proof)
     assert results_in_words(trial) == f"the same up to rounding ({says}; a CPU cannot show it)"
+
+
+def test_the_place_where_an_object_is_put_away_is_no_other_name_of_it():
+    text = TRIALS.format(also="print(number)").replace(
+        "trials.append(trial)", "trials[number] = trial"
+    )
+    text = text.replace("trials = []", "trials = {}").replace("in trials]", "in trials.values()]")
+    changes = proposed(text, "user-leak", [keeper("train.py:18 <module>", "trials")])
+    (change,) = [change for change, after in changes if "trial.model = None" in after]
+    assert change.results is Results.SAME

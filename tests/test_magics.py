@@ -7,6 +7,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -491,7 +492,7 @@ def test_a_tensor_made_of_what_it_was_is_cut_from_its_graph_at_that_line(cells, 
         SMALL_CARD,
     )
     text = " ".join(failed["text"].split())
-    said = f"1. {name} is made of what it was (cell 4, line 2) and keeps the graph of every time,"
+    said = f"1. {name} is computed from its own previous value (cell 4, line 2), so it keeps the graph of every step,"
     assert said in text
     assert f"at that line {cut}" in text
     assert "also reached from seen" in text
@@ -503,7 +504,7 @@ def test_a_tensor_made_of_what_it_was_is_cut_from_its_graph_at_that_line(cells, 
         (
             "sums = {'loss': 0, 'seen': 0}",
             "sums['seen'] += 1\n    sums['loss'] += net(torch.ones(900, 600)).relu().sum()",
-            "sums['loss'] is made of what it was (cell 4, line 3) and keeps the graph of every time",
+            "sums['loss'] is computed from its own previous value (cell 4, line 3), so it keeps the graph",
         ),
         (
             "rows = torch.ones(900, 600)",
@@ -689,3 +690,11 @@ def test_tensors_that_a_hook_of_a_model_keeps_are_named_with_the_line(cells):
     assert (
         "seen keeps 5 tensors, 19.07 MiB (added to at cell 3, line 4, in keep())" in failed["text"]
     )
+
+
+def test_a_name_whose_storage_an_earlier_name_counts_has_no_step_of_its_own():
+    from helpers.magics.failure import _step_of_holder
+    from helpers.magics.holdings import Holder
+
+    holder = Holder("loss", "variable", graph_bytes={"cuda:0": 1 << 20})
+    assert _step_of_holder(holder, Mock()) == ""

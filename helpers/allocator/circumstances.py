@@ -63,7 +63,8 @@ def _record_of_itself(trace: Path) -> dict[str, Any]:
     files = [snapshot.get("file") for snapshot in snapshots if isinstance(snapshot, dict)]
     if trace.name not in files:
         return {}
-    return {"command": redacted(list(map(str, argv))), "processes": [facts]}
+    command = redacted(list(map(str, argv)))
+    return {"command": command, "processes": [{**facts, "argv": command}]}
 
 
 def _object_in(path: Path) -> dict[str, Any]:

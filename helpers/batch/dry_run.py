@@ -85,9 +85,7 @@ def _about_all(checked: CheckedPlan) -> list[str]:
     jobs = checked.plan.jobs
     at_once = "One run at a time."
     if jobs > 1 and dangers.count("looks") > 1:
-        at_once = (
-            f"Up to {jobs} runs that only look run at the same time; the others run one at a time."
-        )
+        at_once = f"Runs that only look go up to {jobs} at a time, the others one by one."
     return [
         f"Runs: {len(dangers)} ({', '.join(counts)}). {at_once}",
         _how_long(checked),

@@ -58,10 +58,7 @@ def diagnose(arguments: argparse.Namespace) -> int:
     is_recorded = evidence.bundle is not None and arguments.box not in ("", "live")
     if is_recorded and answer.next_step.command and answer.state != "healthy":
         name = arguments.box
-        show(
-            "\nCommands that look at or change a machine are for the recorded one, "
-            f"{name}, not for this."
-        )
+        show(f"\nCommands that look at or change a machine are for the recorded one, {name}.")
     if unused := not_used(evidence, answer):
         show("\nNot used: " + unused)
     for number, step in enumerate(recovery(answer, evidence), 1):

@@ -151,6 +151,8 @@ def _why_nothing_to_fix(first: Rehearsal) -> str:
         return f"the program fails, but not for lack of memory: {seen}; fix that first"
     if first.peak_reserved_bytes is None:
         return "no use of the GPU was seen; expected a program that computes on it"
+    if first.fits and first.stopped and not first.ooms:
+        return f"the program fits as far as it ran: {first.label}; run it to its end"
     if first.fits and not first.ooms:
         return f"the program fits as it is: {first.label}; nothing needs to change"
     if first.trace is None:

@@ -114,12 +114,12 @@ def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]
                 continue
             lines = [f"{store.value.value}.{name} = None" for name in unread]
             parts = " and ".join(unread)
-            also_kept = _other_names(source, store.value.value)
+            also_kept = _other_names(source, store)
             results = Results.SAME
             why = "the program never reads them again"
             if also_kept:
                 results = Results.OTHER
-                why = f"{', '.join(also_kept)} loses its {parts}, too"
+                why = f"{' and '.join(also_kept)} would lose {parts}, too"
             yield Change(
                 title=f"Drop {parts} from what {store.name} collects ({store.place})",
                 results=results,
@@ -129,12 +129,13 @@ def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]
             )
 
 
-def _other_names(source: Source, name: str) -> list[str]:
-    """Names that are given the object that ``name`` stands for."""
+def _other_names(source: Source, store: Store) -> list[str]:
+    """Names that are given what a store puts away."""
     return [
         source.code(assign.targets[0].target)
         for assign in source.find(cst.Assign)
-        if source.code(assign.value) == name
+        if source.code(assign.value) == source.code(store.value)
+        and source.statement(assign) is not store.statement
     ]
 
 

@@ -254,9 +254,11 @@ def _leak_to_come(facts: ProgramFacts, growth: GrowthFacts) -> Verdict:
         cause="user-leak",
         confidence="weak",
         title=f"{title}; {fills}",
-        summary=f"{title}; {fills}. Nothing failed until it was ended.",
+        summary=f"{title}; {fills}. The run ended before that step.",
         evidence=[of_growth(facts, growth), *of_holding(facts)],
-        missing=[Missing("a run to the end, which shows whether it goes on so", _rehearse(facts))],
+        missing=[
+            Missing("a run to the end, to see whether the growth continues", _rehearse(facts))
+        ],
         next_step=NextStep(
             what=_first_change(facts) or _how_to_let_go(grower),
             blast_radius=_side_effects_of_letting_go(facts, grower),

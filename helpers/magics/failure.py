@@ -225,7 +225,7 @@ def _step_of_holder(holder: Holder, failure: Failure) -> str:
             return _about_collection(holder, part, failure)
         if holder.uses >= FEWEST_USES and part.graphs == 1 and part.lines and not part.collection:
             return _about_sum(holder, part, failure)
-    return _about_growth(holder, failure)
+    return _about_growth(holder, failure) if holder.parts else ""
 
 
 def _about_growth(holder: Holder, failure: Failure) -> str:
@@ -286,7 +286,7 @@ def _about_optimizers(holder: Holder, part: Keeper, failure: Failure) -> str:
 
 
 def _about_sum(holder: Holder, part: Keeper, failure: Failure) -> str:
-    """A tensor that is made of what it was, again and again, and keeps every graph."""
+    """A tensor that is computed from its own previous value, and keeps the graph of every step."""
     size = show_bytes(_graph_bytes(holder, failure))
     most = _most_in_graphs(holder, failure)
     if most:
@@ -295,8 +295,9 @@ def _about_sum(holder: Holder, part: Keeper, failure: Failure) -> str:
     if part.bytes <= LARGEST_NUMBER:
         cut = "add the number alone, with .item()"
     return (
-        f"{part.name} is made of what it was ({said(part.lines[0])}) and keeps the graph of every "
-        f"time, {size}: at that line {cut}, unless a backward pass goes through all of them."
+        f"{part.name} is computed from its own previous value ({said(part.lines[0])}), so it keeps "
+        f"the graph of every step, {size}: at that line {cut}, unless a backward pass goes through "
+        "all of them."
     )
 
 

@@ -67,7 +67,8 @@ def headline(rehearsal: Rehearsal, verdict: Verdict | None = None) -> str:
     if _saw_no_use(rehearsal):
         return "Cannot tell: no use of the GPU was seen"
     if rehearsal.more_bytes:
-        peak += f", and libraries may take up to {show_bytes(rehearsal.more_bytes)} more"
+        takes = "DistributedDataParallel's buckets" if rehearsal.has_buckets else "libraries"
+        peak += f", and {takes} may take up to {show_bytes(rehearsal.more_bytes)} more"
     if verdict is not None and will_run_out(rehearsal, verdict):
         says = f"Will not fit in {usable} for long. {verdict.headline}"
     elif rehearsal.between:
@@ -179,6 +180,8 @@ def next_step(rehearsal: Rehearsal) -> str:
     """What to do after a rehearsal that ended well."""
     if rehearsal.stopped:
         return f"run it to its end, without {rehearsal.stopped}"
+    if rehearsal.between and rehearsal.has_buckets:
+        return "choose a card with room for the higher peak"
     if rehearsal.between:
         return "rehearse again with --cudnn-workspace, the size that its libraries take"
     if rehearsal.peak_reserved_bytes is None:

@@ -158,7 +158,8 @@ class PublicCopy:
             elif field.name == "first_change":
                 changes[field.name] = self._change(value)
             else:
-                changes[field.name] = EXAMPLE.get(field.name, self.program(value))
+                example = EXAMPLE.get(field.name, "") if value else ""
+                changes[field.name] = example or self.program(value)
         return replace(facts, **changes)
 
     def _change(self, change: FirstChange | None) -> FirstChange | None:
