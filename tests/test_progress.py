@@ -4,6 +4,9 @@ import io
 import os
 import pty
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from helpers.batch.progress import Plain
 from helpers.batch.shapes import STATES, Run
 from helpers.batch.time_left import short_time, time_left_s
+from helpers.commands.signs import says_it_runs
 
 SKIPPED = {"state": "skipped", "cause": "interrupted (SIGINT)"}
 
@@ -119,3 +123,22 @@ def test_whatever_is_told_in_whatever_order_every_run_is_counted_once(told):
 )
 def test_a_time_is_said_as_roughly_as_it_is_known(seconds, words):
     assert short_time(seconds) == words
+
+
+def test_a_program_that_runs_long_is_said_to_run_and_how_much_ram_it_uses(tmp_path, monkeypatch):
+    said = io.StringIO()  # capsys may lose a line that a thread writes while it is read
+    monkeypatch.setattr(sys, "stderr", said)
+    record = tmp_path / "run.record"
+    environ = {**os.environ, "CASEBOOK_REHEARSE": str(record)}
+    waits = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(waits, env=environ, stdin=subprocess.PIPE) as program:
+        with says_it_runs(record, quiet=False, first_s=0.2):
+            while not re.search(r"still running: .*[1-9][.0-9]* [KMG]iB of RAM", said.getvalue()):
+                time.sleep(0.05)
+            program.communicate(b"\n")
+            while "the program has ended; its recording is being read" not in said.getvalue():
+                time.sleep(0.05)
+    assert " 0 B" not in said.getvalue()
+    said.truncate(0)
+    with says_it_runs(record, quiet=True, first_s=0.0):
+        assert not said.getvalue()

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from helpers import cli
 from helpers.allocator.record import INJECT
-from helpers.commands.signs import says_it_runs
 from helpers.ground.shapes import NextStep, Verdict
 from helpers.look import cards
 from helpers.rehearse import (
@@ -778,22 +777,3 @@ def test_the_settings_of_a_box_are_those_of_its_rehearsal_unless_others_are_give
     assert not extra
     assert settings_of("rx7900xt-container", conf="") == Settings("", {})
     assert settings_of("cuda-healthy") == Settings(None, {})
-
-
-def test_a_program_that_runs_long_is_said_to_run_and_how_much_ram_it_uses(tmp_path, capsys):
-    record = tmp_path / "run.record"
-    environ = {**os.environ, "CASEBOOK_REHEARSE": str(record)}
-    waits = [sys.executable, "-c", "input()"]
-    with subprocess.Popen(waits, env=environ, stdin=subprocess.PIPE) as program:
-        said = ""
-        with says_it_runs(record, quiet=False, first_s=0.2):
-            while not re.search(r"[1-9][.0-9]* [KMG]iB of RAM used", said):
-                said += capsys.readouterr().err
-            program.communicate(b"\n")
-            while "the program has ended; its recording is being read" not in said:
-                said += capsys.readouterr().err
-    assert "still running: " in said
-    assert " 0 B" not in said
-    capsys.readouterr()
-    with says_it_runs(record, quiet=True, first_s=0.0):
-        assert not capsys.readouterr().err
