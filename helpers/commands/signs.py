@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -31,15 +31,8 @@ def print_lines(lines: Iterable[str], file: IO[str]) -> None:
 def says_if_slow(line: str, quiet: bool = False, after_s: float = FIRST_SIGN_S) -> Iterator[None]:
     """A line on standard error, once what is done takes longer than ``after_s`` seconds."""
     timer = threading.Timer(after_s, print_lines, ([line], sys.stderr))
-    timer.daemon = True
-    if not quiet:
-        timer.start()
-    try:
+    with _beside(timer, timer.cancel, quiet):
         yield
-    finally:
-        timer.cancel()
-        if timer.is_alive():  # no line of it comes below the answer
-            timer.join()
 
 
 @contextmanager
@@ -51,15 +44,25 @@ def says_it_runs(
     they are gone, that its recording is read. Without ``record``, the time alone.
     """
     ended = threading.Event()
-    tell = threading.Thread(target=_tell, args=(record, first_s, ended), daemon=True)
+    tell = threading.Thread(target=_tell, args=(record, first_s, ended))
+    with _beside(tell, ended.set, quiet):
+        yield
+
+
+@contextmanager
+def _beside(thread: threading.Thread, stop: Callable[[], None], quiet: bool) -> Iterator[None]:
+    """Let a thread speak meanwhile, unless it is to be ``quiet``; then stop it, and wait for it, so
+    that no line of it comes below the answer.
+    """
+    thread.daemon = True
     if not quiet:
-        tell.start()
+        thread.start()
     try:
         yield
     finally:
-        ended.set()
-        if tell.is_alive():  # no line of it comes below the answer
-            tell.join()
+        stop()
+        if thread.is_alive():
+            thread.join()
 
 
 def _tell(record: Path | None, first_s: float, ended: threading.Event) -> None:
