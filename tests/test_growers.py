@@ -23,11 +23,13 @@ def recording(toy, path):
     return rewind(parse(toy.snapshot()))
 
 
-def record_of(path, rows):
-    """A record beside a trace that says who keeps the tensors."""
+def record_of(path, rows, step=()):
+    """A record beside a trace that says who keeps the tensors, and which lines belong to the step
+    that ran.
+    """
     folder = path.with_suffix(".record")
     folder.mkdir()
-    process = {"keepers": {"keepers": rows, "complete": True}}
+    process = {"keepers": {"keepers": rows, "complete": True}, "part_of_step": {"lines": [*step]}}
     (folder / "record.json").write_text(json.dumps({"processes": [process]}))
 
 
@@ -277,6 +279,29 @@ def test_passes_that_hand_on_a_state_may_be_one_step_until_a_backward_pass_is_se
     record_of(path, [state])
     toy = pieces(1, 15, last_ends=ends)
     assert growth_of_recording(recording(refused(toy), path), path).may_be_one_step is may_be
+
+
+@pytest.mark.parametrize(
+    ("graphs", "step", "is_leak"),
+    [
+        (9, ["train.py:50 epoch", "train.py:51 epoch"], False),
+        (0, ["train.py:50 epoch", "train.py:51 epoch"], True),
+        (9, ["train.py:70 validate"], True),
+        (9, [], True),
+    ],
+    ids=["for its backward pass", "tensors alone", "another line", "no backward pass"],
+)
+def test_what_a_loop_within_one_step_keeps_for_its_backward_pass_is_no_leak(
+    tmp_path, graphs, step, is_leak
+):
+    path = tmp_path / "run.pickle"
+    toy = pieces(1, 15, last_ends=False)
+    trace = recording(refused(toy), path)
+    kept = trace.address[(trace.size == 4 * MIB) & (trace.op == 0)].tolist()
+    record_of(path, [keeper(kept, graphs=graphs)], step)
+    assert bool(growth_of_recording(trace, path).growers) is is_leak
+    _, out, _ = run("leaks", path)
+    assert ("Your program keeps" in out) is is_leak
 
 
 def test_the_bytes_that_a_verdict_says_were_kept_belong_to_its_count_of_steps(leaking):

@@ -175,6 +175,24 @@ def test_a_buffer_that_each_step_replaces_by_a_larger_one_grows():
     assert not grown.inputs_grow and of(loop(12, nothing, lambda step: 2 + step)).inputs_grow
 
 
+def hooks():
+    """A hook more each step; each of them keeps what it made last."""
+    held = []
+
+    def keep(step, alloc, toy):
+        for number, block in enumerate(held):
+            held[number] = alloc("keep", 2 * MIB)
+            toy.free(block)
+        held.append(alloc("keep", 2 * MIB))
+
+    return keep
+
+
+def test_blocks_that_each_step_replaces_by_more_of_them_grow():
+    (one,) = of(loop(12, hooks())).growers
+    assert (one.site.line, one.how, one.bytes_per_step) == (13, LARGER, 2 * MIB)
+
+
 @pytest.mark.parametrize(
     ("keep", "size"), [(leak, 180), (some, 120), (queue(1, lambda step: (5 + step) * MIB), 120)]
 )

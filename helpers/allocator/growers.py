@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,7 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
     longer = _longer(path)
     record = record_of(path)
     rows = keepers_of(record)
+    step_lines = lines_of_step(record)
     ended_well = record.get("exit_code") == 0 and not record.get("stopped")
     shown = []
     why_not = ""
@@ -177,6 +178,9 @@ def growth_of_recording(trace: Trace, path: Path | None = None) -> RecordedGrowt
         if seen is longer:
             begun = growth.steps_at(requests.fullest)
         growers = tuple(_kept(grower, growth, requests, rows) for grower in growth.growers)
+        if not growth.steps.trains:
+            growers = tuple(row for row in growers if not _lies_in_step(row, seen, step_lines))
+            growth = replace(growth, growers=tuple(row.grower for row in growers))
         recorded = RecordedGrowth(
             requests=seen,
             steps_begun=begun,
@@ -223,6 +227,27 @@ def keepers_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a record says of who keeps the tensors, of all processes."""
     processes = [process.get("keepers") or {} for process in record.get("processes", ())]
     return [row for process in processes for row in process.get("keepers", ())]
+
+
+def lines_of_step(record: Mapping[str, Any]) -> frozenset[str]:
+    """The lines of the step that ran as the memory ran out, of those that a backward pass was to
+    follow in the same pass of their loop; of all processes.
+    """
+    parts = [process.get("part_of_step") or {} for process in record.get("processes", ())]
+    return frozenset(line for part in parts for line in part.get("lines", ()))
+
+
+def _lies_in_step(row: KeptGrower, requests: Requests, step_lines: frozenset[str]) -> bool:
+    """Whether a grower keeps what the running step needs for its backward pass, which frees it: a
+    loop of these lines asked for it, and no name keeps it but with its graph.
+    """
+    if row.keeper is not None and not row.keeper.with_graph:
+        return False
+    held = _held_by(row.grower, requests, requests.fullest)
+    stacks = requests.stack[held]
+    frames = requests.trace.frames
+    in_step = [stack >= 0 and not step_lines.isdisjoint(frames[stack]) for stack in stacks]
+    return sum(in_step) > len(in_step) / 2
 
 
 def _kept(

@@ -27,8 +27,8 @@ AS_FULL = 0.99
 class Grower:
     """A call site that keeps more with each step.
 
-    ``count``: blocks a step. ``how``: KEPT, or LARGER where its block is replaced by a larger
-    one. ``held_bytes``: of what it kept, there when the program ran out of memory, or when most
+    ``count``: blocks a step. ``how``: KEPT, or LARGER where its blocks are replaced by
+    larger ones or by more. ``held_bytes``: of what it kept, there when the program ran out of memory, or when most
     was live.
     """
 
@@ -180,8 +180,8 @@ class _Search:
         return in_backward > freed / 2
 
     def _replaced_by_larger(self, keeping: list[int]) -> tuple[list[Grower], bool]:
-        """Call sites whose block each step replaces by a larger one; and whether that is what
-        the steps are given.
+        """Call sites whose blocks each step replaces by larger ones or by more of them; and whether
+        that is what the steps are given.
         """
         one_later = self.asked_in + 1
         counted = (self.asked_in >= 0) & (self.freed_in > self.asked_in)
@@ -246,14 +246,14 @@ class _Search:
         return np.cumsum(change, axis=1)[:, : self.count]
 
     def _sites_that_ask_for_more(self) -> dict[int, bool]:
-        """Of each call site that asks in most steps, whether its largest request becomes larger
-        from step to step.
+        """Of each call site that asks in most steps, whether it asks for more from step to step: in
+        larger requests, or more often.
         """
-        largest = np.zeros((len(self.requests.sites), self.count), np.int64)
+        asked = np.zeros((len(self.requests.sites), self.count), np.int64)
         inside = self.asked_in >= 0
         place = (self.requests.site[inside], self.asked_in[inside])
-        np.maximum.at(largest, place, self.requests.size[inside])
-        window = largest[:, self.first : self.count - 1]
+        np.add.at(asked, place, self.requests.size[inside])
+        window = asked[:, self.first : self.count - 1]
         asks_often = (window > 0).mean(axis=1) > 2 / 3
         return {
             site: _goes_on(window[site]) and _rises(window[site])

@@ -28,6 +28,7 @@ from .listener import Listener
 from .peaks_before_reset import PeaksBeforeReset
 from .private_files import replacing
 from .quiet_watch import QuietWatch
+from .step_sources import running_part_of_step
 
 DEFAULT_EVENTS = 200_000
 NOT_AVAILABLE = "GPU memory history: not available because "
@@ -156,6 +157,7 @@ class Recorder:
         if self.facts["ooms"] == 1 and self.open:
             self._look_for_keepers()
             self._look_at_checkpointing()
+            self._look_at_step()
             self.keep("oom", device=device, size_bytes=size, device_free_bytes=device_free)
 
     def _look_for_keepers(self) -> None:
@@ -172,6 +174,13 @@ class Recorder:
             self.facts["idle_checkpointing"] = idle_checkpointing(self.torch)
         except Exception as error:  # noqa: BLE001 - as above
             self.note(f"its gradient checkpointing could not be looked at: {words(error)}")
+
+    def _look_at_step(self) -> None:
+        """Which part of a step runs."""
+        try:
+            self.facts["part_of_step"] = running_part_of_step()
+        except Exception as error:  # noqa: BLE001 - any source is read; the program must go on
+            self.note(f"which part of a step runs could not be found out: {words(error)}")
 
     def keep(self, reason: str, **more: Any) -> None:
         """Keep a snapshot now; what went wrong stands in its entry.

@@ -1,0 +1,174 @@
+"""The lines of a program that make what the next backward pass goes through.
+
+They belong to the running step, loops included: what their passes keep for it, it frees.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import linecache
+import os
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .cells import place
+from .keeping_lines import ADDING
+from .own_files import is_own, running_frames
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+SUITES = ("body", "orelse", "finalbody")
+
+
+class PartOfStep(NamedTuple):
+    """``backward``: the line of the backward pass; ``lines``: those that make what it goes through,
+    and its own.
+    """
+
+    backward: int
+    lines: tuple[int, ...]
+
+
+def running_part_of_step() -> dict[str, Any]:
+    """The part of a step that runs now, innermost function first: the lines that belong to it and
+    that of its backward pass, as "train.py:12 step". Empty where no backward pass is to come.
+
+    Where a library runs the step, such as a trainer, what it calls of the program belongs to it.
+    """
+    called: types.CodeType | None = None
+    for frame in running_frames():
+        code = frame.f_code
+        part = _part_that_runs(frame)
+        if is_own(code.co_filename):
+            called = code
+        if part is None or called is None:
+            continue
+        lines = part.lines
+        if called is not code:
+            lines = tuple(line for _, line in dis.findlinestarts(called) if line)
+        return {
+            "backward": _place(code, part.backward),
+            "lines": [_place(called, line) for line in lines],
+        }
+    return {}
+
+
+def _part_that_runs(frame: types.FrameType) -> PartOfStep | None:
+    """The part of a step that runs in a function; torch runs backward passes, and no steps."""
+    code = frame.f_code
+    is_torch = os.sep + "torch" + os.sep in code.co_filename
+    if is_torch or not any(map(_is_backward, code.co_names)):
+        return None
+    return part_of_step("".join(linecache.getlines(code.co_filename)), frame.f_lineno)
+
+
+def _is_backward(name: str) -> bool:
+    return "backward" in name or name == "grad"
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    return f"{place(code.co_filename, line)} {code.co_name}"
+
+
+def part_of_step(source: str, line: int) -> PartOfStep | None:
+    """The part of a step that runs at a line: a backward pass over what it makes follows in the same
+    pass of the same loop. None where there is none, and where the source is no Python.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    for suite, running in _suites_around(tree, line):
+        for at, statement in enumerate(suite[running:], running):
+            for call in _backward_calls(statement):
+                makers = _makers(suite[:at], _read_in(call))
+                calls_it = at == running and line in _lines_of(call)
+                if calls_it or suite[running] in makers:
+                    lines = {number for maker in makers for number in _lines_of(maker)}
+                    return PartOfStep(call.lineno, tuple(sorted({*lines, *_lines_of(call)})))
+    return None
+
+
+def _suites_around(tree: ast.Module, line: int) -> list[tuple[list[ast.stmt], int]]:
+    """The suites around a line in its function, the innermost first, each with the number of its
+    statement that has the line.
+    """
+    around: list[tuple[list[ast.stmt], int]] = []
+    suites = [tree.body]
+    while suites:
+        suite = suites.pop(0)
+        for number, statement in enumerate(suite):
+            if line in _lines_of(statement):
+                around.insert(0, (suite, number))
+                if isinstance(statement, FUNCTIONS):
+                    around.clear()
+                suites = _suites_of(statement)
+                break
+    return around
+
+
+def _suites_of(statement: ast.stmt) -> list[list[ast.stmt]]:
+    inside = [getattr(statement, name, None) for name in SUITES]
+    parts = [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
+    return [suite for suite in inside if suite] + [part.body for part in parts]
+
+
+def _lines_of(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def _backward_calls(statement: ast.stmt) -> Iterator[ast.Call]:
+    """The calls of a backward pass in a statement, such as loss.backward(), fabric.backward(loss) and
+    torch.autograd.grad(loss, x). A loop has steps of its own.
+    """
+    if isinstance(statement, (*LOOPS, *FUNCTIONS)):
+        return
+    suites = _suites_of(statement)
+    for suite in suites:
+        for inner in suite:
+            yield from _backward_calls(inner)
+    for node in () if suites else ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if _is_backward(node.func.attr):
+                yield node
+
+
+def _makers(statements: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
+    """Those of the statements that make something of these names, and what these are made of."""
+    makers = []
+    for statement in reversed(statements):
+        bound = _bound_in(statement)
+        if bound.isdisjoint(names):
+            continue
+        makers.append(statement)
+        if isinstance(statement, ast.Assign):
+            names = names - bound
+        names = names | _read_in(statement)
+    return makers
+
+
+def _bound_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds or adds to."""
+    bound = set()
+    for node in ast.walk(statement):
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            bound.add(_written(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ADDING:
+                bound.add(_written(node.func.value))
+    return bound
+
+
+def _read_in(node: ast.AST) -> set[str]:
+    """The names and attributes that are read, as they are written."""
+    parts = (part for part in ast.walk(node) if isinstance(part, (ast.Name, ast.Attribute)))
+    return {ast.unparse(part) for part in parts if isinstance(part.ctx, ast.Load)}
+
+
+def _written(node: ast.AST) -> str:
+    """An expression as it is written, without its keys."""
+    while isinstance(node, (ast.Subscript, ast.Starred)):
+        node = node.value
+    return ast.unparse(node)
