@@ -283,7 +283,7 @@ def _roots(torch: ModuleType, shell: InteractiveShell) -> Iterator[Root]:
                 yield Root(step.object, f"{module}.{step.name}", "module")
     yield from _threads()
     yield from _open_widgets()
-    for number, value in list(shell.user_ns.get("Out", {}).items()):
+    for number, value in shell.user_ns.get("Out", {}).items():
         yield Root(value, f"Out[{number}]", "output")
     for name in ("_", "__", "___"):
         if name in shell.user_ns:
@@ -406,9 +406,11 @@ def _add_graphs(
         holder.addresses |= {storage.address for storage in new}
         counted |= holder.addresses
         added.update({id(storage.tensor): storage for storage in new})
-    for first, second in itertools.permutations(graphs, 2):
-        if not first[0].addresses.isdisjoint(storage.address for storage in second[1]):
-            first[0].note_other_name(second[0].name)
+    owners = {address: holder for holder, _, _ in graphs for address in holder.addresses}
+    for other, storages, _ in graphs:
+        for storage in storages:
+            if storage.address in owners:
+                owners[storage.address].note_other_name(other.name)
     return added
 
 
