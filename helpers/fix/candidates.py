@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from helpers.fix.activations import activations_in_ram, changes_of_activations
 from helpers.fix.arguments import results_changed_by_arguments, results_kept_by_arguments
-from helpers.fix.attention import changes_of_attention
 from helpers.fix.batches import evaluation_in_chunks, micro_batches
 from helpers.fix.change import Change, Edit
 from helpers.fix.files import (
@@ -24,6 +23,7 @@ from helpers.fix.precision import changes_of_precision
 from helpers.fix.program import Program
 from helpers.fix.ranks import one_device_a_rank
 from helpers.fix.regions import fails_in_evaluation, fails_in_step
+from helpers.fix.rewrites import rewritten_expressions
 from helpers.fix.settings import changes_of_settings
 from helpers.fix.sizes import smaller_batches, smaller_portions
 
@@ -45,7 +45,7 @@ SMALLER: tuple[Proposals, ...] = (
     one_device_a_rank,
     changes_of_loads,
     one_pool_for_graphs,
-    changes_of_attention,
+    rewritten_expressions,
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,
@@ -67,7 +67,7 @@ ONLY_TRAINING: tuple[Proposals, ...] = (
 )
 """What makes no room where the card is too small for an evaluation."""
 ONLY_PASSES: tuple[Proposals, ...] = (
-    changes_of_attention,
+    rewritten_expressions,
     smaller_portions,
     smaller_portions_in_files,
     evaluation_in_chunks,

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import libcst as cst
-
 from helpers.fix.change import Edit, edited
 from helpers.fix.source import Source
 from helpers.ground.child import watch
@@ -54,9 +52,8 @@ class Notebook(Source):
             return 0
         return self._starts[int(match[1]) - 1] + int(match[2])
 
-    def place(self, node: cst.CSTNode) -> str:
-        """Where a node begins, such as cell 4, line 9."""
-        line = self.line(node)
+    def place_of(self, line: int) -> str:
+        """Where a line is, such as cell 4, line 9."""
         numbers = [number for number, start in enumerate(self._starts, 1) if start <= line]
         number = numbers[-1] if numbers else 1
         return f"cell {number}, line {line - self._starts[number - 1]}"

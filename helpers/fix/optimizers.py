@@ -25,6 +25,7 @@ WITH_FOREACH = (
     "ASGD",
     "Rprop",
 )
+WITH_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 WITH_STATES = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax")
 TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
@@ -37,7 +38,9 @@ def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
 
 
 def steps_one_by_one(program: Program) -> Iterator[Change]:
-    """foreach=False: a step without temporaries as large as all weights, where a step failed."""
+    """A step without temporaries as large as all weights, where a step failed: fused=True, which has
+    none, or foreach=False, which has those of one weight.
+    """
     failed = next(calls_that_failed(program), None)
     if failed is not None:
         source, statement = failed
@@ -46,6 +49,14 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
     for source, call in _optimizers(program):
         if keyword(call, "foreach") or keyword(call, "fused"):
             continue
+        if called(call) in WITH_FUSED:
+            yield Change(
+                title=f"Update the weights in one GPU kernel ({source.place(call)})",
+                results=Results.ROUNDED,
+                why="the same arithmetic, without its intermediate results",
+                costs="nothing; it is faster",
+                edits=(source.with_argument(call, "fused", "True"),),
+            )
         yield Change(
             title=f"Update the weights one tensor at a time ({source.place(call)})",
             results=Results.ROUNDED,

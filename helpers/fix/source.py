@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -84,7 +85,11 @@ class Source:
 
     def place(self, node: cst.CSTNode) -> str:
         """Where a node begins, such as train.py:36."""
-        return f"{self.name}:{self.line(node)}"
+        return self.place_of(self.line(node))
+
+    def place_of(self, line: int) -> str:
+        """Where a line is, such as train.py:36."""
+        return f"{self.name}:{line}"
 
     @cached_property
     def _nodes(self) -> list[cst.CSTNode]:
@@ -152,6 +157,17 @@ class Source:
         """``text`` in place of a node."""
         span = self._spans[node]
         return Edit(self.name, span.start, span.start + span.length, text)
+
+    def in_place_of(self, node: ast.expr, text: str) -> Edit:
+        """``text`` in place of a node that ast parsed."""
+        end_line, end_column = node.end_lineno or 0, node.end_col_offset or 0
+        start = self._line_start(node.lineno) + node.col_offset
+        return Edit(self.name, start, self._line_start(end_line) + end_column, text)
+
+    def without_lines(self, statement: ast.stmt) -> Edit:
+        """A statement that ast parsed taken away, with its lines."""
+        end = self._line_start((statement.end_lineno or 0) + 1)
+        return Edit(self.name, self._line_start(statement.lineno), end, "")
 
     def with_argument(self, call: cst.Call, name: str, value: str) -> Edit:
         """A keyword argument of a call, set or added."""

@@ -1,0 +1,372 @@
+"""Expressions of a program compared with patterns, however they are spelled.
+
+A pattern is an expression whose capital letters stand for any expression: ``(A @ B.mT).softmax(-1)``
+fits ``torch.softmax(q.matmul(k.transpose(-2, -1)), dim=-1)``, and it fits ``scores.softmax(-1)``
+behind ``scores = q @ k.mT`` where nobody else reads ``scores``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from helpers.fix.change import Edit
+from helpers.fix.source import Source
+
+METHODS = set(
+    """
+    abs argmax argmin argsort bmm exp flatten float log_softmax matmul max mean min mm norm pow reshape
+    softmax sqrt square sum topk transpose unsqueeze
+    """.split()
+)
+"""Functions of torch that are methods of their first argument, too."""
+OF_TORCH = re.compile(r"(?:torch|F|nn)(?:\.\w+)*\.\w+")
+LETTER = re.compile("[A-Z]")
+ATOMS = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
+ROOTS = (ast.BinOp, ast.Call, ast.Subscript, ast.Attribute)
+ORDER = ("p", "ord", "dim", "axis")
+"""Keywords that may as well stand behind the other arguments, in this order."""
+TRANSPOSED = {"T", "t()", "permute(0, 1, 3, 2)", "permute(0, 2, 1)"} | {
+    f"transpose({pair})" for pair in ("-2, -1", "-1, -2", "0, 1", "1, 2", "2, 1", "2, 3", "3, 2")
+}
+"""Endings of a matrix, or of a batch of them, with its last two dimensions exchanged."""
+WITH_DIMENSION = {
+    "0": "None",
+    "1": ":, None",
+    "2": ":, :, None",
+    "-1": "..., None",
+    "-2": "..., None, :",
+    "-3": "..., None, :, :",
+}
+"""What ``unsqueeze`` of a dimension is as an index."""
+
+
+class _Plain(ast.NodeTransformer):
+    """One spelling for what torch lets people spell in several ways."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        name = ast.unparse(node.func)
+        short = name.rpartition(".")[2].removeprefix("vector_")
+        function = node.func
+        if OF_TORCH.fullmatch(name):
+            function = _at(function, ast.Name(short, ast.Load()))
+            if short in METHODS and node.args:
+                function = _at(node, ast.Attribute(node.args.pop(0), short, ast.Load()))
+        named = {word.arg: word.value for word in node.keywords}
+        arguments = [*node.args, *(named[name] for name in ORDER if name in named)]
+        others = [word for word in node.keywords if word.arg not in ORDER]
+        called = ast.Call(function, arguments, others)
+        _at(node, called)
+        if isinstance(function, ast.Attribute):
+            return self._of_method(called, function.value, function.attr)
+        return called
+
+    def _of_method(self, node: ast.Call, owner: ast.expr, name: str) -> ast.expr:
+        words = ", ".join(map(ast.unparse, node.args))
+        if name in ("matmul", "bmm", "mm") and len(node.args) == 1:
+            return _at(node, ast.BinOp(owner, ast.MatMult(), node.args[0]))
+        if f"{name}({words})" in TRANSPOSED:
+            return _at(node, ast.Attribute(owner, "mT", ast.Load()))
+        if f"{name}({words})" in ("pow(2)", "square()"):
+            return _at(node, ast.BinOp(owner, ast.Pow(), ast.Constant(2)))
+        if name == "unsqueeze" and words in WITH_DIMENSION:
+            index = ast.parse(f"x[{WITH_DIMENSION[words]}]", mode="eval").body
+            assert isinstance(index, ast.Subscript)
+            return _at(node, ast.Subscript(owner, index.slice, ast.Load()))
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        if node.attr in TRANSPOSED:
+            node.attr = "mT"
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """``x[:, None, :]`` as ``x[:, None]``."""
+        self.generic_visit(node)
+        words = ast.unparse(node.slice)
+        if isinstance(node.slice, ast.Tuple) and "..." not in words:
+            parts = list(node.slice.elts)
+            while len(parts) > 1 and ast.unparse(parts[-1]) == ":":
+                parts.pop()
+            only = parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
+            node.slice = _at(node.slice, only)
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """``x * x`` and ``x ** 0.5`` as ``x ** 2`` and ``x.sqrt()``."""
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Mult) and _same(node.left, node.right):
+            return _at(node, ast.BinOp(node.left, ast.Pow(), ast.Constant(2)))
+        if isinstance(node.op, ast.Pow) and ast.unparse(node.right) == "0.5":
+            return _at(node, ast.Call(ast.Attribute(node.left, "sqrt", ast.Load()), [], []))
+        return node
+
+
+def _at(place: ast.expr, node: ast.expr) -> ast.expr:
+    """A new node in the place of another."""
+    return ast.fix_missing_locations(ast.copy_location(node, place))
+
+
+def _same(one: ast.AST, other: ast.AST) -> bool:
+    return ast.dump(one) == ast.dump(other)
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """A statement that assigns to a name. ``value``: what it assigns, None where that is no plain
+    expression; ``before``: the names as they were before it.
+    """
+
+    name: str
+    statement: ast.stmt
+    value: ast.expr | None
+    before: Names
+
+
+Names = Mapping[str, Assigned]
+"""What the statements of a block have assigned so far."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A place that a pattern fits. ``letters``: what its letters stand for, each with the names as
+    they were there; ``through``: the assignments that were read through.
+    """
+
+    letters: Mapping[str, tuple[ast.expr, Names]] = field(default_factory=dict)
+    through: Sequence[Assigned] = ()
+
+    def first_line(self, last: int) -> int:
+        """The line where what the pattern fits begins, which ends in the line ``last``."""
+        return min([last, *(assigned.statement.lineno for assigned in self.through)])
+
+
+@dataclass(frozen=True)
+class Place:
+    """An expression of a file, in its one spelling. ``names``: what was assigned before it in its
+    ``block`` of statements; ``scope``: the function around it, or the file.
+    """
+
+    source: Source
+    node: ast.expr
+    names: Names
+    block: Sequence[ast.stmt]
+    scope: ast.AST
+
+    @property
+    def line(self) -> int:
+        return self.node.lineno
+
+    def match(self, pattern: str) -> Match | None:
+        """How a pattern fits; None where it does not, and where something else reads what lies
+        between its parts.
+        """
+        match = _fit(_pattern(pattern), self.node, self.names, Match())
+        if match is None:
+            return None
+        if any(_is_changed(part, names, self.names) for part, names in match.letters.values()):
+            return None
+        reads_alone = all(self._reads_alone(match, assigned) for assigned in match.through)
+        return match if reads_alone else None
+
+    def _reads_alone(self, match: Match, assigned: Assigned) -> bool:
+        """Whether only what the pattern fits reads what a statement assigned."""
+        inside = set(map(id, ast.walk(self.node)))
+        for other in match.through:
+            inside |= set(map(id, ast.walk(other.statement)))
+        at = self.block.index(assigned.statement)
+        behind: list[ast.AST] = []
+        for statement in self.block[at + 1 :]:
+            behind += ast.walk(statement)
+            if assigned.name in _names_in(statement, ast.Store):
+                break
+        else:
+            last_line = self.block[-1].end_lineno or 0
+            nodes = [node for node in ast.walk(self.scope) if isinstance(node, ast.Name)]
+            behind += [node for node in nodes if node.lineno > last_line]
+        readers = [
+            node
+            for node in behind
+            if isinstance(node, ast.Name)
+            and node.id == assigned.name
+            and isinstance(node.ctx, ast.Load)
+        ]
+        return all(id(reader) in inside for reader in readers)
+
+    def text(self, match: Match, letter: str) -> str:
+        """What a letter stands for, as it is written."""
+        node, _ = match.letters[letter]
+        if isinstance(node, ast.Name):
+            return node.id
+        return ast.get_source_segment(self.source.text.decode(), node) or ast.unparse(node)
+
+    def rewritten(self, match: Match, template: str) -> tuple[Edit, ...]:
+        """``template``, with what its letters stand for, in place of what the pattern fits."""
+        tree = ast.parse(template, mode="eval")
+        text = ast.unparse(_Filled(self, match).visit(tree))
+        removed = [self.source.without_lines(other.statement) for other in match.through]
+        return (*removed, self.source.in_place_of(self.node, text))
+
+
+class _Filled(ast.NodeTransformer):
+    """A template with what its letters stand for."""
+
+    def __init__(self, place: Place, match: Match) -> None:
+        self.place = place
+        self.match = match
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._filled(node, is_in_brackets=False)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        arguments = [self._filled(argument, is_in_brackets=True) for argument in node.args]
+        words = [
+            ast.keyword(word.arg, self._filled(word.value, is_in_brackets=True))
+            for word in node.keywords
+        ]
+        return ast.Call(self.visit(node.func), arguments, words)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        index = self._filled(node.slice, is_in_brackets=True)
+        return ast.Subscript(self.visit(node.value), index, node.ctx)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        parts = [
+            self._filled(part, is_in_brackets=True) for part in (node.test, node.body, node.orelse)
+        ]
+        return ast.IfExp(*parts)
+
+    def _filled(self, node: ast.expr, *, is_in_brackets: bool) -> ast.expr:
+        if not isinstance(node, ast.Name):
+            filled = self.visit(node)
+            assert isinstance(filled, ast.expr)
+            return filled
+        if node.id not in self.match.letters:
+            return node
+        text = self.place.text(self.match, node.id)
+        part, _ = self.match.letters[node.id]
+        needs_brackets = not isinstance(part, ATOMS) and not is_in_brackets
+        return ast.Name(f"({text})" if needs_brackets else text, ast.Load())
+
+
+def _is_changed(node: ast.AST, before: Names, after: Names) -> bool:
+    """Whether a name that an expression reads was assigned again between two places."""
+    return any(before.get(name) is not after.get(name) for name in _names_in(node, ast.Load))
+
+
+def _fit(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match | None:
+    if isinstance(pattern, ast.Name) and LETTER.fullmatch(pattern.id):
+        if pattern.id in match.letters:
+            first, before = match.letters[pattern.id]
+            is_alike = _same(first, node) and not _is_changed(node, before, names)
+            return match if is_alike else None
+        assert isinstance(node, ast.expr)
+        return replace(match, letters={**match.letters, pattern.id: (node, names)})
+    if isinstance(node, ast.Name) and node.id in names and not isinstance(pattern, ast.Name):
+        assigned = names[node.id]
+        if assigned.value is None:
+            return None
+        through = tuple(dict.fromkeys((*match.through, assigned)))
+        return _fit(pattern, assigned.value, assigned.before, replace(match, through=through))
+    if type(pattern) is not type(node):
+        return None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mult)):
+        turned = ast.BinOp(node.right, node.op, node.left)
+        return _fit_parts(pattern, node, names, match) or _fit_parts(pattern, turned, names, match)
+    return _fit_parts(pattern, node, names, match)
+
+
+def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> Match | None:
+    parts = [part for part in pattern._fields if part not in ("ctx", "kind", "type_comment")]
+    for part in parts:
+        wanted, seen = getattr(pattern, part, None), getattr(node, part, None)
+        pairs = [(wanted, seen)]
+        if isinstance(wanted, list) and isinstance(seen, list):
+            if len(wanted) != len(seen):
+                return None
+            pairs = list(zip(wanted, seen, strict=True))
+        for one, other in pairs:
+            if isinstance(one, ast.AST) and isinstance(other, ast.AST):
+                further = _fit(one, other, names, match)
+                if further is None:
+                    return None
+                match = further
+            elif one != other:
+                return None
+    return match
+
+
+@cache
+def _pattern(text: str) -> ast.expr:
+    return _plain(ast.parse(text, mode="eval").body)
+
+
+def _plain(node: ast.expr) -> ast.expr:
+    spelled = _Plain().visit(node)
+    assert isinstance(spelled, ast.expr)
+    return spelled
+
+
+def _names_in(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """Names that are read, or assigned to, in a node."""
+    names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return {name.id for name in names if isinstance(name.ctx, context)}
+
+
+def _assignment(statement: ast.stmt) -> tuple[str, ast.expr] | None:
+    """The name and the value of ``x = y``, ``x += y``, ``x.add_(y)``, and of one of these below a
+    condition without which ``x`` stays as it is.
+    """
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, value
+        case ast.AugAssign(target=ast.Name(id=name), op=how, value=value):
+            return name, _at(value, ast.BinOp(ast.Name(name, ast.Load()), how, value))
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name() as owner)) as call):
+            assert isinstance(call.func, ast.Attribute)
+            if not call.func.attr.endswith("_"):
+                return None
+            function = ast.Attribute(owner, call.func.attr.removesuffix("_"), ast.Load())
+            return owner.id, _at(call, ast.Call(function, call.args, call.keywords))
+        case ast.If(test=test, body=[inner], orelse=[]):
+            inside = _assignment(inner)
+            if inside is None:
+                return None
+            name, value = inside
+            return name, _at(value, ast.IfExp(test, value, ast.Name(name, ast.Load())))
+    return None
+
+
+def places(source: Source) -> Iterator[Place]:
+    """The expressions of a file's simple statements, the outer ones first."""
+    tree = _Plain().visit(ast.parse(source.text))
+    for scope in ast.walk(tree):
+        if isinstance(scope, (ast.Module, ast.FunctionDef)):
+            yield from _places_in(source, scope.body, scope)
+
+
+def _places_in(source: Source, block: Sequence[ast.stmt], scope: ast.AST) -> Iterator[Place]:
+    names: Names = {}
+    for statement in block:
+        for part in ("body", "orelse", "finalbody"):
+            inner = getattr(statement, part, None)
+            if inner and not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                yield from _places_in(source, inner, scope)
+        if not hasattr(statement, "body"):
+            for node in ast.walk(statement):
+                if isinstance(node, ROOTS):
+                    yield Place(source, node, names, block, scope)
+        name, value = _assignment(statement) or ("", None)
+        changed = _names_in(statement, ast.Store) | {name} - {""}
+        names = {
+            **names,
+            **{
+                other: Assigned(other, statement, value if other == name else None, names)
+                for other in changed
+            },
+        }

@@ -1,0 +1,271 @@
+"""Expressions that make a large tensor, as others that come to the same result without it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import libcst as cst
+
+from helpers.fix.change import Change, Results
+from helpers.fix.expressions import Match, Place, places
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called, keyword
+
+FASTER = "nothing; it is faster"
+OTHER_ORDER = "the same sums in another order"
+LAYERS = set(
+    "Linear LayerNorm RMSNorm Embedding GELU ReLU LeakyReLU SiLU Tanh Sigmoid Dropout".split()
+)
+"""Layers that compute each position by itself."""
+LOWEST = re.compile(
+    r"float\(['\"]-inf['\"]\)|-(torch|math|np)\.inf|-?1e\d+|-\d+\.0|.*finfo\(.+\)\.min"
+)
+"""What masks a score."""
+ROWS = 256
+"""Rows of a matrix of all against all that are computed at a time."""
+SHORT_FUNCTIONAL = re.compile(
+    r"^import torch\.nn\.functional as F$|^from torch\.nn import functional as F$", re.MULTILINE
+)
+
+
+def always(_: Program, __: Place, ___: Match) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """``pattern`` replaced by ``template``, with the same results up to rounding, where ``suits``.
+    ``aim``: in the imperative.
+    """
+
+    aim: str
+    pattern: str
+    template: str
+    suits: Callable[[Program, Place, Match], bool] = always
+    why: str = OTHER_ORDER
+
+
+def _differences() -> Iterator[Rewrite]:
+    """All rows of one matrix minus all rows of another, of which only a distance is read."""
+    aim = "Compute distances without storing all differences"
+    pairs = (
+        ("A[:, None]", "B[None]", 2),
+        ("A[:, :, None]", "B[:, None]", 3),
+        ("A[..., None, :]", "B[..., None, :, :]", -1),
+        ("A[:, None]", "B", 2),
+    )
+    for (rows, columns, last), is_turned in product(pairs, (False, True)):
+        first, second = (columns, rows) if is_turned else (rows, columns)
+        for dim in (-1, last):
+            squares = f"(({first} - {second}) ** 2)"
+            for pattern, template in {
+                f"{squares}.sum({dim}).sqrt()": "torch.cdist(A, B)",
+                f"({first} - {second}).norm({dim})": "torch.cdist(A, B)",
+                f"({first} - {second}).norm(2, {dim})": "torch.cdist(A, B)",
+                f"{squares}.sum({dim})": "torch.cdist(A, B) ** 2",
+                f"{squares}.mean({dim})": "torch.cdist(A, B) ** 2 / A.shape[-1]",
+                f"({first} - {second}).abs().sum({dim})": "torch.cdist(A, B, p=1)",
+                f"({first} - {second}).norm(1, {dim})": "torch.cdist(A, B, p=1)",
+                f"({first} * {second}).sum({dim})": "A @ B.mT",
+                f"cosine_similarity({first}, {second}, {dim})": (
+                    "F.normalize(A, dim=-1) @ F.normalize(B, dim=-1).mT"
+                ),
+                f"pairwise_distance({first}, {second})": "torch.cdist(A, B)",
+            }.items():
+                yield Rewrite(aim, pattern, template)
+
+
+def _attentions() -> Iterator[Rewrite]:
+    """Attention that is written out with its scores."""
+    scores = {"Q @ K.mT * S": "S", "Q @ K.mT / S": "1.0 / S", "Q @ K.mT": "1.0"}
+    masks = {
+        "{}": "",
+        "{}.masked_fill(~M, N)": "M",
+        "{}.masked_fill(M == 0, N)": "M != 0",
+        "{}.masked_fill(M, N)": "~M",
+        "where(M, {}, N)": "M",
+        "{} + M": "M",
+    }
+    for mask, wanted in list(masks.items())[1:]:
+        masks[f"({mask} if C else {{}})"] = f"{wanted} if C else None"
+    weights = ("{}.softmax(-1)", "{}.softmax(-1, dtype=D)", "{}.softmax(-1, dtype=D).to(E)")
+    drops = {"{} @ V": "", "dropout({}, P, training=T) @ V": "P if T else 0.0"}
+    drops |= {"L({}) @ V": "L.p if L.training else 0.0"}
+    for (score, scale), (mask, attends), weight, (drop, rate) in product(
+        scores.items(), masks.items(), weights, drops.items()
+    ):
+        masked = mask.replace("{}", f"({score})")
+        words = ["Q", "K", "V", *([f"attn_mask={attends}"] if attends else [])]
+        words += [f"dropout_p={rate}"] if rate else []
+        yield Rewrite(
+            aim="Compute attention without storing its matrix of scores",
+            pattern=drop.format(weight.format(f"({masked})")),
+            template=f"F.scaled_dot_product_attention({', '.join(words)}, scale={scale})",
+            suits=_is_attention,
+        )
+
+
+def _is_attention(program: Program, place: Place, match: Match) -> bool:
+    masks_low = "N" not in match.letters or LOWEST.fullmatch(place.text(match, "N"))
+    drops_out = "L" not in match.letters or _is_a(program, place.text(match, "L"), {"Dropout"})
+    return bool(masks_low and drops_out)
+
+
+def _narrowed() -> Iterator[Rewrite]:
+    """A layer that computes each position by itself, applied only where its result is read."""
+    for pattern, template in {
+        "L(X)[I]": "L(X[I])",
+        "L(X).{same}[I]": "L(X[I]).{same}",
+        "(L(X) / Y)[I]": "L(X[I]) / Y",
+        "L(X).view(-1, Y)[I]": "L(X.flatten(0, -2)[I])",
+        "L(X).reshape(-1, Y)[I]": "L(X.flatten(0, -2)[I])",
+        "L(X).flatten(0, 1)[I]": "L(X.flatten(0, 1)[I])",
+    }.items():
+        for same in ("float()", "softmax(-1)", "log_softmax(-1)", "argmax(-1)"):
+            yield Rewrite(
+                aim="Apply the layer only where its result is read",
+                pattern=pattern.replace("{same}", same),
+                template=template.replace("{same}", same),
+                suits=_reads_positions,
+                why="each position is computed by itself",
+            )
+
+
+def _reads_positions(program: Program, place: Place, match: Match) -> bool:
+    """Whether an index takes some of the positions of a layer's result."""
+    index, _ = match.letters["I"]
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    is_of_positions = len(parts) <= 2 and not {"None", "..."} & set(map(ast.unparse, parts))
+    return is_of_positions and _is_a(program, place.text(match, "L"), LAYERS)
+
+
+def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
+    """Whether a module of the program is of one of these kinds, or a row of such modules."""
+    classes = _classes_of(program, name)
+    return bool(classes) and classes <= kinds
+
+
+def _classes_of(program: Program, name: str) -> set[str]:
+    """The classes of layers of the modules that a program gives a name."""
+    classes: set[str] = set()
+    for source, assign in program.find(cst.Assign):
+        if source.code(assign.targets[0].target) == name:
+            calls = source.find(cst.Call, assign.value)
+            classes |= {called(call) for call in calls if called(call)[:1].isupper()}
+    return classes - {"Sequential"}
+
+
+def _classes() -> Iterator[Rewrite]:
+    """A row of zeros with a one for each class, where the number of the class does."""
+    aim = "Use the numbers of classes instead of rows of zeros with a one"
+    for words in ("Y, C", "Y, num_classes=C", "Y"):
+        for ones in (f"one_hot({words}).float()", f"one_hot({words}).to(D)", f"one_hot({words})"):
+            yield Rewrite(aim, f"cross_entropy(L, {ones})", "F.cross_entropy(L, Y)")
+            yield Rewrite(aim, f"{ones} @ W", "W[Y]")
+            chosen = "P.gather(-1, Y.unsqueeze(-1)).squeeze(-1)"
+            yield Rewrite(aim, f"({ones} * P).sum(-1)", chosen)
+
+
+def _rows() -> Iterator[Rewrite]:
+    """The best of each row of a matrix of all against all, for some rows at a time."""
+    matrices = {"A @ B": "part @ B", "cdist(A, B)": "torch.cdist(part, B)"}
+    alone = ("argmax({})", "argmin({})", "argsort({})[:, :K]")
+    pairs = ("topk(K)", "topk(K, {})", "topk(K, {}, largest=False)", "max({})", "min({})")
+    endings = [f"{pair}{end}" for pair in pairs for end in (".indices", ".values", "[0]", "[1]")]
+    for (matrix, of_part), dim in product(matrices.items(), ("1", "-1")):
+        for best in (*alone, *endings, *pairs):
+            best = best.format(dim)
+            parts = f"({of_part}).{best} for part in A.split({ROWS})"
+            is_pair = best.endswith(")") and not best.startswith("arg")
+            yield Rewrite(
+                aim=f"Compare {ROWS} rows at a time with all others",
+                pattern=f"({matrix}).{best}",
+                template=f"map(torch.cat, zip(*({parts})))" if is_pair else f"torch.cat([{parts}])",
+                why="each row is computed by itself",
+            )
+
+
+REWRITES: Sequence[Rewrite] = (
+    *_attentions(),
+    *_differences(),
+    *_narrowed(),
+    *_classes(),
+    *_rows(),
+)
+
+
+def rewritten_expressions(program: Program) -> Iterator[Change]:
+    """Each expression that a rewrite fits, those first that lead to what holds the memory."""
+    changes: list[Change] = []
+    at_work = {source.place_of(line) for source, line in program.holding_places()}
+    for source in program.sources:
+        rewritten: set[int] = set()
+        for place in places(source):
+            if place.line in rewritten:
+                continue
+            change = next(_rewrites_of(program, place), None)
+            if change is not None:
+                rewritten.add(place.line)
+                changes.append(change)
+    yield from unread_attention_weights(program)
+    changes.sort(key=lambda change: not any(where in change.title for where in at_work))
+    yield from changes
+
+
+def _rewrites_of(program: Program, place: Place) -> Iterator[Change]:
+    text = place.source.text.decode()
+    functional = "F." if SHORT_FUNCTIONAL.search(text) else "torch.nn.functional."
+    for rewrite in REWRITES:
+        match = place.match(rewrite.pattern)
+        if match is None or not rewrite.suits(program, place, match):
+            continue
+        template = re.sub(r"\bF\.", functional, rewrite.template)
+        yield Change(
+            title=f"{rewrite.aim} ({place.source.place_of(match.first_line(place.line))})",
+            results=Results.ROUNDED,
+            why=rewrite.why,
+            costs=FASTER,
+            edits=place.rewritten(match, template),
+            only_if_measured=True,
+        )
+
+
+def unread_attention_weights(program: Program) -> Iterator[Change]:
+    """need_weights=False where nobody reads the second result of nn.MultiheadAttention."""
+    if not program.mentions("MultiheadAttention"):
+        return
+    edits = []
+    lines = []
+    for source, call in program.find(cst.Call):
+        is_attention = re.search("att", source.code(call.func), re.IGNORECASE)
+        if not is_attention or len(call.args) < 3 or keyword(call, "need_weights"):
+            continue
+        if _leaves_second_result(source, call):
+            edits.append(source.with_argument(call, "need_weights", "False"))
+            lines.append(source.place(call))
+    if edits:
+        yield Change(
+            title=f"Do not return weights of attention that nobody reads ({', '.join(lines)})",
+            results=Results.ROUNDED,
+            why=OTHER_ORDER,
+            costs=FASTER,
+            edits=tuple(edits),
+        )
+
+
+def _leaves_second_result(source: Source, call: cst.Call) -> bool:
+    """``y, _ = attention(x, x, x)`` where nobody reads the second name, or ``[0]`` behind it."""
+    outer = source.parent(call)
+    if isinstance(outer, cst.Subscript):
+        return source.code(outer).endswith("[0]")
+    target = outer.targets[0].target if isinstance(outer, cst.Assign) else None
+    if not isinstance(target, cst.Tuple) or len(target.elements) != 2:
+        return False
+    second = source.code(target.elements[1].value)
+    function = source.around(call, cst.FunctionDef) or source.module
+    names = [name.value for name in source.find(cst.Name, function)]
+    return second.startswith("_") or names.count(second) == 1
