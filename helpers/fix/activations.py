@@ -1,122 +1,52 @@
-"""Changes that keep fewer results of the forward pass until the backward pass needs them, and
-those around a pass that needs no gradients.
-"""
+"""Changes around what the forward pass keeps for a backward pass: never kept, recomputed, in RAM."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import NOTHING, Change, Results
 from helpers.fix.kept import without_gradients
 from helpers.fix.program import Program
-from helpers.fix.regions import fails_in_evaluation, forward_regions
-from helpers.fix.source import Source, called
+from helpers.fix.recomputed import recomputed_parts
+from helpers.fix.regions import fails_in_evaluation, forward_regions, is_without_gradients
+from helpers.fix.source import Source
 
-CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
-RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
-SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
-RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
-"""Layers that update running statistics in each forward pass, and libraries of models with them."""
-UPDATED_TWICE = (
-    "the training steps are the same, but BatchNorm updates its running statistics twice in each, "
-    "so an evaluation differs"
-)
-SEGMENTS = 4
+WEIGHTS = re.compile(r"\bnn\.|Module|Parameter|requires_grad|from_pretrained|models\.|\.load\(")
+"""How a program says that it has something by which gradients could flow."""
 
 
 def changes_of_activations(program: Program) -> Iterator[Change]:
-    """Activations recomputed, or never kept."""
+    """Activations never kept, or recomputed."""
     if fails_in_evaluation(program):
         return
-    if not program.trains:
+    if program.mentions(WEIGHTS):
         for source, line in program.holding_places():
             yield from without_gradients(program, source, line)
-        return
-    yield from _checkpointed_blocks(program)
-    yield from _checkpointed_sequences(program)
+            yield from _loop_without_gradients(source, line)
+    if program.trains:
+        yield from recomputed_parts(program)
 
 
-def _recomputed(
-    program: Program, what: str, places: Sequence[str], edits: Iterable[Edit]
-) -> Change:
-    """Parts of a forward pass that run again in the backward pass."""
-    keeps_statistics = program.mentions(RUNNING)
-    return Change(
-        title=f"Recompute {what} in the backward pass ({', '.join(places)})",
-        results=Results.OTHER if keeps_statistics else Results.SAME,
-        why=UPDATED_TWICE if keeps_statistics else SAME_AGAIN,
-        costs=RECOMPUTED,
-        edits=tuple(dict.fromkeys(edits)),
-    )
-
-
-def _checkpointed_blocks(program: Program) -> Iterator[Change]:
-    """``for block in self.blocks: x = block(x)`` with each block under a checkpoint."""
-    edits: list[Edit] = []
-    places = []
-    for source, loop in program.find(cst.For):
-        method = source.around(loop, cst.FunctionDef)
-        if method is None or method.name.value not in ("forward", "__call__"):
+def _loop_without_gradients(source: Source, line: int) -> Iterator[Change]:
+    """The outermost loop around a line of no function, where no backward pass follows."""
+    for statement in source.statements_at(line):
+        above = list(source.above(statement))
+        loops = [outer for outer in above if isinstance(outer, cst.For)]
+        is_in_function = any(isinstance(outer, cst.FunctionDef) for outer in above)
+        if not loops or is_in_function or is_without_gradients(source, statement):
             continue
-        if not source.code(loop.iter).startswith("self."):
-            continue
-        for call in source.calls(source.code(loop.target), below=loop):
-            if isinstance(call.func, cst.Name) and call.args:
-                edits += _under_checkpoint(source, call)
-                places.append(source.place(call))
-    if edits:
-        yield _recomputed(program, "each block", places, edits)
-
-
-def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
-    words = [
-        source.code(call.func),
-        *(source.code(argument).rstrip(" ,") for argument in call.args),
-    ]
-    text = f"checkpoint({', '.join(words)}, use_reentrant=False)"
-    return [*source.with_import(CHECKPOINT), source.replaced(call, text)]
-
-
-def _checkpointed_sequences(program: Program) -> Iterator[Change]:
-    """Long nn.Sequential modules called in a forward pass, in segments under checkpoints."""
-    for source in program.sources:
-        names = _sequences(source)
-        edits: list[Edit] = []
-        places = []
-        for call in source.find(cst.Call):
-            if source.code(call.func) in names and len(call.args) == 1:
-                if _has_one_inside(source, call, names):
-                    continue
-                argument = source.code(call.args[0].value)
-                words = f"{source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False"
-                text = f"checkpoint_sequential({words})"
-                edits.append(source.replaced(call, text))
-                places.append(source.place(call))
-        imports = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
-        if edits:
-            yield _recomputed(program, "the layers", places, [*imports, *edits])
-
-
-def _has_one_inside(source: Source, call: cst.Call, names: set[str]) -> bool:
-    """Whether a call of a sequence is made with the result of another."""
-    inner = source.find(cst.Call, call.args[0])
-    return any(source.code(other.func) in names for other in inner)
-
-
-def _sequences(source: Source) -> set[str]:
-    """Attributes and variables that hold an nn.Sequential with a layer for each segment or more."""
-    names = set()
-    for assign in source.find(cst.Assign):
-        value = assign.value
-        if not isinstance(value, cst.Call) or called(value) != "Sequential":
-            continue
-        is_listed = any(argument.star for argument in value.args)
-        if is_listed or len(value.args) >= SEGMENTS:
-            names |= {source.code(target.target) for target in assign.targets}
-    return names
+        if not source.calls("backward", "step", "fit", "train", below=loops[-1]):
+            yield Change(
+                title=f"Compute this loop without gradients ({source.place(loops[-1])})",
+                results=Results.SAME,
+                why="no backward pass uses the values that it computes",
+                costs=NOTHING,
+                edits=(source.within(loops[-1], loops[-1], "with torch.no_grad():"),),
+                only_if_measured=True,
+            )
 
 
 def activations_in_ram(program: Program) -> Iterator[Change]:

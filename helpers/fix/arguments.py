@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from helpers.fix.activations import RECOMPUTED, SAME_AGAIN
 from helpers.fix.change import ANOTHER_RATE, Change, Results
 from helpers.fix.precision import OTHER_NUMBERS
 from helpers.fix.program import Program
+from helpers.fix.recomputed import RECOMPUTED, SAME_AGAIN
 from helpers.fix.source import Source, called, keyword
 
 TRAINING = re.compile(r"TrainingArguments$|^(SFT|DPO|ORPO|KTO|PPO|GRPO|Reward)Config$")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from helpers.fix.activations import CHECKPOINT
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
+from helpers.fix.recomputed import CHECKPOINT
 from helpers.fix.regions import Region, forward_regions
 from helpers.fix.source import Source, called, keyword
 

@@ -46,6 +46,17 @@ class Program:
             if called(call) in names:
                 yield source, call
 
+    def classes_of(self, name: str) -> set[str]:
+        """The classes that are called where something is assigned to a name, such as those of the
+        layers of ``self.head``.
+        """
+        classes: set[str] = set()
+        for source, assign in self.find(cst.Assign):
+            if source.code(assign.targets[0].target) == name:
+                names = {called(call) for call in source.find(cst.Call, assign.value)}
+                classes |= {name for name in names if name[:1].isupper()}
+        return classes
+
     def mentions(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether a pattern is found in one of its sources."""
         return any(re.search(pattern, source.text.decode()) for source in self.sources)

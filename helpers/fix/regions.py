@@ -71,18 +71,12 @@ class Region:
     @property
     def assigned(self) -> set[str]:
         """Names that its statements assign to."""
-        return set().union(*(_names_assigned(self.source, node) for node in self.forward))
+        return set().union(*(names_assigned(self.source, node) for node in self.forward))
 
     @property
     def carried(self) -> set[str]:
         """Names that its statements read before they assign them: what the turn before left."""
-        carried: set[str] = set()
-        assigned: set[str] = set()
-        for statement in self.forward:
-            for assign in self.source.find(cst.Assign, statement):
-                carried |= _names_in(self.source, assign.value) - assigned
-            assigned |= _names_assigned(self.source, statement)
-        return carried & assigned
+        return reads_first(self.source, self.forward) & self.assigned
 
     @property
     def read_after(self) -> set[str]:
@@ -102,7 +96,7 @@ def forward_regions(program: Program) -> Iterator[Region]:
         losses: list[str] = []
         for position in reversed(range(at)):
             earlier = siblings[position]
-            assigned = _names_assigned(source, earlier)
+            assigned = names_assigned(source, earlier)
             if not assigned & wanted:
                 continue
             losses = losses or sorted(assigned & wanted)
@@ -128,7 +122,18 @@ def _names_in(source: Source, node: cst.CSTNode) -> set[str]:
     return {name.value for name in source.find(cst.Name, node)}
 
 
-def _names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
+def reads_first(source: Source, statements: Sequence[cst.CSTNode]) -> set[str]:
+    """Names that statements read before they assign them."""
+    first: set[str] = set()
+    assigned: set[str] = set()
+    for statement in statements:
+        for assign in source.find(cst.Assign, statement):
+            first |= _names_in(source, assign.value) - assigned
+        assigned |= names_assigned(source, statement)
+    return first
+
+
+def names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
     """Names that a statement assigns to."""
     names: set[str] = set()
     for assign in source.find(cst.Assign, statement):

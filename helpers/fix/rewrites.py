@@ -13,7 +13,7 @@ import libcst as cst
 from helpers.fix.change import Change, Results
 from helpers.fix.expressions import Match, Place, places
 from helpers.fix.program import Program
-from helpers.fix.source import Source, called, keyword
+from helpers.fix.source import Source, keyword
 
 FASTER = "nothing; it is faster"
 OTHER_ORDER = "the same sums in another order"
@@ -145,18 +145,8 @@ def _reads_positions(program: Program, place: Place, match: Match) -> bool:
 
 def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
     """Whether a module of the program is of one of these kinds, or a row of such modules."""
-    classes = _classes_of(program, name)
+    classes = program.classes_of(name) - {"Sequential"}
     return bool(classes) and classes <= kinds
-
-
-def _classes_of(program: Program, name: str) -> set[str]:
-    """The classes of layers of the modules that a program gives a name."""
-    classes: set[str] = set()
-    for source, assign in program.find(cst.Assign):
-        if source.code(assign.targets[0].target) == name:
-            calls = source.find(cst.Call, assign.value)
-            classes |= {called(call) for call in calls if called(call)[:1].isupper()}
-    return classes - {"Sequential"}
 
 
 def _classes() -> Iterator[Rewrite]:

@@ -1,0 +1,273 @@
+"""Parts of the forward pass that are computed again in the backward pass, in place of keeping what they
+computed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import libcst as cst
+
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.program import Program
+from helpers.fix.regions import forward_regions, names_assigned, names_that_train, reads_first
+from helpers.fix.source import Source, called
+
+CHECKPOINT = "from torch.utils.checkpoint import checkpoint"
+RECOMPUTED = "the forward pass of each block runs twice (about a third more time)"
+SAME_AGAIN = "each block is computed again from the same input, with the same random numbers"
+RUNNING = re.compile(r"BatchNorm|batch_norm|torchvision|timm")
+"""Layers that update running statistics in each forward pass, and libraries of models with them."""
+UPDATED_TWICE = (
+    "the training steps are the same, but BatchNorm updates its running statistics twice in each, "
+    "so an evaluation differs"
+)
+SEGMENTS = 4
+LEAVES = re.compile(r"Linear|Dropout|Embedding|\w*Norm|Conv\w*|Parameter|Tensor|ReLU|GELU|SiLU")
+"""Modules that keep little beside their input."""
+Loop = cst.For | cst.While | cst.ListComp | cst.GeneratorExp
+
+
+def recomputed_parts(program: Program) -> Iterator[Change]:
+    """What loops call, what they compute themselves, and other blocks, each under a checkpoint."""
+    blocks = [(source, call) for source, call in _training_calls(program) if call.args]
+    blocks = [block for block in blocks if _is_block(program, *block)]
+    blocks = [block for block in blocks if not _is_inside(block[0], block[1], blocks)]
+    in_loops = [block for block in blocks if _loop_around(*block) is not None]
+    if in_loops:
+        yield _under_checkpoints(program, "what each turn of the loop calls", in_loops)
+    yield from _recomputed_turns(program)
+    yield from _recomputed_layers(program)
+    one_by_one = [block for block in blocks if block not in in_loops]
+    if len(one_by_one) > 1:
+        yield _under_checkpoints(program, "each block", one_by_one)
+    yield from _checkpointed_sequences(program)
+
+
+def _training_nodes(program: Program) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """Functions through which gradients flow, and the statements before a backward pass."""
+    training = names_that_train(program)
+    for source, function in program.find(cst.FunctionDef):
+        if function.name.value in training and not source.calls("backward", below=function):
+            yield source, function
+    for region in forward_regions(program):
+        for statement in region.forward:
+            if isinstance(statement, (cst.For, cst.While)):
+                yield region.source, statement
+
+
+def _training_calls(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+    for source, node in _training_nodes(program):
+        for call in source.find(cst.Call, node):
+            yield source, call
+
+
+def _loop_around(source: Source, node: cst.CSTNode) -> Loop | None:
+    """The innermost loop around a node within its function, unless it is one of whole steps."""
+    for outer in source.above(node):
+        if isinstance(outer, cst.FunctionDef):
+            return None
+        if isinstance(outer, Loop) and not _is_below(source, node, outer):
+            return None if source.calls("backward", "step", below=outer) else outer
+    return None
+
+
+def _is_below(source: Source, node: cst.CSTNode, loop: Loop) -> bool:
+    """Whether a node is part of what a loop goes over."""
+    if isinstance(loop, cst.While):
+        return False
+    over = loop.iter if isinstance(loop, cst.For) else loop.for_in.iter
+    return node is over or over in source.above(node)
+
+
+def _is_block(program: Program, source: Source, call: cst.Call) -> bool:
+    """Whether a call is one of a module with more than one layer, or of a function of the program."""
+    name = source.code(call.func)
+    loop = _loop_around(source, call)
+    if isinstance(call.func, cst.Name) and loop is not None and name in _targets(source, loop):
+        return True
+    functions = {function.name.value for _, function in program.find(cst.FunctionDef)}
+    if called(call) in functions and re.fullmatch(r"(self\.)?\w+", name):
+        return loop is not None
+    owners = {owner.name.value for _, owner in program.find(cst.ClassDef)}
+    kinds = program.classes_of(name.partition("[")[0])
+    if loop is not None:
+        return any(not LEAVES.fullmatch(kind) for kind in kinds)
+    return bool(kinds & (owners | {"Sequential", "TransformerEncoderLayer"}))
+
+
+def _targets(source: Source, loop: Loop) -> set[str]:
+    """The names that a loop gives a new value in each turn."""
+    if isinstance(loop, cst.While):
+        return set()
+    target = loop.target if isinstance(loop, cst.For) else loop.for_in.target
+    return _names(source, target)
+
+
+def _names(source: Source, node: cst.CSTNode) -> set[str]:
+    return {name.value for name in source.find(cst.Name, node)}
+
+
+def _is_inside(source: Source, call: cst.Call, blocks: Sequence[tuple[Source, cst.Call]]) -> bool:
+    """Whether a call stands among the arguments of another of these."""
+    calls = {id(other) for _, other in blocks}
+    return any(id(outer) in calls for outer in source.above(call))
+
+
+def _under_checkpoints(
+    program: Program, what: str, calls: Sequence[tuple[Source, cst.Call]]
+) -> Change:
+    edits: list[Edit] = []
+    for source, call in calls:
+        edits += _under_checkpoint(source, call)
+    places = [source.place(call) for source, call in calls]
+    return _recomputed(program, what, list(dict.fromkeys(places)), edits)
+
+
+def _recomputed(
+    program: Program, what: str, places: Sequence[str], edits: Iterable[Edit]
+) -> Change:
+    """Parts of a forward pass that run again in the backward pass."""
+    keeps_statistics = program.mentions(RUNNING)
+    return Change(
+        title=f"Recompute {what} in the backward pass ({', '.join(places)})",
+        results=Results.OTHER if keeps_statistics else Results.SAME,
+        why=UPDATED_TWICE if keeps_statistics else SAME_AGAIN,
+        costs=RECOMPUTED,
+        edits=tuple(dict.fromkeys(edits)),
+    )
+
+
+def _under_checkpoint(source: Source, call: cst.Call) -> list[Edit]:
+    words = [
+        source.code(call.func),
+        *(source.code(argument).rstrip(" ,") for argument in call.args),
+    ]
+    text = f"checkpoint({', '.join(words)}, use_reentrant=False)"
+    return [*source.with_import(CHECKPOINT), source.replaced(call, text)]
+
+
+def _recomputed_turns(program: Program) -> Iterator[Change]:
+    """The assignments at the head of a loop as a function that is called under a checkpoint."""
+    for source, node in _training_nodes(program):
+        for loop in source.find(cst.For, node):
+            statements = _computed_first(source, loop)
+            if statements and _loop_around(source, statements[0]) is loop:
+                edits = list(_as_function(source, loop, statements))
+                if edits:
+                    place = source.place(loop)
+                    yield _recomputed(program, "each turn of the loop", [place], edits)
+
+
+def _computed_first(source: Source, loop: cst.For) -> list[cst.SimpleStatementLine]:
+    """The statements at the head of a loop that only assign to names."""
+    statements = []
+    for statement in loop.body.body:
+        if not isinstance(statement, cst.SimpleStatementLine):
+            break
+        small = statement.body[0]
+        target = small.targets[0].target if isinstance(small, cst.Assign) else None
+        if not isinstance(target, (cst.Name, cst.Tuple)) or source.find(cst.Subscript, target):
+            break
+        statements.append(statement)
+    is_one_call = len(statements) == 1 and _is_call(statements[0])
+    return [] if is_one_call else statements
+
+
+def _is_call(statement: cst.SimpleStatementLine) -> bool:
+    small = statement.body[0]
+    return isinstance(small, cst.Assign) and isinstance(small.value, cst.Call)
+
+
+def _as_function(
+    source: Source, loop: cst.For, statements: Sequence[cst.SimpleStatementLine]
+) -> Iterator[Edit]:
+    """Statements of a loop as a function of what changes from turn to turn."""
+    function = source.around(loop, cst.FunctionDef) or source.module
+    last_line = source.end_line(statements[-1])
+    stored: list[cst.AssignTarget | cst.For | cst.AugAssign] = [
+        *source.find(cst.AssignTarget, function),
+        *source.find(cst.For, function),
+        *source.find(cst.AugAssign, function),
+    ]
+    later = [node for node in stored if source.line(node) >= source.line(loop)]
+    changing = set().union(*(_names(source, node.target) for node in later))
+    given = sorted(reads_first(source, statements) & changing)
+    assigned = set().union(*(names_assigned(source, statement) for statement in statements))
+    names = source.find(cst.Name, function)
+    read_later = {name.value for name in names if source.line(name) > last_line}
+    wanted = sorted(assigned & {*given, *read_later})
+    if not set(given) & set(wanted) or "one_turn" in source.text.decode():
+        return
+    indent = source.indent(statements[0])
+    body = "\n".join(source.code(statement) for statement in statements)
+    results = ", ".join(wanted)
+    words = ", ".join(given)
+    yield from source.with_import(CHECKPOINT)
+    yield source.instead(
+        statements[0],
+        statements[-1],
+        [
+            f"def one_turn({words}):",
+            *(f"    {line}" for line in body.replace(f"\n{indent}", "\n").splitlines()),
+            f"    return {results}",
+            f"{results} = checkpoint(one_turn, {words}, use_reentrant=False)",
+        ],
+    )
+
+
+def _recomputed_layers(program: Program) -> Iterator[Change]:
+    """The layers of nn.TransformerEncoder and nn.TransformerDecoder."""
+    edits: list[Edit] = []
+    places = []
+    for source, assign in program.find(cst.Assign):
+        if source.calls("TransformerEncoder", "TransformerDecoder", below=assign.value):
+            name = source.code(assign.targets[0].target)
+            again = "layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)"
+            loop = (f"for layer in {name}.layers:", f"    {again}")
+            edits += source.with_import("from functools import partial")
+            edits += source.with_import(CHECKPOINT)
+            edits.append(source.lines_after(source.statement(assign), *loop))
+            places.append(source.place(assign))
+    if edits:
+        yield _recomputed(program, "each layer", places, edits)
+
+
+def _checkpointed_sequences(program: Program) -> Iterator[Change]:
+    """Long nn.Sequential modules called in a forward pass, in segments under checkpoints."""
+    for source in program.sources:
+        names = _sequences(source)
+        edits: list[Edit] = []
+        places = []
+        for call in source.find(cst.Call):
+            if source.code(call.func) in names and len(call.args) == 1:
+                if _has_one_inside(source, call, names):
+                    continue
+                argument = source.code(call.args[0].value)
+                words = f"{source.code(call.func)}, {SEGMENTS}, {argument}, use_reentrant=False"
+                text = f"checkpoint_sequential({words})"
+                edits.append(source.replaced(call, text))
+                places.append(source.place(call))
+        imports = source.with_import("from torch.utils.checkpoint import checkpoint_sequential")
+        if edits:
+            yield _recomputed(program, "the layers", places, [*imports, *edits])
+
+
+def _has_one_inside(source: Source, call: cst.Call, names: set[str]) -> bool:
+    """Whether a call of a sequence is made with the result of another."""
+    inner = source.find(cst.Call, call.args[0])
+    return any(source.code(other.func) in names for other in inner)
+
+
+def _sequences(source: Source) -> set[str]:
+    """Attributes and variables that hold an nn.Sequential with a layer for each segment or more."""
+    names = set()
+    for assign in source.find(cst.Assign):
+        value = assign.value
+        if not isinstance(value, cst.Call) or called(value) != "Sequential":
+            continue
+        is_listed = any(argument.star for argument in value.args)
+        if is_listed or len(value.args) >= SEGMENTS:
+            names |= {source.code(target.target) for target in assign.targets}
+    return names
