@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import libcst as cst
-
-from helpers.fix.change import NOTHING, Change, Results
-from helpers.fix.kept import without_gradients
+from helpers.fix.change import Change, Results
+from helpers.fix.graphs import loop_without_gradients, without_gradients
 from helpers.fix.program import Program
 from helpers.fix.recomputed import recomputed_parts
-from helpers.fix.regions import fails_in_evaluation, forward_regions, is_without_gradients
-from helpers.fix.source import Source
+from helpers.fix.regions import fails_in_evaluation, forward_regions
 
 WEIGHTS = re.compile(r"\bnn\.|Module|Parameter|requires_grad|from_pretrained|models\.|\.load\(")
 """How a program says that it has something by which gradients could flow."""
@@ -25,28 +22,9 @@ def changes_of_activations(program: Program) -> Iterator[Change]:
     if program.mentions(WEIGHTS):
         for source, line in program.holding_places():
             yield from without_gradients(program, source, line)
-            yield from _loop_without_gradients(source, line)
+            yield from loop_without_gradients(program, source, line)
     if program.trains:
         yield from recomputed_parts(program)
-
-
-def _loop_without_gradients(source: Source, line: int) -> Iterator[Change]:
-    """The outermost loop around a line of no function, where no backward pass follows."""
-    for statement in source.statements_at(line):
-        above = list(source.above(statement))
-        loops = [outer for outer in above if isinstance(outer, cst.For)]
-        is_in_function = any(isinstance(outer, cst.FunctionDef) for outer in above)
-        if not loops or is_in_function or is_without_gradients(source, statement):
-            continue
-        if not source.calls("backward", "step", "fit", "train", below=loops[-1]):
-            yield Change(
-                title=f"Compute this loop without gradients ({source.place(loops[-1])})",
-                results=Results.SAME,
-                why="no backward pass uses the values that it computes",
-                costs=NOTHING,
-                edits=(source.within(loops[-1], loops[-1], "with torch.no_grad():"),),
-                only_if_measured=True,
-            )
 
 
 def activations_in_ram(program: Program) -> Iterator[Change]:

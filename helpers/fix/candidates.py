@@ -30,6 +30,7 @@ from helpers.fix.sizes import smaller_batches, smaller_portions
 Proposals = Callable[[Program], Iterator[Change]]
 FITTING: dict[str, tuple[Proposals, ...]] = {
     "user-leak": (changes_of_what_is_kept,),
+    "true-capacity": (changes_of_what_is_kept,),
     "allocator-fragmentation": (changes_of_settings, changes_of_what_is_kept),
     "config-ineffective": (
         changes_of_settings,

@@ -4,50 +4,58 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import libcst as cst
 
 from helpers.fix.change import NOTHING, Change, Edit, Results
 from helpers.fix.collected import changes_of_collections
+from helpers.fix.exceptions import exceptions_without_frames
+from helpers.fix.graphs import changes_of_graphs, passes_without_gradients
+from helpers.fix.hooks import hooks_removed
 from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
-from helpers.fix.regions import forward_regions, is_without_gradients, names_that_train
+from helpers.fix.regions import is_without_gradients
 from helpers.fix.source import Source, called
-from helpers.fix.stores import Store, last_name, stores_that_keep
+from helpers.fix.stores import Store, stores_that_keep
+from helpers.fix.unused import emptied_before_they_are_filled, results_used
 from helpers.ground.units import show_bytes
-from helpers.judge.program_facts import GrowerFacts
 
 SCALAR = re.compile(
     r"(?:loss|metric|error|accuracy|score|reward|perplexity)(?:es|s)?$|^(?:acc|mse|psnr|nll|kl)$"
 )
 """Names under which people keep one number."""
 NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
+WORTH_A_TRY = 0.1
+"""Of the memory that a program can use, what must be kept for that to be changed."""
 NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy", "time", "perf_counter")
 
 
 def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     """Changes that let go of what the program keeps more of with each step, smallest first."""
+    yield from hooks_removed(program)
     growth = program.facts.growth
-    if growth is None:
+    kept_bytes = sum(grower.kept_bytes for grower in growth.growers) if growth else 0
+    if growth is None or kept_bytes < WORTH_A_TRY * program.facts.usable_bytes:
         return
     growers = growth.growers[:3]
     stores = list(stores_that_keep(program, growers))
-    graph = any(grower.through_graph for grower in growers)
-    if graph:
-        yield from _cut_carried_states(program)
-        yield from _cut_graphs(program, growers)
-    keep_graphs = [grower for grower in growers if grower.with_graphs]
-    yield from _without_gradients(program, [grower.line for grower in keep_graphs])
+    yield from exceptions_without_frames(program)
+    yield from results_used(program, growers, stores)
+    yield from changes_of_graphs(program, growth.growers)
     yield from _states_on_the_cpu(stores)
     yield from changes_of_collections(program, stores)
+    may_have_graphs = program.trains or any(
+        grower.through_graph or grower.with_graphs for grower in growers
+    )
     are_tensors_alone = all(grower.tensors_alone for grower in growers)
-    may_have_graphs = (graph or program.trains) and not are_tensors_alone
     for ending in (".item()", ".clone()", ".detach()", ".detach().cpu()"):
-        if may_have_graphs or ending != ".detach()":  # without a graph it frees nothing
+        is_needed = may_have_graphs and not are_tensors_alone
+        if is_needed or ending != ".detach()":  # without a graph it frees nothing
             yield from _kept_as(stores, ending, growers[0].bytes_per_step)
     yield from _cleared_at_the_end(stores)
-    if not program.trains:
-        yield from _without_gradients(program, [grower.asked_at for grower in growers])
+    yield from passes_without_gradients(program, growers)
+    yield from emptied_before_they_are_filled(program, stores)
 
 
 def _states_on_the_cpu(stores: Sequence[Store]) -> Iterator[Change]:
@@ -83,12 +91,26 @@ def _tensors_in(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpre
 
 
 def _is_number(source: Source, value: cst.BaseExpression) -> bool:
-    """Whether a value is surely no tensor: a literal, a counter of a loop, a number taken out."""
+    """Whether a value is surely no tensor: a literal, a counter of a loop, a number taken out, or a
+    name that stands for such alone.
+    """
     if isinstance(value, NOT_TENSORS):
         return True
+    if isinstance(value, cst.UnaryOperation):
+        return _is_number(source, value.expression)
     if isinstance(value, cst.Call):
         return called(value) in NUMBERS
-    return isinstance(value, cst.Name) and value.value in _counters(source)
+    if not isinstance(value, cst.Name):
+        return False
+    assigned = [
+        assign.value
+        for assign in source.find(cst.Assign)
+        if source.code(assign.targets[0].target) == value.value
+    ]
+    are_numbers = all(
+        not isinstance(other, cst.Name) and _is_number(source, other) for other in assigned
+    )
+    return value.value in _counters(source) or (bool(assigned) and are_numbers)
 
 
 def _counters(source: Source) -> set[str]:
@@ -119,13 +141,13 @@ def _kept_as(stores: Sequence[Store], ending: str, step_bytes: int) -> Iterator[
             changes.append(_change_of_ending(store, ending, edits, step_bytes))
     yield from changes
     if len(changes) > 1:
-        every = tuple(dict.fromkeys(edit for change in changes for edit in change.edits))
+        joined = chain.from_iterable(change.edits for change in changes)
         yield Change(
             title=f"Append {ending} to everything that {stores[0].name} keeps",
             results=max((change.results for change in changes), key=list(Results).index),
             why=changes[0].why,
             costs=changes[0].costs,
-            edits=every,
+            edits=tuple(dict.fromkeys(joined)),
             only_on_a_gpu=changes[0].only_on_a_gpu,
         )
 
@@ -212,72 +234,6 @@ def _change_of_ending(
     )
 
 
-def _cut_carried_states(program: Program) -> Iterator[Change]:
-    """Detach what a turn of a training loop leaves for the next one, behind its backward pass."""
-    for region in forward_regions(program):
-        for name in sorted(region.carried - {region.loss}):
-            yield from _detached(region.source, region.backward, name)
-
-
-def _detached(source: Source, statement: cst.CSTNode, name: str) -> Iterator[Change]:
-    """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
-    for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
-        line = source.lines_after(statement, f"{name} = {value}")
-        yield _graph_change(source, statement, line)
-
-
-def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
-    """Detach the state that is handed from step to step with its graph."""
-    for source, line in program.places([grower.line for grower in growers if grower.through_graph]):
-        for statement in source.statements_at(line):
-            for small in statement.body:
-                if isinstance(small, cst.AugAssign):
-                    text = source.operand(small.value)
-                    cut = source.replaced(small.value, f"{text}.detach()")
-                    yield _sum_without_its_graph(source, small, source.place(statement), cut)
-                if not isinstance(small, cst.Assign):
-                    continue
-                target = small.targets[-1].target
-                names = [source.code(target)]
-                if isinstance(target, cst.Tuple):
-                    names = [source.code(element.value) for element in target.elements]
-                keepers = {last_name(grower.keeper) for grower in growers}
-                for name in names:
-                    if len(names) > 1 and last_name(name) not in keepers:
-                        continue
-                    yield from _detached(source, statement, name)
-
-
-def _sum_without_its_graph(
-    source: Source, statement: cst.AugAssign, place: str, cut: Edit
-) -> Change:
-    """What is added up loses its graph; where the sum goes backward, the measurement finds it."""
-    name = source.code(statement.target)
-    return Change(
-        title=f"Keep {name} without its graph ({place})",
-        results=Results.SAME,
-        why=f"detach() keeps the values, and no gradient flows through {name}",
-        edits=(cut,),
-        only_if_measured=bool(source.calls("backward")),
-    )
-
-
-def _graph_change(source: Source, statement: cst.CSTNode, edit: Edit) -> Change:
-    trains = bool(source.calls("backward"))
-    results = Results.OTHER if trains else Results.SAME
-    why = "no gradient is computed here, so none can be lost"
-    if trains:
-        why = "gradients no longer reach earlier steps; the values of this step stay the same"
-    place = source.place(statement)
-    return Change(
-        f"Cut the graph that reaches back to the first step ({place})",
-        results,
-        why,
-        edits=(edit,),
-        cuts_graphs=trains,
-    )
-
-
 HOOKS = (
     "on_validation_epoch_end",
     "on_test_epoch_end",
@@ -304,30 +260,3 @@ def _cleared_at_the_end(stores: Sequence[Store]) -> Iterator[Change]:
                     why="results of earlier epochs no longer count, as was probably meant",
                     edits=(source.lines_after(last, f"{store.name}.clear()"),),
                 )
-
-
-def _without_gradients(program: Program, frames: Sequence[str]) -> Iterator[Change]:
-    """no_grad for a function that computes no gradient, with those that it calls."""
-    for source, line in program.places(frames):
-        yield from without_gradients(program, source, line)
-
-
-def without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
-    """The functions around a line through which no gradient flows, each under torch.no_grad()."""
-    statements = [*source.statements_at(line), *source.functions_at(line)]
-    if any(is_without_gradients(source, statement) for statement in statements):
-        return
-    training = names_that_train(program)
-    for function in source.functions_at(line):
-        name = function.name.value
-        goes_backward = source.calls("backward", "step", "fit", "train", below=function)
-        if name in training or name == "__init__" or goes_backward:
-            continue
-        first = function.decorators[0] if function.decorators else function
-        yield Change(
-            title=f"Compute {name} without gradients ({source.place(function)})",
-            results=Results.SAME,
-            why="no backward pass uses the values that it returns",
-            edits=(source.lines_before(first, "@torch.no_grad()"),),
-            only_if_measured=program.trains,
-        )

@@ -62,6 +62,8 @@ class Trial:
             return Results.OTHER
         if self.measured is None:
             return claimed
+        if self.change.cuts_graphs:
+            return self.measured
         return max(claimed, self.measured, key=list(Results).index)
 
     @property
@@ -160,10 +162,12 @@ class Trials:
 
     def _passing(self, changes: Sequence[Change]) -> Iterator[Trial]:
         for change, following in zip_longest(changes, changes[1:]):
+            if self.fallback is not None and self.fallback.change.cuts_graphs > change.cuts_graphs:
+                yield self.fallback
             trial = self._tried(change, following.title if following else "")
             if trial is None or not trial.passes or trial.is_refuted:
                 continue
-            if trial.results is Results.OTHER and change.results is not Results.OTHER:
+            if trial.results is Results.OTHER and not change.comes_late:
                 self.fallback = self.fallback or trial
                 continue
             yield trial

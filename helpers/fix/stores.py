@@ -65,13 +65,14 @@ def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterat
     else the sources fill a collection of that name.
     """
     seen: set[tuple[str, int]] = set()
-    lines = [grower.line for grower in growers] + [grower.asked_at for grower in growers]
-    places = list(program.places(lines))
     names = {last_name(grower.keeper) for grower in growers} - {""}
     stores: list[Store] = []
-    for source, line in places:
+    for source, line in program.places([grower.line for grower in growers]):
         for statement in source.statements_at(line):
             stores += stores_of(source, statement)
+    for source, line in program.places([grower.asked_at for grower in growers]):
+        for statement in source.statements_at(line):
+            stores += [store for store in stores_of(source, statement) if store.method]
     for source, statement in program.find(cst.SimpleStatementLine):
         stores += [
             store for store in stores_of(source, statement) if last_name(store.name) in names

@@ -148,7 +148,7 @@ def none_in_lines(trials: Sequence[Trial]) -> Iterator[str]:
 def results_in_words(trial: Trial) -> str:
     """What a change does to the results, and whether that was measured or follows from a rule."""
     proof = trial.proof
-    if proof is None or trial.change.results is Results.OTHER:
+    if proof is None or trial.change.results is trial.results is Results.OTHER:
         return f"{trial.results.value} ({trial.change.why})"
     if trial.change.only_on_a_gpu and proof.results is not Results.OTHER:
         return f"{trial.results.value} ({trial.change.why}; a CPU cannot show it)"

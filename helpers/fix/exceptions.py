@@ -1,0 +1,79 @@
+"""Exceptions that a program keeps: each holds the frames that it came through, and their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.program import Program
+from helpers.fix.source import Source, called
+
+READS = (
+    "critical",
+    "debug",
+    "error",
+    "exception",
+    "format_exception",
+    "getattr",
+    "hasattr",
+    "info",
+    "isinstance",
+    "print",
+    "print_exception",
+    "repr",
+    "str",
+    "type",
+    "warn",
+    "warning",
+    "write",
+)
+"""Calls that look at an exception, and do not keep it."""
+
+
+def exceptions_without_frames(program: Program) -> Iterator[Change]:
+    """Exceptions that are kept or handed on by their handlers, without their tracebacks."""
+    edits: list[Edit] = []
+    places = []
+    raises_again = bool(_raised_in_handlers(program))
+    for source, handler in program.find(cst.ExceptHandler):
+        if handler.name is None or source.find(cst.Raise, handler):
+            continue
+        error = source.code(handler.name.name)
+        kept = [name for name in source.find(cst.Name, handler.body) if _keeps(source, name, error)]
+        if not kept:
+            continue
+        places.append(source.place(kept[0]))
+        edits += [source.replaced(name, f"{error}.with_traceback(None)") for name in kept]
+        if raises_again:
+            earlier = f"{error}.__cause__ = {error}.__context__ = None"
+            edits.append(source.lines_before(source.statement(kept[0]), earlier))
+    if edits:
+        yield Change(
+            title=f"Keep the exceptions without their tracebacks ({', '.join(places)})",
+            results=Results.SAME,
+            why="type and text of the exceptions stay",
+            costs="a kept exception no longer says on which line it was raised",
+            edits=tuple(edits),
+        )
+
+
+def _raised_in_handlers(program: Program) -> list[cst.Raise]:
+    """Exceptions that are raised while another is handled, and so refer to it."""
+    return [
+        error
+        for source, error in program.find(cst.Raise)
+        if source.around(error, cst.ExceptHandler) is not None
+    ]
+
+
+def _keeps(source: Source, name: cst.Name, error: str) -> bool:
+    """Whether an exception's handler keeps it or hands it on where its name is written."""
+    if name.value != error:
+        return False
+    outer = source.parent(name)
+    if isinstance(outer, (cst.Attribute, cst.Comparison, cst.FormattedStringExpression)):
+        return False
+    call = source.parent(outer) if isinstance(outer, cst.Arg) else None
+    return not (isinstance(call, cst.Call) and called(call) in READS)

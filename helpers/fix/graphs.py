@@ -1,0 +1,233 @@
+"""Changes of a program that keeps graphs of autograd which no backward pass goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from helpers.fix.change import Change, Edit, Results
+from helpers.fix.program import Program
+from helpers.fix.regions import forward_regions, is_without_gradients, names_that_train
+from helpers.fix.source import Source
+from helpers.fix.stores import last_name
+from helpers.judge.program_facts import GrowerFacts
+
+TAKES_GRADIENTS = r"\.grad\b|autograd\.grad|set_grad_enabled\(False|requires_grad"
+"""What a program says that wants gradients without a backward pass, or has turned them off."""
+TRAINS_AGAIN = ("train", "backward", "step", "fit")
+
+
+def changes_of_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+    """Changes that compute no graph, or let go of it, the largest part of the program last."""
+    by_graph = any(grower.through_graph or not grower.keeper for grower in growers)
+    with_graphs = [grower for grower in growers if grower.with_graphs]
+    if by_graph:
+        yield from _cut_carried_states(program)
+        yield from _cut_graphs(program, growers)
+    if by_graph or with_graphs:
+        yield from _evaluations_without_gradients(program)
+        for source, line in program.places([grower.line for grower in with_graphs]):
+            yield from without_gradients(program, source, line)
+        yield from passes_without_gradients(program, growers)
+    if by_graph:
+        yield from _cut_attributes(program)
+
+
+def _cut_carried_states(program: Program) -> Iterator[Change]:
+    """Detach what a turn of a training loop leaves for the next one, behind its backward pass."""
+    for region in forward_regions(program):
+        for name in sorted(region.carried - {region.loss}):
+            yield from _detached(region.source, region.backward, name)
+
+
+def _cut_graphs(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+    """Detach the state that is handed from step to step with its graph."""
+    for source, line in program.places([grower.line for grower in growers if grower.through_graph]):
+        for statement in source.statements_at(line):
+            for small in statement.body:
+                if isinstance(small, cst.AugAssign):
+                    text = source.operand(small.value)
+                    cut = source.replaced(small.value, f"{text}.detach()")
+                    yield _sum_without_its_graph(source, small, source.place(statement), cut)
+                elif isinstance(small, cst.Assign):
+                    yield from _cut_assigned(source, statement, small, growers)
+
+
+def _cut_assigned(
+    source: Source,
+    statement: cst.SimpleStatementLine,
+    assign: cst.Assign,
+    growers: Sequence[GrowerFacts],
+) -> Iterator[Change]:
+    """Detach what a statement assigns: an attribute where it is set, a variable behind it."""
+    target = assign.targets[-1].target
+    if isinstance(target, cst.Attribute):
+        yield from _cut_attribute(source, assign)
+        return
+    keepers = {last_name(grower.keeper) for grower in growers}
+    names = [source.code(target)]
+    if isinstance(target, cst.Tuple):
+        parts = [source.code(element.value) for element in target.elements]
+        names = [part for part in parts if last_name(part) in keepers]
+    for name in names:
+        yield from _detached(source, statement, name)
+
+
+def _detached(source: Source, statement: cst.CSTNode, name: str) -> Iterator[Change]:
+    """Behind a statement, a tensor without its graph, or all parts of a tuple without theirs."""
+    for value in (f"{name}.detach()", f"tuple(part.detach() for part in {name})"):
+        line = source.lines_after(statement, f"{name} = {value}")
+        yield _graph_change(source, statement, line)
+
+
+def _cut_attributes(program: Program) -> Iterator[Change]:
+    """Detach what the methods of an object compute of what they left there the last time."""
+    for source, assign in program.find(cst.Assign):
+        target = assign.targets[-1].target
+        method = source.around(assign, cst.FunctionDef)
+        if not isinstance(target, cst.Attribute) or method is None:
+            continue
+        is_read = _reads_of(source, method, assign)
+        computes = not isinstance(assign.value, cst.Name) or assign.value.value != "None"
+        if is_read and computes:
+            yield from _cut_attribute(source, assign)
+
+
+def _cut_attribute(source: Source, assign: cst.Assign) -> Iterator[Change]:
+    """An attribute that is set without its graph, or read without it in the next step."""
+    value = assign.value
+    texts = [f"{source.operand(value)}.detach()"]
+    if isinstance(value, cst.Tuple):
+        parts = ", ".join(f"{source.operand(part.value)}.detach()" for part in value.elements)
+        texts = [f"({parts})"]
+    elif isinstance(value, cst.Name):
+        texts.append(f"tuple(part.detach() for part in {value.value})")
+    for text in texts:
+        yield _graph_change(source, assign, source.replaced(value, text))
+    method = source.around(assign, cst.FunctionDef)
+    reads = _reads_of(source, method, assign) if method else []
+    if reads:
+        edits = [source.replaced(read, f"{source.code(read)}.detach()") for read in reads]
+        yield _graph_change(source, assign, *edits)
+
+
+def _reads_of(source: Source, method: cst.FunctionDef, assign: cst.Assign) -> list[cst.Attribute]:
+    """Where a method computes with an attribute before it assigns it."""
+    name = source.code(assign.targets[-1].target)
+    last = source.line(assign)
+    return [
+        read
+        for read in source.find(cst.Attribute, method)
+        if source.code(read) == name
+        and source.line(read) <= last
+        and isinstance(source.parent(read), (cst.Arg, cst.BinaryOperation, cst.Element))
+    ]
+
+
+def _sum_without_its_graph(
+    source: Source, statement: cst.AugAssign, place: str, cut: Edit
+) -> Change:
+    """What is added up loses its graph; where the sum goes backward, the measurement finds it."""
+    name = source.code(statement.target)
+    return Change(
+        title=f"Keep {name} without its graph ({place})",
+        results=Results.SAME,
+        why=f"detach() keeps the values, and no gradient flows through {name}",
+        edits=(cut,),
+        only_if_measured=bool(source.calls("backward")),
+    )
+
+
+def _graph_change(source: Source, statement: cst.CSTNode, *edits: Edit) -> Change:
+    trains = bool(source.calls("backward"))
+    results = Results.OTHER if trains else Results.SAME
+    why = "no gradient is computed here, so none can be lost"
+    if trains:
+        why = "gradients no longer reach earlier steps; the values of this step stay the same"
+    place = source.place(statement)
+    return Change(
+        f"Cut the graph that reaches back to the first step ({place})",
+        results,
+        why,
+        edits=edits,
+        cuts_graphs=trains,
+    )
+
+
+def passes_without_gradients(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+    """no_grad for the functions and around the loops of a program that takes no gradients."""
+    if program.trains or program.mentions(TAKES_GRADIENTS):
+        return
+    places = list(program.places([grower.line for grower in growers]))
+    places += program.places([grower.asked_at for grower in growers])
+    for source, loop in program.find(cst.For):
+        places.append((source, source.line(loop.body.body[0])))
+    for source, line in places:
+        yield from without_gradients(program, source, line)
+        yield from loop_without_gradients(program, source, line)
+
+
+def _evaluations_without_gradients(program: Program) -> Iterator[Change]:
+    """no_grad for what a training loop does between model.eval() and model.train()."""
+    for source, call in program.calls("eval"):
+        statement = source.statement(call)
+        block = source.around(statement, cst.IndentedBlock)
+        if not program.trains or block is None or is_without_gradients(source, statement):
+            continue
+        following = list(block.body)[list(block.body).index(statement) + 1 :]
+        evaluation = []
+        for other in following:
+            if source.calls(*TRAINS_AGAIN, below=other):
+                break
+            if not isinstance(other, cst.SimpleStatementLine) or not isinstance(
+                other.body[0], cst.Return
+            ):
+                evaluation.append(other)
+        if evaluation:
+            yield _block_without_gradients(program, source, evaluation[0], evaluation[-1])
+
+
+def loop_without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
+    """The outermost loop around a line of no function, where no backward pass follows."""
+    for statement in source.statements_at(line):
+        above = list(source.above(statement))
+        loops = [outer for outer in above if isinstance(outer, (cst.For, cst.While))]
+        is_in_function = any(isinstance(outer, cst.FunctionDef) for outer in above)
+        if not loops or is_in_function or is_without_gradients(source, statement):
+            continue
+        if not source.calls("backward", "step", "fit", "train", below=loops[-1]):
+            yield _block_without_gradients(program, source, loops[-1], loops[-1])
+
+
+def _block_without_gradients(
+    program: Program, source: Source, first: cst.CSTNode, last: cst.CSTNode
+) -> Change:
+    return Change(
+        title=f"Compute this without gradients ({source.place(first)})",
+        results=Results.SAME,
+        why="no backward pass uses the values that it computes",
+        edits=(source.within(first, last, "with torch.no_grad():"),),
+        only_if_measured=program.trains,
+    )
+
+
+def without_gradients(program: Program, source: Source, line: int) -> Iterator[Change]:
+    """The functions around a line through which no gradient flows, each under torch.no_grad()."""
+    statements = [*source.statements_at(line), *source.functions_at(line)]
+    if any(is_without_gradients(source, statement) for statement in statements):
+        return
+    training = names_that_train(program)
+    for function in source.functions_at(line):
+        name = function.name.value
+        goes_backward = source.calls("backward", "step", "fit", "train", below=function)
+        if name in training or name == "__init__" or goes_backward:
+            continue
+        first = function.decorators[0] if function.decorators else function
+        yield Change(
+            title=f"Compute {name} without gradients ({source.place(function)})",
+            results=Results.SAME,
+            why="no backward pass uses the values that it returns",
+            edits=(source.lines_before(first, "@torch.no_grad()"),),
+            only_if_measured=program.trains,
+        )

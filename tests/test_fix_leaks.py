@@ -1,0 +1,290 @@
+"""Changes of what a program keeps without need: hooks, exceptions, states, results thrown away."""
+
+import pytest
+
+pytest.importorskip("libcst")
+from test_fix import ended, keeper, proposed, texts
+from test_fix_doors import searched
+
+from helpers.fix.change import Change, Results
+from helpers.fix.proof import Proof
+from helpers.fix.search import Trial
+
+PROBE = """import torch
+
+
+class Probe:
+    def __init__(self, layer):
+        {handle}layer.register_forward_hook(self.take)
+
+    def take(self, module, inputs, output):
+        self.seen = output
+
+
+def explain(model, x):
+    probe = Probe(model.body)
+    y = model(x)
+    return probe.seen * y
+
+
+for x in batches:
+    print(explain(model, x))
+"""
+
+
+@pytest.mark.parametrize("handle", ["", "self.handle = ", "self.token = "])
+def test_a_hook_of_an_object_made_in_each_turn_is_removed_where_its_function_ends(handle):
+    change, after = proposed(PROBE.format(handle=handle), "true-capacity")[0]
+    name = handle.removeprefix("self.").removesuffix(" = ") or "handle"
+    ending = f"result = probe.seen * y\n    probe.{name}.remove()\n    return result\n"
+    assert after.endswith(f"{ending}\n\nfor x in batches:\n    print(explain(model, x))\n")
+    assert f"self.{name} = layer.register_forward_hook(self.take)" in after
+    assert change.only_if_measured
+
+
+def test_an_object_that_can_remove_its_hooks_is_told_to():
+    close = "    def close(self):\n        self.handle.remove()\n\n    def take"
+    text = PROBE.format(handle="self.handle = ").replace("    def take", close)
+    _, after = proposed(text, "true-capacity")[0]
+    assert "    probe.close()\n    return result\n" in after
+    told = text.replace("    return probe", "    probe.close()\n    return probe")
+    assert not [after for after in texts(told, "true-capacity") if "result = " in after]
+
+
+@pytest.mark.parametrize(
+    ("body", "after"),
+    [
+        (
+            "    layer.register_forward_hook(hook)\n    y = model(x)\n",
+            "    handle = layer.register_forward_hook(hook)\n    y = model(x)\n    handle.remove()\n",
+        ),
+        (
+            "    token = layer.register_forward_hook(hook)\n    y = model(x)\n",
+            "    token = layer.register_forward_hook(hook)\n    y = model(x)\n    token.remove()\n",
+        ),
+        (
+            "    for m in model.modules():\n        m.register_forward_hook(hook)\n    y = model(x)\n",
+            "    handles = []\n    for m in model.modules():\n"
+            "        handles.append(m.register_forward_hook(hook))\n    y = model(x)\n"
+            "    for handle in handles:\n        handle.remove()\n",
+        ),
+        (
+            "    taken = [m.register_forward_hook(hook) for m in parts]\n    y = model(x)\n",
+            "    taken = [m.register_forward_hook(hook) for m in parts]\n    y = model(x)\n"
+            "    for handle in taken:\n        handle.remove()\n",
+        ),
+    ],
+)
+def test_hooks_registered_in_each_turn_of_a_loop_are_removed_at_its_end(body, after):
+    loop = "import torch\nfor x in batches:\n"
+    assert f"{loop}{after}" in texts(f"{loop}{body}", "true-capacity")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for m in model.modules():\n    m.register_forward_hook(hook)\nmodel(x)\n",
+        "for x in batches:\n    with layer.register_forward_hook(hook):\n        model(x)\n",
+        "for x in batches:\n    h = layer.register_forward_hook(hook)\n    model(x)\n    h.remove()\n",
+        "def attach(m):\n    m.register_forward_hook(hook)\nattach(model)\nmodel(x)\n",
+    ],
+)
+def test_hooks_that_are_registered_once_or_removed_stay(text):
+    assert not [after for after in texts(f"import torch\n{text}", "true-capacity") if after]
+
+
+FAILED = """import torch
+
+failed = []
+for x in batches:
+    try:
+        loss = model(x).mean()
+    except ValueError as error:
+        {kept}
+        continue
+    loss.backward()
+print(failed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "after"),
+    [
+        ("failed.append(error)", "failed.append(error.with_traceback(None))"),
+        ("last = (1, error)", "last = (1, error.with_traceback(None))"),
+        ("note(str(error), error)", "note(str(error), error.with_traceback(None))"),
+    ],
+)
+def test_an_exception_that_is_kept_first_loses_its_traceback(kept, after):
+    own = [keeper("train.py:8 <module>", "failed")]
+    change, text = proposed(FAILED.format(kept=kept), "user-leak", own)[0]
+    assert f"        {after}\n" in text
+    assert change.results is Results.SAME
+
+
+@pytest.mark.parametrize(
+    "kept", ["failed.append(str(error))", "print(error.args, f'{error}')", "raise"]
+)
+def test_an_exception_that_is_only_looked_at_stays(kept):
+    own = [keeper("train.py:8 <module>", "failed")]
+    changed = texts(FAILED.format(kept=kept), "user-leak", own)
+    assert not [after for after in changed if "with_traceback" in after]
+
+
+def test_an_exception_raised_while_another_is_handled_loses_that_too():
+    text = FAILED.format(kept="failed.append(error)")
+    text += "try:\n    print(x)\nexcept KeyError as e:\n    raise ValueError() from e\n"
+    after = texts(text, "user-leak", [keeper("train.py:8 <module>", "failed")])[0]
+    cleared = "error.__cause__ = error.__context__ = None"
+    assert f"        {cleared}\n        failed.append(error.with_traceback(None))\n" in after
+
+
+KEPT = """import torch
+
+best = []
+for x in batches:
+    score = model(x).mean().item()
+    best.append((score, model.state()))
+    {thrown}
+    loss.backward()
+print(best[0])
+"""
+
+
+@pytest.mark.parametrize(
+    "thrown", ["sorted(best, key=len)[:3]", "best[-3:]", "list(reversed(best))[:3]"]
+)
+def test_a_shorter_list_that_nobody_keeps_is_kept_and_measured(thrown):
+    own = [keeper("train.py:6 <module>", "best")]
+    change, after = proposed(KEPT.format(thrown=thrown), "user-leak", own)[0]
+    assert f"    best = {thrown}\n" in after
+    assert change.only_if_measured
+
+
+def test_a_list_of_the_module_is_shortened_in_place_by_a_function():
+    text = "import torch\nbest = []\ndef keep(x):\n    best.append(x)\n    best[-3:]\nkeep(y)\n"
+    after = texts(text, "user-leak", [keeper("train.py:4 keep", "best")])[0]
+    assert "    best[:] = best[-3:]\n" in after
+
+
+def test_a_detached_tensor_that_nobody_keeps_is_kept():
+    text = "import torch\nbank = []\ndef remember(x):\n    x.detach()\n    bank.append(x)\n"
+    after = texts(text, "user-leak", [keeper("train.py:5 remember", "bank")])[0]
+    assert "    x = x.detach()\n" in after
+
+
+def test_a_name_that_only_stands_for_numbers_is_not_taken_for_a_tensor():
+    own = [keeper("train.py:6 <module>", "best")]
+    changed = texts(KEPT.format(thrown="pass"), "user-leak", own)
+    assert not [after for after in changed if "score.item()" in after or "score.det" in after]
+    assert [after for after in changed if "best.append((score, model.state().d" in after]
+
+
+METRIC = """class Metric:
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.values = []
+
+    def update(self, value):
+        self.values.append(value)
+
+
+metric = Metric()
+for epoch in range(9):
+    for x in batches:
+        metric.update(model(x))
+    print(metric.values)
+"""
+
+
+def test_an_object_that_is_never_emptied_is_emptied_before_it_is_filled_and_that_is_tried_late():
+    own = [keeper("train.py:9 update", "metric.values")]
+    changes = proposed(METRIC, "user-leak", own)
+    (change,) = [change for change, after in changes if "    metric.reset()\n    for x" in after]
+    assert change.results is Results.OTHER
+    assert change.comes_late
+
+
+def test_an_object_that_is_emptied_somewhere_is_not_emptied_again():
+    own = [keeper("train.py:9 update", "metric.values")]
+    changed = texts(f"{METRIC}metric.reset()\n", "user-leak", own)
+    assert not [after for after in changed if "metric.reset()\n    for x" in after]
+
+
+STATE = """import torch
+
+
+class Cell:
+    def forward(self, x):
+        h = self.cell(x, self.h)
+        self.h = h
+        return self.out(h)
+
+
+cell = Cell()
+for x in batches:
+    y = cell(x)
+    {use}
+"""
+
+
+def test_a_state_that_a_module_carries_loses_its_graph_where_it_is_set_or_read():
+    own = [keeper("train.py:6 forward", "")]
+    changes = proposed(STATE.format(use="print(y)"), "user-leak", own)
+    afters = [after for _, after in changes]
+    assert "with torch.no_grad():\n    for x in batches:\n        y = cell(x)\n" in afters[0]
+    assert any("        self.h = h.detach()\n" in after for after in afters)
+    assert any("        h = self.cell(x, self.h.detach())\n" in after for after in afters)
+    assert all(change.results is Results.SAME for change, after in changes if "h.detach" in after)
+
+
+def test_a_cut_graph_is_called_the_same_only_where_that_was_measured():
+    own = [keeper("train.py:7 forward", "cell.h", through_graph=True)]
+    change, after = proposed(STATE.format(use="y.sum().backward()"), "user-leak", own)[0]
+    assert "        self.h = h.detach()\n" in after
+    assert change.cuts_graphs
+    same = Proof(Results.SAME, "the same to the bit")
+    results = [Trial(change, ended(), proof).results for proof in (None, same)]
+    assert results == [Results.OTHER, Results.SAME]
+
+
+EVALUATES = """import torch
+
+for epoch in range(9):
+    for x in batches:
+        model(x).mean().backward()
+    model.eval()
+    values.append(model(x).mean())
+    model.train()
+"""
+
+
+def test_what_is_evaluated_between_training_steps_computes_no_graph():
+    own = keeper("train.py:7 <module>", "values", through_graph=True)
+    after = texts(EVALUATES, "user-leak", [own])[0]
+    assert "    with torch.no_grad():\n        values.append(model(x).mean())\n    model" in after
+
+
+def test_a_change_that_only_a_measurement_calls_different_waits_for_the_other_cuts(tmp_path):
+    def cut(name):
+        return Change(
+            name,
+            Results.OTHER,
+            "",
+            environment={name: name},
+            replaces={0: "python"},
+            cuts_graphs=True,
+        )
+
+    changes = [cut("one"), cut("two"), Change("no", Results.SAME, "", replaces={0: "python"})]
+    proofs = iter([Proof(Results.OTHER, "other"), Proof(Results.OTHER, "other")])
+    winner, tried = searched(
+        tmp_path,
+        changes,
+        {name: {} for name in ("one", "two", "no")},
+        prove=lambda *words: next(proofs),
+    )
+    assert winner.change.title == "one"
+    assert tried == ["one", "two"]
