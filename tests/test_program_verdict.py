@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_allocator import MIB, Toy
 
+from helpers.allocator.program_facts import evidence_from_trace
 from helpers.ground.contract import from_json
 from helpers.ground.shapes import Verdict
 from helpers.judge.program_facts import (
@@ -116,6 +117,21 @@ UNDER = repeat(6 * GIB)
             dict(replays=Replays("expandable_segments:True"), growth=STEADY, steps_as_full=1),
             "cannot-tell",
             "weak",
+        ),
+        (
+            dict(replays=Replays("expandable_segments:True"), more_to_come_bytes=3 * GIB),
+            "true-capacity",
+            "likely",
+        ),
+        (
+            dict(replays=Replays("expandable_segments:True"), more_to_come_bytes=GIB),
+            "cannot-tell",
+            "weak",
+        ),
+        (
+            dict(without_limit=UNDER, expandable=expandable(True), more_to_come_bytes=3 * GIB),
+            "allocator-fragmentation",
+            "confirmed",
         ),
         (
             dict(cards=(CardFacts(0, 1, 7 * GIB), CardFacts(1, 1, GIB))),
@@ -341,14 +357,36 @@ def leaking():
     return toy
 
 
-def in_pieces():
+def in_pieces(before=lambda toy: None):
     toy = Toy()
+    before(toy)
     blocks = [toy.alloc(10 * MIB - 512 * 2, frames("load", line)) for line in range(16)]
     for number, address in enumerate(blocks):
         if number % 4 in (1, 2):
             toy.free(address)
     toy.say("oom", MIB, 16 * MIB, frames=frames("forward", 9))
     return toy
+
+
+@pytest.mark.parametrize(
+    ("scores_bytes", "cause"),
+    [(100 * MIB, "true-capacity"), (20 * MIB, "allocator-fragmentation")],
+)
+def test_what_came_behind_the_same_request_before_will_come_again(scores_bytes, cause, tmp_path):
+    def first_step(toy):
+        blocks = [
+            toy.alloc(14 * MIB, frames("forward", 9)),
+            toy.alloc(scores_bytes, frames("forward", 12)),
+        ]
+        for address in blocks:
+            toy.free(address)
+
+    path = tmp_path / "run.pickle"
+    path.write_bytes(pickle.dumps(in_pieces(first_step).snapshot(), 4))
+    verdict = program_verdict(evidence_from_trace(path).program)
+    assert (verdict.cause, verdict.confidence) == (cause, "likely")
+    says = "95.99 MiB at once and then 100.00 MiB more, as it did at this place before"
+    assert (says in verdict.headline) is (cause == "true-capacity")
 
 
 @pytest.mark.parametrize(

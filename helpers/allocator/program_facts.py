@@ -126,6 +126,7 @@ def facts_of(study: Study, league: WhatIf | None = None) -> ProgramFacts:
         trained_bytes=_trained(requests, weights_bytes) if refusal else 0,
         growth=_growth(recorded, requests, operation if refusal else requests.fullest),
         runs_out_in_step=0 if refusal else _runs_out_in_step(study, recorded),
+        more_to_come_bytes=_more_to_come(requests, operation, refusal),
         steps_as_full=_steps_as_full(recorded, requests, operation, refusal),
         cards=_cards(record),
         reached_first_step=recorded.reached_first_step,
@@ -369,6 +370,31 @@ def _steps_as_full(
         for begin, end in zip(begins, ends, strict=True)
     ]
     return sum(peak >= needed for peak in peaks)
+
+
+def _more_to_come(requests: Requests, operation: int, refusal: Refusal | None) -> int:
+    """By how much the memory that was freed again rose behind each earlier request of the stack that
+    was refused, until the stack asked anew: the least of those that asked for no more. 0 where
+    there is none.
+    """
+    trace = requests.trace
+    if refusal is None or trace.frame is None or not 0 <= operation < len(trace):
+        return 0
+    stack = int(trace.frame[operation])
+    asked = requests.at[(requests.stack == stack) & (requests.at < operation)]
+    if stack < 0 or not len(asked):
+        return 0
+    freed = (requests.until <= operation) & (requests.at >= 0)
+    change = np.zeros(len(trace) + 1, np.int64)
+    np.add.at(change, requests.at[freed], requests.size[freed])
+    np.add.at(change, requests.until[freed], -requests.size[freed])
+    live = np.cumsum(change)
+    rises = [
+        int(live[begin:end].max() - live[begin])
+        for begin, end in zip(asked, [*asked[1:], operation], strict=True)
+        if trace.size[begin] <= refusal.request_bytes
+    ]
+    return min(rises, default=0)
 
 
 def _cards(record: Mapping[str, Any]) -> tuple[CardFacts, ...]:

@@ -203,7 +203,8 @@ class ProgramFacts:
     card; 0 where that is not known. ``fraction``: the share of the card that the program lets
     itself have (set_per_process_memory_fraction). ``most_live_before_bytes``: the most that was live at any
     time before the refused request; ``steps_as_full``: in how many steps it was as much as with
-    that request. ``conf_variable``: the name that this build reads the
+    that request. ``more_to_come_bytes``: what was still to come at the same place whenever it was
+    come to before, for no larger a request. ``conf_variable``: the name that this build reads the
     allocator's settings from. ``reached_first_step``: the first step had ended when a request was
     refused. ``asked_before_forward_bytes``: what was asked for before the first forward pass of a
     module and is live at the refused request, as weights are; of a program that reached none, what
@@ -228,6 +229,7 @@ class ProgramFacts:
     refusal: Refusal | None = None
     most_live_before_bytes: int = 0
     steps_as_full: int = 0
+    more_to_come_bytes: int = 0
     growth: GrowthFacts | None = None
     runs_out_in_step: int = 0
     reached_first_step: bool = True

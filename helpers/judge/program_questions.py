@@ -107,6 +107,8 @@ def passes_with_another_setting(facts: ProgramFacts, refusal: Refusal) -> bool:
         return facts.expandable.finishes
     if facts.without_limit is not None or not requests_pass(facts):
         return False
+    if goes_on_to_need_too_much(facts, refusal):
+        return False
     is_whole = refusal.fails_in_replay and facts.recording_is_whole
     return is_whole or _passes_with_room(facts, refusal)
 
@@ -140,7 +142,7 @@ def only_lies_in_pieces(facts: ProgramFacts, refusal: Refusal) -> bool:
     """
     if facts.expandable is not None or needs_more_than_it_can_have(facts, refusal):
         return False
-    if not requests_pass(facts):
+    if not requests_pass(facts) or goes_on_to_need_too_much(facts, refusal):
         return False
     if facts.without_limit is not None and facts.without_limit.finishes:
         return True
@@ -158,7 +160,19 @@ def is_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
     expandable_failed = facts.expandable is not None and not facts.expandable.stopped
     if refusal.missing_bytes > 0 or no_setting or expandable_failed:
         return True
+    if goes_on_to_need_too_much(facts, refusal):
+        return True
     return refusal.allocated_bytes >= NEARLY_FULL * refusal.usable_bytes
+
+
+def goes_on_to_need_too_much(facts: ProgramFacts, refusal: Refusal) -> bool:
+    """Whether a program that no repeat saw to its end needs more than it can have, if it goes on
+    behind the refused request as it did before at the same place.
+    """
+    if facts.without_limit is not None or facts.expandable is not None:
+        return False
+    needed = refusal.allocated_bytes + refusal.request_bytes + facts.more_to_come_bytes
+    return facts.more_to_come_bytes > 0 and needed > refusal.usable_bytes
 
 
 def only_its_limit_refuses(facts: ProgramFacts, refusal: Refusal) -> bool:

@@ -44,6 +44,7 @@ from helpers.judge.program_facts import (
 from helpers.judge.program_questions import (
     all_but_fills_the_card,
     even_shares_fit,
+    goes_on_to_need_too_much,
     growth_fills_the_card,
     is_large,
     is_too_much,
@@ -593,7 +594,13 @@ def _capacity(facts: ProgramFacts, refusal: Refusal) -> Verdict:
             f"The program needs at least {needed_words} at once; it can use {usable}, where no "
             f"setting finds a piece for the last {request}"
         )
-        if requests_pass(facts):
+        if goes_on_to_need_too_much(facts, refusal):
+            to_come = show_bytes(facts.more_to_come_bytes)
+            title = (
+                f"The program needs {needed_words} at once and then {to_come} more, as it did at "
+                f"this place before; it can use {usable}"
+            )
+        elif requests_pass(facts):
             live = show_bytes(refusal.allocated_bytes)
             title = f"{live} of the {usable} that the program can use is in use, and {request} "
             title += "more did not fit"
