@@ -617,6 +617,7 @@ def test_graphs_are_captured_into_one_pool(given):
 
 def test_what_is_called_without_gradients_gets_no_second_no_grad():
     text = """import torch
+net = torch.nn.Linear(8, 8).cuda()
 def capture(x):
     return net(x)
 
@@ -624,11 +625,11 @@ def capture(x):
 def main():
     capture(data)
 """
-    refused = refused_at("train.py:3 capture", "train.py:7 main")
+    refused = refused_at("train.py:4 capture", "train.py:8 main")
     assert not any("no_grad" in after for after in texts(text, "true-capacity", **refused))
     plain = text.replace("@torch.inference_mode()\n", "")
-    refused = refused_at("train.py:3 capture", "train.py:6 main")
-    holding = (Holding("train.py:3 capture", GIB),)
+    refused = refused_at("train.py:4 capture", "train.py:7 main")
+    holding = (Holding("train.py:4 capture", GIB),)
     after = texts(plain, "true-capacity", holding=holding, **refused)
     assert any("no_grad" in text for text in after)
 

@@ -123,3 +123,38 @@ def test_what_holds_the_memory_is_rewritten_first():
     line = (TOP + SETTING + text).splitlines().index("b = " + text.split("b = ")[1].strip()) + 1
     first, second = rewritten(text, holding=(Holding(f"train.py:{line} <module>", GIB),))
     assert "cdist" in first and "cdist" not in second
+
+
+MODEL = """class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x, bias):
+        x = self.body(x) + bias
+        return self.head(x)
+
+
+tagger = Tagger()
+out = tagger(h, 0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("result = out[:, -1].argmax(-1)\n", "result = tagger.head(tagger(h, 0.5)[:, -1]).argmax"),
+        ("result = out[keep]\n", "result = tagger.head(tagger(h, 0.5)[keep])"),
+    ],
+)
+def test_the_last_layer_of_a_model_is_applied_only_where_its_caller_reads_it(text, wanted):
+    (after,) = rewritten(MODEL + text)
+    assert wanted in after
+    assert "        return x\n" in after
+    torch.testing.assert_close(result_of(after), result_of(TOP + SETTING + MODEL + text))
+
+
+def test_a_model_that_is_called_elsewhere_keeps_its_last_layer():
+    for text in ("result = out[:, :-1]", "result = out[:, -1]\nprint(tagger(h, 0))"):
+        assert rewritten(MODEL + text) == []

@@ -1,6 +1,7 @@
 """Expressions of a program compared with patterns, however they are spelled.
 
-A pattern is an expression whose capital letters stand for any expression: ``(A @ B.mT).softmax(-1)``
+A pattern is an expression whose capital letters stand for any expression, and ``*X`` for all
+arguments of a call: ``(A @ B.mT).softmax(-1)``
 fits ``torch.softmax(q.matmul(k.transpose(-2, -1)), dim=-1)``, and it fits ``scores.softmax(-1)``
 behind ``scores = q @ k.mT`` where nobody else reads ``scores``.
 """
@@ -241,6 +242,10 @@ class _Filled(ast.NodeTransformer):
         ]
         return ast.IfExp(*parts)
 
+    def visit_Starred(self, node: ast.Starred) -> ast.expr:
+        row = self._filled(node.value, is_in_brackets=True)
+        return row if isinstance(node.value, ast.Name) else ast.Starred(row, node.ctx)
+
     def _filled(self, node: ast.expr, *, is_in_brackets: bool) -> ast.expr:
         if not isinstance(node, ast.Name):
             filled = self.visit(node)
@@ -287,6 +292,8 @@ def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> M
         wanted, seen = getattr(pattern, part, None), getattr(node, part, None)
         pairs = [(wanted, seen)]
         if isinstance(wanted, list) and isinstance(seen, list):
+            if len(wanted) == 1 and isinstance(wanted[0], ast.Starred) and seen:
+                wanted, seen = [wanted[0].value], [_in_a_row(seen)]
             if len(wanted) != len(seen):
                 return None
             pairs = list(zip(wanted, seen, strict=True))
@@ -299,6 +306,16 @@ def _fit_parts(pattern: ast.AST, node: ast.AST, names: Names, match: Match) -> M
             elif one != other:
                 return None
     return match
+
+
+def _in_a_row(arguments: Sequence[ast.expr]) -> ast.expr:
+    """Several arguments as one expression."""
+    if len(arguments) == 1:
+        return arguments[0]
+    row = ast.Tuple(list(arguments), ast.Load())
+    row.lineno, row.col_offset = arguments[0].lineno, arguments[0].col_offset
+    row.end_lineno, row.end_col_offset = arguments[-1].end_lineno, arguments[-1].end_col_offset
+    return row
 
 
 @cache

@@ -42,7 +42,7 @@ def cross_entropy_in_parts(program: Program) -> Iterator[Change]:
         loss = _loss_of(region)
         if loss is None or _is_used_elsewhere(program, loss.model):
             continue
-        for source, last in _last_layers(program):
+        for source, last in last_layers(program):
             place = region.source.place(loss.loss)
             yield Change(
                 title=f"Compute the loss of {POSITIONS} positions at a time ({place})",
@@ -87,7 +87,7 @@ def _is_used_elsewhere(program: Program, model: str) -> bool:
     return any(source.code(argument.value) == model for source, argument in program.find(cst.Arg))
 
 
-def _last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def last_layers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
     """``return self.head(x)`` of a module's forward pass, whose head is a linear layer."""
     for source, returned in program.find(cst.Return):
         value = returned.value

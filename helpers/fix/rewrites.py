@@ -10,8 +10,9 @@ from itertools import product
 
 import libcst as cst
 
-from helpers.fix.change import Change, Results
+from helpers.fix.change import Change, Edit, Results
 from helpers.fix.expressions import Match, Place, places
+from helpers.fix.losses import last_layers
 from helpers.fix.program import Program
 from helpers.fix.source import Source, keyword
 
@@ -25,6 +26,8 @@ LOWEST = re.compile(
     r"float\(['\"]-inf['\"]\)|-(torch|math|np)\.inf|-?1e\d+|-\d+\.0|.*finfo\(.+\)\.min"
 )
 """What masks a score."""
+KEEPS_NEARLY_ALL = re.compile(r"(:, ?)?(:-1|1:|:)(, ?:)?")
+"""An index that takes all positions but one."""
 ROWS = 256
 """Rows of a matrix of all against all that are computed at a time."""
 SHORT_FUNCTIONAL = re.compile(
@@ -116,14 +119,16 @@ def _is_attention(program: Program, place: Place, match: Match) -> bool:
 
 
 def _narrowed() -> Iterator[Rewrite]:
-    """A layer that computes each position by itself, applied only where its result is read."""
+    """A layer that computes each position by itself, applied only where its result is read. ``Z``:
+    what it is applied to.
+    """
     for pattern, template in {
-        "L(X)[I]": "L(X[I])",
-        "L(X).{same}[I]": "L(X[I]).{same}",
-        "(L(X) / Y)[I]": "L(X[I]) / Y",
-        "L(X).view(-1, Y)[I]": "L(X.flatten(0, -2)[I])",
-        "L(X).reshape(-1, Y)[I]": "L(X.flatten(0, -2)[I])",
-        "L(X).flatten(0, 1)[I]": "L(X.flatten(0, 1)[I])",
+        "L(*X)[I]": "L(Z[I])",
+        "L(*X).{same}[I]": "L(Z[I]).{same}",
+        "(L(*X) / Y)[I]": "L(Z[I]) / Y",
+        "L(*X).view(-1, Y)[I]": "L(Z.flatten(0, -2)[I])",
+        "L(*X).reshape(-1, Y)[I]": "L(Z.flatten(0, -2)[I])",
+        "L(*X).flatten(0, 1)[I]": "L(Z.flatten(0, 1)[I])",
     }.items():
         for same in ("float()", "softmax(-1)", "log_softmax(-1)", "argmax(-1)"):
             yield Rewrite(
@@ -135,12 +140,15 @@ def _narrowed() -> Iterator[Rewrite]:
             )
 
 
-def _reads_positions(program: Program, place: Place, match: Match) -> bool:
-    """Whether an index takes some of the positions of a layer's result."""
+def _is_of_positions(match: Match) -> bool:
+    """Whether an index leaves the last dimension, of classes, as it is."""
     index, _ = match.letters["I"]
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    is_of_positions = len(parts) <= 2 and not {"None", "..."} & set(map(ast.unparse, parts))
-    return is_of_positions and _is_a(program, place.text(match, "L"), LAYERS)
+    return len(parts) <= 2 and not {"None", "..."} & set(map(ast.unparse, parts))
+
+
+def _reads_positions(program: Program, place: Place, match: Match) -> bool:
+    return _is_of_positions(match) and _is_a(program, place.text(match, "L"), LAYERS)
 
 
 def _is_a(program: Program, name: str, kinds: set[str]) -> bool:
@@ -211,17 +219,43 @@ def _rewrites_of(program: Program, place: Place) -> Iterator[Change]:
     functional = "F." if SHORT_FUNCTIONAL.search(text) else "torch.nn.functional."
     for rewrite in REWRITES:
         match = place.match(rewrite.pattern)
-        if match is None or not rewrite.suits(program, place, match):
+        if match is None:
             continue
-        template = re.sub(r"\bF\.", functional, rewrite.template)
-        yield Change(
-            title=f"{rewrite.aim} ({place.source.place_of(match.first_line(place.line))})",
-            results=Results.ROUNDED,
-            why=rewrite.why,
-            costs=FASTER,
-            edits=place.rewritten(match, template),
-            only_if_measured=True,
-        )
+        if not rewrite.suits(program, place, match):
+            if rewrite.suits is _reads_positions:
+                yield from _narrowed_in_model(program, place, match, rewrite)
+            continue
+        template = re.sub(r"\bF\.", functional, rewrite.template.replace("Z", "X"))
+        yield _change(rewrite, place, match, template)
+
+
+def _change(
+    rewrite: Rewrite, place: Place, match: Match, template: str, edits: Sequence[Edit] = ()
+) -> Change:
+    return Change(
+        title=f"{rewrite.aim} ({place.source.place_of(match.first_line(place.line))})",
+        results=Results.ROUNDED,
+        why=rewrite.why,
+        costs=FASTER,
+        edits=(*edits, *place.rewritten(match, template)),
+        only_if_measured=True,
+    )
+
+
+def _narrowed_in_model(
+    program: Program, place: Place, match: Match, rewrite: Rewrite
+) -> Iterator[Change]:
+    """The last layer of a model that is called at one place, applied by its caller."""
+    model = place.text(match, "L")
+    index = place.text(match, "I")
+    calls = [call for _, call in program.calls(model)]
+    if len(calls) != 1 or KEEPS_NEARLY_ALL.fullmatch(index) or not _is_of_positions(match):
+        return
+    for source, last in last_layers(program):
+        layer = source.code(last.func).removeprefix("self.")
+        template = rewrite.template.replace("L(", f"L.{layer}(").replace("Z", "L(*X)")
+        inner = source.replaced(last, source.code(last.args[0].value))
+        yield _change(rewrite, place, match, template, [inner])
 
 
 def unread_attention_weights(program: Program) -> Iterator[Change]:
