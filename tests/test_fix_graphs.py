@@ -95,7 +95,7 @@ def test_tensors_that_are_kept_alone_go_to_the_cpu_first():
 
 METER = """class Meter:
     def update(self, values):
-        self.history.append(values)
+        self.history.append(scaled(values))
 """
 
 

@@ -1,14 +1,18 @@
 """Changes of what a program keeps without need: hooks, exceptions, states, results thrown away."""
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("libcst")
-from test_fix import ended, keeper, proposed, texts
+from test_fix import ended, keeper, program, proposed, texts
 from test_fix_doors import searched
 
+from helpers.fix.candidates import candidates
 from helpers.fix.change import Change, Results
 from helpers.fix.proof import Proof
 from helpers.fix.search import Trial
+from helpers.judge.program_facts import GrowthFacts, ProgramFacts
 
 PROBE = """import torch
 
@@ -288,3 +292,100 @@ def test_a_change_that_only_a_measurement_calls_different_waits_for_the_other_cu
     )
     assert winner.change.title == "one"
     assert tried == ["one", "two"]
+
+
+WINDOW = """import torch
+from collections import deque
+
+recent = {made}
+for x in batches:
+    recent.append(model(x))
+    print({read})
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "read", "after"),
+    [
+        ("[]", "recent[-5:]", "    recent.append(model(x))\n    del recent[:-5]\n"),
+        ("[]", "sum(recent[-SIZE:])", "    recent.append(model(x))\n    del recent[:-SIZE]\n"),
+        ("deque()", "list(recent)[-3:]", "recent = deque(maxlen=3)\n"),
+        ("[]", "recent[-2], min(len(recent), 9)", "    del recent[:-10]\n"),
+    ],
+)
+def test_a_list_of_which_only_the_last_entries_are_read_keeps_no_more(made, read, after):
+    own = [keeper("train.py:6 <module>", "recent")]
+    change, text = proposed(WINDOW.format(made=made, read=read), "user-leak", own)[0]
+    assert after in text
+    assert change.results is Results.SAME
+
+
+@pytest.mark.parametrize("read", ["recent", "recent[-2], recent[0]", "recent[-2], len(recent)"])
+def test_a_list_that_may_be_read_anywhere_is_not_cut(read):
+    own = [keeper("train.py:6 <module>", "recent")]
+    changed = texts(WINDOW.format(made="[]", read=read), "user-leak", own)
+    assert not [after for after in changed if "del recent" in after]
+
+
+@pytest.mark.parametrize(
+    ("read", "after"),
+    [
+        ("len(recent)", "    recent.append(None)\n    print(len(recent))\n"),
+        ("x", "    model(x)\n    print(x)\n"),
+    ],
+)
+def test_what_nobody_reads_is_not_collected(read, after):
+    own = [keeper("train.py:6 <module>", "recent")]
+    assert [
+        text
+        for text in texts(WINDOW.format(made="[]", read=read), "user-leak", own)
+        if after in text
+    ]
+
+
+RUNS = """import torch
+
+
+def trial(rate):
+    net = build(rate)
+    return {"rate": rate, "loss": train(net), "net": net}
+
+
+runs = []
+for rate in rates:
+    runs.append(trial(rate))
+best = min(runs, key=lambda run: run["loss"])
+print(best["rate"])
+"""
+
+
+def test_an_entry_of_a_dictionary_whose_key_nobody_names_is_left_out_and_measured():
+    own = [keeper("train.py:11 <module>", "runs")]
+    change, after = proposed(RUNS, "user-leak", own)[0]
+    assert 'return {"rate": rate, "loss": train(net)}\n' in after
+    assert change.only_if_measured
+    named = texts(f'{RUNS}best["net"].save()\n', "user-leak", own)
+    assert not [after for after in named if '"loss": train(net)}' in after]
+
+
+def test_where_nothing_is_known_to_keep_it_what_fills_a_collection_is_tried():
+    text = "import torch\ndef smooth(value, history=[]):\n    history.append(value)\n    return sum(history)\nsmooth(loss).backward()\n"
+    own = [keeper("train.py:5 forward", "")]
+    assert [
+        after
+        for after in texts(text, "user-leak", own)
+        if "    history.append(value.detach())\n" in after
+    ]
+
+
+def test_what_may_be_read_at_the_end_is_the_same_only_where_the_end_was_seen():
+    change = Change("Use it", Results.SAME, "", only_if_measured=True, shows_late=True)
+    proofs = [Proof(Results.SAME, "the same", to_its_end=seen) for seen in (False, True)]
+    results = [Trial(change, ended(), proof).results for proof in proofs]
+    assert results == [Results.OTHER, Results.SAME]
+
+
+def test_a_program_in_which_nothing_grows_gets_changes_all_the_same():
+    nothing = GrowthFacts(growers=(), steps=4)
+    own = replace(program("import torch\n"), facts=ProgramFacts(source="a test", growth=nothing))
+    assert not list(candidates(own, "user-leak"))

@@ -46,7 +46,8 @@ class Change:
     command line, by their position. ``only_if_measured``: results are as said where both programs
     were run and compared; else they count as different. ``cuts_graphs``: gradients end where they
     went on before, so it is measured whether every weight still has one. ``only_on_a_gpu``: on the CPU
-    both programs do the same, so comparing them there shows nothing of its results.
+    both programs do the same, so comparing them there shows nothing of its results. ``shows_late``:
+    what it changes may be read only at the end, so a comparison that did not come there shows nothing.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Change:
     only_if_measured: bool = False
     cuts_graphs: bool = False
     only_on_a_gpu: bool = False
+    shows_late: bool = False
 
     @property
     def is_setting(self) -> bool:
@@ -104,6 +106,7 @@ def together(changes: Sequence[Change]) -> Change | None:
         only_if_measured=any(change.only_if_measured for change in changes),
         cuts_graphs=any(change.cuts_graphs for change in changes),
         only_on_a_gpu=any(change.only_on_a_gpu for change in changes),
+        shows_late=any(change.shows_late for change in changes),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import libcst as cst
@@ -10,9 +11,13 @@ import libcst as cst
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
-from helpers.fix.stores import PUTS, Store, last_name, stores_of
+from helpers.fix.stores import PUTS, Store, is_number, last_name, stores_of
 
 MOST_CACHED = 4
+ADDS = ("append", "add", "put", "appendleft")
+HARMLESS = {"clone", "cpu", "detach", "dict", "item", "list", "mean", "sum", "tuple"}
+"""Calls in what is collected that need not be made where nobody reads it."""
+LAST_FEW = re.compile(r"\[-(\w+):?\]")
 UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache\((maxsize=)?None\))")
 """Decorators of functions whose results are all kept."""
 
@@ -22,37 +27,94 @@ def changes_of_collections(program: Program, stores: Sequence[Store]) -> Iterato
     yield from _only_the_last(program, stores)
     yield from _bounded_caches(program, stores)
     yield from _only_the_present(program, stores)
+    yield from _unread_keys(program)
     yield from _parts_let_go(program, stores)
     yield from _gradients_let_go(program)
     yield from _earlier_groups(program)
 
 
 def _only_the_last(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
-    """Lists of which only the last entry is read: keep that one. With all such lists that are
-    filled in the same function, since their entries often hold each other.
+    """Lists of which only the last entries are read: keep no others. With all lists of which only
+    the very last is read and that are filled in the same function, since their entries often hold
+    each other.
     """
     for store in stores:
-        if store.method != "append" or _reads(program, store.name) != {"[-1]"}:
+        ways = _reads(program, store.name)
+        if store.method not in ADDS:
             continue
-        source = store.source
-        function = source.around(store.statement, cst.FunctionDef) or source.module
-        alike: list[Store] = []
-        for statement in source.find(cst.SimpleStatementLine, function):
-            for other in stores_of(source, statement):
-                if other.method == "append" and _reads(program, other.name) == {"[-1]"}:
-                    alike.append(other)
-        names = " and ".join(other.name for other in alike)
-        yield Change(
-            title=f"Keep only the last entry of {names} ({store.place})",
-            results=Results.SAME,
-            why="the program reads no other entry",
-            edits=tuple(
-                source.replaced(
-                    other.statement.body[0], f"{other.name}[:] = [{source.code(other.value)}]"
-                )
-                for other in alike
-            ),
-        )
+        if ways == {"[-1]"}:
+            yield _last_alone(program, store)
+        else:
+            yield from _last_few(program, store, ways)
+
+
+def unread_entries(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
+    """Collections of which nobody reads an entry: nothing is put there, or only None to be counted."""
+    for store in stores:
+        ways = _reads(program, store.name)
+        if store.method in ADDS and ways <= {"len"}:
+            yield _unread(store, is_counted=bool(ways))
+
+
+def _unread(store: Store, *, is_counted: bool) -> Change:
+    source = store.source
+    value = source.code(store.value)
+    calls = {called(call) for call in source.find(cst.Call, store.value)}
+    text = value if calls - HARMLESS else "pass"
+    if is_counted:
+        text = f"{store.name}.{store.method}(None)"
+    return Change(
+        title=f"Do not keep {value} in {store.name}, where nobody reads it ({store.place})",
+        results=Results.SAME,
+        why="the program reads no entry of it",
+        edits=(source.replaced(store.statement.body[0], text),),
+    )
+
+
+def _last_alone(program: Program, store: Store) -> Change:
+    source = store.source
+    function = source.around(store.statement, cst.FunctionDef) or source.module
+    alike: list[Store] = []
+    for statement in source.find(cst.SimpleStatementLine, function):
+        for other in stores_of(source, statement):
+            if other.method == "append" and _reads(program, other.name) == {"[-1]"}:
+                alike.append(other)
+    names = " and ".join(other.name for other in alike)
+    return Change(
+        title=f"Keep only the last entry of {names} ({store.place})",
+        results=Results.SAME,
+        why="the program reads no other entry",
+        edits=tuple(
+            source.replaced(
+                other.statement.body[0], f"{other.name}[:] = [{source.code(other.value)}]"
+            )
+            for other in alike
+        ),
+    )
+
+
+def _last_few(program: Program, store: Store, ways: set[str]) -> Iterator[Change]:
+    """A list or a deque of which only the last few entries are read."""
+    matches = [LAST_FEW.fullmatch(way) for way in ways]
+    numbers = {match[1] for match in matches if match}
+    if not numbers or not all(matches) or len(numbers) != 1 and not all(map(str.isdigit, numbers)):
+        return
+    most = max(numbers, key=lambda number: int(number) if number.isdigit() else 0)
+    source = store.source
+    deques = [
+        (other, call)
+        for other, call in program.calls("deque")
+        if last_name(other.code(other.statement(call)).split(" = ")[0]) == last_name(store.name)
+    ]
+    edits = [other.with_argument(call, "maxlen", most) for other, call in deques]
+    if not edits:
+        edits = [source.lines_after(store.statement, f"del {store.name}[:-{most}]")]
+    yield Change(
+        title=f"Keep only the last {most} entries of {store.name} ({store.place})",
+        results=Results.SAME,
+        why="the program reads no other entry",
+        edits=tuple(edits),
+    )
 
 
 def _reads(program: Program, collection: str) -> set[str]:
@@ -71,18 +133,36 @@ def _way(source: Source, name: cst.Name) -> str:
     outer = source.parent(node)
     if isinstance(outer, cst.Attribute) and outer.attr is node:
         node, outer = outer, source.parent(outer)
+    function = source.parent(outer) if isinstance(outer, cst.Arg) else None
+    if isinstance(function, cst.Call) and called(function) in ("list", "tuple"):
+        node, outer = function, source.parent(function)
     if isinstance(outer, cst.Subscript):
-        is_filled = isinstance(source.parent(outer), cst.AssignTarget)
+        is_filled = isinstance(source.parent(outer), (cst.AssignTarget, cst.Del))
         return "" if is_filled else source.code(outer).removeprefix(source.code(node))
     is_filled = isinstance(outer, cst.Attribute) and outer.attr.value in (*PUTS, "clear")
     is_made = source.around(node, cst.AssignTarget) is not None
     names_it = isinstance(outer, cst.Param) and outer.name is node
     declares = isinstance(outer, cst.AnnAssign) and outer.target is node
+    declares = declares or isinstance(outer, cst.NameItem)
     if is_filled or is_made or names_it or declares:
         return ""
-    if isinstance(outer, cst.Arg) and source.code(source.parent(outer)).startswith("len("):
-        return "len"
+    if isinstance(function, cst.Call) and called(function) == "len":
+        return _way_of_length(source, function)
+    if isinstance(outer, (cst.If, cst.IfExp, cst.Not)):
+        return "[-1]"
     return "all"
+
+
+def _way_of_length(source: Source, length: cst.Call) -> str:
+    """Of a comparison with a number, that more entries than it matter; else "len"."""
+    outer = source.parent(length)
+    if isinstance(outer, cst.Arg):
+        outer = source.parent(outer)
+    is_limited = isinstance(outer, cst.Comparison) or source.code(outer).startswith("min(")
+    numbers = [number.value for number in source.find(cst.Integer, outer)]
+    if is_limited and len(numbers) == 1:
+        return f"[-{int(numbers[0]) + 1}:]"
+    return "len"
 
 
 def _instances(source: Source, owner: cst.ClassDef) -> set[str]:
@@ -93,6 +173,36 @@ def _instances(source: Source, owner: cst.ClassDef) -> set[str]:
         if isinstance(value, cst.Call) and called(value) == owner.name.value:
             names.add(source.code(assign.targets[0].target))
     return names
+
+
+def _unread_keys(program: Program) -> Iterator[Change]:
+    """Entries of dictionaries that are collected or returned, whose keys nobody else names."""
+    literals = Counter(string.evaluated_value for _, string in program.find(cst.SimpleString))
+    edits = []
+    keys = []
+    for source, display in program.find(cst.Dict):
+        unread = [
+            element
+            for element in display.elements
+            if isinstance(element, cst.DictElement)
+            and isinstance(element.key, cst.SimpleString)
+            and literals[element.key.evaluated_value] == 1
+            and not is_number(source, element.value)
+        ]
+        kept = [element for element in display.elements if element not in unread]
+        if unread and kept:
+            parts = [source.code(element).rstrip(" ,") for element in kept]
+            edits.append(source.replaced(display, f"{{{', '.join(parts)}}}"))
+            keys += [source.code(element.key) for element in unread]
+    if keys:
+        yield Change(
+            title=f"Leave out the entries {', '.join(keys)}, which nobody reads",
+            results=Results.SAME,
+            why="the program names these keys nowhere else",
+            costs="these entries cannot be used later",
+            edits=tuple(edits),
+            only_if_measured=True,
+        )
 
 
 def _parts_let_go(program: Program, stores: Sequence[Store]) -> Iterator[Change]:

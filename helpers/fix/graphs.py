@@ -8,9 +8,9 @@ import libcst as cst
 
 from helpers.fix.change import Change, Edit, Results
 from helpers.fix.program import Program
-from helpers.fix.regions import forward_regions, is_without_gradients, names_that_train
-from helpers.fix.source import Source
-from helpers.fix.stores import last_name
+from helpers.fix.regions import MOVES, forward_regions, is_without_gradients, names_that_train
+from helpers.fix.source import Source, called
+from helpers.fix.stores import PUTS, last_name
 from helpers.judge.program_facts import GrowerFacts
 
 TAKES_GRADIENTS = r"\.grad\b|autograd\.grad|set_grad_enabled\(False|requires_grad"
@@ -221,7 +221,8 @@ def without_gradients(program: Program, source: Source, line: int) -> Iterator[C
     for function in source.functions_at(line):
         name = function.name.value
         goes_backward = source.calls("backward", "step", "fit", "train", below=function)
-        if name in training or name == "__init__" or goes_backward:
+        computes = {called(call) for call in source.find(cst.Call, function.body)} - {*PUTS, *MOVES}
+        if name in training or name == "__init__" or goes_backward or not computes:
             continue
         first = function.decorators[0] if function.decorators else function
         yield Change(

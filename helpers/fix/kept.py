@@ -9,7 +9,7 @@ from itertools import chain
 import libcst as cst
 
 from helpers.fix.change import NOTHING, Change, Edit, Results
-from helpers.fix.collected import changes_of_collections
+from helpers.fix.collected import changes_of_collections, unread_entries
 from helpers.fix.exceptions import exceptions_without_frames
 from helpers.fix.graphs import changes_of_graphs, passes_without_gradients
 from helpers.fix.hooks import hooks_removed
@@ -17,7 +17,7 @@ from helpers.fix.loads import state_on_the_cpu
 from helpers.fix.program import Program
 from helpers.fix.regions import is_without_gradients
 from helpers.fix.source import Source, called
-from helpers.fix.stores import Store, stores_that_keep
+from helpers.fix.stores import Store, is_number, stores_that_keep
 from helpers.fix.unused import emptied_before_they_are_filled, results_used
 from helpers.ground.units import show_bytes
 
@@ -25,18 +25,18 @@ SCALAR = re.compile(
     r"(?:loss|metric|error|accuracy|score|reward|perplexity)(?:es|s)?$|^(?:acc|mse|psnr|nll|kl)$"
 )
 """Names under which people keep one number."""
-NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
 WORTH_A_TRY = 0.1
 """Of the memory that a program can use, what must be kept for that to be changed."""
-NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy", "time", "perf_counter")
 
 
 def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     """Changes that let go of what the program keeps more of with each step, smallest first."""
     yield from hooks_removed(program)
     growth = program.facts.growth
-    kept_bytes = sum(grower.kept_bytes for grower in growth.growers) if growth else 0
-    if growth is None or kept_bytes < WORTH_A_TRY * program.facts.usable_bytes:
+    if growth is None or not growth.growers:
+        return
+    kept_bytes = sum(grower.kept_bytes for grower in growth.growers)
+    if kept_bytes < WORTH_A_TRY * program.facts.usable_bytes:
         return
     growers = growth.growers[:3]
     stores = list(stores_that_keep(program, growers))
@@ -53,6 +53,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
         is_needed = may_have_graphs and not are_tensors_alone
         if is_needed or ending != ".detach()":  # without a graph it frees nothing
             yield from _kept_as(stores, ending, growers[0].bytes_per_step)
+    yield from unread_entries(program, stores)
     yield from _cleared_at_the_end(stores)
     yield from passes_without_gradients(program, growers)
     yield from emptied_before_they_are_filled(program, stores)
@@ -86,47 +87,8 @@ def _tensors_in(source: Source, value: cst.BaseExpression) -> list[cst.BaseExpre
     elif isinstance(value, cst.Call) and called(value)[:1].isupper():
         parts = [argument.value for argument in value.args]
     else:
-        return [] if _is_number(source, value) else [value]
+        return [] if is_number(source, value) else [value]
     return [tensor for part in parts for tensor in _tensors_in(source, part)]
-
-
-def _is_number(source: Source, value: cst.BaseExpression) -> bool:
-    """Whether a value is surely no tensor: a literal, a counter of a loop, a number taken out, or a
-    name that stands for such alone.
-    """
-    if isinstance(value, NOT_TENSORS):
-        return True
-    if isinstance(value, cst.UnaryOperation):
-        return _is_number(source, value.expression)
-    if isinstance(value, cst.Call):
-        return called(value) in NUMBERS
-    if not isinstance(value, cst.Name):
-        return False
-    assigned = [
-        assign.value
-        for assign in source.find(cst.Assign)
-        if source.code(assign.targets[0].target) == value.value
-    ]
-    are_numbers = all(
-        not isinstance(other, cst.Name) and _is_number(source, other) for other in assigned
-    )
-    return value.value in _counters(source) or (bool(assigned) and are_numbers)
-
-
-def _counters(source: Source) -> set[str]:
-    """Names that loops count with."""
-    names = set()
-    loops: list[cst.For | cst.CompFor] = [*source.find(cst.For), *source.find(cst.CompFor)]
-    for loop in loops:
-        over = loop.iter
-        if not isinstance(over, cst.Call):
-            continue
-        target: cst.BaseExpression = loop.target
-        if called(over) == "enumerate" and isinstance(target, cst.Tuple):
-            target = target.elements[0].value
-        if called(over) in ("range", "enumerate", "trange") and isinstance(target, cst.Name):
-            names.add(target.value)
-    return names
 
 
 def _kept_as(stores: Sequence[Store], ending: str, step_bytes: int) -> Iterator[Change]:

@@ -52,13 +52,14 @@ class Proof:
     ``results``: what the change does to what is computed, None where that could not be measured;
     ``says``: what was compared, or why nothing could be. ``differs``: smaller numbers gave other
     results, which may be for their own sake. ``loses_gradients``: weights that had a gradient have
-    none with the change.
+    none with the change. ``to_its_end``: both programs came to their ends.
     """
 
     results: Results | None
     says: str
     differs: bool = False
     loses_gradients: bool = False
+    to_its_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -193,17 +194,17 @@ def compared(before: Run, after: Run) -> Proof:
     same_steps = all(one == other for one, other in [*values, *weights])
     alike_prints = all(_prints_alike(one, other) for one, other in printed)
     if same_steps and all(one == other for one, other in printed):
-        return Proof(Results.SAME, f"the same to the bit, {where}")
+        return Proof(Results.SAME, f"the same to the bit, {where}", to_its_end=whole)
     if same_steps and weights and alike_prints:
         says = "losses and weights the same to the bit, printed numbers up to rounding"
-        return Proof(Results.SAME, f"{says}, {where}")
+        return Proof(Results.SAME, f"{says}, {where}", to_its_end=whole)
     tensors = _pairs(before, after, "gradients")[:STEPS_ALIKE]
     tensors += _pairs(before, after, "buffers")[:STEPS_ALIKE]
     if not weights:  # else a loss may be taken apart
         tensors += [([one[1:]], [other[1:]]) for one, other in values]
     if alike_prints and all(_alike(one[0], other[0]) for one, other in tensors):
-        return Proof(Results.ROUNDED, f"the same up to rounding, {where}")
-    return Proof(Results.OTHER, f"other numbers, {where}")
+        return Proof(Results.ROUNDED, f"the same up to rounding, {where}", to_its_end=whole)
+    return Proof(Results.OTHER, f"other numbers, {where}", to_its_end=whole)
 
 
 def _lost_gradients(before: Run, after: Run) -> int:

@@ -71,6 +71,8 @@ class Trial:
         """What may be relied on of the expected results: a rule may need to be measured."""
         if self.measured is None and self.change.only_if_measured:
             return Results.OTHER
+        if self.change.shows_late and not (self.proof and self.proof.to_its_end):
+            return Results.OTHER
         return self.expected
 
     @property

@@ -13,6 +13,10 @@ from helpers.judge.program_facts import GrowerFacts
 
 PUTS = ("append", "appendleft", "add", "put", "insert", "extend", "push", "update", "setdefault")
 
+NOT_TENSORS = (cst.Integer, cst.Float, cst.SimpleString, cst.FormattedString, cst.Comparison)
+MOST_STORES = 3
+NUMBERS = ("item", "len", "int", "float", "str", "tolist", "numpy", "time", "perf_counter")
+
 
 class Store:
     """A statement that puts ``value`` into a collection or an attribute, called ``into``."""
@@ -62,7 +66,7 @@ class Store:
 
 def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Store]:
     """Statements that put something into what keeps the growers: on their lines, then wherever
-    else the sources fill a collection of that name.
+    else the sources fill a collection of that name; where nothing does, the first few that fill any.
     """
     seen: set[tuple[str, int]] = set()
     names = {last_name(grower.keeper) for grower in growers} - {""}
@@ -73,15 +77,19 @@ def stores_that_keep(program: Program, growers: Sequence[GrowerFacts]) -> Iterat
     for source, line in program.places([grower.asked_at for grower in growers]):
         for statement in source.statements_at(line):
             stores += [store for store in stores_of(source, statement) if store.method]
-    for source, statement in program.find(cst.SimpleStatementLine):
-        stores += [
-            store for store in stores_of(source, statement) if last_name(store.name) in names
-        ]
+    stores += [store for store in _all_stores(program) if last_name(store.name) in names]
+    if not stores:
+        stores = [store for store in _all_stores(program) if store.method][:MOST_STORES]
     for store in stores:
         key = (store.source.name, store.source.line(store.statement))
         if key not in seen:
             seen.add(key)
             yield store
+
+
+def _all_stores(program: Program) -> Iterator[Store]:
+    for source, statement in program.find(cst.SimpleStatementLine):
+        yield from stores_of(source, statement)
 
 
 def last_name(keeper: str) -> str:
@@ -112,3 +120,42 @@ def stores_of(source: Source, statement: cst.SimpleStatementLine) -> Iterator[St
                 yield Store(source, statement, target, expression)
         elif isinstance(small, cst.AugAssign):
             yield Store(source, statement, small.target, small.value)
+
+
+def is_number(source: Source, value: cst.BaseExpression) -> bool:
+    """Whether a value is surely no tensor: a literal, a counter of a loop, a number taken out, or a
+    name that stands for such alone.
+    """
+    if isinstance(value, NOT_TENSORS) or source.code(value) in ("self", "None"):
+        return True
+    if isinstance(value, cst.UnaryOperation):
+        return is_number(source, value.expression)
+    if isinstance(value, cst.Call):
+        return called(value) in NUMBERS
+    if not isinstance(value, cst.Name):
+        return False
+    assigned = [
+        assign.value
+        for assign in source.find(cst.Assign)
+        if source.code(assign.targets[0].target) == value.value
+    ]
+    are_numbers = all(
+        not isinstance(other, cst.Name) and is_number(source, other) for other in assigned
+    )
+    return value.value in _counters(source) or (bool(assigned) and are_numbers)
+
+
+def _counters(source: Source) -> set[str]:
+    """Names that loops count with."""
+    names = set()
+    loops: list[cst.For | cst.CompFor] = [*source.find(cst.For), *source.find(cst.CompFor)]
+    for loop in loops:
+        over = loop.iter
+        if not isinstance(over, cst.Call):
+            continue
+        target: cst.BaseExpression = loop.target
+        if called(over) == "enumerate" and isinstance(target, cst.Tuple):
+            target = target.elements[0].value
+        if called(over) in ("range", "enumerate", "trange") and isinstance(target, cst.Name):
+            names.add(target.value)
+    return names

@@ -42,9 +42,10 @@ def results_used(
             title=f"Use the result of {source.code(value)}, which is thrown away "
             f"({source.place(statement)})",
             results=Results.SAME,
-            why="unless the program reads what it was meant to drop",
+            why="the program then reads the result, as was probably meant",
             edits=(source.replaced(value, f"{target} = {source.code(value)}"),),
             only_if_measured=True,
+            shows_late=True,
         )
 
 

@@ -28,6 +28,7 @@ import sys
 import time
 import types
 import weakref
+from collections.abc import ItemsView, KeysView, ValuesView
 
 MOST_TURNS = 6
 """Turns of each loop: more than the entries that a bounded cache keeps."""
@@ -120,6 +121,9 @@ def divided(number, divisor):
 
 
 def few(items):
+    """The first few of what a loop goes over; all of a dictionary, such as a model's state."""
+    if isinstance(items, (dict, KeysView, ValuesView, ItemsView)):
+        return items
     return itertools.islice(items, MOST_TURNS)
 
 
