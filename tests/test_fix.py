@@ -660,6 +660,29 @@ def test_a_card_too_small_for_the_states_of_an_optimizer_gets_no_smaller_forward
     assert any("x.chunk(2)" in text for text in texts(STEPS, "true-capacity", **large))
 
 
+MADE = """import torch
+net = torch.nn.Linear(8, 8).cuda()
+
+def make_batch(size):
+    x = torch.randn(size, 8)
+    return x.cuda(), x.sum(1).long().cuda()
+
+for step in range(5):
+    x, y = make_batch(64)
+    loss = torch.nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+"""
+
+
+def test_a_batch_that_a_function_makes_is_taken_in_parts():
+    after = texts(MADE, "true-capacity", **refused_at("train.py:10 <module>"))
+    parts = "    x, y = make_batch(64)\n    for x_part, y_part in zip(x.chunk(2), y.chunk(2)):\n"
+    assert any(parts in text for text in after)
+    embedded = MADE.replace("return x.cuda(),", "return net(x.cuda()),")
+    after = texts(embedded, "true-capacity", **refused_at("train.py:10 <module>"))
+    assert not any("x.chunk(2)" in text for text in after)
+
+
 def test_a_step_is_only_made_smaller_where_a_step_failed():
     after = texts(STEPS, "true-capacity", **refused_at("train.py:5 <module>"))
     assert not any("foreach=False" in text for text in after)

@@ -31,7 +31,7 @@ TRAINERS = ("fit", "train")
 KEPT_BY_ADAFACTOR = ("lr", "weight_decay", "params")
 
 
-def _optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
+def optimizers(program: Program) -> Iterator[tuple[Source, cst.Call]]:
     for source, call in program.calls(*WITH_FOREACH):
         if re.match(r"(torch\.)?optim\.|[A-Z]", source.code(call.func)):
             yield source, call
@@ -46,7 +46,7 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
         source, statement = failed
         if not source.calls("step", *TRAINERS, below=statement):
             return
-    for source, call in _optimizers(program):
+    for source, call in optimizers(program):
         if keyword(call, "foreach") or keyword(call, "fused"):
             continue
         if called(call) in WITH_FUSED:
@@ -68,7 +68,7 @@ def steps_one_by_one(program: Program) -> Iterator[Change]:
 
 def smaller_states(program: Program) -> Iterator[Change]:
     """Adafactor in place of Adam: factors of the second moments in place of two whole states."""
-    for source, call in _optimizers(program):
+    for source, call in optimizers(program):
         if called(call) not in WITH_STATES:
             continue
         kept = []

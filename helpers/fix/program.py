@@ -57,6 +57,11 @@ class Program:
                 classes |= {name for name in names if name[:1].isupper()}
         return classes
 
+    def is_module(self, name: str) -> bool:
+        """Whether a name stands for a module, by what is assigned to it or asked of it."""
+        asked = rf"(?<![\w.]){re.escape(name)}\.(?:parameters|train|eval|state_dict)\("
+        return self.mentions(asked) or bool(self.classes_of(name))
+
     def mentions(self, pattern: str | re.Pattern[str]) -> bool:
         """Whether a pattern is found in one of its sources."""
         return any(re.search(pattern, source.text.decode()) for source in self.sources)

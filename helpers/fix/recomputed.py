@@ -91,9 +91,11 @@ def _is_block(program: Program, source: Source, call: cst.Call) -> bool:
     if called(call) in functions and re.fullmatch(r"(self\.)?\w+", name):
         return loop is not None
     owners = {owner.name.value for _, owner in program.find(cst.ClassDef)}
-    kinds = program.classes_of(name.partition("[")[0])
+    module = name.partition("[")[0]
+    kinds = program.classes_of(module)
     if loop is not None:
-        return any(not LEAVES.fullmatch(kind) for kind in kinds)
+        is_leaf = bool(kinds) and all(LEAVES.fullmatch(kind) for kind in kinds)
+        return program.is_module(module) and not is_leaf
     return bool(kinds & (owners | {"Sequential", "TransformerEncoderLayer"}))
 
 

@@ -96,12 +96,14 @@ def forward_regions(program: Program) -> Iterator[Region]:
         losses: list[str] = []
         for position in reversed(range(at)):
             earlier = siblings[position]
+            if source.calls("backward", below=earlier):
+                break
             assigned = names_assigned(source, earlier)
             if not assigned & wanted:
                 continue
             losses = losses or sorted(assigned & wanted)
             wanted |= _names_in(source, earlier)
-            if _computes(source, earlier):
+            if _computes(program, source, earlier):
                 begins = position
         if begins == at or len(losses) != 1:
             continue
@@ -142,8 +144,21 @@ def names_assigned(source: Source, statement: cst.CSTNode) -> set[str]:
     return names
 
 
-def _computes(source: Source, statement: cst.CSTNode) -> bool:
-    return any(called(call) not in MOVES for call in source.find(cst.Call, statement))
+def _computes(program: Program, source: Source, statement: cst.CSTNode) -> bool:
+    names = {called(call) for call in source.find(cst.Call, statement)} - MOVES
+    fetching = {
+        function.name.value
+        for other, function in program.find(cst.FunctionDef)
+        if function.name.value in names and not _calls_module(program, other, function)
+    }
+    return bool(names - fetching)
+
+
+def _calls_module(program: Program, source: Source, function: cst.FunctionDef) -> bool:
+    """Whether a function calls a module, or one of its parameters, which may be one."""
+    parameters = {parameter.name.value for parameter in function.params.params}
+    names = {source.code(call.func) for call in source.find(cst.Call, function)}
+    return any(name in parameters or program.is_module(name) for name in names)
 
 
 def names_that_train(program: Program) -> set[str]:

@@ -1,0 +1,83 @@
+"""What a step does not need leaves the card: data that it reads no part of, graphs of other networks."""
+
+import pytest
+
+pytest.importorskip("libcst")
+from test_fix import GIB, texts
+
+from helpers.judge.program_facts import Holding
+
+DATA = """import torch
+images = read_images().to(device)
+net = torch.nn.Linear(8, 8).to(device)
+for step in range(9):
+    pick = torch.randint(0, len(images), (64,), device=device)
+    loss = net(images[pick]).mean() + net(images[step : step + 8]).mean()
+    loss.backward()
+"""
+HOLDING = (Holding("train.py:2 <module>", 4 * GIB),)
+
+
+def test_data_of_which_each_step_reads_a_part_stays_in_ram():
+    first, *_ = texts(DATA, "true-capacity", holding=HOLDING)
+    assert "images = read_images()\n" in first
+    assert "net(images[pick.cpu()].to(device)).mean()" in first
+    assert "net(images[step : step + 8].to(device)).mean()" in first
+
+
+@pytest.mark.parametrize(
+    ("text", "holding"),
+    [
+        (DATA, ()),  # it holds no memory
+        (DATA + "print(images.mean())\n", HOLDING),  # it is read as a whole
+        (DATA.replace("read_images()", "Net()"), HOLDING),
+    ],
+)
+def test_data_that_is_small_or_read_as_a_whole_stays_where_it_is(text, holding):
+    after = texts(text, "true-capacity", holding=holding)
+    assert not any("images[pick.cpu()]" in changed for changed in after)
+
+
+NETWORKS = """import torch
+from torch.nn.functional import softplus
+maker = network(64, 512).cuda()
+judge = network(512, 1).cuda()
+first = torch.optim.Adam(judge.parameters())
+second = torch.optim.Adam(maker.parameters())
+for real in loader:
+    fake = maker(torch.randn(64, 64))
+    loss = softplus(-judge(real)).mean() + softplus(judge(fake)).mean()
+    first.zero_grad()
+    loss.backward()
+    first.step()
+    loss = softplus(-judge(maker(torch.randn(64, 64)))).mean()
+    second.zero_grad()
+    loss.backward()
+    second.step()
+"""
+TEACHER = """import torch
+teacher = Teacher().cuda()
+student = Student().cuda()
+head = Head().cuda()
+optimizer = torch.optim.Adam(student.parameters())
+for x in loader:
+    wanted = teacher(x)
+    loss = (student(x) - wanted).pow(2).mean() + head(student(x)).mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "count"),
+    [
+        (NETWORKS, "    fake = maker(torch.randn(64, 64)).detach()\n", 1),
+        (TEACHER, "    wanted = teacher(x).detach()\n", 1),
+    ],
+)
+def test_a_module_that_a_step_does_not_train_gets_no_graph(text, wanted, count):
+    after = texts(text, "true-capacity")
+    detached = [changed for changed in after if changed.count(".detach()") > text.count("detach()")]
+    detached = [changed for changed in detached if "chunk" not in changed]
+    assert len(detached) == count
+    assert wanted in detached[0]
