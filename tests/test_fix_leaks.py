@@ -389,3 +389,30 @@ def test_a_program_in_which_nothing_grows_gets_changes_all_the_same():
     nothing = GrowthFacts(growers=(), steps=4)
     own = replace(program("import torch\n"), facts=ProgramFacts(source="a test", growth=nothing))
     assert not list(candidates(own, "user-leak"))
+
+
+def test_objects_that_refer_to_each_other_are_collected_in_each_turn():
+    text = "import torch\nfor game in games:\n    root = Node(play(game))\n    Node(root)\n"
+    own = replace(keeper("train.py:3 <module>", "objects"), in_circle=True)
+    change, after = proposed(text, "user-leak", [own])[0]
+    assert after == text.replace("torch\n", "torch\nimport gc\n") + "    gc.collect()\n"
+    assert change.results is Results.SAME
+
+
+SESSIONS = """import torch
+
+class Model:
+    def answer(self, x, session):
+        past = self.cache.get(session)
+        self.cache[session] = join(past, x)
+        return self.cache[session]
+"""
+
+
+def test_a_state_for_each_key_is_limited_late_and_only_where_it_is_asked_for_by_key():
+    own = [keeper("train.py:6 answer", "model.cache")]
+    changes = proposed(SESSIONS, "user-leak", own)
+    (change,) = [change for change, after in changes if "while len(self.cache) >= 4:" in after]
+    assert change.comes_late
+    listed = f"{SESSIONS}print(model.cache.values())\n"
+    assert not [after for after in texts(listed, "user-leak", own) if "while len" in after]

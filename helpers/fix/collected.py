@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import libcst as cst
 
-from helpers.fix.change import Change, Edit, Results
+from helpers.fix.change import NOTHING, Change, Edit, Results
 from helpers.fix.program import Program
 from helpers.fix.source import Source, called, keyword
 from helpers.fix.stores import PUTS, Store, is_number, last_name, stores_of
@@ -17,6 +18,7 @@ MOST_CACHED = 4
 ADDS = ("append", "add", "put", "appendleft")
 HARMLESS = {"clone", "cpu", "detach", "dict", "item", "list", "mean", "sum", "tuple"}
 """Calls in what is collected that need not be made where nobody reads it."""
+ASKS_BY_KEY = re.compile(r"\[\w+\]|\.")
 LAST_FEW = re.compile(r"\[-(\w+):?\]")
 UNBOUNDED = re.compile(r"(functools\.|)(cache|lru_cache\((maxsize=)?None\))")
 """Decorators of functions whose results are all kept."""
@@ -139,6 +141,10 @@ def _way(source: Source, name: cst.Name) -> str:
     if isinstance(outer, cst.Subscript):
         is_filled = isinstance(source.parent(outer), (cst.AssignTarget, cst.Del))
         return "" if is_filled else source.code(outer).removeprefix(source.code(node))
+    if isinstance(outer, cst.ComparisonTarget):
+        return ".in"
+    if isinstance(outer, cst.Attribute) and outer.attr.value in ("get", "pop"):
+        return f".{outer.attr.value}"
     is_filled = isinstance(outer, cst.Attribute) and outer.attr.value in (*PUTS, "clear")
     is_made = source.around(node, cst.AssignTarget) is not None
     names_it = isinstance(outer, cst.Param) and outer.name is node
@@ -286,7 +292,9 @@ def _gradients_let_go(program: Program) -> Iterator[Change]:
 
 
 def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Change]:
-    """A dictionary whose entries are made where they are missing: keep a few."""
+    """A dictionary whose entries are made where they are missing, or are asked for by their keys
+    alone: keep a few.
+    """
     for store in stores:
         source = store.source
         if store.item is None:
@@ -298,14 +306,19 @@ def _bounded_caches(program: Program, stores: Sequence[Store]) -> Iterator[Chang
             re.search(rf"{re.escape(store.name)}\[[^\]]*\]\s*[-+*/@|&]+=", other.text.decode())
             for other in program.sources
         )
-        if not is_cache or is_added_to:
+        is_asked_by_key = all(ASKS_BY_KEY.match(way) for way in _reads(program, store.name))
+        if is_added_to or not (is_cache or is_asked_by_key):
             continue
         lines = (
             f"while len({store.name}) >= {MOST_CACHED}:",
             f"    del {store.name}[next(iter({store.name}))]",
         )
         name = f"{store.name} to its last {MOST_CACHED} entries"
-        yield _limited_cache(name, store.place, [source.lines_before(store.statement, *lines)])
+        limited = _limited_cache(name, store.place, [source.lines_before(store.statement, *lines)])
+        if not is_cache:
+            why = "an entry that left is missing where it is asked for again"
+            limited = replace(limited, results=Results.OTHER, why=why, costs=NOTHING)
+        yield limited
     for source, decorator in program.find(cst.Decorator):
         match = UNBOUNDED.fullmatch(source.code(decorator.decorator))
         if match is None:

@@ -20,6 +20,7 @@ from helpers.fix.source import Source, called
 from helpers.fix.stores import Store, is_number, stores_that_keep
 from helpers.fix.unused import emptied_before_they_are_filled, results_used
 from helpers.ground.units import show_bytes
+from helpers.judge.program_facts import GrowerFacts
 
 SCALAR = re.compile(
     r"(?:loss|metric|error|accuracy|score|reward|perplexity)(?:es|s)?$|^(?:acc|mse|psnr|nll|kl)$"
@@ -42,6 +43,7 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     stores = list(stores_that_keep(program, growers))
     yield from exceptions_without_frames(program)
     yield from results_used(program, growers, stores)
+    yield from _circles_collected(program, growers)
     yield from changes_of_graphs(program, growth.growers)
     yield from _states_on_the_cpu(stores)
     yield from changes_of_collections(program, stores)
@@ -57,6 +59,25 @@ def changes_of_what_is_kept(program: Program) -> Iterator[Change]:
     yield from _cleared_at_the_end(stores)
     yield from passes_without_gradients(program, growers)
     yield from emptied_before_they_are_filled(program, stores)
+
+
+def _circles_collected(program: Program, growers: Sequence[GrowerFacts]) -> Iterator[Change]:
+    """Objects that refer to each other, collected in each turn of the loop that makes them."""
+    in_circles = [grower for grower in growers if grower.in_circle]
+    frames = [grower.line for grower in in_circles] + [grower.asked_at for grower in in_circles]
+    for source, line in program.places(frames):
+        for statement in source.statements_at(line):
+            loops = [outer for outer in source.above(statement) if isinstance(outer, cst.For)]
+            if not loops:
+                continue
+            collects = source.lines_after(loops[-1].body.body[-1], "gc.collect()")
+            yield Change(
+                title=f"Collect garbage at the end of each turn ({source.place(loops[-1])})",
+                results=Results.SAME,
+                why="garbage is what nothing refers to any more",
+                costs="the time of a collection in each turn",
+                edits=(*source.with_import("import gc"), collects),
+            )
 
 
 def _states_on_the_cpu(stores: Sequence[Store]) -> Iterator[Change]:
