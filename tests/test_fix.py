@@ -674,9 +674,31 @@ for step in range(5):
 """
 
 
+GIVEN = """import torch
+def train(model, x, y, step):
+    loss = torch.nn.functional.cross_entropy(model(x), y) * step
+    loss.backward()
+"""
+
+
+def test_a_batch_of_a_counted_loop_is_taken_in_parts():
+    loop = "for at, (x, y) in enumerate(tqdm(loader)):"
+    after = texts(STEPS.replace("for x, y in loader:", loop), "true-capacity")
+    assert any("for x_part, y_part in zip(x.chunk(2), y.chunk(2)):" in text for text in after)
+
+
+def test_a_batch_that_a_function_is_given_is_taken_in_parts():
+    after = texts(GIVEN, "true-capacity", **refused_at("train.py:3 train"))
+    parts = "    for x_part, y_part in zip(x.chunk(2), y.chunk(2)):\n"
+    assert any(parts in text for text in after)
+
+
 def test_a_batch_that_a_function_makes_is_taken_in_parts():
     after = texts(MADE, "true-capacity", **refused_at("train.py:10 <module>"))
     parts = "    x, y = make_batch(64)\n    for x_part, y_part in zip(x.chunk(2), y.chunk(2)):\n"
+    assert any(parts in text for text in after)
+    in_function = MADE.replace("for step in range(5):", "def train(net):")
+    after = texts(in_function, "true-capacity", **refused_at("train.py:10 train"))
     assert any(parts in text for text in after)
     embedded = MADE.replace("return x.cuda(),", "return net(x.cuda()),")
     after = texts(embedded, "true-capacity", **refused_at("train.py:10 <module>"))

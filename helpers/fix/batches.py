@@ -17,8 +17,11 @@ from helpers.fix.regions import (
 )
 from helpers.fix.sizes import factors
 from helpers.fix.source import Source
+from helpers.fix.stores import counters
 
 PARTS = (2, 4, 8, 16, 32)
+COUNTING = re.compile(r"(?:tqdm(?:\.tqdm)?\()?(?:range|trange|(?:itertools\.)?count)\(")
+"""Loops that count their turns."""
 MEANS = re.compile(
     r"cross_entropy|mse_loss|l1_loss|huber|nll_loss|kl_div|binary_cross|criterion|loss_?f"
     r"|\.mean\(\)|Loss\("
@@ -58,19 +61,18 @@ def micro_batches(program: Program) -> Iterator[Change]:
 
 
 def _inputs(region: Region) -> list[str]:
-    """The names of the batch's tensors: what the region reads and its loop gives anew."""
+    """The names of the batch's tensors: what the region reads and its loop, or the call of its
+    function, gives anew.
+    """
     source = region.source
     loop = source.around(region.first, cst.For)
-    if loop is None or re.search(r"\.(?:split|chunk)\(", source.code(loop.iter)):
+    fresh: set[str] = set()
+    if loop is None:
+        fresh = _tensors_given(region)
+    elif re.search(r"\.(?:split|chunk)\(", source.code(loop.iter)):
         return []  # a loop over parts is the program's own way to make them smaller
-    fresh = _plain_names(source, loop.target)
-    if isinstance(loop.iter, cst.Call) and source.code(loop.iter.func) in (
-        "range",
-        "trange",
-        "tqdm",
-        "count",
-    ):
-        fresh = set()
+    elif not COUNTING.match(source.code(loop.iter)):
+        fresh = _plain_names(source, loop.target) - counters(source)
     for statement in region.before:
         for assign in source.find(cst.Assign, statement):
             for target in assign.targets:
@@ -80,16 +82,21 @@ def _inputs(region: Region) -> list[str]:
     return [name for name in dict.fromkeys(read) if name in fresh and name not in inside]
 
 
+def _tensors_given(region: Region) -> set[str]:
+    """The parameters of a function that its forward pass hands on to calls."""
+    function = region.source.around(region.first, cst.FunctionDef)
+    if function is None:
+        return set()
+    arguments: set[str] = set()
+    for statement in region.forward:
+        for call in region.source.find(cst.Call, statement):
+            arguments |= {region.source.code(argument.value) for argument in call.args}
+    return {parameter.name.value for parameter in function.params.params} & arguments
+
+
 def _plain_names(source: Source, target: cst.BaseExpression) -> set[str]:
-    if isinstance(target, cst.Name):
-        return {target.value}
-    if isinstance(target, cst.Tuple):
-        return {
-            element.value.value
-            for element in target.elements
-            if isinstance(element.value, cst.Name)
-        }
-    return set()
+    is_plain = isinstance(target, (cst.Name, cst.Tuple))
+    return {name.value for name in source.find(cst.Name, target)} if is_plain else set()
 
 
 def _in_parts(region: Region, inputs: list[str], parts: int) -> Edit:

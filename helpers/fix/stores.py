@@ -142,10 +142,10 @@ def is_number(source: Source, value: cst.BaseExpression) -> bool:
     are_numbers = all(
         not isinstance(other, cst.Name) and is_number(source, other) for other in assigned
     )
-    return value.value in _counters(source) or (bool(assigned) and are_numbers)
+    return value.value in counters(source) or (bool(assigned) and are_numbers)
 
 
-def _counters(source: Source) -> set[str]:
+def counters(source: Source) -> set[str]:
     """Names that loops count with."""
     names = set()
     loops: list[cst.For | cst.CompFor] = [*source.find(cst.For), *source.find(cst.CompFor)]
